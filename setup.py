@@ -1,4 +1,4 @@
-"""Builds Romou: its Python packages, and the OpenCL and Vulkan runtimes that TVM loads (see romou/tvm_patches/README.md).
+"""Builds Romou: its Python packages, and the OpenCL and Vulkan runtimes that TVM loads (see tvm_patches/README.md).
 
 Metadata, dependencies and tool settings are in pyproject.toml.
 """
@@ -21,7 +21,7 @@ try:
 except ImportError:  # setuptools before 70.1
     from wheel.bdist_wheel import bdist_wheel
 
-PATCHES = Path("romou/tvm_patches")
+PATCHES = Path("tvm_patches")
 COMMON = PATCHES / "device_runtime"
 
 
@@ -100,7 +100,7 @@ setup(
     # What lies beside the code and is read by it, or compiled for a phone. MANIFEST.in says what else is in the source archive.
     include_package_data=False,
     package_data={"": [f"**/*.{suffix}" for suffix in ("json", "onnx", "ubj.gz", "cc", "cl", "h", "html", "md", "txt")] + ["py.typed", "**/LICENSE"]},
-    packages=find_packages(include=["romou*", "archprobe*"]),
+    packages=find_packages(include=["romou*", "tvm_patches*", "archprobe*"]),
     ext_modules=[runtime("opencl"), runtime("vulkan")],
     cmdclass={"build_ext": BuildRuntime, "bdist_wheel": AnyPython},
 )

@@ -4,7 +4,7 @@
     tuned = romou.tune("model.onnx", target="opencl -device=adreno640", trials=200)
     outputs = tuned.run({"input": x})
 
-Names are imported when first used: `import tvm` itself loads romou.tvm_patches, and a command line should answer at once.
+Names are imported when first used: `import tvm` itself loads tvm_patches, and a command line should answer at once.
 """
 
 from __future__ import annotations
@@ -12,42 +12,42 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from romou.core.version import __version__ as __version__
-from romou.core.without_torch import leave_out_torch
+from romou.base.version import __version__ as __version__
+from romou.base.without_torch import leave_out_torch
 
 if TYPE_CHECKING:
-    from romou import operators as operators
-    from romou import training as training
+    from romou.api import operators as operators
+    from romou.api import training as training
     from romou.api.bench import bench as bench
     from romou.api.compare import compare as compare
     from romou.api.compile import compile as compile
     from romou.api.inspect import inspect as inspect
     from romou.api.inspect import memory_plan as memory_plan
+    from romou.api.operators import tune_operator as tune_operator
     from romou.api.report import write_report as write_report
     from romou.api.spaces import pruned_spaces as pruned_spaces
     from romou.api.tune import tune as tune
-    from romou.core.errors import BrokenFunctionsError as BrokenFunctionsError
-    from romou.core.errors import BrokenModelError as BrokenModelError
-    from romou.core.errors import BrokenNodesError as BrokenNodesError
-    from romou.core.errors import BuildError as BuildError
-    from romou.core.errors import CompatError as CompatError
-    from romou.core.errors import ConnectionLostError as ConnectionLostError
-    from romou.core.errors import DeviceError as DeviceError
-    from romou.core.errors import InvalidConfigError as InvalidConfigError
-    from romou.core.errors import ModelError as ModelError
-    from romou.core.errors import NumericError as NumericError
-    from romou.core.errors import RecordError as RecordError
-    from romou.core.errors import RomouError as RomouError
-    from romou.core.errors import SpaceEmptyError as SpaceEmptyError
-    from romou.core.errors import UsageError as UsageError
-    from romou.core.outcome import Outcome as Outcome
-    from romou.measure.options import MeasureOptions as MeasureOptions
-    from romou.module.outputs import Outputs as Outputs
-    from romou.module.saved import load as load
-    from romou.module.tuned_model import TunedModel as TunedModel
-    from romou.operators import tune_operator as tune_operator
-    from romou.search.trial import Trial as Trial
-    from romou.target import Target as Target
+    from romou.base.errors import BrokenFunctionsError as BrokenFunctionsError
+    from romou.base.errors import BrokenModelError as BrokenModelError
+    from romou.base.errors import BrokenNodesError as BrokenNodesError
+    from romou.base.errors import BuildError as BuildError
+    from romou.base.errors import CompatError as CompatError
+    from romou.base.errors import ConnectionLostError as ConnectionLostError
+    from romou.base.errors import DeviceError as DeviceError
+    from romou.base.errors import InvalidConfigError as InvalidConfigError
+    from romou.base.errors import ModelError as ModelError
+    from romou.base.errors import NumericError as NumericError
+    from romou.base.errors import RecordError as RecordError
+    from romou.base.errors import RomouError as RomouError
+    from romou.base.errors import SpaceEmptyError as SpaceEmptyError
+    from romou.base.errors import UsageError as UsageError
+    from romou.base.outcome import Outcome as Outcome
+    from romou.devices.targets import Target as Target
+    from romou.runtime.module.outputs import Outputs as Outputs
+    from romou.runtime.module.saved import load as load
+    from romou.runtime.module.tuned_model import TunedModel as TunedModel
+    from romou.tuner.measure.options import MeasureOptions as MeasureOptions
+    from romou.tuner.search.trial import Trial as Trial
 
 leave_out_torch()
 
@@ -56,15 +56,15 @@ _NAMES = {
     "romou.api.inspect": ("inspect", "memory_plan"),
     "romou.api.spaces": ("pruned_spaces",),
     "romou.api.report": ("write_report",),
-    "romou.operators": ("tune_operator",),
-    "romou.module.saved": ("load",),
-    "romou.module.tuned_model": ("TunedModel",),
-    "romou.module.outputs": ("Outputs",),
-    "romou.target": ("Target",),
-    "romou.measure.options": ("MeasureOptions",),
-    "romou.search.trial": ("Trial",),
-    "romou.core.outcome": ("Outcome",),
-    "romou.core.errors": (
+    "romou.api.operators": ("tune_operator",),
+    "romou.runtime.module.saved": ("load",),
+    "romou.runtime.module.tuned_model": ("TunedModel",),
+    "romou.runtime.module.outputs": ("Outputs",),
+    "romou.devices.targets": ("Target",),
+    "romou.tuner.measure.options": ("MeasureOptions",),
+    "romou.tuner.search.trial": ("Trial",),
+    "romou.base.outcome": ("Outcome",),
+    "romou.base.errors": (
         *("RomouError", "UsageError", "DeviceError", "ConnectionLostError", "ModelError", "BrokenModelError", "NumericError"),
         *("RecordError", "BuildError", "BrokenFunctionsError", "BrokenNodesError", "CompatError", "InvalidConfigError", "SpaceEmptyError"),
     ),
@@ -79,7 +79,7 @@ if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:
         if name in _MODULES:
-            return importlib.import_module(f"romou.{name}")
+            return importlib.import_module(f"romou.api.{name}")
         if name not in _HOME:
             raise AttributeError(f"module 'romou' has no attribute {name!r}")
         return getattr(importlib.import_module(_HOME[name]), name)

@@ -30,13 +30,13 @@ from rich.console import Console
 from rich.table import Table
 
 from romou import models
-from romou.api.graph import import_model, lower
-from romou.api.place import as_target
-from romou.frontend import Precision
-from romou.measure import BuildResult, Candidate, LocalBuilder, MeasureOptions
-from romou.measure.builder import FolderBuilder
-from romou.measure.dask_builder import DaskBuilder
-from romou.target import Target
+from romou.compiler.frontend import Precision
+from romou.devices.targets import Target
+from romou.driver.graph import import_model, lower
+from romou.driver.place import as_target
+from romou.tuner.measure import BuildResult, Candidate, LocalBuilder, MeasureOptions
+from romou.tuner.measure.builder import FolderBuilder
+from romou.tuner.measure.dask_builder import DaskBuilder
 
 
 def candidates_of(model: str, target: Target, count: int, seed: int) -> list[Candidate]:

@@ -28,9 +28,9 @@ from rich.table import Table
 
 import romou
 from romou import models
-from romou.regression import Bench, Comparison, time_in_turns
-from romou.regression.statistics import Shift, paired_shift
-from romou.regression.timing import MODEL
+from romou.tools.regression import Bench, Comparison, time_in_turns
+from romou.tools.regression.statistics import Shift, paired_shift
+from romou.tools.regression.timing import MODEL
 
 POSTPROC = "tvm_callback_opencl_postproc"
 TRUE_PAIRS = 50

@@ -17,18 +17,18 @@ import click
 from bench_mobile_layers import count_of, kernels_of
 from rich.console import Console
 
-from romou.core.errors import BuildError
-from romou.core.space import Config
-from romou.frontend import import_onnx
-from romou.layout import fuse_operators, pack_channels
-from romou.mobile_compilers import GPUS, compile_all, find_compilers, mesa_version, mobile_gpu
-from romou.report.table import table_of_numbers
-from romou.schedules.template import ContractionTemplate
-from romou.target import Target
-from romou.tasks.extract import extract_tasks
-from romou.tasks.tunable import TunableTask
-from romou.tir.primitives import LANES
-from romou.tvm_patches.quiet import quiet_stderr
+from romou.base.errors import BuildError
+from romou.base.space import Config
+from romou.compiler.frontend import import_onnx
+from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.primitives import LANES
+from romou.devices.mobile_compilers import GPUS, compile_all, find_compilers, mesa_version, mobile_gpu
+from romou.devices.targets import Target
+from romou.tools.report.table import table_of_numbers
+from tvm_patches.quiet import quiet_stderr
 
 # Name -> input channels, rows and columns, output channels, kernel size, stride, groups of a convolution.
 LAYERS = {

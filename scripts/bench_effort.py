@@ -4,7 +4,7 @@
     python scripts/bench_effort.py
     python scripts/bench_effort.py --json effort.json
 
-A line is one that is neither empty nor only a comment or a docstring. `source` is the operator's own file in romou/schedules/families, which holds a whole
+A line is one that is neither empty nor only a comment or a docstring. `source` is the operator's own file in romou/compiler/operators/families, which holds a whole
 space of kernels and nothing of any backend. Beside it stand the kernels of its default config on each backend, and how many different lines they have.
 The paper counts one kernel, and with it the host's code of each API; Romou writes that once for all operators, which is the second table.
 """
@@ -22,11 +22,11 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from romou.backends import installed
-from romou.core.errors import RomouError
-from romou.inspection.kernels import inspect_function
-from romou.layout.typical import typical_tasks
-from romou.target import Target
+from romou.base.errors import RomouError
+from romou.compiler.graph.typical import typical_tasks
+from romou.devices.backends import installed
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 
 ROMOU = Path(__file__).resolve().parents[1] / "romou"
 # Operator -> its kernels' names begin so, and the nearest row of the paper's table 5: lines of MetaGPU and of CUDA, OpenCL and Vulkan, unique lines, effort.

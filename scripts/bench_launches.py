@@ -25,8 +25,8 @@ from rich.console import Console
 from rich.table import Table
 from tvm import tirx
 
-from romou.core.errors import DeviceError
-from romou.target import Target
+from romou.base.errors import DeviceError
+from romou.devices.targets import Target
 
 SIZE = 1024
 STEP = """

@@ -19,10 +19,10 @@ from rich.console import Console
 
 import romou
 from romou import models
-from romou.module.memory import PlannedTensor
-from romou.report.memory import mib
-from romou.report.table import print_table, table_of_numbers
-from romou.tir.primitives import LANES, SEPARATORS, image_extents
+from romou.compiler.memory.memory import PlannedTensor
+from romou.compiler.tir.primitives import LANES, SEPARATORS, image_extents
+from romou.tools.report.memory import mib
+from romou.tools.report.table import print_table, table_of_numbers
 
 TARGETS = ("opencl -device=host", "opencl -device=adreno640")
 

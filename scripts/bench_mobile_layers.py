@@ -22,21 +22,22 @@ from rich.console import Console
 
 import romou
 from romou import models
-from romou.analysis.executed import Executed, executed_instructions, trip_loops
-from romou.core.errors import BuildError, InvalidConfigError
-from romou.core.space import Config
-from romou.frontend import Precision, import_onnx
-from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.layout import fuse_operators, pack_channels
-from romou.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version, mobile_gpu
-from romou.report.table import table_of_numbers
-from romou.search.explorer import Explorer
-from romou.search.features import TaskFeatures
-from romou.search.options import TuningOptions
-from romou.target import Target
-from romou.tasks.extract import extract_tasks
-from romou.tasks.tunable import PrunedTask, TunableTask
-from romou.tvm_patches.quiet import quiet_stderr
+from romou.base.errors import BuildError, InvalidConfigError
+from romou.base.space import Config
+from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.task import TunableTask
+from romou.devices.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version, mobile_gpu
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.analysis.executed import Executed, executed_instructions, trip_loops
+from romou.tuner.pruning.tasks import PrunedTask, pruned_task
+from romou.tuner.search.explorer import Explorer
+from romou.tuner.search.features import TaskFeatures
+from romou.tuner.search.options import TuningOptions
+from tvm_patches.quiet import quiet_stderr
 
 # (GPU, precision) -> the lowest hand-written number of each layer, in the order of `layers`; on Mali instructions and cycles. Missing where none was measured.
 HAND_WRITTEN: Mapping[tuple[str, str], tuple[tuple[float, ...] | None, ...]] = {
@@ -110,7 +111,7 @@ def counts_of(model: Any, needed: int, gpu: str, device: str, precision: str, ca
     with quiet_stderr():
         graph = import_onnx(model, None, Precision(kind=precision, is_quiet=True)).mod
         tasks = extract_tasks(fuse_operators(pack_channels(graph), target))[0]
-    (task,) = (one.with_free_images().pruned(target) for one in tasks if one.template.sums_products)
+    (task,) = (pruned_task(one.with_free_images(), target) for one in tasks if one.template.sums_products)
     built = [kernels for config in first_configs(task, target, candidates) if (kernels := kernels_of(task, config, target))]
     answers = iter(compile_all([kernel.source for kernels in built for kernel in kernels], gpu, timeout_s=TIMEOUT_S))
     made = [[next(answers) for _ in kernels] for kernels in built]

@@ -20,16 +20,17 @@ from rich.console import Console
 from tvm import relax
 from tvm.relax import op
 
-from romou.core.errors import BuildError
-from romou.inspection.kernels import InspectedKernel
-from romou.layout import fuse_operators, pack_channels
-from romou.layout.place_images import SCOPE
-from romou.mobile_compilers import GPUS, compile_all, find_compilers, mobile_gpu
-from romou.report.table import table_of_numbers
-from romou.target import Target
-from romou.tasks.extract import extract_tasks
-from romou.tasks.tunable import TunableTask
-from romou.tir.primitives import set_image
+from romou.base.errors import BuildError
+from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.graph.place_images import SCOPE
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.primitives import set_image
+from romou.devices.mobile_compilers import GPUS, compile_all, find_compilers, mobile_gpu
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import InspectedKernel
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.pruning.tasks import pruned_task
 
 UNPACKED = ((32, 112, 112), (32, 149, 149), (64, 56, 56), (64, 35, 35), (255, 13, 13), (21, 65, 65), (6, 112, 112), (3, 224, 224))
 PACKED = ((3, 224, 224), (3, 299, 299), (32, 112, 112), (64, 35, 35))
@@ -78,7 +79,7 @@ def moves(precision: str, target: Target) -> Iterator[tuple[str, TunableTask]]:
 
 def counted(task: TunableTask, target: Target, gpu: str) -> tuple[list[InspectedKernel], layers.Count | None]:
     """The kernels of a task's default config, and what Mesa's compiler makes of them."""
-    pruned = task.pruned(target)
+    pruned = pruned_task(task, target)
     try:
         kernels = layers.kernels_of(pruned, pruned.default_config(target), target)
     except BuildError:  # an image is not read number by number

@@ -24,21 +24,22 @@ import click
 import numpy as np
 from rich.console import Console
 
-from romou.core.errors import BuildError, InvalidConfigError, RomouError
-from romou.core.space import Config
-from romou.frontend import Precision, import_onnx
-from romou.inspection.kernels import inspect_function
-from romou.layout import fuse_operators, pack_channels
-from romou.mobile_compilers import GPUS, compile_all, find_compilers, mesa_version, mobile_gpu
-from romou.pruning.criteria import judge
-from romou.pruning.estimate import estimate_parts
-from romou.pruning.form import columns_of
-from romou.pruning.forms import form_of
-from romou.report.table import table_of_numbers
-from romou.target import Target
-from romou.tasks.extract import extract_tasks
-from romou.tasks.tunable import PrunedTask, TunableTask
-from romou.tvm_patches.quiet import quiet_stderr
+from romou.base.errors import BuildError, InvalidConfigError, RomouError
+from romou.base.space import Config
+from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.task import TunableTask
+from romou.devices.mobile_compilers import GPUS, compile_all, find_compilers, mesa_version, mobile_gpu
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.pruning.criteria import judge
+from romou.tuner.pruning.estimate import estimate_parts
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.pruning.forms import form_of
+from romou.tuner.pruning.tasks import PrunedTask, pruned_space, pruned_task, usage_of
+from tvm_patches.quiet import quiet_stderr
 
 # The kept space has to hold a config that takes at most so many times what the best one of the whole space takes.
 ALLOWED = 1.05
@@ -72,7 +73,7 @@ def counted(name: str, gpu: str, precision: str, keys: Sequence[str]) -> list[di
     """What Mesa's compiler makes of some configs of a layer, in their order; those that cannot be built, or of which it makes nothing, have an error."""
     target = Target(f"opencl -device={mobile_gpu(gpu).devices[-1]}")
     task = task_of_layer(name, precision, target)
-    pruned = task.pruned(target)
+    pruned = pruned_task(task, target)
     needed = next(needed for other, _, needed in static.layers() if other == name)
     found: dict[str, dict[str, Any]] = {}
     built = {}
@@ -120,7 +121,7 @@ def drawn(task: TunableTask, target: Target, count: int, most: int, seed: int) -
         issued = (estimate_parts(usage, target.spec) or {})["issuing"]
         order = np.argsort(np.broadcast_to(issued, len(sample)), kind="stable")
         sample = [sample[place] for place in [*order[: most // 2], *rng.choice(order[most // 2 :], size=most - most // 2, replace=False)]]
-    return list(dict.fromkeys([*sample, *bench.first_configs(task.pruned(target), target, FIRST)]))
+    return list(dict.fromkeys([*sample, *bench.first_configs(pruned_task(task, target), target, FIRST)]))
 
 
 def batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
@@ -172,7 +173,7 @@ def main(gpus: tuple[str, ...], precision: str, configs: int, most: int | None, 
                             known[of, key] = count
                             file.write(json.dumps({"of": of, "layer": name, "gpu": gpu, "config": key, "count": count}) + "\n")
                 counts_of = {key: known[of, key] for key in every}
-                space = task.pruned_space(target)
+                space = pruned_space(task, target)
                 kept = [key for key in every if counts_of[key].get("passes") and space.is_valid(Config(json.loads(key)))]
                 best, best_kept = best_of(counts_of, every, measure), best_of(counts_of, kept, measure)
                 is_lean &= best is None or (best_kept is not None and counts_of[best_kept][measure] <= ALLOWED * counts_of[best][measure])
@@ -191,7 +192,7 @@ def row_of(
         return [str(len(fine)), *(str(round(counts[key][measure], 2)) if key else "-" for key in bests), "-", "-", "-"]
     near = [key for key in fine if not counts[key]["spills"] and counts[key][measure] <= ALLOWED * counts[best][measure]]
     ratio = counts[best_kept][measure] / counts[best][measure]
-    excluded = [n for n, v in judge(task.usage(json.loads(best), target), target.spec, choices=choices).items() if not np.all(v.keep)]
+    excluded = [n for n, v in judge(usage_of(task, json.loads(best), target), target.spec, choices=choices).items() if not np.all(v.keep)]
     cells = [
         str(len(fine)),
         f"{counts[best][measure]:.2f}",

@@ -33,20 +33,20 @@ from tvm.s_tir.backend.adreno.pipeline import default_tir_pipeline as adreno_tir
 from tvm.tirx import compilation_pipeline
 
 import romou
-from romou.analysis.executed import executed_instructions, trip_loops
-from romou.backends.launch import launch_size, thread_extents
-from romou.core.errors import BuildError, RomouError
-from romou.frontend import Precision, import_onnx
-from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.layout import fuse_operators, pack_channels
-from romou.layout.place_images import SCOPE
-from romou.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version, mobile_gpu
-from romou.report.table import table_of_numbers
-from romou.target import Target
-from romou.tasks.extract import extract_tasks
-from romou.tasks.tunable import TunableTask
-from romou.tir.primitives import set_image
-from romou.tvm_patches.quiet import quiet_stderr
+from romou.base.errors import BuildError, RomouError
+from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.graph.place_images import SCOPE
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.primitives import set_image
+from romou.devices.backends.launch import launch_size, thread_extents
+from romou.devices.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version, mobile_gpu
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.analysis.executed import executed_instructions, trip_loops
+from tvm_patches.quiet import quiet_stderr
 
 SAMPLE = Path(__file__).parent / "data/paper_ops_sample.csv"
 TARGET = Target("opencl -device=adreno640")

@@ -39,14 +39,14 @@ from tvm.s_tir.meta_schedule.builder.local_builder import default_build, default
 
 import romou
 from romou import models
-from romou.backends.cuda import compiler
-from romou.core.errors import RomouError, UsageError, unknown_name
-from romou.core.interpreter import child_environment
-from romou.frontend import ImportedModel, Precision, import_onnx
-from romou.frontend.precision import TOLERANCE
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.module import Summary, TunedModel, random_inputs
-from romou.report.table import number, ratio, table_of_numbers
+from romou.base.errors import RomouError, UsageError, unknown_name
+from romou.base.interpreter import child_environment
+from romou.compiler.frontend import ImportedModel, Precision, import_onnx
+from romou.compiler.frontend.precision import TOLERANCE
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.devices.backends.cuda import compiler
+from romou.runtime.module import Summary, TunedModel, random_inputs
+from romou.tools.report.table import number, ratio, table_of_numbers
 
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
 # Trials of a task in one round of MetaSchedule's scheduler.

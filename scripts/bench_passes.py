@@ -22,18 +22,18 @@ import tvm
 from bench_mobile_static import SAMPLE, model_of
 from rich.console import Console
 
-from romou.core.errors import RomouError
-from romou.core.space import Config
-from romou.frontend import import_onnx
-from romou.inspection.breakdown import TECHNIQUES, without
-from romou.inspection.kernels import inspect_function
-from romou.layout import fuse_operators, pack_channels
-from romou.measure.run_job import device_tensor
-from romou.report.table import table_of_numbers
-from romou.target import Target
-from romou.tasks.build import build_reference, build_task
-from romou.tasks.extract import extract_tasks
-from romou.tasks.tunable import TunableTask
+from romou.base.errors import RomouError
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_reference, build_task
+from romou.compiler.frontend import import_onnx
+from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.runtime.module.tensors import device_tensor
+from romou.tools.inspection.breakdown import TECHNIQUES, without
+from romou.tools.inspection.kernels import inspect_function
+from romou.tools.report.table import table_of_numbers
 
 VARIANTS = ("none", "images", *TECHNIQUES, "all")
 TOLERANCE = 1e-4

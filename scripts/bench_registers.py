@@ -23,15 +23,16 @@ import numpy as np
 from rich.console import Console
 from scipy import stats
 
-from romou.core.errors import BuildError, RomouError
-from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.mobile_compilers import compile_all, find_compilers, mesa_version
-from romou.pruning import KernelUsage, judge
-from romou.report.table import table_of_numbers
-from romou.schedules.families.dense import Dense
-from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tasks.operators import conv, task_of
+from romou.base.errors import BuildError, RomouError
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.single_operator import conv, task_of
+from romou.devices.mobile_compilers import compile_all, find_compilers, mesa_version
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.pruning import KernelUsage, judge
+from romou.tuner.pruning.tasks import usage_of
 
 GPU = "a630"
 # Adreno 630's file does not know how large images may be; its sibling's does.
@@ -80,7 +81,7 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
             if len(kernels) > 1:
                 continue
             registers = kernels[0].registers
-            usage = replace(task.usage(config, TARGET), registers=registers.allocated, needed_registers=registers.needed)
+            usage = replace(usage_of(task, config, TARGET), registers=registers.allocated, needed_registers=registers.needed)
             yield task.name, kernels[0], usage
             wanted -= 1
 

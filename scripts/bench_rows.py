@@ -21,16 +21,16 @@ from rich.console import Console
 from tvm import relax
 from tvm.relax import op
 
-from romou.core.errors import DeviceError, RomouError, UsageError
-from romou.core.space import Config
-from romou.layout import fuse_operators
-from romou.measure.run_job import device_tensor
-from romou.report.table import print_table, table_of_numbers
-from romou.schedules.row_kernel import LEAST_OF_TREE, SERIAL, TREE
-from romou.target import Target
-from romou.tasks.build import build_reference, build_task
-from romou.tasks.extract import extract_tasks
-from romou.tasks.tunable import TunableTask
+from romou.base.errors import DeviceError, RomouError, UsageError
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_reference, build_task
+from romou.compiler.graph import fuse_operators
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.operators.row_kernel import LEAST_OF_TREE, SERIAL, TREE
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.runtime.module.tensors import device_tensor
+from romou.tools.report.table import print_table, table_of_numbers
 
 ROWS, LENGTHS, GROUP = 128, (512, 2048), 64
 # Relative L2 error of sums of a few thousand fp32 numbers, whatever their order.

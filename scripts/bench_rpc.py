@@ -31,9 +31,9 @@ from rich.table import Table
 
 import romou
 from romou import models
-from romou.records import RecordStore
-from romou.rpc import Address
-from romou.rpc.tracker import Tracker
+from romou.runtime.rpc import Address
+from romou.runtime.rpc.tracker import Tracker
+from romou.tuner.records import RecordStore
 
 _KEY = "bench"
 _START_S = 120.0

@@ -30,12 +30,12 @@ from rich.console import Console
 from rich.table import Table
 from simulated_searches import DEVICE, KERNEL_TUNER, ROMOU, SPACES, WITHIN, Run, best_of, recording, some_runs, target_of, task_of
 
-from romou.hardware import load_device
-from romou.pruning import judge
-from romou.pruning.form import columns_of
-from romou.pruning.forms import form_of
-from romou.report.table import table_of_numbers
-from romou.search import TuningOptions
+from romou.devices.hardware import load_device
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.pruning import judge
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.pruning.forms import form_of
+from romou.tuner.search import TuningOptions
 
 SEEDS_AT_A_TIME = 5
 

@@ -23,16 +23,16 @@ import numpy as np
 from operator_lists import paper_operators
 from rich.console import Console
 
-from romou.pruning import PrunedSpace, PruningReport, Rules, prune_each
-from romou.pruning.criteria import judge
-from romou.pruning.form import columns_of
-from romou.pruning.forms import form_of
-from romou.report.spaces import criteria_table, percent
-from romou.report.table import table_of_numbers
-from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tasks.operators import task_of
-from romou.tasks.tunable import TunableTask
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.single_operator import task_of
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tools.report.spaces import criteria_table, percent
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.pruning import PrunedSpace, PruningReport, Rules, prune_each
+from romou.tuner.pruning.criteria import judge
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.pruning.forms import form_of
 
 DEVICES = ("adreno630", "adreno640", "mali_g76")
 # At least so much has to go on average.

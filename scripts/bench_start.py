@@ -30,7 +30,7 @@ _PARTS = ("import", "load", "weights", "programs", "first run", "total", "compil
 def start(model: str, spawned_at: float) -> dict[str, Any]:
     """What a process that was spawned at `spawned_at` does: load and run a saved model once."""
     import romou
-    from romou.module import random_inputs
+    from romou.runtime.module import random_inputs
 
     marks = [time.time()]
     loaded = romou.load(model)

@@ -24,12 +24,12 @@ import onnx
 
 import romou
 from romou import models
-from romou.core.errors import RomouError, UsageError
+from romou.base.errors import RomouError, UsageError
 
 if TYPE_CHECKING:
     # They would import TVM before the clock starts.
-    from romou.module.summary import LayerRow
-    from romou.search.trial import Trial
+    from romou.runtime.module.summary import LayerRow
+    from romou.tuner.search.trial import Trial
 
 WITHIN = 1.05
 

@@ -27,18 +27,18 @@ from bench_mobile_static import MOST_REGISTERS, WAVE, best_of
 from record_spaces import MORE, OPERATORS
 from rich.console import Console
 
-from romou.core.errors import RomouError, UsageError
-from romou.core.space import Config, Space
-from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.measure import LocalBuilder, LocalRunner, MeasureOptions
-from romou.mobile_compilers import GPUS
-from romou.records import Record
-from romou.report.table import table_of_numbers
-from romou.schedules.families import declared_knobs
-from romou.search import TuningOptions, TuningSession
-from romou.target import Target
-from romou.tasks.operators import task_of
-from romou.tasks.tunable import TunableTask
+from romou.base.errors import RomouError, UsageError
+from romou.base.space import Config, Space
+from romou.compiler.operators.families import declared_knobs
+from romou.compiler.single_operator import task_of
+from romou.compiler.task import TunableTask
+from romou.devices.mobile_compilers import GPUS
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions
+from romou.tuner.records import Record
+from romou.tuner.search import TuningOptions, TuningSession
 
 CHOSEN = ("conv1x1", "conv3x3", "conv3x3_stride2", "conv3x3_grouped", "more5x5", "conv7x1_prime", "conv7x7_stride2", "depthwise3x3")
 ADRENO = Target("opencl -device=adreno640")

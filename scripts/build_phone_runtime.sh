@@ -79,7 +79,7 @@ PY
 
 # ---- compiling
 CACHE=$HOME/.cache/romou/phone_runtime/$TARGET
-PATCHES=$ROOT/romou/tvm_patches
+PATCHES=$ROOT/tvm_patches
 mkdir -p "$CACHE"
 # Two of them at the same time: the second one finds all compiled.
 if command -v flock > /dev/null; then exec 9> "$CACHE/lock" && flock 9; fi
@@ -139,7 +139,7 @@ link() {
 NEW=$WORK/phone
 mkdir "$NEW"
 if [ "$TARGET" = host ]; then
-  mapfile -t devices < <("$python" -c 'import romou.tvm_patches as p; print(*p.RUNTIMES.values(), sep="\n")')
+  mapfile -t devices < <("$python" -c 'import tvm_patches as p; print(*p.RUNTIMES.values(), sep="\n")')
   for library in "${devices[@]:-none}"; do [ -f "$library" ] || fail "Romou is not installed for $python; pip install '$ROOT'"; done
   cp "$FFI/lib/libtvm_ffi.so" "$TVM/lib/libtvm_runtime.so" "${devices[@]}" "$NEW/"
 else

@@ -143,7 +143,7 @@ def _alone(function: Callable[[], Any]) -> Any:
 
 def facts() -> dict[str, Any]:
     """Facts of the device."""
-    from romou.target import Target
+    from romou.devices.targets import Target
 
     return Target(PHONE).backend.facts(0)
 
@@ -154,12 +154,12 @@ def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
     import numpy as np
     import tvm
 
-    from romou.core.space import Config, Space
-    from romou.layout.typical import typical_tasks
-    from romou.measure import verify
-    from romou.measure.run_job import device_tensor
-    from romou.target import Target
-    from romou.tasks.build import build_reference, build_task
+    from romou.base.space import Config, Space
+    from romou.compiler.assembly.kernel import build_reference, build_task
+    from romou.compiler.graph.typical import typical_tasks
+    from romou.devices.targets import Target
+    from romou.runtime.module.tensors import device_tensor
+    from romou.tuner.measure import verify
 
     limited = {name: Target(name).limited_to(device_facts) for name in (PHONE, HOST)}
     tasks = {dtype: [task.with_free_images() for task in typical_tasks(limited[PHONE], dtype)] for dtype in DTYPES}

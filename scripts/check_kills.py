@@ -25,7 +25,7 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from romou.records import RecordStore
+from romou.tuner.records import RecordStore
 
 # Longer than a trial of the model takes where the machine is not busy: a kill hits any moment of one.
 _LONGEST_S = 0.6

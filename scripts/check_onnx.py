@@ -47,10 +47,10 @@ from onnx_cases import (
     run_case,
 )
 
-from romou.core.errors import RomouError
-from romou.measure import ChildBugError
-from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError
-from romou.target import Target
+from romou.base.errors import RomouError
+from romou.devices.targets import Target
+from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
+from romou.tuner.measure import ChildBugError
 
 PAGE = Path(__file__).parents[1] / "docs" / "onnx_coverage.md"
 ORIGINS = Path(__file__).parent / "onnx_origins.json"

@@ -31,15 +31,15 @@ from cross_backends import cross, places_of
 from kernel_references import fast_reference
 from operator_lists import attention, conv43, paper_operators, transposed_convolutions
 
-from romou.core.errors import BuildError, InvalidConfigError, RomouError, UsageError
-from romou.core.outcome import Outcome
-from romou.core.space import Config
-from romou.layout.typical import typical_tasks
-from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tasks.operators import task_of
-from romou.tasks.tunable import TunableTask
+from romou.base.errors import BuildError, InvalidConfigError, RomouError, UsageError
+from romou.base.outcome import Outcome
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.graph.typical import typical_tasks
+from romou.compiler.single_operator import task_of
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 
 # A CPU takes long for a bad config of a large operator: only whether it is right counts here.
 CORES = len(os.sched_getaffinity(0))
@@ -61,7 +61,7 @@ def configs_of(task: TunableTask, target: Target, count: int, seed: int, where: 
 
 def compiled(task: TunableTask, configs: list[Config], target: Target) -> Iterator[tuple[str, str | None]]:
     """(outcome, error) of each config, from the compiler alone."""
-    from romou.backends.cuda.compiler import compile_cuda
+    from romou.devices.backends.cuda.compiler import compile_cuda
 
     for config in configs:
         try:

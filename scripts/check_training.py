@@ -17,8 +17,7 @@ import numpy as np
 from training_reference import by_numpy, by_torch, relative_error, squeezenet_head
 
 import romou
-import romou.training
-from romou.core.errors import RomouError
+from romou.base.errors import RomouError
 
 # Of each relative L2 error. Among millions of activations some are so near zero, or to another one of a pool, that rounding decides whether a ReLU passes their
 # gradient, and which pixel gets that of a pool. How much that takes is seen at the peer itself: what its gradients change by where weights differ by more than

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from queue import Queue
 from typing import TypeVar
 
-from romou.measure.child import ChildProcess
+from romou.runtime.workers.child import ChildProcess
 
 T = TypeVar("T")
 

@@ -15,15 +15,15 @@ import numpy as np
 import tvm
 from kernel_references import fast_reference
 
-from romou.backends import backend
-from romou.core.errors import BuildError, InvalidConfigError, RomouError
-from romou.core.space import Config
-from romou.measure import verify
-from romou.measure.fingerprint import split_device
-from romou.measure.run_job import device_tensor
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tasks.tunable import TunableTask
+from romou.base.errors import BuildError, InvalidConfigError, RomouError
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.task import TunableTask
+from romou.devices.backends import backend
+from romou.devices.targets import Target
+from romou.runtime.module.tensors import device_tensor
+from romou.tuner.measure import verify
+from romou.tuner.measure.fingerprint import split_device
 
 # A kernel that takes longer hangs: its process ends, and a new one goes on.
 LIMIT_S = 300.0

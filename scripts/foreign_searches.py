@@ -13,15 +13,15 @@ import numpy as np
 from rich.table import Table
 from simulated_searches import WITHIN, kernel_tuner_order
 
-from romou.core.space import Config
-from romou.records import RecordedSpace
-from romou.records.foreign import load_foreign
-from romou.report.table import table_of_numbers
-from romou.search import TuningOptions
-from romou.search.explorer import Explorer
-from romou.search.ordinal import KnobFeatures
-from romou.search.simulation import SimulatedSpace
-from romou.search.transfer import TransferData
+from romou.base.space import Config
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.records import RecordedSpace
+from romou.tuner.records.foreign import load_foreign
+from romou.tuner.search import TuningOptions
+from romou.tuner.search.explorer import Explorer
+from romou.tuner.search.ordinal import KnobFeatures
+from romou.tuner.search.simulation import SimulatedSpace
+from romou.tuner.search.transfer import TransferData
 
 FILES = re.compile(r".*(_T4|[cC]ache.*)\.json(\.gz)?")
 ROMOU = ("romou", "romou_transfer")

@@ -26,9 +26,9 @@ import onnx
 from child_pool import in_children
 from graph_cases import Case, UnfitError, case, reference
 
-from romou.core.errors import RomouError
-from romou.measure import ChildBugError
-from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError
+from romou.base.errors import RomouError
+from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
+from romou.tuner.measure import ChildBugError
 
 RIGHT, ON_HOST, REFUSED = "right", "right, in part on the host", "refused"
 FAULTS = WRONG, TRACEBACK, CRASH, OVER_TIME = "wrong", "traceback", "crash", "over time"

@@ -23,9 +23,9 @@ import click
 from child_pool import in_children
 from fuzz_cases import case
 
-from romou.core.errors import NumericError, RomouError
-from romou.measure import ChildBugError
-from romou.measure.child import ChildCrashError, ChildProcess, ChildTimeoutError
+from romou.base.errors import NumericError, RomouError
+from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
+from romou.tuner.measure import ChildBugError
 
 RIGHT, REFUSED = "right", "refused"
 FAULTS = WRONG, UNCLEAR, TRACEBACK, CRASH, OVER_TIME = "wrong", "unclear error", "traceback", "crash", "over time"

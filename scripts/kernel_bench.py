@@ -28,24 +28,25 @@ from kernel_table import print_table
 from operator_lists import alexnet, conv43, paper_operators, square_products
 from torch_peer import Torch, gpu_clocks, repeats_of
 
-from romou.backends.cuda.graph import CudaGraph
-from romou.core.errors import DeviceError, RomouError, UsageError
-from romou.core.space import Config
-from romou.hardware import HardwareSpec, known_devices, load_device
-from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
-from romou.measure.run_job import device_tensor
-from romou.records import Origin, RecordStore
-from romou.schedules.families.conv2d_backward_filter import Conv2dBackwardFilter
-from romou.schedules.families.conv2d_transpose import Conv2dTranspose
-from romou.schedules.families.dense import Dense
-from romou.schedules.training_passes import training_passes
-from romou.schedules.workload import Conv2d
-from romou.search import TaskResult, TuningOptions, TuningSession, terminal_progress
-from romou.search.pretrained import pretrained_for
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tasks.operators import task_of
-from romou.tasks.tunable import TunableTask
+from romou.base.errors import DeviceError, RomouError, UsageError
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter
+from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.training_passes import training_passes
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.single_operator import task_of
+from romou.compiler.task import TunableTask
+from romou.devices.backends.cuda.graph import CudaGraph
+from romou.devices.hardware import HardwareSpec, known_devices, load_device
+from romou.devices.targets import Target
+from romou.runtime.module.tensors import device_tensor
+from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
+from romou.tuner.pruning.tasks import pruned_task
+from romou.tuner.records import Origin, RecordStore
+from romou.tuner.search import TaskResult, TuningOptions, TuningSession, terminal_progress
+from romou.tuner.search.pretrained import pretrained_for
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
@@ -83,7 +84,7 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
         compile_for = None if target.kind == "cuda" or runner.fingerprint().is_host_cpu else device
         builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=toolchain, compile_for=compile_for)))
         budget = TuningOptions(trials=options.trials, seconds=options.seconds, seed=options.seed, batch_size=BATCH)
-        wanted = [task.pruned(target) for task in tasks] if options.is_pruned else list(tasks)
+        wanted = [pruned_task(task, target) for task in tasks] if options.is_pruned else list(tasks)
         known = pretrained_for(target)
         return TuningSession(wanted, target, store=store, builder=builder, runner=runner, options=budget, pretrained=known).run(terminal_progress)
 

@@ -15,17 +15,17 @@ import numpy as np
 import tvm
 from onnx import TensorProto, helper
 
-from romou.frontend.reference import run_onnxruntime
-from romou.measure import MeasureOptions, verify
-from romou.schedules.families import family_of
-from romou.schedules.families.conv2d_backward_filter import Conv2dBackwardFilter, correlate
-from romou.schedules.families.conv2d_transpose import Conv2dTranspose
-from romou.schedules.families.dense import Dense
-from romou.schedules.template import ContractionTemplate
-from romou.schedules.workload import Conv2d
-from romou.tasks.build import build_reference
-from romou.tasks.tunable import TunableTask
-from romou.tir.primitives import LANES
+from romou.compiler.assembly.kernel import build_reference
+from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.operators.families import family_of
+from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter, correlate
+from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.primitives import LANES
+from romou.tuner.measure import MeasureOptions, verify
 
 # Where the search looks for them, under its records.
 FOLDER = "references"

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.console import Console
 
-from romou.report.table import table_of_numbers
+from romou.tools.report.table import table_of_numbers
 
 
 def configs_text(config: Mapping[str, Any]) -> str:

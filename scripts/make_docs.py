@@ -65,7 +65,7 @@ def _command(name: str, command: click.Command, context: click.Context, *, witho
 
 def environment() -> str:
     """The variables that Romou reads."""
-    from romou.core.environment import VARIABLES
+    from romou.base.environment import VARIABLES
 
     rows = [(f"`{name}`", one.help, one.default) for name, one in VARIABLES.items()]
     head = "`romou doctor` complains about a `ROMOU_` name that is none of these."
@@ -74,7 +74,7 @@ def environment() -> str:
 
 def criteria() -> str:
     """The criteria of pruning, in the order in which they give way."""
-    from romou.pruning.criteria import CRITERIA
+    from romou.tuner.pruning.criteria import CRITERIA
 
     rows = [(f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split())) for name, function in CRITERIA.items()]
     head = "In the order in which they give way where too few configs would be left. `romou space` shows what each one removes."
@@ -83,7 +83,7 @@ def criteria() -> str:
 
 def knobs() -> str:
     """The knobs of all schedules."""
-    from romou.schedules.families import declared_knobs
+    from romou.compiler.operators.families import declared_knobs
 
     rows = []
     for knob in declared_knobs().values():

@@ -18,7 +18,7 @@ import onnx
 import onnx.numpy_helper
 
 if TYPE_CHECKING:
-    from romou.module import TunedModel
+    from romou.runtime.module import TunedModel
 
 # Where a right result came from: kernels of Romou's families or nothing to compute, at least one kernel of TVM's own rules, at least one node on the host.
 KERNEL, PLAIN, HOST = "kernels", "plain schedule", "on the host"
@@ -114,7 +114,7 @@ def compile_case(case: Case, target: str) -> Result:
 
 
 def _with_other(attempt: Callable[[Case, str], Result], case: Case, target: str) -> Result:
-    from romou.core.errors import RomouError
+    from romou.base.errors import RomouError
 
     result = attempt(case, target)
     other = with_constants(case) if result.outcome == HOST else None
@@ -149,7 +149,7 @@ def with_constants(case: Case) -> Case | None:
 def _compiled(case: Case, target: str) -> tuple[onnx.ModelProto, dict[str, Any], TunedModel, Result]:
     """(model, inputs, compiled, result if its outputs are right)."""
     import romou
-    from romou.module import random_inputs
+    from romou.runtime.module import random_inputs
 
     model = onnx.load_from_string(case.model)
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -169,7 +169,7 @@ def _compile(case: Case, target: str) -> Result:
 
 
 def _run(case: Case, target: str) -> Result:
-    from romou.frontend.reference import run_onnxruntime
+    from romou.compiler.frontend.reference import run_onnxruntime
 
     model, inputs, compiled, result = _compiled(case, target)
     expected = run_onnxruntime(model, inputs) if case.outputs is None else case.outputs
@@ -194,7 +194,7 @@ def _difference(case: Case, outputs: list[np.ndarray], expected: list[Any]) -> s
 
 
 def _unequal(output: np.ndarray, right: np.ndarray, rtol: float, atol: float) -> str:
-    from romou.frontend.reference import relative_l2_error
+    from romou.compiler.frontend.reference import relative_l2_error
 
     if right.dtype.name.startswith("float8"):
         return "" if np.array_equal(output.astype("float32"), right.astype("float32"), equal_nan=True) else "elements differ"

@@ -1,4 +1,4 @@
-"""Lists of operators, those in scripts/data first of all. What families call typical: `romou.layout.typical`."""
+"""Lists of operators, those in scripts/data first of all. What families call typical: `romou.compiler.graph.typical`."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from romou.schedules.families.batch_matmul import BatchMatmul, matmul
-from romou.schedules.families.conv2d_transpose import Conv2dTranspose
-from romou.schedules.families.dense import Dense
-from romou.schedules.workload import Conv2d
-from romou.tasks.operators import conv
+from romou.compiler.operators.families.batch_matmul import BatchMatmul, matmul
+from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.single_operator import conv
 
 DATA = Path(__file__).parent / "data"
 

@@ -3,7 +3,7 @@
 
     python scripts/pretrain_cost_model.py
 
-reads scripts/data/spaces_h200 and spaces_h200_more, recorded on an NVIDIA H200, and writes romou/search/pretrained_models.
+reads scripts/data/spaces_h200 and spaces_h200_more, recorded on an NVIDIA H200, and writes romou/tuner/search/pretrained_models.
 Run it after a change of features, usage or estimate.
 """
 
@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 
-from romou.records import RecordedSpace
-from romou.search.pretrained import PretrainedModel, file_of
-from romou.search.simulation import SimulatedTask
-from romou.target import Target
+from romou.devices.targets import Target
+from romou.tuner.records import RecordedSpace
+from romou.tuner.search.pretrained import PretrainedModel, file_of
+from romou.tuner.search.simulation import SimulatedTask
 
 SPACES = [Path(__file__).parent / "data" / name for name in ("spaces_h200", "spaces_h200_more")]
 

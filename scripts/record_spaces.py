@@ -29,15 +29,16 @@ import numpy as np
 import tvm
 
 import romou
-from romou.core.errors import RomouError, UsageError, unknown_name
-from romou.core.space import Config, Space
-from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions
-from romou.records import RecordedConfig, RecordedSpace
-from romou.schedules.families.dense import Dense
-from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tasks.operators import conv, task_of
-from romou.tasks.tunable import TunableTask
+from romou.base.errors import RomouError, UsageError, unknown_name
+from romou.base.space import Config, Space
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.single_operator import conv, task_of
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions
+from romou.tuner.pruning.tasks import pruned_space
+from romou.tuner.records import RecordedConfig, RecordedSpace
 
 # Shapes of MobileNetV1 and V2, ResNet-18, Inception v3 and AlexNet; fp32, with bias and ReLU.
 OPERATORS: dict[str, Conv2d | Dense] = {
@@ -227,7 +228,7 @@ def record(names: Sequence[str], folder: Path, target: Target, configs: int, job
     device = f"{target.kind}:{index}"
     stop_at = time.monotonic() + seconds
     tasks = {name: task_of({**OPERATORS, **MORE}[name]).with_free_images() for name in names}
-    spaces: dict[str, Space] = {name: task.pruned_space(here) for name, task in tasks.items()} if prune else {}
+    spaces: dict[str, Space] = {name: pruned_space(task, here) for name, task in tasks.items()} if prune else {}
     with ExitStack() as stack:
         builder = stack.enter_context(closing(LocalBuilder(here, dataclasses.replace(MEASURE, build_workers=jobs))))
         runner = stack.enter_context(closing(LocalRunner(device, MEASURE, processes=jobs)))

@@ -19,15 +19,15 @@ from unittest import mock
 
 import numpy as np
 
-from romou.core.outcome import Outcome
-from romou.hardware import load_device
-from romou.pruning import prune
-from romou.records import Origin, Record, RecordedSpace
-from romou.search import TuningOptions, TuningSession
-from romou.search.pretrained import PretrainedModel
-from romou.search.progress import NoProgress, Status
-from romou.search.simulation import SimulatedDevice, SimulatedTask
-from romou.target import Target
+from romou.base.outcome import Outcome
+from romou.devices.hardware import load_device
+from romou.devices.targets import Target
+from romou.tuner.pruning import prune
+from romou.tuner.records import Origin, Record, RecordedSpace
+from romou.tuner.search import TuningOptions, TuningSession
+from romou.tuner.search.pretrained import PretrainedModel
+from romou.tuner.search.progress import NoProgress, Status
+from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
 
 SPACES = Path(__file__).parent / "data/spaces_h200"
 DEVICE = "nvidia_h200"

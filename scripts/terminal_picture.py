@@ -11,7 +11,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.text import Text
 
-from romou.core.interpreter import child_environment
+from romou.base.interpreter import child_environment
 
 WIDTH = 104
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Sets everything up, Mesa's mobile compilers and an arm64 Linux included, and runs every check: ruff, mypy and pytest. Arguments go to pytest:
-# scripts/test.sh tests/target -k json; --exhaustive runs what the default run has samples of.
+# scripts/test.sh tests/targets -k json; --exhaustive runs what the default run has samples of.
 # An active virtual environment is used only if it is complete: Romou and ArchProbe in editable form from this checkout, and all that pyproject.toml asks for.
 set -euo pipefail
 source "$(dirname -- "${BASH_SOURCE[0]}")/setup_env.sh"
@@ -34,10 +34,10 @@ import pyopencl, vulkan
 import archprobe, romou
 for package in (archprobe, romou):
     assert pathlib.Path(package.__file__).resolve().is_relative_to(root), package
-from romou.backends import backend, installed
+from romou.devices.backends import backend, installed
 for kind in installed():
     backend(kind)
-from romou.tvm_patches import RUNTIMES, compat
+from tvm_patches import RUNTIMES, compat
 compat.check_versions()
 for runtime in RUNTIMES.values():
     assert runtime.is_relative_to(root), runtime

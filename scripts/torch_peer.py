@@ -7,12 +7,12 @@ import subprocess
 from collections.abc import Callable
 from typing import Any
 
-from romou.core.environment import variable
-from romou.core.errors import UsageError
-from romou.schedules.families.conv2d_backward_filter import Conv2dBackwardFilter
-from romou.schedules.families.conv2d_transpose import Conv2dTranspose
-from romou.schedules.families.dense import Dense
-from romou.schedules.workload import Conv2d
+from romou.base.environment import variable
+from romou.base.errors import UsageError
+from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter
+from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
 
 # Milliseconds that one timing takes at least.
 TIMING_MS = 5.0

@@ -6,10 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from romou.module import Argument
-from romou.regression import Bench, OperatorBench
-from romou.regression.bench import Rounds
-from romou.target import Target
+from romou.devices.targets import Target
+from romou.runtime.module import Argument
+from romou.tools.regression import Bench, OperatorBench
+from romou.tools.regression.bench import Rounds
 
 MEASURES = {
     "registers": 50,

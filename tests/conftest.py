@@ -21,8 +21,8 @@ import tvm
 from exhaustive import exhaustive
 from operators import kind_id, target_of
 
-from romou.backends import base
-from romou.target import Target
+from romou.devices.backends import base
+from romou.devices.targets import Target
 
 pytest_plugins = ["left_out"]
 

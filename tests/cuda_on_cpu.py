@@ -18,11 +18,11 @@ from compiled import compiled
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.backends.cuda.dialect import complete
-from romou.core.space import Config
-from romou.inspection.kernels import inspect_function
-from romou.target import Target
-from romou.tasks.tunable import TunableTask
+from romou.base.space import Config
+from romou.compiler.task import TunableTask
+from romou.devices.backends.cuda.dialect import complete
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 
 # Numbers before and behind each array: poison that no kernel may read or write.
 MARGIN = 4096

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "archprobe/README.md", "romou/tvm_patches/README.md", "scripts/data/README.md")
+NAMES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "archprobe/README.md", "tvm_patches/README.md", "scripts/data/README.md")
 DOCUMENTS = (*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").glob("*.md")))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")

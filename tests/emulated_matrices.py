@@ -14,12 +14,12 @@ import pytest
 import tvm
 from operators import device_tensor, error_of, random_arrays, reference
 
-from romou.backends import backend
-from romou.backends.vulkan import build, compiler
-from romou.core.space import Config
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tasks.tunable import TunableTask
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.task import TunableTask
+from romou.devices.backends import backend
+from romou.devices.backends.vulkan import build, compiler
+from romou.devices.targets import Target
 
 _SEED = 20
 

@@ -12,12 +12,12 @@ import tvm
 from tvm import tirx
 from tvm.script import tirx as T
 
-from romou.core.errors import InvalidConfigError
-from romou.core.space import Config, Space
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tasks.operators import conv, task_of
-from romou.tasks.tunable import TunableTask
+from romou.base.errors import InvalidConfigError
+from romou.base.space import Config, Space
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.single_operator import conv, task_of
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
 
 SHAPE = (1, 1, 5, 5, 4)
 FAULTS = ("none", "invalid", "build_crash", "build_hang", "build_bug", "no_build", "bad_source", "hang", "crash", "wrong", "unwritten", "adds_up", "slow")
@@ -184,7 +184,7 @@ _MODULES |= {"rounded": functools.partial(scaled, 1 + 2.0**-11), "off": functool
 
 
 def build(made: TunableTask, chosen: Config, target: Target) -> tvm.runtime.Module:
-    """What `romou.tasks.build.build_task` does, unless the config has a fault."""
+    """What `romou.compiler.assembly.kernel.build_task` does, unless the config has a fault."""
     fault = str(chosen.get("fault", "none"))
     if fault == "invalid":
         raise InvalidConfigError("this config has no schedule")

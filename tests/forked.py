@@ -1,4 +1,4 @@
-"""Python commands without the start: each runs in a fork of a process that has imported TVM, as workers of a search do (romou/measure/nursery.py).
+"""Python commands without the start: each runs in a fork of a process that has imported TVM, as workers of a search do (romou/runtime/workers/nursery.py).
 
 Where the start itself is looked at, or a signal ends the command, a test starts a real process.
 """
@@ -17,7 +17,7 @@ import types
 from collections.abc import Mapping
 from pathlib import Path
 
-from romou.measure.child import ChildProcess, ChildTimeoutError
+from romou.runtime.workers.child import ChildProcess, ChildTimeoutError
 
 # Read while a process starts, or while a library is loaded that the nursery has loaded already.
 _READ_AT_START = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "OPENBLAS_", "TVM_LIBRARY", "TVM_USE")

@@ -15,7 +15,7 @@ from typing import Any
 import forked
 import tvm
 
-from romou.backends.vulkan import compiler
+from romou.devices.backends.vulkan import compiler
 
 HEAD = "#version 450\n#extension GL_EXT_samplerless_texture_functions : require\n"
 

@@ -13,12 +13,12 @@ from kernel_structure import KernelStructure, local_bytes_in, local_bytes_of, pa
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.analysis.expressions import dtype_of, lanes_of
-from romou.pruning.closed_form import SERVED, bank_rounds
-from romou.tir.calls import is_async_copy, is_conditional, is_texel_load, op_name
-from romou.tir.evaluate import evaluate
-from romou.tir.primitives import LANES
-from romou.tir.traversal import nodes_in
+from romou.compiler.tir.calls import is_async_copy, is_conditional, is_texel_load, op_name
+from romou.compiler.tir.evaluate import evaluate
+from romou.compiler.tir.primitives import LANES
+from romou.compiler.tir.traversal import nodes_in
+from romou.tuner.analysis.expressions import dtype_of, lanes_of
+from romou.tuner.pruning.closed_form import SERVED, bank_rounds
 
 
 @dataclass(frozen=True)

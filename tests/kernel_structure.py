@@ -10,10 +10,7 @@ import tvm
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_bytes, dtype_of, lanes_of, multiply_adds_of, scope_of
-from romou.backends.dialect import dialect_of
-from romou.backends.launch import launch_size, thread_extents
-from romou.tir.calls import (
+from romou.compiler.tir.calls import (
     is_async_copy,
     is_fp16_load,
     is_fp16_store,
@@ -24,8 +21,11 @@ from romou.tir.calls import (
     texel_bytes,
     texels_for_tensor_cores,
 )
-from romou.tir.primitives import LANES
-from romou.tir.traversal import nodes_in
+from romou.compiler.tir.primitives import LANES
+from romou.compiler.tir.traversal import nodes_in
+from romou.devices.backends.dialect import dialect_of
+from romou.devices.backends.launch import launch_size, thread_extents
+from romou.tuner.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_bytes, dtype_of, lanes_of, multiply_adds_of, scope_of
 
 # TVM's mark where copies are waited for: its value is how many groups of them may still be under way.
 _UNDER_WAY = "async_wait_inflight_count"

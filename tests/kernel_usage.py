@@ -1,7 +1,7 @@
-"""What a kernel uses of a device, read off its lowered TIR: what the formulas of `romou.pruning` are held against.
+"""What a kernel uses of a device, read off its lowered TIR: what the formulas of `romou.tuner.pruning` are held against.
 
 Every address is evaluated for all work-items of a work group, so bytes that work-items share count once. No device is needed, and nothing is estimated
-but the registers (`romou.analysis.registers`).
+but the registers (`romou.tuner.analysis.registers`).
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from kernel_accesses import GroupAccesses
 from kernel_structure import KernelStructure, images_of, parameter_name
 from tvm import tirx
 
-from romou.analysis.registers import estimate_registers
-from romou.analysis.usage import KernelUsage
-from romou.schedules.algorithms import DIRECT, WinogradAlgorithm
-from romou.schedules.base import Template
-from romou.schedules.families.depthwise_pointwise import DepthwisePointwiseTemplate
-from romou.schedules.streaming import StreamingTemplate
-from romou.schedules.template import ContractionTemplate
-from romou.schedules.winograd import TRANSFORMED
-from romou.tir.primitives import LANES
+from romou.compiler.operators.algorithms import DIRECT, WinogradAlgorithm
+from romou.compiler.operators.base import Template
+from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.compiler.operators.streaming import StreamingTemplate
+from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.winograd import TRANSFORMED
+from romou.compiler.tir.primitives import LANES
+from romou.tuner.analysis.registers import estimate_registers
+from romou.tuner.analysis.usage import KernelUsage
 
 
 def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:

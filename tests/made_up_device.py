@@ -6,9 +6,9 @@ import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 
-from romou.core.outcome import Outcome
-from romou.measure import BuildResult, Candidate, DeviceFingerprint, MeasureResult
-from romou.tasks.tunable import TunableTask
+from romou.base.outcome import Outcome
+from romou.compiler.task import TunableTask
+from romou.tuner.measure import BuildResult, Candidate, DeviceFingerprint, MeasureResult
 
 FINGERPRINT = DeviceFingerprint(kind="opencl", name="made up", driver="1", platform="p")
 

@@ -9,7 +9,7 @@ import onnx
 from onnx import helper, numpy_helper
 
 import romou
-from romou.frontend.reference import run_onnxruntime
+from romou.compiler.frontend.reference import run_onnxruntime
 
 
 def model_of(nodes: Mapping[str, tuple], inputs: Mapping[str, np.ndarray], constants: Mapping[str, object] | None = None) -> onnx.ModelProto:

@@ -17,22 +17,22 @@ from compiled import compiled
 from exhaustive import exhaustive
 from tvm import relax
 
-from romou.backends import backend
-from romou.backends.cuda import compiler
-from romou.backends.cuda.compiler import compile_cuda
-from romou.core.space import Config
-from romou.layout import fuse_operators
-from romou.measure.run_job import device_tensor
-from romou.measure.verify import poison
-from romou.schedules.families.batch_matmul import matmul
-from romou.schedules.families.conv2d_transpose import Conv2dTranspose
-from romou.schedules.families.dense import Dense
-from romou.schedules.families.depthwise_pointwise import join
-from romou.target import Target
-from romou.tasks.build import build_reference, build_task
-from romou.tasks.extract import extract_tasks
-from romou.tasks.operators import conv, task_of
-from romou.tasks.tunable import TunableTask
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_reference, build_task
+from romou.compiler.graph import fuse_operators
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.operators.families.batch_matmul import matmul
+from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.families.depthwise_pointwise import join
+from romou.compiler.single_operator import conv, task_of
+from romou.compiler.task import TunableTask
+from romou.devices.backends import backend
+from romou.devices.backends.cuda import compiler
+from romou.devices.backends.cuda.compiler import compile_cuda
+from romou.devices.targets import Target
+from romou.runtime.module.tensors import device_tensor
+from romou.tuner.measure.verify import poison
 
 __all__ = [
     "COMPILED_ONLY",
@@ -125,7 +125,7 @@ def built(task: TunableTask, config: Config, target: Target, without: Sequence[s
 def quick_configs(task: TunableTask, target: Target, rng: np.random.Generator, count: int) -> list[Config]:
     """Random configs whose kernels are compiled in a second or two: compilers take half a minute for a few thousand unrolled lines.
 
-    Longer ones are run by tests/schedules/test_other_compilers.py.
+    Longer ones are run by tests/operators/test_other_compilers.py.
     """
     found: list[Config] = []
     space = task.space(target)

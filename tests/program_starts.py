@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import romou
-from romou.backends.programs import ProgramReport
-from romou.module import random_inputs
+from romou.devices.backends.programs import ProgramReport
+from romou.runtime.module import random_inputs
 
 # Processes that are killed: a few in the suite, 100 on demand.
 KILLS = int(os.environ.get("PROGRAM_CACHE_KILLS", "2"))
@@ -17,7 +17,7 @@ KILLS = int(os.environ.get("PROGRAM_CACHE_KILLS", "2"))
 _STARTS = """
 import json, os, random, signal, sys, time
 import romou, tvm
-from romou.module import random_inputs
+from romou.runtime.module import random_inputs
 saved, right = sys.argv[1], open(sys.argv[2], "rb").read()
 inputs = random_inputs(romou.load(saved).inputs, seed=0)
 

@@ -7,9 +7,9 @@ import random
 
 import numpy as np
 
-from romou.records import RecordedConfig, RecordedSpace
-from romou.target import Target
-from romou.tasks.operators import conv, task_of
+from romou.compiler.single_operator import conv, task_of
+from romou.devices.targets import Target
+from romou.tuner.records import RecordedConfig, RecordedSpace
 
 TARGET = Target("opencl -device=host")
 

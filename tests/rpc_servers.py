@@ -114,7 +114,7 @@ def serving(*options: str, key_from: Sequence[str] = ("--key", KEY), **environme
 @contextlib.contextmanager
 def serving_watched(hang_s: float) -> Iterator[Server]:
     """A server, with a watchdog of so little patience."""
-    code = f"import sys\nfrom romou.rpc.serve import *\nserve(ServeOptions(port=0, key={KEY!r}, hang_s={hang_s}), lambda line: print(line, file=sys.stderr))"
+    code = f"import sys\nfrom romou.runtime.rpc.serve import *\nserve(ServeOptions(port=0, key={KEY!r}, hang_s={hang_s}), lambda line: print(line, file=sys.stderr))"
     with _served([sys.executable, "-c", code]) as server:
         yield server
 

@@ -10,11 +10,11 @@ from compiled import compiled
 from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
 
-import romou.passes.pipeline as pipeline
-from romou.backends.vulkan import compiler
-from romou.backends.vulkan.compiler import compile_shader
-from romou.backends.vulkan.glsl import Kernel, write_kernel
-from romou.target import Target
+import romou.compiler.pipeline as pipeline
+from romou.devices.backends.vulkan import compiler
+from romou.devices.backends.vulkan.compiler import compile_shader
+from romou.devices.backends.vulkan.glsl import Kernel, write_kernel
+from romou.devices.targets import Target
 
 
 def shaders_of(mod: tvm.IRModule, target: Target) -> list[Kernel]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from operators import conv
 
-from romou.schedules.families.dense import Dense
+from romou.compiler.operators.families.dense import Dense
 
 HALF = {"dtype": "float16"}
 PLAIN = conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1), **HALF)

@@ -16,10 +16,10 @@ from typing import Any
 
 import faulty_kernels
 
-from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain, run_job
-from romou.measure.child import ChildProcess
-from romou.module.machine import Machine
-from romou.target import Target
+from romou.devices.targets import Target
+from romou.runtime.module.machine import Machine
+from romou.runtime.workers.child import ChildProcess
+from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain, run_job
 
 ROUNDS = 3
 OPTIONS = MeasureOptions(build_workers=1, min_repeat_ms=20)
@@ -65,7 +65,7 @@ def tune(count: int) -> None:
     call = ChildProcess.call
 
     def redirected(self: ChildProcess, function: str, *arguments: Any, **options: Any) -> Any:
-        return call(self, "timing_processes:run" if function == "romou.measure.run_job:run" else function, *arguments, **options)
+        return call(self, "timing_processes:run" if function == "romou.tuner.measure.run_job:run" else function, *arguments, **options)
 
     ChildProcess.call = redirected  # type: ignore[method-assign]
     toolchain = Toolchain(build="faulty_kernels:build")

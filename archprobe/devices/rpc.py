@@ -20,7 +20,7 @@ from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, De
 
 # Romou is needed behind RPC alone.
 if TYPE_CHECKING:
-    from romou.rpc import Connection
+    from romou.runtime.rpc import Connection
 
 _TYPES: dict[np.dtype[Any], str] = {np.dtype(np.int32): "i", np.dtype(np.uint32): "u", np.dtype(np.float32): "f"}
 _TITLES = {"opencl": "OpenCL", "vulkan": "Vulkan"}
@@ -37,7 +37,7 @@ __kernel void zero_texels(__write_only image2d_t out, uint width, uint count) {
 class RpcDevice(Device):
     """Kernels through ``romou.KIND.source_kernel`` of the server at `address`, on its device `index` of a kind, "opencl" or "vulkan".
 
-    `address` is "host:port/key" (`romou.rpc.Address` says where else the key may stand), or "tracker://host:port/key" for whichever of a tracker's
+    `address` is "host:port/key" (`romou.runtime.rpc.Address` says where else the key may stand), or "tracker://host:port/key" for whichever of a tracker's
     servers is free first.
 
     UsageError where `address` has another form. DeviceError where nobody answers there, the key is another one, the server has no Romou or other versions,
@@ -170,8 +170,8 @@ def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> li
 
 
 def _connect(address: str, kind: str = "opencl", patience_s: float = 20.0) -> Connection:
-    from romou import rpc
-    from romou.core import errors
+    from romou.base import errors
+    from romou.runtime import rpc
 
     try:
         return rpc.connect(rpc.Address.parse(address), kind=kind, patience_s=patience_s)

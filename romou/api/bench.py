@@ -10,19 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import tvm
 
-from romou.api.assemble import layer_rows, model_of, unmeasured
-from romou.api.graph import import_model, lower
-from romou.api.place import Place, as_target, timing
-from romou.api.records import recorded_configs, valid_configs
-from romou.core.errors import UsageError
-from romou.core.space import Config
-from romou.core.version import __version__
-from romou.frontend import Precision
-from romou.module import scheduled_functions
-from romou.regression import Bench, operators_of, with_times
-from romou.target import Target
-from romou.tasks.extract import count_calls
-from romou.tvm_patches.compat import check_versions
+from romou.base.errors import UsageError
+from romou.base.space import Config
+from romou.base.version import __version__
+from romou.compiler.frontend import Precision
+from romou.compiler.graph.extract import count_calls
+from romou.devices.targets import Target
+from romou.driver.assemble import layer_rows, model_of, unmeasured
+from romou.driver.graph import import_model, lower
+from romou.driver.place import Place, as_target, timing
+from romou.driver.records import recorded_configs, valid_configs
+from romou.runtime.module import scheduled_functions
+from romou.tools.regression import Bench, operators_of, with_times
+from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import numpy as np

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from romou.api.bench import bench_of, check_rounds
-from romou.api.place import Place, timing
-from romou.core.errors import DeviceError, UsageError
-from romou.core.space import Config
-from romou.frontend import Precision
-from romou.module import TunedModel
-from romou.regression import Bench, Comparison, compare_benches, compare_recorded, load_module, parse_threshold, time_in_turns, with_times
-from romou.regression.comparison import IN_TURNS, STAGES, common_operators, compiled_elsewhere, open_names, refusal_of_recorded, time_verdicts
-from romou.target import Target
+from romou.base.errors import DeviceError, UsageError
+from romou.base.space import Config
+from romou.compiler.frontend import Precision
+from romou.devices.targets import Target
+from romou.driver.place import Place, timing
+from romou.runtime.module import TunedModel
+from romou.tools.regression import Bench, Comparison, compare_benches, compare_recorded, load_module, parse_threshold, time_in_turns, with_times
+from romou.tools.regression.comparison import IN_TURNS, STAGES, common_operators, compiled_elsewhere, open_names, refusal_of_recorded, time_verdicts
 
 if TYPE_CHECKING:
     from typing import TypeGuard

@@ -9,18 +9,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from romou.api.assemble import layer_rows, model_of, unmeasured, warn_of_host
-from romou.api.fit import fitting
-from romou.api.graph import import_model, settled
-from romou.api.ladder import Ladder, until_right
-from romou.api.place import Place, as_target
-from romou.api.verify import is_attached, runs_on_stand_in, stand_in, verified
-from romou.core.arguments import whole_of
-from romou.core.errors import DeviceError
-from romou.frontend import Precision
-from romou.module import TunedModel
-from romou.target import Target
-from romou.tvm_patches.compat import check_versions
+from romou.base.arguments import whole_of
+from romou.base.errors import DeviceError
+from romou.compiler.frontend import Precision
+from romou.devices.targets import Target
+from romou.driver.assemble import layer_rows, model_of, unmeasured, warn_of_host
+from romou.driver.fit import fitting
+from romou.driver.graph import import_model, settled
+from romou.driver.ladder import Ladder, until_right
+from romou.driver.place import Place, as_target
+from romou.driver.verify import is_attached, runs_on_stand_in, stand_in, verified
+from romou.runtime.module import TunedModel
+from tvm_patches.compat import check_versions
 
 logger = logging.getLogger("romou")
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from romou.frontend import ImportedModel
+    from romou.compiler.frontend import ImportedModel
 
 
 def compile(

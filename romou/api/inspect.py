@@ -6,17 +6,17 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from romou.api.graph import Graph, import_model, lower
-from romou.api.place import as_target
-from romou.api.records import recorded_configs
-from romou.core.arguments import instance_of, path_of
-from romou.core.errors import unknown_name
-from romou.core.space import Config
-from romou.frontend import Precision, with_constants
-from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.module import MemoryPlan, plan_memory, schedule_model, scheduled_functions
-from romou.target import Target
-from romou.tvm_patches.compat import check_versions
+from romou.base.arguments import instance_of, path_of
+from romou.base.errors import unknown_name
+from romou.base.space import Config
+from romou.compiler.frontend import Precision, with_constants
+from romou.devices.targets import Target
+from romou.driver.graph import Graph, import_model, lower
+from romou.driver.place import as_target
+from romou.driver.records import recorded_configs
+from romou.runtime.module import MemoryPlan, plan_memory, schedule_model, scheduled_functions
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import numpy as np

@@ -8,25 +8,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from romou.api.graph import import_model, lower
-from romou.api.place import as_target
-from romou.api.records import recorded_configs
-from romou.core.arguments import path_of
-from romou.core.errors import UsageError
-from romou.frontend import with_constants
-from romou.frontend.precision import AS_GIVEN, Precision
-from romou.hardware import load_device, load_spec
-from romou.inspection.breakdown import operations_step_by_step
-from romou.module import Summary, plan_memory, schedule_model
-from romou.module.manifest import META, read_manifest
-from romou.records import RecordStore
-from romou.records.store import FILE_NAME
-from romou.regression import Bench
-from romou.regression.bench import KIND
-from romou.report.evidence import Evidence
-from romou.report.page import check_library, write_page
-from romou.target import Target
-from romou.tvm_patches.compat import check_versions
+from romou.base.arguments import path_of
+from romou.base.errors import UsageError
+from romou.compiler.frontend import with_constants
+from romou.compiler.frontend.precision import AS_GIVEN, Precision
+from romou.devices.hardware import load_device, load_spec
+from romou.devices.targets import Target
+from romou.driver.graph import import_model, lower
+from romou.driver.place import as_target
+from romou.driver.records import recorded_configs
+from romou.runtime.module import Summary, plan_memory, schedule_model
+from romou.runtime.module.manifest import META, read_manifest
+from romou.tools.inspection.breakdown import operations_step_by_step
+from romou.tools.regression import Bench
+from romou.tools.regression.bench import KIND
+from romou.tools.report.evidence import Evidence
+from romou.tools.report.page import check_library, write_page
+from romou.tuner.pruning.tasks import pruned_space
+from romou.tuner.records import RecordStore
+from romou.tuner.records.store import FILE_NAME
+from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import numpy as np
@@ -157,7 +158,7 @@ def _with_model(
     graph = graph.joined_where_faster(seconds)
     evidence = replace(
         evidence,
-        spaces=tuple((task, task.pruned_space(target)) for task in graph.tasks),
+        spaces=tuple((task, pruned_space(task, target)) for task in graph.tasks),
         memory=plan_memory(schedule_model(graph.fused, graph.task_of, configs, target)),
     )
     worth = [task for task in graph.tasks if task.template.sums_products]

@@ -6,20 +6,21 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from romou.api.graph import import_model, lower
-from romou.api.place import as_target
-from romou.core.arguments import instance_of
-from romou.core.space import Space
-from romou.frontend import Precision, with_constants
-from romou.pruning import PrunedSpace, Rules
-from romou.target import Target
-from romou.tvm_patches.compat import check_versions
+from romou.base.arguments import instance_of
+from romou.base.space import Space
+from romou.compiler.frontend import Precision, with_constants
+from romou.devices.targets import Target
+from romou.driver.graph import import_model, lower
+from romou.driver.place import as_target
+from romou.tuner.pruning import PrunedSpace, Rules
+from romou.tuner.pruning.tasks import pruned_space
+from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from romou.tasks.tunable import TunableTask
+    from romou.compiler.task import TunableTask
 
 
 def knob_spaces(
@@ -77,7 +78,7 @@ def pruned_spaces(
     if rules is not None:
         instance_of("rules", rules, Rules)
     target, tasks = _tasks(with_constants(model, constants), target, shapes, Precision.checked(precision, io_precision, calibration))
-    return [(task, task.pruned_space(target, rules)) for task in tasks]
+    return [(task, pruned_space(task, target, rules)) for task in tasks]
 
 
 def _tasks(

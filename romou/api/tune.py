@@ -12,29 +12,31 @@ from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from romou.api.assemble import assemble
-from romou.api.fit import fitting
-from romou.api.graph import Graph, import_model, lower
-from romou.api.place import Place, allowing_tf32, as_target, check_usable, local_place, local_runner, remote_runner
-from romou.api.records import open_records
-from romou.core.arguments import whole_of
-from romou.core.errors import UsageError
-from romou.frontend import ImportedModel, Precision
-from romou.layout import tasks_of
-from romou.measure import Builder, LocalBuilder, MeasureOptions, nursery
-from romou.module import TunedModel
-from romou.records.task_files import keep_tasks, other_tasks
-from romou.rpc import Address
-from romou.search import NoProgress, TaskResult, Trial, TrialCallback, TuningOptions, TuningSession, terminal_progress
-from romou.search.pretrained import pretrained_for
-from romou.target import Target
-from romou.tvm_patches.compat import check_versions
+from romou.base.arguments import whole_of
+from romou.base.errors import UsageError
+from romou.compiler.frontend import ImportedModel, Precision
+from romou.compiler.graph import tasks_of
+from romou.devices.targets import Target
+from romou.driver.assemble import assemble
+from romou.driver.fit import fitting
+from romou.driver.graph import Graph, import_model, lower
+from romou.driver.place import Place, allowing_tf32, as_target, check_usable, local_place, local_runner, remote_runner
+from romou.driver.records import open_records
+from romou.runtime.module import TunedModel
+from romou.runtime.rpc import Address
+from romou.runtime.workers import nursery
+from romou.tuner.measure import Builder, LocalBuilder, MeasureOptions
+from romou.tuner.pruning.tasks import pruned_task
+from romou.tuner.records.task_files import keep_tasks, other_tasks
+from romou.tuner.search import NoProgress, TaskResult, Trial, TrialCallback, TuningOptions, TuningSession, terminal_progress
+from romou.tuner.search.pretrained import pretrained_for
+from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import numpy as np
     import onnx
 
-    from romou.tasks.tunable import TunableTask
+    from romou.compiler.task import TunableTask
 
 
 def tune(
@@ -192,7 +194,7 @@ def tune(
                 contextlib.closing(_builder(builders, place, measuring, is_trusted=trust_builders)) as builder,
             ):
                 worth += tasks_of(graph.pairs)
-                tasks = [task.pruned(place.target) for task in worth] if prune else worth
+                tasks = [pruned_task(task, place.target) for task in worth] if prune else worth
                 learn_from: Callable[[Counter[str]], Sequence[TunableTask]] = lambda _: ()
                 # A folder that the user named may be that of many models.
                 if work_dir and folder is not None:
@@ -288,7 +290,7 @@ def _until_known(graph: Graph, callback: TrialCallback | None) -> TrialCallback:
 def _builder(builders: str | None, place: Place, options: MeasureOptions, *, is_trusted: bool) -> Builder:
     if builders is None:
         return LocalBuilder(place.target, options, compile_for=place.compile_for)
-    from romou.measure.dask_builder import DaskBuilder
+    from romou.tuner.measure.dask_builder import DaskBuilder
 
     return DaskBuilder(builders, place.target, options, is_trusted=is_trusted)
 

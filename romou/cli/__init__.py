@@ -14,8 +14,8 @@ from typing import Any
 
 import click
 
+from romou.base.errors import EXIT_FAILED, EXIT_USAGE, RomouError, UsageError, nearest_name
 from romou.cli.common import DEBUG_KEY, JSON_KEY, debug_option, print_error, print_json
-from romou.core.errors import EXIT_FAILED, EXIT_USAGE, RomouError, UsageError, nearest_name
 
 # name -> (module under romou.cli, one line of help). A module is imported when its command runs, so `romou --help` is quick.
 COMMANDS = {

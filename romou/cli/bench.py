@@ -47,7 +47,7 @@ def command(
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Beside the file lies the compiled model, in a folder
     of the same name with .romou: with it, `romou compare` times both versions in turns, whatever the machine does.
     """
-    from romou.target import Target
+    from romou.devices.targets import Target
 
     fixed = parse_shapes(shapes)
     parsed = Target(target)
@@ -60,8 +60,8 @@ def command(
     if is_json:
         print_json(json.loads(made.to_json()))
         return
-    from romou.report.comparison import bench_table
-    from romou.report.table import print_table
+    from romou.tools.report.comparison import bench_table
+    from romou.tools.report.table import print_table
 
     out = console(is_json=False)
     print_table(bench_table(made), out)

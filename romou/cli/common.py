@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import click
 
-from romou.core import environment
-from romou.core.errors import EXIT_NO_DEVICE, UsageError
-from romou.core.rung import MOST_ON_HOST
+from romou.base import environment
+from romou.base.errors import EXIT_NO_DEVICE, UsageError
+from romou.base.rung import MOST_ON_HOST
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from romou.module import Summary
+    from romou.runtime.module import Summary
 
 JSON_KEY = "romou.is_json"
 DEBUG_KEY = "romou.is_debug"
@@ -152,7 +152,7 @@ def key_option(function: _F) -> _F:
 
 
 def _chosen_key(key: str | None, key_file: Path | None) -> str:
-    from romou.rpc import keys
+    from romou.runtime.rpc import keys
 
     if key is not None and key_file is not None:
         raise UsageError("--key and --key-file are both given; use one")

@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
+from romou.base.errors import EXIT_FAILED, UsageError
 from romou.cli.common import console, constants_option, debug_option, json_option, precision_options, print_json, rpc_option
 from romou.cli.tune import parse_shapes, read_model
-from romou.core.errors import EXIT_FAILED, UsageError
 
 
 @click.command("compare")
@@ -54,7 +54,7 @@ def command(
     \b
     Exit codes: 0 nothing is worse, 1 something is, 2 wrong use, 3 no usable device.
     """
-    from romou.regression.comparison import parse_threshold
+    from romou.tools.regression.comparison import parse_threshold
 
     share = parse_threshold(fail_over)
     for path in (junit, markdown_path):
@@ -80,8 +80,8 @@ def command(
         rpc=rpc,
         **precision,
     )
-    from romou.report.comparison import comparison_table, headline, junit_xml, markdown, remarks
-    from romou.report.table import print_table
+    from romou.tools.report.comparison import comparison_table, headline, junit_xml, markdown, remarks
+    from romou.tools.report.table import print_table
 
     if junit is not None:
         junit.write_text(junit_xml(found), encoding="utf-8")

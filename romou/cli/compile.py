@@ -56,7 +56,7 @@ def command(
     The outputs are checked against onnxruntime's, on the target's device or, where it is not attached, on the CPU's OpenCL or Vulkan: a wrong model is an
     error that names the first wrong operator.
     """
-    from romou.target import Target
+    from romou.devices.targets import Target
 
     fixed = parse_shapes(shapes)
     parsed = Target(target)
@@ -80,7 +80,7 @@ def command(
         print_json({**about, "kernels": list(sources), "sources": files, "summary": summary.to_dict()})
         check_host(summary, allow_host)
         return
-    from romou.report.table import device_lines
+    from romou.tools.report.table import device_lines
 
     out = console(is_json=False)
     reason = "no device that runs its kernels is here, or onnxruntime does not run the model." if verify else "--no-verify."

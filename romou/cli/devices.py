@@ -18,7 +18,7 @@ def command(named: str | None, both: tuple[str, str] | None, is_json: bool) -> N
     A device is named by its file (adreno740) or by what its driver calls it ("QUALCOMM Adreno(TM) 740"). Nothing is run on the devices; `romou doctor`
     does that. Without any attached device the exit code is 3, but for --facts and --compare.
     """
-    from romou.core.errors import UsageError
+    from romou.base.errors import UsageError
 
     if named is not None and both is not None:
         raise UsageError("--facts and --compare are both given; use one")
@@ -31,8 +31,8 @@ def command(named: str | None, both: tuple[str, str] | None, is_json: bool) -> N
 
 
 def _print_facts(name: str, *, is_json: bool) -> None:
-    from romou.hardware import load_device
-    from romou.report.devices import facts_table
+    from romou.devices.hardware import load_device
+    from romou.tools.report.devices import facts_table
 
     spec = load_device(name)
     nearest = load_device(spec.nearest) if spec.nearest else None
@@ -46,8 +46,8 @@ def _print_facts(name: str, *, is_json: bool) -> None:
 
 
 def _compare(one: str, other: str, *, is_json: bool) -> None:
-    from romou.hardware import load_device
-    from romou.report.devices import comparison_table
+    from romou.devices.hardware import load_device
+    from romou.tools.report.devices import comparison_table
 
     specs = load_device(one), load_device(other)
     if is_json:
@@ -59,10 +59,10 @@ def _compare(one: str, other: str, *, is_json: bool) -> None:
 def _list(*, is_json: bool) -> None:
     from rich.table import Table
 
-    from romou.backends import device_backends
-    from romou.core.errors import EXIT_NO_DEVICE
-    from romou.hardware import load_device
-    from romou.report.table import print_table
+    from romou.base.errors import EXIT_NO_DEVICE
+    from romou.devices.backends import device_backends
+    from romou.devices.hardware import load_device
+    from romou.tools.report.table import print_table
 
     attached = [{"backend": found.name, "index": i, **facts} for found in device_backends() for i, facts in enumerate(found.list_devices())]
     targets = [(name, f"{found.name} -device={name}") for found in device_backends() for name in found.named_devices()]

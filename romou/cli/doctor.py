@@ -11,11 +11,11 @@ from typing import Any
 
 import click
 
+from romou.base import environment
+from romou.base.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
+from romou.base.finding import Finding
 from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
-from romou.core import environment
-from romou.core.errors import EXIT_FAILED, EXIT_NO_DEVICE, RomouError
-from romou.core.finding import Finding
-from romou.hardware.quirks import quirks_of
+from romou.devices.hardware.quirks import quirks_of
 
 
 def _python() -> Finding:
@@ -23,7 +23,7 @@ def _python() -> Finding:
 
 
 def _packages() -> Finding:
-    from romou.tvm_patches import compat
+    from tvm_patches import compat
 
     try:
         compat.check_versions()
@@ -60,7 +60,7 @@ def _driver_of_pypi() -> list[Finding]:
     """What keeps Intel's driver from PyPI from being a device; nothing where it is one, or is not installed."""
     import tvm
 
-    from romou.tvm_patches import pypi_driver
+    from tvm_patches import pypi_driver
 
     refused = tvm.get_global_func("romou.opencl.failure", allow_missing=True)
     lines = str(refused()).splitlines() if refused is not None else []
@@ -79,7 +79,7 @@ def _environment() -> list[Finding]:
 
 def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
     """(findings, a report per device)."""
-    from romou.backends import device_backends
+    from romou.devices.backends import device_backends
 
     findings, reports = [], []
     for backend in device_backends():
@@ -138,8 +138,8 @@ def command(rpc: str | None, is_json: bool) -> None:
         findings += [*_driver_of_pypi(), *devices]
         has_device = any(report["is_usable"] for report in reports)
     else:
-        from romou.api.server_check import check_server, has_usable_device
-        from romou.rpc import Address
+        from romou.driver.server_check import check_server, has_usable_device
+        from romou.runtime.rpc import Address
 
         findings, reports = list(check_server(Address.parse(rpc))), []
         has_device = has_usable_device(findings)

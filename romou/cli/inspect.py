@@ -12,9 +12,9 @@ from romou.cli.common import console, constants_option, debug_option, json_optio
 from romou.cli.tune import parse_shapes, read_model
 
 if TYPE_CHECKING:
-    from romou.inspection.kernels import InspectedKernel
-    from romou.mobile_compilers import KernelStatistics
-    from romou.target import Target
+    from romou.devices.mobile_compilers import KernelStatistics
+    from romou.devices.targets import Target
+    from romou.tools.inspection.kernels import InspectedKernel
 
 
 OWN = "own"
@@ -67,8 +67,8 @@ def command(
     Registers are the estimate that pruning and regression runs share: "needed" is what the criterion `registers` holds against the device. Over 200
     random kernels its rank correlation with Mesa's compiler for Adreno is 0.94; with --gpu a630 its error on each kernel stands beside.
     """
-    from romou.core.errors import UsageError
-    from romou.target import Target
+    from romou.base.errors import UsageError
+    from romou.devices.targets import Target
 
     given: dict[str, Any] = {"shapes": parse_shapes(shapes) or None, "constants": constants}
     parsed = Target(target)
@@ -83,7 +83,7 @@ def command(
         _show_memory(source, parsed, given, work_dir, precision, is_json=is_json)
         return
     if gpus:
-        from romou.mobile_compilers import compiler_for, find_compilers, mobile_gpu
+        from romou.devices.mobile_compilers import compiler_for, find_compilers, mobile_gpu
 
         gpus = tuple(compiler_for(parsed.device_name) if gpu == OWN else gpu for gpu in gpus)
         for gpu in gpus:
@@ -100,7 +100,7 @@ def command(
             rows.append({**one.to_dict(), "mesa": mesa})
         print_json({"model": model, "target": str(parsed), "kernels": rows})
         return
-    from romou.report.kernels import NOT_THE_VENDORS, print_kernel
+    from romou.tools.report.kernels import NOT_THE_VENDORS, print_kernel
 
     out = console(is_json=False)
     if not kernels:
@@ -108,15 +108,15 @@ def command(
     for one, statistics in zip(kernels, said, strict=True):
         print_kernel(one, statistics, out, has_source=has_source)
     if gpus:
-        from romou.mobile_compilers import mesa_version
+        from romou.devices.mobile_compilers import mesa_version
 
         out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
 
 
 def _show_memory(source: Any, target: Target, given: dict[str, Any], work_dir: Path | None, precision: dict[str, Any], *, is_json: bool) -> None:
     import romou
-    from romou.report.memory import memory_table, tensor_table
-    from romou.report.table import print_table
+    from romou.tools.report.memory import memory_table, tensor_table
+    from romou.tools.report.table import print_table
 
     plan = romou.memory_plan(source, target=target, **given, work_dir=work_dir, **precision)
     if is_json:
@@ -129,9 +129,9 @@ def _show_memory(source: Any, target: Target, given: dict[str, Any], work_dir: P
 
 def _explain_knobs(source: Any, target: Target, given: dict[str, Any], task: str | None, *, precision: str, is_json: bool) -> None:
     from romou.api.spaces import knob_spaces
-    from romou.core.errors import unknown_name
-    from romou.report.spaces import knob_rows, knob_table
-    from romou.report.table import print_table
+    from romou.base.errors import unknown_name
+    from romou.tools.report.spaces import knob_rows, knob_table
+    from romou.tools.report.table import print_table
 
     found = knob_spaces(source, target=target, **given, precision=precision)
     spaces = [space for one, space in found if task in (None, one.name)]
@@ -153,8 +153,8 @@ def _ask(kernels: list[InspectedKernel], gpus: tuple[str, ...]) -> list[dict[str
     """For each kernel: GPU -> statistics, or the text of the compiler's error: one kernel that it refuses must not hide the others."""
     said: list[dict[str, KernelStatistics | str]] = [{} for _ in kernels]
     if gpus:
-        from romou.core.errors import BuildError
-        from romou.mobile_compilers import compile_all
+        from romou.base.errors import BuildError
+        from romou.devices.mobile_compilers import compile_all
 
         for gpu in dict.fromkeys(gpus):
             for answer, result in zip(said, compile_all([k.source for k in kernels], gpu), strict=True):

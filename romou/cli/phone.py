@@ -36,7 +36,7 @@ def command() -> None:
 @debug_option
 def push(folder: Path, serial: str | None, is_json: bool) -> None:
     """Copy the runtime in FOLDER to the phone."""
-    from romou.deploy.phone import FOLDER, Phone
+    from romou.runtime.deploy.phone import FOLDER, Phone
 
     phone = Phone(serial)
     phone.push(folder)
@@ -58,7 +58,7 @@ def push(folder: Path, serial: str | None, is_json: bool) -> None:
 @debug_option
 def start(key: str, port: int, tracker: str | None, timeout_s: float, serial: str | None, is_json: bool) -> None:
     """Start the RPC server and forward a port of this machine to it. The server runs what it is sent; only this machine reaches it."""
-    from romou.deploy.phone import Phone
+    from romou.runtime.deploy.phone import Phone
 
     phone = Phone(serial)
     address = phone.start(key=key, port=port, tracker=tracker, timeout_s=timeout_s)
@@ -75,7 +75,7 @@ def start(key: str, port: int, tracker: str | None, timeout_s: float, serial: st
 @debug_option
 def warm(folder: Path, serial: str | None, is_json: bool) -> None:
     """Run the exported model in FOLDER once on the phone and put its compiled programs into FOLDER, for phones of the same kind and driver."""
-    from romou.deploy.phone import Phone
+    from romou.runtime.deploy.phone import Phone
 
     phone = Phone(serial)
     printed = phone.warm(folder)
@@ -91,7 +91,7 @@ def warm(folder: Path, serial: str | None, is_json: bool) -> None:
 @debug_option
 def stop(serial: str | None, is_json: bool) -> None:
     """Stop the RPC server and the forwarding of ports."""
-    from romou.deploy.phone import Phone
+    from romou.runtime.deploy.phone import Phone
 
     phone = Phone(serial)
     was_running = phone.stop()
@@ -107,8 +107,8 @@ def stop(serial: str | None, is_json: bool) -> None:
 @debug_option
 def status(serial: str | None, is_json: bool) -> None:
     """Show the phone, its drivers, whether the RPC server is running, and forwarded ports. Exit code 3 without a usable driver."""
-    from romou.core.errors import EXIT_NO_DEVICE
-    from romou.deploy.phone import Phone
+    from romou.base.errors import EXIT_NO_DEVICE
+    from romou.runtime.deploy.phone import Phone
 
     found = Phone(serial).status()
     if is_json:

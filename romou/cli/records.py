@@ -21,7 +21,7 @@ def command() -> None:
 @debug_option
 def export(work_dir: Path, folder: Path, is_json: bool) -> None:
     """Write the records of WORK_DIR to FOLDER: a file for each task, device and version."""
-    from romou.records import RecordStore, export_t4
+    from romou.tuner.records import RecordStore, export_t4
 
     with RecordStore(work_dir) as store:
         written = export_t4(store, folder)
@@ -41,8 +41,8 @@ def export(work_dir: Path, folder: Path, is_json: bool) -> None:
 @debug_option
 def import_(work_dir: Path, files: tuple[Path, ...], device: str, any_device: bool, is_json: bool) -> None:
     """Add the records of FILES to those of WORK_DIR; what is there already stays as it is."""
-    from romou.measure.fingerprint import device_fingerprint
-    from romou.records import Origin, RecordStore, import_t4
+    from romou.tuner.measure.fingerprint import device_fingerprint
+    from romou.tuner.records import Origin, RecordStore, import_t4
 
     origin = None if any_device else Origin.here(device_fingerprint(device).to_dict())
     found = [record for path in files for record in import_t4(path, origin=origin)]

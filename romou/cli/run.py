@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from romou.base.errors import UsageError, unknown_name
 from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
-from romou.core.errors import UsageError, unknown_name
 
 if TYPE_CHECKING:
     import numpy as np
@@ -59,7 +59,7 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
     if not module.exists():
         raise UsageError(f"module {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module))
     import romou
-    from romou.module import random_inputs
+    from romou.runtime.module import random_inputs
 
     model = romou.load(module, rpc=rpc)
     values = random_inputs(model.inputs, seed) | model.settled | read_inputs(inputs, model.inputs)
@@ -85,7 +85,7 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
         out.print(f"programs: {model.programs}", markup=False)
     out.print(f"launched: {model.launching}", markup=False)
     if profile:
-        from romou.report.table import print_summary
+        from romou.tools.report.table import print_summary
 
         print_summary(model.summary(), out)
 

@@ -20,7 +20,7 @@ def command(key: str, host: str, port: int, tracker: str | None, limit_s: float,
 
     The server runs what it is sent, as the user who started it.
     """
-    from romou.rpc.serve import ServeOptions, serve
+    from romou.runtime.rpc.serve import ServeOptions, serve
 
     def on_listening(address: str, chosen: int) -> None:
         if is_json:

@@ -32,13 +32,13 @@ def command(
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is lowered or measured.
     """
-    from romou.target import Target
+    from romou.devices.targets import Target
 
     fixed = parse_shapes(shapes)
     parsed = Target(target)
     source: Any = read_model(model)
     from romou.api.spaces import pruned_spaces
-    from romou.pruning import Rules
+    from romou.tuner.pruning import Rules
 
     rules = Rules(count_per_work_item=count_per_work_item)
     found = pruned_spaces(source, target=parsed, shapes=fixed or None, constants=constants, rules=rules, **precision)
@@ -46,8 +46,8 @@ def command(
         tasks = [{"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()} for task, space in found]
         print_json({"model": model, "target": str(parsed), "count_per_work_item": count_per_work_item, "tasks": tasks})
         return
-    from romou.report.spaces import criteria_table, knob_table, space_table
-    from romou.report.table import print_table
+    from romou.tools.report.spaces import criteria_table, knob_table, space_table
+    from romou.tools.report.table import print_table
 
     out = console(is_json=False)
     if not found:

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from romou.base.errors import UsageError
 from romou.cli.common import (
     check_host,
     console,
@@ -20,7 +21,6 @@ from romou.cli.common import (
     rpc_option,
     strict_option,
 )
-from romou.core.errors import UsageError
 
 _BUNDLED = "bundled:"
 
@@ -122,7 +122,7 @@ def command(
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0).
     """
-    from romou.target import Target
+    from romou.devices.targets import Target
 
     if no_records and work_dir is not None:
         raise UsageError(f"--no-records keeps nothing, but --work-dir names {str(work_dir)!r}; give one of them")
@@ -131,11 +131,11 @@ def command(
     parsed = Target(target)
     source: Any = read_model(model)
     if report is not None:
-        from romou.report.page import check_library
+        from romou.tools.report.page import check_library
 
         check_library()  # before the long part
     import romou
-    from romou.module.saved import check_output
+    from romou.runtime.module.saved import check_output
 
     path = output or default_output(model)
     check_output(path)  # before the long part
@@ -160,7 +160,7 @@ def command(
     if is_json:
         print_json({"model": model, "target": str(parsed), "output": str(path), "summary": summary.to_dict()})
     else:
-        from romou.report.table import print_summary
+        from romou.tools.report.table import print_summary
 
         out = console(is_json=False)
         print_summary(summary, out)

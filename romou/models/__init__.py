@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from romou.core.errors import unknown_name
+from romou.base.errors import unknown_name
 
 if TYPE_CHECKING:
     import onnx

@@ -7,7 +7,7 @@ from __future__ import annotations
 import sys
 
 from romou import models
-from romou.core.errors import EXIT_USAGE, RomouError
+from romou.base.errors import EXIT_USAGE, RomouError
 
 
 def main(arguments: list[str]) -> int:

@@ -11,11 +11,12 @@ import pytest
 from small_networks import Graph
 
 import romou
-from romou.core.errors import SpaceEmptyError
-from romou.records import FILE_NAME
-from romou.target import Target
-from romou.tasks import tunable
-from romou.tasks.operators import conv, task_of
+from romou.base.errors import SpaceEmptyError
+from romou.compiler import task as tunable
+from romou.compiler.single_operator import conv, task_of
+from romou.devices.targets import Target
+from romou.tuner.pruning.tasks import pruned_space
+from romou.tuner.records import FILE_NAME
 
 TARGET = "null -device=adreno640"
 
@@ -60,5 +61,5 @@ def test_it_keeps_its_default_and_the_others_are_tuned(empty: str, tmp_path: Pat
 def test_who_asks_for_the_space_gets_an_error_that_says_what_to_do(empty: str) -> None:
     task = task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)), has_epilogue=False)
     with pytest.raises(SpaceEmptyError, match=r"conv2d\w*_12_3x3\w*: none of \d+ configs is valid with work groups of at most 1024 work-items") as caught:
-        task.pruned_space(Target("opencl -device=adreno640"))
+        pruned_space(task, Target("opencl -device=adreno640"))
     assert "-max_shared_memory_per_block" in str(caught.value)

@@ -17,17 +17,17 @@ from small_networks import Graph
 from tvm_ffi.structural import structural_map
 
 import romou
-import romou.api.lowered
-from romou.api.graph import import_model, lower
+import romou.driver.lowered
+from romou.base.errors import BuildError, ModelError, NumericError
+from romou.base.rung import Rung
 from romou.cli import main
-from romou.core.errors import BuildError, ModelError, NumericError
-from romou.core.rung import Rung
-from romou.frontend.reference import run_onnxruntime
-from romou.layout.origins import function_origins
+from romou.compiler.assembly import build
+from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.graph.origins import function_origins
+from romou.compiler.operators.template import ContractionTemplate
+from romou.devices.targets import Target
+from romou.driver.graph import import_model, lower
 from romou.models import load, names
-from romou.module import build
-from romou.schedules.template import ContractionTemplate
-from romou.target import Target
 
 HOST = "opencl"
 
@@ -152,7 +152,7 @@ def plant_a_missing_import(monkeypatch: pytest.MonkeyPatch) -> None:
     def keeping(value: Any) -> Any:
         return forgotten(value)  # type: ignore[name-defined]  # noqa: F821
 
-    monkeypatch.setattr("romou.passes.nan._keeping", keeping)
+    monkeypatch.setattr("romou.compiler.passes.nan._keeping", keeping)
 
 
 def softmax() -> onnx.ModelProto:
@@ -169,9 +169,7 @@ def test_a_fault_of_our_own_is_an_error_in_tests_and_under_strict(monkeypatch: p
         romou.compile(softmax(), target=HOST, strict=True)
 
 
-def test_a_fault_of_our_own_is_one_loud_line_with_its_place(
-    fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fault_of_our_own_is_one_loud_line_with_its_place(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     plant_a_missing_import(monkeypatch)
     model = romou.compile(softmax(), target=HOST)
     faults = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
@@ -190,14 +188,14 @@ def test_a_refusal_is_no_fault_of_our_own(fallbacks: None, monkeypatch: pytest.M
 
 def test_nodes_that_fail_only_together_are_found_by_bisection(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No function and no node is named, and each node by itself is fine."""
-    place = romou.api.lowered.place_images
+    place = romou.driver.lowered.place_images
 
     def planted(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
         if {"relu", "tanh"} <= {part for var in mod.get_global_vars() for part in var.name_hint.split("_")}:
             raise ValueError("relu and tanh do not go together")
         return place(mod, target)
 
-    monkeypatch.setattr("romou.api.lowered.place_images", planted)
+    monkeypatch.setattr("romou.driver.lowered.place_images", planted)
     assert where(net()) == {"Tanh": Rung.HOST}
 
 

@@ -12,12 +12,12 @@ import onnx
 import standin
 from small_networks import Graph
 
-from romou.records import FILE_NAME
+from romou.tuner.records import FILE_NAME
 
 _RUN = """
 import sys
 import romou
-from romou.core.errors import RomouError
+from romou.base.errors import RomouError
 try:
     print(eval(sys.argv[1], {"romou": romou, "model": sys.argv[2], "work_dir": sys.argv[3]}))
 except RomouError as error:

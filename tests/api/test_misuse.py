@@ -13,7 +13,7 @@ import pytest
 from small_networks import prime_net
 
 import romou
-from romou.core.errors import DeviceError, RomouError, UsageError
+from romou.base.errors import DeviceError, RomouError, UsageError
 
 TARGET = "opencl -device=host"
 _WRONG: list[Any] = [5, True, 3.5, b"x", "", [], {}, ("a",), object()]

@@ -8,9 +8,9 @@ import pytest
 from small_networks import Graph
 
 import romou
-from romou.api import assemble
-from romou.core.space import Config
-from romou.search import TaskResult, TuningSession
+from romou.base.space import Config
+from romou.driver import assemble
+from romou.tuner.search import TaskResult, TuningSession
 
 
 def tuned_with(monkeypatch: pytest.MonkeyPatch, *, default_ms: float, tuned_ms: float) -> tuple[romou.TunedModel, dict[str, Config]]:

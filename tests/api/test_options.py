@@ -11,11 +11,11 @@ from click.testing import CliRunner
 from small_networks import Graph
 
 import romou
-from romou.api.graph import import_model, lower
-from romou.api.records import open_records
+from romou.base.errors import UsageError
 from romou.cli import main
-from romou.core.errors import UsageError
-from romou.records import FILE_NAME, RecordStore
+from romou.driver.graph import import_model, lower
+from romou.driver.records import open_records
+from romou.tuner.records import FILE_NAME, RecordStore
 
 # Nothing here has to do with kernels.
 HOST = "null"

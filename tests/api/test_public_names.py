@@ -65,7 +65,7 @@ def test_the_names_are_loaded_on_demand() -> None:
 
 
 def test_all_errors_are_public() -> None:
-    from romou.core import errors
+    from romou.base import errors
 
     held = {name for name, found in vars(errors).items() if inspect.isclass(found) and issubclass(found, romou.RomouError)}
     assert held <= set(romou.__all__)

@@ -11,9 +11,9 @@ import pytest
 from small_networks import Graph
 
 import romou
-from romou.records import FILE_NAME, RecordStore
-from romou.records.task_files import FOLDER_NAME, other_tasks
-from romou.search import TuningSession
+from romou.tuner.records import FILE_NAME, RecordStore
+from romou.tuner.records.task_files import FOLDER_NAME, other_tasks
+from romou.tuner.search import TuningSession
 
 
 def model(*outputs: int) -> Any:

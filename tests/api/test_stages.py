@@ -14,11 +14,11 @@ import tvm
 from nodes import model_of
 
 import romou
-import romou.api.lowered
+import romou.driver.lowered
 from romou.api.tune import _held_back
-from romou.core.errors import BuildError
-from romou.measure import DeviceFingerprint, LocalBuilder
-from romou.search import TuningSession
+from romou.base.errors import BuildError
+from romou.tuner.measure import DeviceFingerprint, LocalBuilder
+from romou.tuner.search import TuningSession
 
 HOST = "opencl -device=host"
 STAGES: dict[str, Callable[..., Any]] = {
@@ -38,14 +38,14 @@ def has_tangent(fused: tvm.IRModule) -> bool:
 def test_what_fails_in_code_generation_alone_runs_on_the_host(
     stage: str, fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    compiled = romou.api.lowered.compile_model
+    compiled = romou.driver.lowered.compile_model
 
     def without_tan(fused: Any, *rest: Any) -> Any:
         if has_tangent(fused):
             raise BuildError("no such function")
         return compiled(fused, *rest)
 
-    monkeypatch.setattr(romou.api.lowered, "compile_model", without_tan)
+    monkeypatch.setattr(romou.driver.lowered, "compile_model", without_tan)
     model = model_of({"t": ("Tan", "x"), "y": ("Softmax", "t")}, {"x": np.zeros((3, 5), np.float32)})
     STAGES[stage](model, target=HOST)
     assert "no kernels for Tan (t): they run on the host" in caplog.text
@@ -56,7 +56,7 @@ def test_a_model_that_compiles_while_it_is_tuned(
     is_right: bool, has_reference: bool, fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Trials begin before it is known whether the model compiles; where it does not, the search goes on with what is left for the device."""
-    compiled, of_facts = romou.api.lowered.compile_model, DeviceFingerprint.of_facts
+    compiled, of_facts = romou.driver.lowered.compile_model, DeviceFingerprint.of_facts
     threads: list[str] = []
 
     def compile_later(fused: Any, *rest: Any) -> Any:
@@ -65,7 +65,7 @@ def test_a_model_that_compiles_while_it_is_tuned(
             raise BuildError("no such function")
         return compiled(fused, *rest)
 
-    monkeypatch.setattr(romou.api.lowered, "compile_model", compile_later)
+    monkeypatch.setattr(romou.driver.lowered, "compile_model", compile_later)
     # As if kernels ran on other cores.
     monkeypatch.setattr(DeviceFingerprint, "of_facts", staticmethod(lambda *given, **named: replace(of_facts(*given, **named), is_host_cpu=False)))
     weight, x = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32), np.random.default_rng(1).random((20, 40)).astype(np.float32)

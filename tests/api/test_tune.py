@@ -24,11 +24,11 @@ from small_networks import Graph, prime_net, random_inputs, residual_net, short_
 
 import romou
 from romou import models
+from romou.base.errors import DeviceError, ModelError, UsageError
 from romou.cli import main
-from romou.core.errors import DeviceError, ModelError, UsageError
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.records import FILE_NAME
-from romou.report.figures import FIGURES
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.tools.report.figures import FIGURES
+from romou.tuner.records import FILE_NAME
 
 TARGET = "opencl"
 # What has nothing to do with kernels is tested without them.
@@ -86,7 +86,7 @@ IN_IMAGES = ["mobilenet_v2", "bert_2layer"]
 WHOLE = [*((TARGET, name) for name in IN_BUFFERS), *(("opencl -device=adreno640", name) for name in IN_IMAGES)]
 
 
-# Products of matrices in images: tests/schedules/test_other_compilers.py, by another driver.
+# Products of matrices in images: tests/operators/test_other_compilers.py, by another driver.
 @pytest.mark.parametrize(("target", "name"), few(WHOLE, WHOLE.index((TARGET, "resnet18"))))
 def test_bundled_models_with_default_schedules(name: str, target: str, opencl_device: tvm.runtime.Device) -> None:
     """Bundled models in buffers, and as for a phone: in images wherever they fit."""

@@ -15,11 +15,11 @@ from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
 import romou
-from romou.api import verify
-from romou.api.assemble import with_fp32_sums
+from romou.base.space import Config
 from romou.cli import main
-from romou.core.space import Config
-from romou.module import TunedModel
+from romou.driver import verify
+from romou.driver.assemble import with_fp32_sums
+from romou.runtime.module import TunedModel
 
 TARGET = "opencl -device=host"
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from romou.backends import backend, installed
+from romou.devices.backends import backend, installed
 
 ROMOU = Path(__file__).parents[2] / "romou"
 
@@ -24,7 +24,7 @@ def named_kinds(tree: ast.AST) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value in installed() and node not in defaults:
             yield node.lineno
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(tuple(f"romou.backends.{kind}" for kind in installed())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(tuple(f"romou.devices.backends.{kind}" for kind in installed())):
             yield node.lineno
 
 
@@ -47,7 +47,7 @@ def test_no_other_file_names_a_kind() -> None:
         "if kind == 'cuda': pass",
         "suffix = {'opencl': 'cl'}[kind]",
         "match kind:\n    case 'opencl': pass",
-        "from romou.backends.cuda import compiler",
+        "from romou.devices.backends.cuda import compiler",
         "device = session.device('opencl', 0)",
     ],
 )

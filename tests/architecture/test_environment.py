@@ -9,12 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from romou.core import environment
-from romou.core.environment import VARIABLES
+from romou.base import environment
+from romou.base.environment import VARIABLES
 
 ROOT = Path(__file__).parents[2]
 # They read the environment without the table: the table itself, a copy of it for children, what runs before Romou is there, without it, or under an emulator.
-READERS = {"romou/core/environment.py", "romou/core/interpreter.py", "romou/deploy/run_model.py", "romou/mobile_compilers/driver.py", "setup.py"}
+READERS = {
+    "romou/base/environment.py",
+    "romou/base/interpreter.py",
+    "romou/runtime/deploy/run_model.py",
+    "romou/devices/mobile_compilers/driver.py",
+    "setup.py",
+}
 # Set by compilers and shells, and read by the scripts that start them.
 OF_THE_SHELL = {"ROMOU_VERSION", "ROMOU_TARGET"}
 

@@ -15,8 +15,8 @@ from archprobe.errors import ReportError
 from archprobe.report import document
 from archprobe.report.document import Report, load_report
 from archprobe.report.original import read_report
-from romou.core.errors import UsageError
-from romou.hardware import load_spec
+from romou.base.errors import UsageError
+from romou.devices.hardware import load_spec
 
 PIXEL4 = Path(__file__).parent / "data" / "pixel4"
 DRIVER = {"name": "A GPU", "vendor": "V", "driver": "1.2", "platform": "P", "version": "OpenCL 3.0", "is_cpu": False, "extensions": ["cl_khr_fp16"]}

@@ -21,8 +21,8 @@ from archprobe.errors import BuildError, ConnectionLostError, DeviceError, Kerne
 from archprobe.probes.caches import ImageChase
 from archprobe.probes.probe import Probe
 from archprobe.report.document import load_report
-from romou.rpc import Address
-from romou.rpc.tracker import Tracker
+from romou.runtime.rpc import Address
+from romou.runtime.rpc.tracker import Tracker
 
 # Takes the entry point away by which TVM finds Romou's runtime, in the server and in the processes that it starts.
 NO_ROMOU = """

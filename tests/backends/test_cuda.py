@@ -17,18 +17,18 @@ from small_networks import random_inputs, residual_net
 
 import romou
 from romou import models
-from romou.backends.cuda import BACKEND, compiler
-from romou.backends.cuda import backend as cuda_backend
-from romou.backends.cuda.dialect import complete
-from romou.backends.programs import is_keeping
+from romou.base.errors import BuildError, CompatError, DeviceError
 from romou.cli import main
-from romou.core.errors import BuildError, CompatError, DeviceError
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.measure.fingerprint import device_fingerprint
-from romou.module import build
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tvm_patches import cuda_runtime
+from romou.compiler.assembly import build
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.devices.backends.cuda import BACKEND, compiler
+from romou.devices.backends.cuda import backend as cuda_backend
+from romou.devices.backends.cuda.dialect import complete
+from romou.devices.backends.programs import is_keeping
+from romou.devices.targets import Target
+from romou.tuner.measure.fingerprint import device_fingerprint
+from tvm_patches import cuda_runtime
 
 TARGET = target_of("cuda")
 NETWORKS = {

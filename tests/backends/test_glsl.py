@@ -15,10 +15,10 @@ from operators import conv, small_tasks, task_of
 from shaders import shaders_of, validate
 from tvm import s_tir, te, tirx
 
-from romou.backends.vulkan import BACKEND, compiler
-from romou.backends.vulkan.glsl import Kernel
-from romou.core.errors import BuildError
-from romou.target import Target
+from romou.base.errors import BuildError
+from romou.devices.backends.vulkan import BACKEND, compiler
+from romou.devices.backends.vulkan.glsl import Kernel
+from romou.devices.targets import Target
 
 PHONE = Target("vulkan -device=adreno640")
 SIZE = 64

@@ -10,9 +10,9 @@ import tvm
 from shaders import shaders_of, validate
 from tvm import s_tir, te, tirx
 
-from romou.backends.vulkan.unrolling import MOST_LOADS, iterations_at_once
-from romou.passes import pipeline
-from romou.target import Target
+from romou.compiler import pipeline
+from romou.devices.backends.vulkan.unrolling import MOST_LOADS, iterations_at_once
+from romou.devices.targets import Target
 
 SIZE, ITEMS = 256, 32
 OP_SELECTION_MERGE = 247

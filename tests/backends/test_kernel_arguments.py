@@ -10,8 +10,8 @@ import tvm
 from onnx import TensorProto, helper
 
 import romou
-from romou.core.errors import BuildError
-from romou.target import Target
+from romou.base.errors import BuildError
+from romou.devices.targets import Target
 
 # Target, and the buffers that one of its kernels may take.
 TARGETS = {"opencl -device=host": 128, "opencl -device=mali_g76": 128, "opencl -device=adreno640 -max_function_args=16": 16}

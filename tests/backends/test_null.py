@@ -11,13 +11,14 @@ from operators import conv, task_of
 from small_networks import random_inputs, residual_net
 
 import romou
-from romou.backends import backend, device_backends
+from romou.base.errors import DeviceError, UsageError
 from romou.cli import main
-from romou.core.errors import DeviceError, UsageError
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.module import TunedModel
-from romou.rpc import Address, connect
-from romou.target import Target
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.devices.backends import backend, device_backends
+from romou.devices.targets import Target
+from romou.runtime.module import TunedModel
+from romou.runtime.rpc import Address, connect
+from romou.tuner.pruning.tasks import pruned_space
 
 
 def error_of(model: TunedModel, dtype: str = "float32") -> float:
@@ -52,7 +53,7 @@ def test_spaces_and_limits_are_those_of_the_named_device() -> None:
     target = Target("null -device=adreno640")
     assert target.limits.max_work_group_size == Target("opencl -device=adreno640").limits.max_work_group_size
     assert target.limits.max_image is None
-    assert task.pruned_space(target).report.kept > 0
+    assert pruned_space(task, target).report.kept > 0
 
 
 def test_it_is_no_device() -> None:

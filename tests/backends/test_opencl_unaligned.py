@@ -8,7 +8,7 @@ from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_walk
 
-from romou.backends.opencl.unaligned_vectors import access_unaligned
+from romou.devices.backends.opencl.unaligned_vectors import access_unaligned
 
 
 def copy(start: int, stride: int = 1, dtype: str = "float32", scope: str = "global") -> tirx.PrimFunc:

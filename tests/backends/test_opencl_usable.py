@@ -12,10 +12,10 @@ import forked
 import numpy as np
 import pytest
 
-from romou.backends import backend, base, probe, usable
-from romou.backends.opencl import BACKEND, OpenCL
-from romou.backends.usable import DeviceReport
-from romou.core.errors import DeviceError, UsageError
+from romou.base.errors import DeviceError, UsageError
+from romou.devices.backends import backend, base, probe, usable
+from romou.devices.backends.opencl import BACKEND, OpenCL
+from romou.devices.backends.usable import DeviceReport
 
 FACTS = ("name", "platform", "driver", "type", "compute_units", "max_work_group_size", "local_mem_bytes", "constant_mem_bytes", "clock_mhz")
 
@@ -122,7 +122,7 @@ def test_host_without_a_cpu_device(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_platform_is_an_error_not_a_crash(tmp_path: Path) -> None:
-    code = "from romou.target import Target; Target('opencl').spec"
+    code = "from romou.devices.targets import Target; Target('opencl').spec"
     env = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1"}
     done = forked.run("-c", code, env=env)
     assert done.returncode == 1

@@ -12,10 +12,10 @@ from click.testing import CliRunner
 from platforms import INTEL, POCL
 from rpc_servers import serving
 
-from romou.backends.opencl import BACKEND
 from romou.cli import main
-from romou.rpc import Address, connect
-from romou.tvm_patches import pypi_driver
+from romou.devices.backends.opencl import BACKEND
+from romou.runtime.rpc import Address, connect
+from tvm_patches import pypi_driver
 
 
 @pytest.fixture
@@ -89,6 +89,6 @@ def test_it_serves_where_no_loader_can_be_opened(tmp_path: Path, pytestconfig: p
 def test_a_chosen_library_stands_alone(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     INTEL.require(pytestconfig)
     environment = INTEL.environment(ROMOU_OPENCL_LIBRARY="libOpenCL.so.1", OCL_ICD_VENDORS=str(tmp_path), ROMOU_OPENCL_DEVICE="")
-    code = "from romou.backends.opencl import BACKEND; print(BACKEND.list_devices())"
+    code = "from romou.devices.backends.opencl import BACKEND; print(BACKEND.list_devices())"
     done = forked.run("-c", code, env=environment)
     assert done.stdout.strip() == "[]"

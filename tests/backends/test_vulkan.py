@@ -22,13 +22,13 @@ from tvm import s_tir, te, tirx
 
 import romou
 from romou import models
-from romou.backends import probe
-from romou.backends.vulkan import BACKEND
-from romou.backends.vulkan.functions import DEFINITIONS
-from romou.core.errors import BuildError, DeviceError
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.passes import pipeline
-from romou.target import Target
+from romou.base.errors import BuildError, DeviceError
+from romou.compiler import pipeline
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.devices.backends import probe
+from romou.devices.backends.vulkan import BACKEND
+from romou.devices.backends.vulkan.functions import DEFINITIONS
+from romou.devices.targets import Target
 
 SIZE, WIDTH = 4096, 64
 

@@ -11,8 +11,8 @@ import pytest
 from small_networks import Graph
 
 import romou
-from romou.backends.vulkan import BACKEND, clocks
-from romou.measure import run_job
+from romou.devices.backends.vulkan import BACKEND, clocks
+from romou.tuner.measure import run_job
 
 # Two GPUs; the driver writes the ordinals of those whose context is retained.
 DRIVER = """

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bench_memory import image_bytes
 
-from romou.module.memory import PlannedTensor
+from romou.compiler.memory.memory import PlannedTensor
 
 
 def image(channels: int, side: int, first: int) -> PlannedTensor:

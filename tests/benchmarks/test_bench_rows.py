@@ -6,8 +6,8 @@ import bench_rows
 import pytest
 import tvm
 
-from romou.core.errors import DeviceError, UsageError
-from romou.target import Target
+from romou.base.errors import DeviceError, UsageError
+from romou.devices.targets import Target
 
 ADRENO = Target("opencl -device=adreno730 -half=storage")
 

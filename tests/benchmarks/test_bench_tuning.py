@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 from bench_tuning import Course, find
 
-from romou.core.errors import UsageError
-from romou.core.outcome import Outcome
-from romou.module.summary import LayerRow
-from romou.search.trial import Trial
+from romou.base.errors import UsageError
+from romou.base.outcome import Outcome
+from romou.runtime.module.summary import LayerRow
+from romou.tuner.search.trial import Trial
 
 
 def trial(task: str, best_ms: float | None) -> Trial:

@@ -13,10 +13,10 @@ from click.testing import CliRunner
 from kernel_references import fast_reference
 from operators import conv, task_of
 
-from romou.layout.typical import typical_tasks
-from romou.measure.types import resolve
-from romou.target import Target
-from romou.tasks.tunable import TunableTask
+from romou.compiler.graph.typical import typical_tasks
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.runtime.workers.calls import resolve
 
 WORK = conv(5, (7, 9), 6, (3, 2), padding=(1, 0, 1, 1))
 

@@ -20,15 +20,15 @@ import tvm
 from click.testing import CliRunner
 from operators import conv, task_of
 
-from romou.core.errors import UsageError
-from romou.measure import verify
-from romou.records import Record, RecordStore
-from romou.schedules.families.dense import Dense
-from romou.schedules.training_passes import training_passes
-from romou.schedules.workload import Conv2d
-from romou.search import TaskResult
-from romou.target import Target
-from romou.tasks.build import build_reference
+from romou.base.errors import UsageError
+from romou.compiler.assembly.kernel import build_reference
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.training_passes import training_passes
+from romou.compiler.operators.workload import Conv2d
+from romou.devices.targets import Target
+from romou.tuner.measure import verify
+from romou.tuner.records import Record, RecordStore
+from romou.tuner.search import TaskResult
 
 SCRIPTS = Path(__file__).parents[2] / "scripts"
 WORK = conv(6, (9, 9), 10, (3, 3), padding=(1, 1, 1, 1), batch=2)

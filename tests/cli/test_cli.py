@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from romou.backends import backend
+from romou.base.errors import DeviceError, UsageError
 from romou.cli import COMMANDS, main
-from romou.core.errors import DeviceError, UsageError
-from romou.hardware import known_devices
+from romou.devices.backends import backend
+from romou.devices.hardware import known_devices
 
 
 def invoke(*arguments: str) -> Result:
@@ -165,8 +165,8 @@ def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
     import ctypes.util
     import shutil
 
-    from romou.core.errors import CompatError
-    from romou.tvm_patches import compat
+    from romou.base.errors import CompatError
+    from tvm_patches import compat
 
     def mismatch() -> None:
         raise CompatError("apache-tvm 0.1 is installed", hint="pip install apache-tvm==0.27.0.post1")
@@ -185,7 +185,7 @@ def test_doctor_reports_what_is_missing(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_an_unexpected_exception_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    from romou.backends.opencl import OpenCL
+    from romou.devices.backends.opencl import OpenCL
 
     def bug(self: OpenCL) -> Any:
         raise ZeroDivisionError("a bug")
@@ -197,7 +197,7 @@ def test_an_unexpected_exception_keeps_its_traceback(monkeypatch: pytest.MonkeyP
 
 
 def test_a_device_error_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
-    from romou.backends.opencl import OpenCL
+    from romou.devices.backends.opencl import OpenCL
 
     def broken(self: OpenCL) -> Any:
         raise DeviceError("gone", hint="plug it in")
@@ -210,7 +210,7 @@ def test_a_device_error_is_exit_code_3(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_inputs_from_files_are_checked(tmp_path: Path) -> None:
     from romou.cli.run import read_inputs
-    from romou.module import random_inputs
+    from romou.runtime.module import random_inputs
 
     signature = {"x": ((1, 3), "float32"), "ids": ((2,), "int64")}
     np.save(tmp_path / "x.npy", np.ones((1, 3), np.float32))

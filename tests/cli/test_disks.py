@@ -16,10 +16,10 @@ import pytest
 from click.testing import CliRunner
 from small_networks import Graph
 
+from romou.base.errors import UsageError
+from romou.base.linking import export_library
 from romou.cli import main
-from romou.core.errors import UsageError
-from romou.core.linking import export_library
-from romou.records import task_files
+from romou.tuner.records import task_files
 
 HINT = "Free some space, or choose a folder that may be written.\n"
 

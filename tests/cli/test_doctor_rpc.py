@@ -13,13 +13,13 @@ from click.testing import CliRunner
 from exhaustive import exhaustive
 from rpc_servers import Server, plain_server, serving
 
-from romou.api import server_check
+from romou.base.space import Config
 from romou.cli import main
-from romou.core.space import Config
-from romou.measure import LocalBuilder, Toolchain
-from romou.schedules.families import families
-from romou.target import Target
-from romou.tasks.tunable import TunableTask
+from romou.compiler.operators.families import families
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.driver import server_check
+from romou.tuner.measure import LocalBuilder, Toolchain
 
 # A phone whose driver names its compiler, as the server would tell of it.
 PHONE = """

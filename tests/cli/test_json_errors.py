@@ -60,7 +60,7 @@ def test_wrong_use_before_any_command_is_a_document(arguments: list[str]) -> Non
 
 
 def test_a_bug_is_a_document_and_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    from romou.backends.opencl import OpenCL
+    from romou.devices.backends.opencl import OpenCL
 
     monkeypatch.setattr(OpenCL, "list_devices", lambda self: 1 // 0)
     result = CliRunner().invoke(main, ["devices", "--json"])
@@ -87,7 +87,7 @@ def test_what_comes_after_the_document_adds_none(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("number", "kind"), [(signal.SIGTERM, "Terminated"), (signal.SIGINT, "KeyboardInterrupt")])
 def test_a_signal_is_a_document(number: signal.Signals, kind: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import romou.backends.opencl as o, time\ndef wait(self):\n    open('waits', 'w'); time.sleep(600)\no.OpenCL.list_devices = wait\n"
+        "import romou.devices.backends.opencl as o, time\ndef wait(self):\n    open('waits', 'w'); time.sleep(600)\no.OpenCL.list_devices = wait\n"
     )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(Path.cwd()))])}
     command = [sys.executable, "-m", "romou.cli", "devices", "--json"]
@@ -104,8 +104,8 @@ def test_a_signal_is_a_document(number: signal.Signals, kind: str, tmp_path: Pat
 
 @pytest.mark.parametrize("content", [b"", b"\x93NUMPY", b"PK\x03\x04", "two"])
 def test_an_input_file_that_holds_no_array_is_one_error(content: bytes | str, tmp_path: Path) -> None:
+    from romou.base.errors import UsageError
     from romou.cli.run import read_inputs
-    from romou.core.errors import UsageError
 
     path = tmp_path / "x.npy"
     if isinstance(content, bytes):

@@ -16,17 +16,17 @@ from rich.console import Console
 from small_networks import prime_net
 
 from archprobe.cli import app
+from romou.base.outcome import Outcome
 from romou.cli import COMMANDS, doctor, main
-from romou.core.outcome import Outcome
-from romou.inspection.kernels import inspect_function
-from romou.module import LayerRow, Summary
-from romou.regression import Bench, compare_recorded
-from romou.report.comparison import bench_table, comparison_table
-from romou.report.kernels import print_kernel
-from romou.report.table import print_summary, print_table
-from romou.search.progress import Status, TerminalProgress
-from romou.target import Target
-from romou.tasks.operators import conv, task_of
+from romou.compiler.single_operator import conv, task_of
+from romou.devices.targets import Target
+from romou.runtime.module import LayerRow, Summary
+from romou.tools.inspection.kernels import inspect_function
+from romou.tools.regression import Bench, compare_recorded
+from romou.tools.report.comparison import bench_table, comparison_table
+from romou.tools.report.kernels import print_kernel
+from romou.tools.report.table import print_summary, print_table
+from romou.tuner.search.progress import Status, TerminalProgress
 
 NARROW, WIDE = 80, 500
 PIXEL = Path(__file__).parents[1] / "archprobe/data/pixel4"

@@ -7,8 +7,8 @@ import io
 
 from rich.console import Console
 
-from romou.module.memory import MemoryUse
-from romou.report.table import layer_table, print_summary
+from romou.compiler.memory.memory import MemoryUse
+from romou.tools.report.table import layer_table, print_summary
 
 
 @dataclasses.dataclass

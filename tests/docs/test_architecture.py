@@ -7,7 +7,7 @@ import re
 
 from documents import ROOT
 
-from romou.core.outcome import Outcome
+from romou.base.outcome import Outcome
 
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 

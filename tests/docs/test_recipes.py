@@ -17,19 +17,20 @@ from tvm import relax
 
 import archprobe.probes
 import romou
-import romou.hardware.files
-import romou.pruning.criteria
+import romou.devices.hardware.files
+import romou.tuner.pruning.criteria
 from archprobe.cli import app
 from archprobe.report.document import load_report
-from romou.backends import installed
-from romou.frontend import import_onnx
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.hardware import known_devices
-from romou.passes import pipeline
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tasks.tunable import TunableTask
-from romou.tvm_patches.onnx_converters.node import CONVERTERS
+from romou.compiler import pipeline
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.frontend import import_onnx
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.task import TunableTask
+from romou.devices.backends import installed
+from romou.devices.hardware import known_devices
+from romou.devices.targets import Target
+from romou.tuner.pruning.tasks import pruned_space
+from tvm_patches.onnx_converters.node import CONVERTERS
 
 _PAGE = (ROOT / "docs/extending.md").read_text()
 
@@ -53,9 +54,9 @@ def test_an_onnx_converter() -> None:
 
 
 def test_a_device(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder = tmp_path / "romou/hardware/devices"
+    folder = tmp_path / "romou/devices/hardware/devices"
     folder.mkdir(parents=True)
-    monkeypatch.setattr(romou.hardware.files, "_DEVICES", folder)
+    monkeypatch.setattr(romou.devices.hardware.files, "_DEVICES", folder)
     monkeypatch.chdir(tmp_path)
     exec(code("A device"), {})
     assert known_devices() == ("my_gpu",)
@@ -113,10 +114,10 @@ def _source(task: TunableTask, target: Target) -> str:
 
 def test_a_criterion(monkeypatch: pytest.MonkeyPatch) -> None:
     task, target = task_of(conv(64, (14, 14), 64, (1, 1))), Target("opencl -device=adreno640")
-    before = task.pruned_space(target).report
-    monkeypatch.setattr(romou.pruning.criteria, "CRITERIA", dict(romou.pruning.criteria.CRITERIA))
+    before = pruned_space(task, target).report
+    monkeypatch.setattr(romou.tuner.pruning.criteria, "CRITERIA", dict(romou.tuner.pruning.criteria.CRITERIA))
     exec(code("A criterion"), {})
-    after = task.pruned_space(target).report
+    after = pruned_space(task, target).report
     counts = {count.criterion: count for count in after.criteria}
     assert "half_full" not in {count.criterion for count in before.criteria}
     assert counts["half_full"].alone > 0

@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 import romou
+from romou.base.errors import UsageError
 from romou.cli import main
-from romou.core.errors import UsageError
-from romou.frontend import with_constants
-from romou.frontend.reference import run_onnxruntime
+from romou.compiler.frontend import with_constants
+from romou.compiler.frontend.reference import run_onnxruntime
 
 DETECTOR = """<ir_version: 8, opset_import: ["": 17]> detector (float[1, n] x, int64 sr, float[2] state) => (float[1, 1] y, float[2] next) {
     rate = Constant<value = int64 {16000}>()

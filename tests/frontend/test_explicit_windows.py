@@ -11,7 +11,7 @@ from nodes import assert_as_onnxruntime
 from onnx import helper, numpy_helper
 
 import romou
-from romou.core.errors import ModelError
+from romou.base.errors import ModelError
 
 
 def window_model(op: str, size: Sequence[int], weight: np.ndarray | None = None, result: Sequence[int] | None = None, **attributes: object) -> onnx.ModelProto:

@@ -12,9 +12,9 @@ from exhaustive import exhaustive
 from fuzz_cases import case
 from fuzz_onnx import CRASH, OVER_TIME, REFUSED, RIGHT, TRACEBACK, UNCLEAR, WRONG, fuzz, run_case
 
-from romou.core.errors import BuildError, ModelError, NumericError
-from romou.measure import ChildBugError
-from romou.measure.child import ChildCrashError, ChildTimeoutError
+from romou.base.errors import BuildError, ModelError, NumericError
+from romou.runtime.workers.child import ChildCrashError, ChildTimeoutError
+from romou.tuner.measure import ChildBugError
 
 
 # Forty take five seconds of processor time.

@@ -11,10 +11,10 @@ from onnx import TensorProto, helper
 from small_networks import Graph, rotary, timestep
 
 import romou
-from romou.core.inputs import Draw, random_inputs
-from romou.frontend import draws_of, import_onnx
-from romou.frontend import fp16 as conversion
-from romou.frontend import wide_nodes as rules
+from romou.base.inputs import Draw, random_inputs
+from romou.compiler.frontend import draws_of, import_onnx
+from romou.compiler.frontend import fp16 as conversion
+from romou.compiler.frontend import wide_nodes as rules
 
 INDEX = TensorProto.INT64
 

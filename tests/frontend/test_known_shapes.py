@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import romou
-from romou.core.errors import ModelError
-from romou.frontend.infer import infer
-from romou.frontend.reference import run_onnxruntime
+from romou.base.errors import ModelError
+from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.reference import run_onnxruntime
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("ai.onnx.ml", 3), helper.make_opsetid("com.microsoft", 1)]
 WEIGHT = np.random.default_rng(0).standard_normal((64, 64)).astype("float32")

@@ -14,8 +14,8 @@ from tvm import relax
 from tvm_ffi.structural import structural_walk
 
 from romou import models
-from romou.core.errors import ModelError, UsageError
-from romou.frontend import import_onnx
+from romou.base.errors import ModelError, UsageError
+from romou.compiler.frontend import import_onnx
 
 
 def operators(mod) -> list[str]:  # type: ignore[no-untyped-def]

@@ -11,10 +11,10 @@ from onnx import TensorProto, numpy_helper
 from small_networks import Graph, random_inputs
 
 import romou
-from romou.core.errors import NumericError, UsageError
-from romou.frontend import Precision, import_onnx
-from romou.frontend.onnx_import import simplify
-from romou.frontend.precision import TOLERANCE
+from romou.base.errors import NumericError, UsageError
+from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.frontend.onnx_import import simplify
+from romou.compiler.frontend.precision import TOLERANCE
 
 HOST = "opencl -device=host"
 

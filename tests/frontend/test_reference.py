@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from small_networks import prime_net, random_inputs
 
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 
 
 def test_relative_l2_error() -> None:

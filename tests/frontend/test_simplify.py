@@ -13,11 +13,11 @@ from onnx import TensorProto, helper
 from tvm import relax
 
 import romou
-from romou.core.errors import ModelError, UsageError
-from romou.frontend import import_onnx
-from romou.frontend.onnx_import import simplify
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.tvm_patches.onnx_converters.node import CONVERTERS
+from romou.base.errors import ModelError, UsageError
+from romou.compiler.frontend import import_onnx
+from romou.compiler.frontend.onnx_import import simplify
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from tvm_patches.onnx_converters.node import CONVERTERS
 
 Shapes = Mapping[str, Sequence[int | str]]
 

@@ -9,8 +9,8 @@ import onnx
 import pytest
 from onnx import helper, numpy_helper
 
-from romou.core.errors import ModelError
-from romou.frontend import import_onnx
+from romou.base.errors import ModelError
+from romou.compiler.frontend import import_onnx
 
 
 def model_of(op: str, inputs: dict[str, list[int | str]], constants: dict[str, np.ndarray], **attributes: object) -> onnx.ModelProto:

@@ -12,10 +12,10 @@ from onnx import TensorProto, helper, numpy_helper
 from small_networks import Graph, rotary, timestep
 
 import romou
-from romou.frontend import Precision, import_onnx
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.frontend.scaled_sums import scale_factors
-from romou.frontend.wide_nodes import wide_nodes
+from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.frontend.scaled_sums import scale_factors
+from romou.compiler.frontend.wide_nodes import wide_nodes
 
 HOST, PHONE = "opencl -device=host", "opencl -device=adreno640"
 # Relative L2 error of a result that is rounded to fp16 a few times, and of one that is not.
@@ -157,9 +157,7 @@ def test_rows_of_masks_of_an_fp16_model(twice: bool) -> None:
 
 def test_a_clamped_mask_is_stored_as_fp16() -> None:
     """What absorbs every score need not be kept beyond fp16's range."""
-    elements = {
-        value.name: value.type.tensor_type.elem_type for value in import_onnx(masked(-3e38), None, Precision(kind="float16")).folded.graph.value_info
-    }
+    elements = {value.name: value.type.tensor_type.elem_type for value in import_onnx(masked(-3e38), None, Precision(kind="float16")).folded.graph.value_info}
     assert elements["t5_fp16"] == TensorProto.FLOAT16
     names = wide_nodes(masked(-1e9)).names
     assert "t6" in names, "Softmax reads fp32 where clamping would mean something else"

@@ -7,7 +7,7 @@ import pytest
 from nodes import model_of
 from small_networks import Graph
 
-from romou.frontend.work import flops_by_node
+from romou.compiler.frontend.work import flops_by_node
 
 X = {"x": np.zeros((2, 8, 6, 5), np.float32)}
 ROWS = {"x": np.zeros((3, 7, 11), np.float32)}

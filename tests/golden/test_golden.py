@@ -14,13 +14,13 @@ from emulated_matrices import emulated_error
 from exhaustive import exhaustive
 from operators import assert_agrees, conv, kind_id, matmul, random_arrays, reference, target_of, task_of
 
-from romou.core.space import Config
-from romou.schedules.families.batch_matmul import BatchMatmul
-from romou.schedules.families.dense import Dense
-from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tasks.tunable import TunableTask
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.operators.families.batch_matmul import BatchMatmul
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
 
 # Suffix of the golden files -> target.
 TARGETS = {"cl": Target("opencl -device=adreno640 -half=storage"), "cu": target_of("cuda"), "comp": Target("vulkan -device=nvidia_h200")}

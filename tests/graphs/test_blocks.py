@@ -14,8 +14,8 @@ from blocks import BLOCKS, Block
 from exhaustive import exhaustive
 
 import romou
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.module import TunedModel
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.runtime.module import TunedModel
 
 BUFFERS = "opencl -device=host"
 OTHERS = ("opencl -device=adreno640", "opencl -device=mali_g76", "vulkan", "cuda -device=nvidia_h200")

@@ -13,13 +13,13 @@ import pytest
 from small_networks import residual_net
 
 import romou
-from romou.api.place import for_server
-from romou.backends import backend
-from romou.core.errors import UsageError
-from romou.hardware import HardwareSpec, device_called, files, known_devices, load_device, load_spec, spec_from_dict
-from romou.hardware.spec import LIMITS, SCHEMA
-from romou.pruning.estimate import can_estimate, missing_facts
-from romou.target import Target
+from romou.base.errors import UsageError
+from romou.devices.backends import backend
+from romou.devices.hardware import HardwareSpec, device_called, files, known_devices, load_device, load_spec, spec_from_dict
+from romou.devices.hardware.spec import LIMITS, SCHEMA
+from romou.devices.targets import Target
+from romou.driver.place import for_server
+from romou.tuner.pruning.estimate import can_estimate, missing_facts
 
 KB = 1024
 ADRENO = ("530", "618", "620", "630", "640", "642l", "650", "660", "690", "730", "740", "750", "830", "840", "_x1_45", "_x1_85")

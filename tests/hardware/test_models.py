@@ -14,7 +14,7 @@ import pytest
 from exhaustive import few
 
 from romou import models
-from romou.core.errors import UsageError
+from romou.base.errors import UsageError
 
 NAMES = ("alexnet", "bert_2layer", "googlenet", "inception_v3", "mobilenet_v2", "mobilenetv1_100", "resnet18", "squeezenet1_0")
 

@@ -11,11 +11,11 @@ from operators import small_tasks
 from small_networks import prime_net
 
 import romou
-from romou.core.errors import UsageError
-from romou.hardware import quirks
-from romou.hardware.quirks import Quirk, known_quirks, quirks_of, rules_for
-from romou.module import random_inputs
-from romou.target import Target
+from romou.base.errors import UsageError
+from romou.devices.hardware import quirks
+from romou.devices.hardware.quirks import Quirk, known_quirks, quirks_of, rules_for
+from romou.devices.targets import Target
+from romou.runtime.module import random_inputs
 
 LIMITS = {"max_work_group_size": 1024, "local_mem_bytes": 32768, "has_images": True, "max_image_width": 16384, "max_image_height": 16384}
 

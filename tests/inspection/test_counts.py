@@ -6,7 +6,7 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
-from romou.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
+from romou.tuner.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
 
 
 @T.prim_func(s_tir=True)

@@ -12,11 +12,11 @@ from click.testing import CliRunner, Result
 from small_networks import Graph
 
 import romou
-from romou.api.graph import import_model, lower
+from romou.base.errors import UsageError
 from romou.cli import main
-from romou.core.errors import UsageError
-from romou.mobile_compilers import MobileCompilersMissingError, find_compilers
-from romou.records import Record, RecordStore
+from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
+from romou.driver.graph import import_model, lower
+from romou.tuner.records import Record, RecordStore
 
 TARGET = "opencl -device=adreno640"
 

@@ -14,14 +14,15 @@ from kernel_usage import read_usage
 from rich.console import Console
 from tvm.script import tirx as T
 
-from romou.analysis.counts import Traffic, busiest_traffic
-from romou.core.errors import InvalidConfigError
-from romou.core.space import Config
-from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.pruning import judge
-from romou.regression.operators import stable_measures
-from romou.report.kernels import kernel_table
-from romou.target import Target
+from romou.base.errors import InvalidConfigError
+from romou.base.space import Config
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from romou.tools.regression.operators import stable_measures
+from romou.tools.report.kernels import kernel_table
+from romou.tuner.analysis.counts import Traffic, busiest_traffic
+from romou.tuner.pruning import judge
+from romou.tuner.pruning.tasks import pruned_task
 
 TARGET = Target("opencl -device=adreno640")
 
@@ -76,7 +77,7 @@ def test_inspection_and_pruning_tell_the_same_registers(pick: Callable[..., Conf
     assert f"{shown['needed_registers']:g}" in printed
     assert f"registers: {shown['needed_registers']:g}, " in str(verdict)
     # The last look before code generation names it, too.
-    strict = replace(task.pruned(TARGET), given_slacks={"registers": 0.01})
+    strict = replace(pruned_task(task, TARGET), given_slacks={"registers": 0.01})
     with pytest.raises(InvalidConfigError, match=f"excluded before code generation: registers: {shown['needed_registers']:g}, "):
         strict.check(kernel.lowered, config, TARGET)
 

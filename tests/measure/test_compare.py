@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from romou.measure.verify import compare
+from romou.tuner.measure.verify import compare
 
 
 @pytest.mark.parametrize(

@@ -27,14 +27,14 @@ from rpc_servers import free_port
 from small_networks import Graph
 
 import romou
-from romou.backends import backend
+from romou.base.errors import CompatError, ConnectionLostError, UsageError
+from romou.base.outcome import Outcome
 from romou.cli import main
-from romou.core.errors import CompatError, ConnectionLostError, UsageError
-from romou.core.outcome import Outcome
-from romou.measure import BuildResult, Candidate, LocalBuilder, MeasureOptions, Toolchain, dask_builder, dask_job
-from romou.measure.dask_builder import DaskBuilder
-from romou.records import FILE_NAME
-from romou.target import Target
+from romou.devices.backends import backend
+from romou.devices.targets import Target
+from romou.tuner.measure import BuildResult, Candidate, LocalBuilder, MeasureOptions, Toolchain, dask_builder, dask_job
+from romou.tuner.measure.dask_builder import DaskBuilder
+from romou.tuner.records import FILE_NAME
 
 TARGET = Target("opencl -device=host")
 FAULTY = Toolchain(load_task="faulty_kernels:FaultyTask.from_json", build="faulty_kernels:build")

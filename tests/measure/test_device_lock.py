@@ -19,14 +19,14 @@ import faulty_kernels
 import pytest
 import timing_processes
 
-from romou.backends import backend
-from romou.core import device_lock
-from romou.core.device_lock import DeviceLock, alone_on, lock_path
-from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
-from romou.target import Target
+from romou.base import device_lock
+from romou.base.device_lock import DeviceLock, alone_on, lock_path
+from romou.devices.backends import backend
+from romou.devices.targets import Target
+from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 
 TESTS = Path(__file__).parents[1]
-HOLD = "from romou.core.device_lock import DeviceLock; import os, sys, time, pathlib; lock = DeviceLock(pathlib.Path(sys.argv[1])); "
+HOLD = "from romou.base.device_lock import DeviceLock; import os, sys, time, pathlib; lock = DeviceLock(pathlib.Path(sys.argv[1])); "
 
 
 @contextlib.contextmanager

@@ -18,11 +18,11 @@ from platforms import INTEL
 from rpc_servers import serving
 from tvm import ir, tirx
 
-from romou.backends import backend
-from romou.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
-from romou.measure.guards import guard
-from romou.passes import pipeline
-from romou.target import Target
+from romou.compiler import pipeline
+from romou.devices.backends import backend
+from romou.devices.targets import Target
+from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
+from romou.tuner.measure.guards import guard
 
 OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=30, run_timeout_s=60, min_repeat_ms=1)
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")

@@ -8,11 +8,11 @@ from pathlib import Path
 import faulty_kernels
 import pytest
 
-from romou.core.errors import BuildError
-from romou.core.linking import compiler_for, export_library, is_here
-from romou.measure import Candidate
-from romou.target import Target
-from romou.tasks.build import build_task
+from romou.base.errors import BuildError
+from romou.base.linking import compiler_for, export_library, is_here
+from romou.compiler.assembly.kernel import build_task
+from romou.devices.targets import Target
+from romou.tuner.measure import Candidate
 
 _AARCH64 = 183  # EM_AARCH64, in an ELF header
 

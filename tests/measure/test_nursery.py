@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from romou.measure.child import ChildProcess
+from romou.runtime.workers.child import ChildProcess
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_workers_are_as_if_started_afresh(worker: Callable[..., ChildProcess], m
 
 def test_one_that_nobody_needed_ends_at_once() -> None:
     """A model may turn out to be broken: then a process that had begun with its imports does not keep the tuner from ending."""
-    code = "import atexit; from romou.measure import nursery; atexit.register(lambda: print(nursery._current[1]._process.returncode)); nursery.begin()"
+    code = "import atexit; from romou.tuner.measure import nursery; atexit.register(lambda: print(nursery._current[1]._process.returncode)); nursery.begin()"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(-signal.SIGKILL.value)]
 

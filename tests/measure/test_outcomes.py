@@ -14,11 +14,11 @@ import faulty_kernels
 import pytest
 import tvm
 
-from romou.core.errors import DeviceError, UsageError
-from romou.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, Toolchain
-from romou.measure.runner import run_spec
-from romou.target import Target
-from romou.tasks.build import build_task
+from romou.base.errors import DeviceError, UsageError
+from romou.compiler.assembly.kernel import build_task
+from romou.devices.targets import Target
+from romou.tuner.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, Toolchain
+from romou.tuner.measure.runner import run_spec
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")

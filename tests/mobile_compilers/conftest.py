@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from romou.mobile_compilers import MobileCompilersMissingError, find_compilers
+from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
 
 
 @pytest.fixture(scope="session")

@@ -9,10 +9,10 @@ import bench_mobile_static
 import pytest
 from tvm.script import tirx as T
 
-from romou.analysis.executed import trip_loops
-from romou.frontend import import_onnx
-from romou.inspection.kernels import inspect_function
-from romou.mobile_compilers import KernelStatistics, LoopStatistics
+from romou.compiler.frontend import import_onnx
+from romou.devices.mobile_compilers import KernelStatistics, LoopStatistics
+from romou.tools.inspection.kernels import inspect_function
+from romou.tuner.analysis.executed import trip_loops
 
 
 def rows() -> list[dict[str, str]]:

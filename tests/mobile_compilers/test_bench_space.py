@@ -6,10 +6,10 @@ import bench_mobile_space as bench
 import numpy as np
 import pytest
 
-from romou.pruning.estimate import estimate_parts
-from romou.pruning.form import columns_of
-from romou.pruning.forms import form_of
-from romou.target import Target
+from romou.devices.targets import Target
+from romou.tuner.pruning.estimate import estimate_parts
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.pruning.forms import form_of
 
 TARGET = Target("opencl -device=adreno640")
 

@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from romou.core.errors import BuildError, UsageError
-from romou.hardware import known_devices
-from romou.mobile_compilers import (
+from romou.base.errors import BuildError, UsageError
+from romou.devices.hardware import known_devices
+from romou.devices.mobile_compilers import (
     GPUS,
     KernelStatistics,
     LoopStatistics,
@@ -24,8 +24,8 @@ from romou.mobile_compilers import (
     compile_statistics,
     compiler_for,
 )
-from romou.mobile_compilers.gpus import MOBILE_GPUS
-from romou.mobile_compilers.statistics import read_statistics
+from romou.devices.mobile_compilers.gpus import MOBILE_GPUS
+from romou.devices.mobile_compilers.statistics import read_statistics
 
 DATA = Path(__file__).parent / "data"
 SOURCE = (DATA / "kernels.cl").read_text(encoding="utf-8")

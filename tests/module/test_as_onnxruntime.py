@@ -8,7 +8,7 @@ from exhaustive import few
 from nodes import assert_as_onnxruntime, model_of
 
 import romou
-from romou.frontend.reference import run_onnxruntime
+from romou.compiler.frontend.reference import run_onnxruntime
 
 NAN, INF = np.float32("nan"), np.float32("inf")
 

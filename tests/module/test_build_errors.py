@@ -9,12 +9,12 @@ import tvm
 from nodes import model_of
 
 import romou
-from romou.api.graph import import_model
-from romou.api.lowered import lowered
-from romou.core.errors import BuildError, DeviceError
-from romou.module import Kept
-from romou.schedules.families.elementwise import Elementwise
-from romou.target import Target
+from romou.base.errors import BuildError, DeviceError
+from romou.compiler.operators.families.elementwise import Elementwise
+from romou.devices.targets import Target
+from romou.driver.graph import import_model
+from romou.driver.lowered import lowered
+from romou.runtime.module import Kept
 
 TARGET = Target("opencl")
 INPUTS = {"x": np.ones((3, 4), np.float32)}
@@ -38,7 +38,7 @@ def test_a_pass_that_fails_on_one_of_two_kernels(monkeypatch: pytest.MonkeyPatch
     def fail(_: object) -> tvm.ir.Expr:
         raise ValueError("no such form")
 
-    monkeypatch.setattr("romou.passes.nan._keeping", fail)
+    monkeypatch.setattr("romou.compiler.passes.nan._keeping", fail)
     with pytest.raises(BuildError, match=r"the kernel relu cannot be built: ValueError: no such form"):
         built(model_of({"y": ("Softmax", "x"), "z": ("Relu", "y")}, INPUTS))
 
@@ -49,6 +49,6 @@ def test_a_driver_that_refuses_the_kernels(target: str, hint: str, monkeypatch: 
         raise RuntimeError("clBuildProgram failed: half precision is not supported")
 
     compiled = romou.compile(model_of({"y": ("Relu", "x")}, INPUTS), target=target, verify=False)
-    monkeypatch.setattr("romou.backends.programs.Programs.prepare", refuse)
+    monkeypatch.setattr("romou.devices.backends.programs.Programs.prepare", refuse)
     with pytest.raises(DeviceError, match=rf"(?s)half precision is not supported\n.*{hint}"):
         compiled.run(INPUTS)

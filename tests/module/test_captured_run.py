@@ -23,9 +23,9 @@ from small_networks import prime_net, short_net
 
 import romou
 from romou import models
-from romou.backends import backend
-from romou.core.errors import DeviceError
-from romou.module import machine, random_inputs
+from romou.base.errors import DeviceError
+from romou.devices.backends import backend
+from romou.runtime.module import machine, random_inputs
 
 TARGET = target_of("opencl")
 
@@ -190,7 +190,7 @@ FLAWS = {
 _SCRIPT = """
 import os, sys
 import numpy as np, romou
-from romou.module import random_inputs
+from romou.runtime.module import random_inputs
 for flaw in sys.argv[2:]:
     os.environ["STANDIN"] = flaw
     model = romou.load(sys.argv[1])
@@ -223,7 +223,7 @@ def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, prime: r
 _RECORDED = """
 import hashlib, sys
 import romou, tvm
-from romou.module import random_inputs
+from romou.runtime.module import random_inputs
 import json
 def launches():
     return json.loads(str(tvm.get_global_func("romou.opencl.statistics")()))["launches"]

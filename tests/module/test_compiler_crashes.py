@@ -17,11 +17,11 @@ from program_starts import CRASHES, outputs_of, starts
 from small_networks import prime_net
 
 import romou
-from romou.core.errors import DeviceError
+from romou.base.errors import DeviceError
 
 _APART = """
-import romou.backends.base as base
-from romou.hardware.quirks import DriverRules
+import romou.devices.backends.base as base
+from romou.devices.hardware.quirks import DriverRules
 base.rules_for = lambda facts: DriverRules(compiles_apart=True)
 """
 

@@ -16,11 +16,11 @@ from tvm import relax
 
 import romou
 from romou import models
-from romou.backends.cuda import graph as cuda_graph
-from romou.backends.cuda.graph import CudaGraph
-from romou.core.errors import DeviceError
-from romou.module import random_inputs
-from romou.target import Target
+from romou.base.errors import DeviceError
+from romou.devices.backends.cuda import graph as cuda_graph
+from romou.devices.backends.cuda.graph import CudaGraph
+from romou.devices.targets import Target
+from romou.runtime.module import random_inputs
 
 STREAM = 77
 

@@ -16,8 +16,8 @@ import pytest
 from small_networks import prime_net
 
 import romou
-from romou.core.errors import BuildError, ModelError, UsageError
-from romou.module import manifest, tuned_model
+from romou.base.errors import BuildError, ModelError, UsageError
+from romou.runtime.module import manifest, tuned_model
 
 TARGET = "opencl -device=host"
 

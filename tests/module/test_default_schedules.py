@@ -12,12 +12,12 @@ from tvm import s_tir, tirx
 from tvm.s_tir import dlight
 
 import romou
-from romou.frontend.reference import run_onnxruntime
-from romou.module import default_schedules
-from romou.schedules.blocks import reductions_of
-from romou.schedules.single_terms import without_single_terms
-from romou.target import Target
-from romou.tir.traversal import nodes_in
+from romou.compiler.assembly import default_schedules
+from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.scheduling.blocks import reductions_of
+from romou.compiler.scheduling.single_terms import without_single_terms
+from romou.compiler.tir.traversal import nodes_in
+from romou.devices.targets import Target
 
 SEED = 11
 TARGETS = ["opencl", "opencl -device=adreno640", "opencl -device=mali_g76", "vulkan"]

@@ -10,8 +10,8 @@ import tvm
 from nodes import model_of
 from tvm import relax
 
-from romou.api.graph import import_model, lower
-from romou.target import Target
+from romou.devices.targets import Target
+from romou.driver.graph import import_model, lower
 
 X = np.random.default_rng(0).random((3, 5, 8)).astype(np.float32)
 WEIGHTS = {

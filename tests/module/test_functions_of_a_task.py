@@ -11,8 +11,8 @@ from operators import has_device, kind_id, target_of
 from small_networks import Graph, random_inputs
 
 import romou
-from romou.backends.cuda.compiler import compile_cuda
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.devices.backends.cuda.compiler import compile_cuda
 
 
 def pools() -> onnx.ModelProto:

@@ -21,10 +21,10 @@ from operators import target_of
 from small_networks import short_net
 
 import romou
-from romou.core.errors import ModelError
-from romou.module import random_inputs
-from romou.module.machine import free_idle_memory
-from romou.tvm_patches.libraries import load_library
+from romou.base.errors import ModelError
+from romou.runtime.module import random_inputs
+from romou.runtime.module.machine import free_idle_memory
+from tvm_patches.libraries import load_library
 
 # Repeats of each kind in the suite, and KB that one may keep there; repeats on demand, where the process may grow by 5%.
 COUNTS = {"load": (12, 20.0, 100), "run": (600, 0.5, 20_000), "time": (12, 10.0, 200)}
@@ -34,8 +34,8 @@ WARM_UPS = {"compile": 16}
 _SCRIPT = """
 import ctypes, gc, json, sys
 import onnx, romou
-from romou.module import random_inputs
-from romou.module.machine import free_idle_memory
+from romou.runtime.module import random_inputs
+from romou.runtime.module.machine import free_idle_memory
 kind, model, saved, target, count, warm_up = sys.argv[1:4] + [sys.argv[4], int(sys.argv[5]), int(sys.argv[6])]
 libc = ctypes.CDLL(None)
 names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost".split()

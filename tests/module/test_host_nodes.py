@@ -13,14 +13,14 @@ from onnx import helper, numpy_helper
 from small_networks import Graph
 
 import romou
-import romou.api.lowered
-from romou.core.errors import DeviceError, ModelError
-from romou.frontend import import_onnx
-from romou.frontend.host_groups import split
-from romou.frontend.host_table import UNSERVED
-from romou.frontend.reference import run_onnxruntime
-from romou.module.remote import RemoteDevice
-from romou.rpc import Address
+import romou.driver.lowered
+from romou.base.errors import DeviceError, ModelError
+from romou.compiler.frontend import import_onnx
+from romou.compiler.frontend.host_groups import split
+from romou.compiler.frontend.host_table import UNSERVED
+from romou.compiler.frontend.reference import run_onnxruntime
+from romou.runtime.module.remote import RemoteDevice
+from romou.runtime.rpc import Address
 
 
 @pytest.fixture
@@ -84,14 +84,14 @@ def test_who_cannot_run_them_names_them(no_selu: None, tmp_path: Path) -> None:
 
 
 def test_a_node_that_cannot_be_lowered_is_found(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    lower = romou.api.lowered.fuse_operators
+    lower = romou.driver.lowered.fuse_operators
 
     def fails(mod: tvm.IRModule, *rest: Any) -> tvm.IRModule:
         if "R.exp" in str(mod):
             raise ValueError("no such schedule")
         return lower(mod, *rest)
 
-    monkeypatch.setattr(romou.api.lowered, "fuse_operators", fails)
+    monkeypatch.setattr(romou.driver.lowered, "fuse_operators", fails)
     g = Graph({"image": (1, 8, 6, 6)})
     proto = g.model(g.add("Relu", g.add("Exp", g.add("Relu", "image"))))
     model = romou.compile(proto, target="opencl")

@@ -15,15 +15,16 @@ from click.testing import CliRunner
 from small_networks import Graph, products_net, residual_net
 
 import romou
-from romou.api.fit import fitting
-from romou.api.graph import Graph as ModelGraph
-from romou.api.graph import import_model, lower
+from romou.base.errors import ModelError, UsageError
+from romou.base.space import Config
 from romou.cli import main
-from romou.core.errors import ModelError, UsageError
-from romou.core.space import Config
-from romou.module import MemoryPlan, MemoryUse, Summary, assemble, plan_memory, random_inputs, schedule_model
-from romou.module.library import executable_of
-from romou.target import Target
+from romou.compiler.assembly import assemble
+from romou.devices.targets import Target
+from romou.driver.fit import fitting
+from romou.driver.graph import Graph as ModelGraph
+from romou.driver.graph import import_model, lower
+from romou.runtime.module import MemoryPlan, MemoryUse, Summary, plan_memory, random_inputs, schedule_model
+from romou.runtime.module.library import executable_of
 
 HOST = "opencl -device=host"
 IN_IMAGES = "opencl -device=adreno640"

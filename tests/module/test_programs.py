@@ -17,8 +17,8 @@ import standin
 from program_starts import CRASHES, KILLS, outputs_of, start, starts
 
 import romou
-from romou.core.environment import from_environment
-from romou.core.errors import DeviceError, UsageError
+from romou.base.environment import from_environment
+from romou.base.errors import DeviceError, UsageError
 
 
 def entries(cache: Path) -> dict[str, bytes]:

@@ -10,7 +10,7 @@ import tvm
 from small_networks import short_net
 
 import romou
-from romou.module import random_inputs
+from romou.runtime.module import random_inputs
 
 THREADS, RUNS, SEEDS = 8, 30, 5
 

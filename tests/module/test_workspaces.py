@@ -9,13 +9,13 @@ from exhaustive import few
 from small_networks import Graph
 from tvm import relax, tirx
 
-from romou.frontend import import_onnx
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.layout import fuse_operators, pack_channels
-from romou.module import random_inputs
-from romou.module.assemble import compile_model, schedule_model
-from romou.target import Target
-from romou.tasks.extract import extract_tasks
+from romou.compiler.assembly.assemble import compile_model, schedule_model
+from romou.compiler.frontend import import_onnx
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph.extract import extract_tasks
+from romou.devices.targets import Target
+from romou.runtime.module import random_inputs
 
 TARGET = Target("opencl")
 

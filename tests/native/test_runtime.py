@@ -17,7 +17,7 @@ from small_networks import prime_net
 import romou
 
 HERE = Path(__file__).parent
-PATCHES = Path(__file__).parents[2] / "romou/tvm_patches"
+PATCHES = Path(__file__).parents[2] / "tvm_patches"
 RUNTIME, COMMON = PATCHES / "opencl_runtime", PATCHES / "device_runtime"
 OPTIONS = ["-std=c++20", "-O0", "-g1", "-fPIC", "-Wall", '-DROMOU_VERSION="0"', f"-I{RUNTIME}", f"-I{COMMON}", f"-I{COMMON}/shim"]
 CHECKS = (
@@ -124,8 +124,8 @@ def test_sources_of_failed_kernels_overwrite_nothing(addresses: Path, library: P
 _LOSES_ITS_DEVICE = """
 import ctypes, sys
 import romou
-from romou.core.errors import DeviceError
-from romou.module import random_inputs
+from romou.base.errors import DeviceError
+from romou.runtime.module import random_inputs
 fake, model = ctypes.CDLL(sys.argv[2]), romou.load(sys.argv[1])
 inputs = random_inputs(model.inputs, seed=0)
 model.run(inputs)

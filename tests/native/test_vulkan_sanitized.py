@@ -13,14 +13,14 @@ from compiled import compiled
 from documents import ROOT
 from exhaustive import exhaustive
 
-PATCHES = ROOT / "romou/tvm_patches"
+PATCHES = ROOT / "tvm_patches"
 RUNTIME, COMMON = PATCHES / "vulkan_runtime", PATCHES / "device_runtime"
 # What grows by the sanitizer's own bookkeeping is no leak.
 TESTS = "not forked and not another_process and not rpc and not no_leak"
 # Python's process loads this runtime in place of the one beside the sources.
 RUN = """
 import pathlib, sys
-import romou.tvm_patches as patches
+import tvm_patches as patches
 patches.RUNTIMES["vulkan"] = pathlib.Path(sys.argv[1])
 import pytest
 sys.exit(pytest.main(["-q", "-p", "no:cacheprovider", sys.argv[2], "-k", sys.argv[3]]))

@@ -25,7 +25,7 @@ def main(words: list[str]) -> int:
     # From build to build, the folder of the source differs, and those of headers: Python's, which nothing includes, and the wheels', whose versions are words.
     source = words[words.index("-c") + 1]
     same = [Path(word).name if word == source else word for word in (*before, *behind) if not word.startswith(("-I/", "-isystem/"))]
-    texts = [path.read_text() for path in sorted(Path("romou/tvm_patches").rglob("*")) if path.suffix in (".cc", ".h")]
+    texts = [path.read_text() for path in sorted(Path("tvm_patches").rglob("*")) if path.suffix in (".cc", ".h")]
     if is_quick and not kept(".o", *same, *texts).exists():
         same, behind = [*same, "-O0"], [*behind, "-O0"]
     try:

@@ -20,12 +20,12 @@ def test_a_checkout_runs_in_place(source: Path, fresh_environment: Callable[[], 
     code = f"""
 import importlib, pathlib
 root = pathlib.Path({str(source)!r}).resolve()
-for name, folder in (("romou", "romou"), ("romou.schedules", "romou/schedules"), ("romou.tvm_patches", "romou/tvm_patches")):
+for name, folder in (("romou", "romou"), ("romou.compiler.operators", "romou/compiler/operators"), ("tvm_patches", "tvm_patches")):
     found = pathlib.Path(importlib.import_module(name).__file__).resolve().parent
     assert found == root / folder, (name, found)
 import tvm
 assert tvm.opencl(0).exist
-from romou.tvm_patches import RUNTIMES, compat
+from tvm_patches import RUNTIMES, compat
 for runtime in RUNTIMES.values():
     assert runtime.exists() and runtime.resolve().is_relative_to(root), runtime
 compat.check_versions()

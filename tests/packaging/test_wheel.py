@@ -43,7 +43,7 @@ def test_the_archive_is_a_checkout(source: Path, archive: Path) -> None:
 
 
 def test_a_test_runs_in_the_archive(archive: Path, python: str) -> None:
-    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/target/test_errors.py"]
+    command = [python, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/targets/test_errors.py"]
     done = subprocess.run(command, cwd=archive, env=ENVIRONMENT, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout + done.stderr
     assert " passed" in done.stdout
@@ -51,7 +51,7 @@ def test_a_test_runs_in_the_archive(archive: Path, python: str) -> None:
 
 def test_what_is_in_it(archive: Path, wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == files_in(archive, "romou", "archprobe") | {f"romou/tvm_patches/{kind}_runtime/libtvm_runtime_{kind}.so" for kind in ("opencl", "vulkan")}
+    assert names == files_in(archive, "romou", "archprobe") | {f"tvm_patches/{kind}_runtime/libtvm_runtime_{kind}.so" for kind in ("opencl", "vulkan")}
     assert "romou/api/tune.py" in names
     assert wheel.name.startswith("romou-0.1.0-py3-none-")
 
@@ -98,7 +98,7 @@ import pathlib, sys
 import tvm
 assert tvm.opencl(0).exist
 import romou
-from romou.tvm_patches import RUNTIMES, compat
+from tvm_patches import RUNTIMES, compat
 compat.check_versions()
 assert pathlib.Path(romou.__file__).is_relative_to(pathlib.Path.cwd()), romou.__file__
 assert all(runtime.exists() and runtime.is_relative_to(sys.prefix) for runtime in RUNTIMES.values()), RUNTIMES

@@ -12,7 +12,7 @@ from tvm import tirx
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from romou.passes.address_elimination import _quotient, eliminate_addresses
+from romou.compiler.passes.address_elimination import _quotient, eliminate_addresses
 
 
 def text_of(module: tvm.IRModule) -> str:

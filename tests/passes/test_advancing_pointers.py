@@ -11,12 +11,12 @@ import tvm
 from operators import assert_agrees, conv, matmul, random_arrays, reference, task_of
 from tvm import tirx
 
-from romou.inspection.kernels import inspect_function
-from romou.passes.advancing_pointers import advance_pointers
-from romou.schedules.families.batch_matmul import BatchMatmul
-from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tir.primitives import ADVANCE_POINTERS
+from romou.compiler.operators.families.batch_matmul import BatchMatmul
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.passes.advancing_pointers import advance_pointers
+from romou.compiler.tir.primitives import ADVANCE_POINTERS
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 
 PHONE = Target("opencl -device=adreno640 -half=storage")
 SAME = (1, 1, 1, 1)

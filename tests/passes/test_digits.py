@@ -9,7 +9,7 @@ from nodes import model_of
 from tvm import tirx
 
 import romou
-from romou.passes.code_generator import keep_digits
+from romou.compiler.passes.code_generator import keep_digits
 
 
 @pytest.mark.parametrize("target", ["opencl", "vulkan"])

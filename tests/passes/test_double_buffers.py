@@ -12,16 +12,16 @@ from operators import conv, error_of, matmul, random_arrays, reference, task_of
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
-from romou.core.space import Config
-from romou.inspection.kernels import inspect_function
-from romou.passes import double_buffers
-from romou.schedules.families.batch_matmul import BatchMatmul
-from romou.schedules.families.dense import Dense
-from romou.schedules.loops import padded_texels
-from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tasks.tunable import TunableTask
-from romou.tir.calls import op_name
+from romou.base.space import Config
+from romou.compiler.operators.families.batch_matmul import BatchMatmul
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.passes import double_buffers
+from romou.compiler.scheduling.loops import padded_texels
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.calls import op_name
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 
 TARGET = Target("cuda -arch=sm_90a")
 DENSE = Dense(m=21, k=48, n=37, dtype="float32")

@@ -9,8 +9,8 @@ from operators import assert_agrees, built, conv, random_arrays, reference, task
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from romou.passes.early_return import return_early
-from romou.target import Target
+from romou.compiler.passes.early_return import return_early
+from romou.devices.targets import Target
 
 PHONE = Target("opencl -device=adreno640")
 

@@ -10,9 +10,9 @@ from nodes import assert_as_onnxruntime, model_of
 from tvm import tirx
 from tvm.ir import TensorLoad
 
-from romou.passes.flat_buffers import flatten_buffers
-from romou.tir.evaluate import evaluate
-from romou.tir.traversal import nodes_in
+from romou.compiler.passes.flat_buffers import flatten_buffers
+from romou.compiler.tir.evaluate import evaluate
+from romou.compiler.tir.traversal import nodes_in
 
 SEED = 5
 
@@ -62,7 +62,7 @@ def test_indices_of_every_form_are_kept(dtype: str, count: int) -> None:
 
 
 def test_tvm_needs_the_work_around() -> None:
-    """Where this fails, TVM keeps indices by itself: drop `romou/passes/flat_buffers.py`."""
+    """Where this fails, TVM keeps indices by itself: drop `romou/compiler/passes/flat_buffers.py`."""
     i, j = tirx.Var("i", "int32"), tirx.Var("j", "int32")
     forms = [tirx.floormod(1 - i, 3), tirx.floordiv(8 - i, 3), tirx.floordiv(tirx.floormod(i * 2 + j + 5, 6), 2)]
     assert [is_kept(form, {i: 5, j: 3}, tirx.transform.FlattenBuffer()) for form in forms] == [False] * 3

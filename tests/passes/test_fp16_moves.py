@@ -15,11 +15,11 @@ from tvm import relax
 from tvm.relax import op
 from tvm.script import tirx as T
 
-from romou.inspection.kernels import inspect_function
-from romou.measure.verify import poison
-from romou.passes import pipeline
-from romou.target import Target
-from romou.tasks.tunable import TunableTask
+from romou.compiler import pipeline
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
+from romou.tuner.measure.verify import poison
 
 PHONE, CUDA = Target("opencl -device=adreno640"), Target("cuda -device=nvidia_h200")
 # Half of it is negative, and a part of that no number.

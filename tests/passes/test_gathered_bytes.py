@@ -13,8 +13,8 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_walk
 
 import romou
-from romou.frontend.reference import run_onnxruntime
-from romou.passes.code_generator import gather_bytes, lane_of
+from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.passes.code_generator import gather_bytes, lane_of
 
 NODES = {
     "right": ("Slice", "x seven last axis"),

@@ -14,17 +14,17 @@ from operators import conv, error_of, quick_configs, random_arrays, reference, r
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from romou.core.errors import BuildError
-from romou.passes import pipeline
-from romou.passes.image_addressing import address_images
-from romou.schedules.families.dense import Dense
-from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tasks.tunable import TunableTask
-from romou.tir.calls import is_texel_load
-from romou.tir.primitives import image_extents, set_image
-from romou.tir.traversal import nodes_in
+from romou.base.errors import BuildError
+from romou.compiler import pipeline
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.passes.image_addressing import address_images
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.calls import is_texel_load
+from romou.compiler.tir.primitives import image_extents, set_image
+from romou.compiler.tir.traversal import nodes_in
+from romou.devices.targets import Target
 
 # Limits of a phone: its spaces know images. The kernels run on the device at hand.
 TARGET = Target("opencl -device=adreno640 -half=storage")

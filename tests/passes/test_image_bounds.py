@@ -9,12 +9,12 @@ from operators import conv, error_of, random_arrays, reference, run, task_of
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from romou.passes.image_bounds import read_inside
-from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tasks.tunable import TunableTask
-from romou.tir.primitives import set_image
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.passes.image_bounds import read_inside
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.primitives import set_image
+from romou.devices.targets import Target
 
 TARGET = Target("opencl -device=adreno640 -half=storage")
 

@@ -12,12 +12,12 @@ from operators import conv, task_of
 from tvm import tirx
 from tvm_ffi.structural import structural_visit
 
-from romou.core.space import Config
-from romou.inspection.kernels import InspectedKernel, inspect_function
-from romou.schedules.families.dense import Dense
-from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tasks.tunable import TunableTask
+from romou.base.space import Config
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 
 TARGET = Target("opencl -device=adreno640")
 # Ours less these is what TVM's own passes make of the same schedule.

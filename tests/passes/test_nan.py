@@ -8,10 +8,10 @@ from nodes import assert_as_onnxruntime, model_of
 from tvm import te, tirx
 from tvm_ffi.structural import structural_walk
 
-import romou.passes.pipeline as pipeline
-from romou.passes.nan import keep_nan
-from romou.target import Target
-from romou.tir.primitives import ignore_nan
+import romou.compiler.pipeline as pipeline
+from romou.compiler.passes.nan import keep_nan
+from romou.compiler.tir.primitives import ignore_nan
+from romou.devices.targets import Target
 
 
 def kinds_in(func: tirx.PrimFunc) -> dict[str, int]:

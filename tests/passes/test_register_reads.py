@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from operators import conv, task_of
 
-from romou.inspection.kernels import inspect_function
-from romou.schedules.families.dense import Dense
-from romou.schedules.workload import Conv2d
-from romou.target import Target
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
 
 CUDA = Target("cuda -arch=sm_90a")
 WORKS: list[Conv2d | Dense] = [

@@ -9,9 +9,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from operators import assert_agrees, conv, has_device, kind_id, quick_configs, random_arrays, reference, target_of, task_of
 
-from romou.schedules.families.dense import Dense
-from romou.schedules.workload import Conv2d
-from romou.target import Target
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.devices.targets import Target
 
 TARGETS = {"opencl": Target("opencl -device=adreno640 -half=storage"), "cuda": target_of("cuda")}
 # Those that only change how a kernel is written; the others are needed for it to be right.

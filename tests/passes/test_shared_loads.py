@@ -6,7 +6,7 @@ import tvm
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
-from romou.passes.shared_loads import share_loads
+from romou.compiler.passes.shared_loads import share_loads
 
 
 def text_of(module: tvm.IRModule) -> str:

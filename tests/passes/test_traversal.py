@@ -8,7 +8,7 @@ from typing import Any
 
 from tvm import tirx
 
-from romou.tir.traversal import rewriting, walking
+from romou.compiler.tir.traversal import rewriting, walking
 
 
 class Renamer:

@@ -10,7 +10,7 @@ from onnx import TensorProto
 from small_networks import Graph, random_inputs
 
 import romou
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 
 
 def test_one_condition_for_a_vector(opencl_device: tvm.runtime.Device) -> None:

@@ -18,12 +18,12 @@ from phone_servers import Server, running
 from small_networks import Graph
 
 import romou
-from romou.core.linking import export_library
-from romou.measure.run_job import device_tensor
-from romou.records import RecordStore
-from romou.rpc import Address, connect
-from romou.target import Target
-from romou.tasks.build import build_task
+from romou.base.linking import export_library
+from romou.compiler.assembly.kernel import build_task
+from romou.devices.targets import Target
+from romou.runtime.module.tensors import device_tensor
+from romou.runtime.rpc import Address, connect
+from romou.tuner.records import RecordStore
 
 # What every arm64 Linux with a C++ runtime has.
 SYSTEM = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-aarch64.so.1")

@@ -19,8 +19,8 @@ from phone_servers import Server
 from small_networks import Graph
 
 import romou
-from romou.core.errors import BuildError, UsageError
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.base.errors import BuildError, UsageError
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 
 HERE = "x86_64-linux-gnu"
 STEPS = ("programs", "weights to the device", "first run", "inputs to the device", "run", "outputs from the device")

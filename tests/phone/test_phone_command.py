@@ -22,7 +22,7 @@ from tvm import rpc
 
 import romou
 from romou.cli import main
-from romou.deploy.phone import FOLDER
+from romou.runtime.deploy.phone import FOLDER
 
 # Acts on state.json beside it: devices (serial -> state), properties, forwards; the phone's folder is phone/ beside it.
 ADB = f"""#!{sys.executable}

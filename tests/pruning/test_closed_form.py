@@ -16,21 +16,21 @@ from operators import conv, conv_transpose, matmul, pair_of, relax_tasks, target
 from streams import OPERATORS
 from tensor_core_works import FILLED, FIRST, PLAIN
 
-from romou.core.space import Config
-from romou.hardware import load_device
-from romou.inspection.kernels import inspect_function
-from romou.pruning import BOUNDED, KernelUsage, Rules, judge
-from romou.pruning.closed_form import ClosedForm
-from romou.pruning.form import columns_of, combinations
-from romou.pruning.forms import form_of
-from romou.schedules.families.batch_matmul import BatchMatmul
-from romou.schedules.families.conv3d import Conv3d
-from romou.schedules.families.dense import Dense
-from romou.schedules.training_passes import training_passes
-from romou.schedules.workload import Conv2d
-from romou.target import Target
-from romou.tasks.tunable import TunableTask
-from romou.tir.primitives import Place, set_image
+from romou.base.space import Config
+from romou.compiler.operators.families.batch_matmul import BatchMatmul
+from romou.compiler.operators.families.conv3d import Conv3d
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.training_passes import training_passes
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.primitives import Place, set_image
+from romou.devices.hardware import load_device
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
+from romou.tuner.pruning import BOUNDED, KernelUsage, Rules, judge
+from romou.tuner.pruning.closed_form import ClosedForm
+from romou.tuner.pruning.form import columns_of, combinations
+from romou.tuner.pruning.forms import form_of
 
 TARGET = Target("opencl -device=adreno640")
 DEVICES = ("adreno630", "adreno640", "mali_g76", "nvidia_h200", "host")

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 from operators import conv, task_of
 
-from romou.core.errors import UsageError
-from romou.hardware import HardwareSpec, load_device
-from romou.pruning import BOUNDED, CRITERIA, Choices, KernelUsage, Rules, Verdict, criteria, judge
-from romou.pruning.estimate import estimate_parts, estimate_seconds
-from romou.report.spaces import criteria_table
-from romou.target import Target
+from romou.base.errors import UsageError
+from romou.devices.hardware import HardwareSpec, load_device
+from romou.devices.targets import Target
+from romou.tools.report.spaces import criteria_table
+from romou.tuner.pruning import BOUNDED, CRITERIA, Choices, KernelUsage, Rules, Verdict, criteria, judge
+from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds
+from romou.tuner.pruning.tasks import pruned_space
 
 FINE = KernelUsage(
     registers=40,
@@ -226,7 +227,7 @@ def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "tiles" in failed(ADRENO)
     assert "tiles" in criteria.BOUNDED
     task, target = task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1))), Target("opencl -device=adreno640")
-    space = task.pruned_space(target)
+    space = pruned_space(task, target)
     (count,) = (count for count in space.report.criteria if count.criterion == "tiles")
     assert count.alone > 0
     assert count.source == "toy"

@@ -13,17 +13,18 @@ import pytest
 from exhaustive import few
 from operators import conv, matmul, task_of
 
-import romou.hardware
-from romou.core.errors import InvalidConfigError, UsageError
-from romou.core.space import Config, Space
-from romou.pruning import PrunedSpace, Rules, judge, prune, prune_each
-from romou.pruning.closed_form import ClosedForm
-from romou.pruning.form import columns_of
-from romou.pruning.forms import form_of
-from romou.schedules.families.dense import Dense
-from romou.target import Target
-from romou.tasks.build import build_task
-from romou.tasks.tunable import PrunedTask, TunableTask
+import romou.devices.hardware
+from romou.base.errors import InvalidConfigError, UsageError
+from romou.base.space import Config, Space
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tuner.pruning import PrunedSpace, Rules, judge, prune, prune_each
+from romou.tuner.pruning.closed_form import ClosedForm
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.pruning.forms import form_of
+from romou.tuner.pruning.tasks import PrunedTask, load_task, pruned_space, pruned_task
 
 TARGET = Target("opencl -device=mali_g76")
 ADRENO = Target("opencl -device=adreno640")
@@ -35,7 +36,7 @@ def small() -> TunableTask:
 
 @pytest.fixture(scope="module")
 def pruned() -> PrunedSpace:
-    return small().pruned_space(TARGET)
+    return pruned_space(small(), TARGET)
 
 
 @pytest.mark.parametrize("most", [1 << 22, 1 << 10])
@@ -87,7 +88,7 @@ def test_it_searches_like_a_space(pruned: PrunedSpace) -> None:
 
 
 def test_a_large_space_is_sampled_too() -> None:
-    space = task_of(conv(128, (56, 56), 128, (3, 3), padding=(1, 1, 1, 1))).pruned_space(TARGET, Rules(slowest=100))
+    space = pruned_space(task_of(conv(128, (56, 56), 128, (3, 3), padding=(1, 1, 1, 1))), TARGET, Rules(slowest=100))
     assert space.kept > 4096
     sample = space.sample(np.random.default_rng(0), 50)
     assert len(sample) == 50
@@ -124,7 +125,7 @@ def test_several_rules_at_once_are_each_as_by_themselves() -> None:
 
 def test_the_literal_rule_never_empties_a_space() -> None:
     task = task_of(conv(64, (28, 28), 64, (3, 3), dilation=(2, 2), padding=(2, 2, 2, 2))).with_free_images()
-    literal = task.pruned_space(ADRENO, Rules(count_per_work_item=True))
+    literal = pruned_space(task, ADRENO, Rules(count_per_work_item=True))
     assert literal.kept
     assert any(c.slack != 1 for c in literal.report.criteria)
 
@@ -135,7 +136,7 @@ def test_a_million_configs_take_less_than_two_seconds() -> None:
     assert size > 1e6
     # Of the process: the machine may be busy with something else.
     started = time.process_time()
-    task.pruned_space(TARGET)
+    pruned_space(task, TARGET)
     assert (time.process_time() - started) * 1e6 / size < 2
 
 
@@ -145,7 +146,7 @@ def test_hundreds_of_millions_of_configs_take_little_memory_and_a_few_seconds() 
     tracemalloc.start()
     try:
         started = time.process_time()
-        task.pruned_space(ADRENO)
+        pruned_space(task, ADRENO)
         taken_s, (_, peak_bytes) = time.process_time() - started, tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -181,16 +182,16 @@ def test_a_sample_of_a_space_of_which_one_config_in_thousands_is_valid() -> None
 
 def test_a_pruned_task_is_the_same_task_with_the_pruned_space() -> None:
     task = small()
-    cut = task.pruned(TARGET)
+    cut = pruned_task(task, TARGET)
     assert isinstance(cut, PrunedTask)
     assert (cut.key, cut.name, cut.calls) == (task.key, task.name, task.calls)
     assert cut.space(TARGET) is cut.space(TARGET)
-    unpruned = TunableTask.from_json(cut.to_json())
+    unpruned = load_task(cut.to_json())
     assert not cut.space(TARGET).is_pruned
     assert isinstance(unpruned, PrunedTask)
     assert unpruned.slacks == {}
     assert set(cut.slacks) == {count.criterion for count in cut.space(TARGET).report.criteria}
-    again = TunableTask.from_json(cut.to_json())
+    again = load_task(cut.to_json())
     assert isinstance(again, PrunedTask)
     assert (again.key, again.slacks) == (task.key, cut.slacks)
     config = cut.space(TARGET).sample(np.random.default_rng(0), 1)[0]
@@ -200,7 +201,7 @@ def test_a_pruned_task_is_the_same_task_with_the_pruned_space() -> None:
 def test_what_the_kernel_itself_exceeds_is_rejected_before_code_generation() -> None:
     """Registers by the formula are a lower bound. The default config is built whatever is said of it."""
     task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
-    cut, space = task.pruned(TARGET), task.space(TARGET)
+    cut, space = pruned_task(task, TARGET), task.space(TARGET)
     tile = {"algorithm": "direct", "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"}
     large = space.at(space.index_of({**task.default_config(TARGET), **tile}))
     build_task(task, large, TARGET)
@@ -214,11 +215,11 @@ def test_what_the_kernel_itself_exceeds_is_rejected_before_code_generation() -> 
 def test_a_criterion_that_gave_way_gives_way_to_the_kernel_too() -> None:
     task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
     large = Config({**task.default_config(TARGET), "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"})
-    build_task(dataclasses.replace(task.pruned(TARGET), given_slacks={"registers": 8.0}), large, TARGET)
-    build_task(dataclasses.replace(task.pruned(TARGET), given_slacks={}), large, TARGET)
+    build_task(dataclasses.replace(pruned_task(task, TARGET), given_slacks={"registers": 8.0}), large, TARGET)
+    build_task(dataclasses.replace(pruned_task(task, TARGET), given_slacks={}), large, TARGET)
 
 
-DEVICES = sorted(path.stem for path in Path(romou.hardware.__file__).parent.glob("devices/*.json"))
+DEVICES = sorted(path.stem for path in Path(romou.devices.hardware.__file__).parent.glob("devices/*.json"))
 # Of the second one the estimate takes the default config on Mali-G76 for 3.8 times slower than the fastest. The default of the first one shares its sums.
 OPERATORS = [
     matmul((), 64, 64, 64),
@@ -235,7 +236,7 @@ def test_the_estimate_never_excludes_the_default_config(device: str) -> None:
     target = Target(f"opencl -device={device}{facts}")
     for work in OPERATORS:
         task = task_of(work).with_free_images()
-        space, default = task.pruned_space(target), task.default_config(target)
+        space, default = pruned_space(task, target), task.default_config(target)
         usage = form_of(task.template, target.limits).usage(columns_of([default]))
         kept = {name: bool(np.all(verdict.keep)) for name, verdict in judge(usage, target.spec, choices=space.choices).items()}
         assert kept.get("estimate", True), task.name

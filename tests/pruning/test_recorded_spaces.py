@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from exhaustive import few
 
-from romou.hardware import load_device
-from romou.pruning import prune
-from romou.pruning.closed_form import ClosedForm
-from romou.pruning.estimate import estimate_seconds
-from romou.pruning.form import columns_of
-from romou.records import RecordedSpace
-from romou.search.simulation import SimulatedTask
-from romou.target import Target
+from romou.devices.hardware import load_device
+from romou.devices.targets import Target
+from romou.tuner.pruning import prune
+from romou.tuner.pruning.closed_form import ClosedForm
+from romou.tuner.pruning.estimate import estimate_seconds
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.records import RecordedSpace
+from romou.tuner.search.simulation import SimulatedTask
 
 PATHS = sorted((Path(__file__).parents[2] / "scripts/data/spaces_h200").glob("*.json.gz"))
 TARGET, SPEC = Target("opencl -device=nvidia_h200"), load_device("nvidia_h200")

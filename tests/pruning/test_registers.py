@@ -9,7 +9,7 @@ import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
-from romou.analysis.registers import RegisterEstimate, estimate_registers
+from romou.tuner.analysis.registers import RegisterEstimate, estimate_registers
 
 
 def live(func: tirx.PrimFunc) -> float:

@@ -10,11 +10,11 @@ import foreign_searches
 import numpy as np
 import pytest
 
-from romou.core.errors import RecordError
-from romou.core.outcome import Outcome
-from romou.records.foreign import load_foreign
-from romou.search.knob_process import KnobProcess
-from romou.search.ordinal import KnobFeatures
+from romou.base.errors import RecordError
+from romou.base.outcome import Outcome
+from romou.tuner.records.foreign import load_foreign
+from romou.tuner.search.knob_process import KnobProcess
+from romou.tuner.search.ordinal import KnobFeatures
 
 EXCERPT = Path(__file__).parent / "data/pnpoly-RTX_2080_Ti_T4.json.gz"
 

@@ -17,9 +17,9 @@ KILLS = 12
 _TUNER = """
 import json, os, sys, tempfile
 from pathlib import Path
-from romou.core.folders import HeldFolder
-from romou.core.outcome import Outcome
-from romou.records import Record, RecordStore
+from romou.base.folders import HeldFolder
+from romou.base.outcome import Outcome
+from romou.tuner.records import Record, RecordStore
 
 with RecordStore(sys.argv[2]) as store, HeldFolder("build") as built, HeldFolder("run"):
     done = {record.config["number"] for record in store}

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 
-from romou.records import Origin
+from romou.tuner.records import Origin
 
 HERE = Origin(device={"kind": "opencl", "name": "a GPU", "driver": "1", "platform": "p", "is_host_cpu": False}, romou="1.0", tvm="0.27")
 

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from romou.core.errors import RecordError
-from romou.core.outcome import Outcome
-from romou.records import FILE_NAME, SCHEMA, Record, RecordStore
+from romou.base.errors import RecordError
+from romou.base.outcome import Outcome
+from romou.tuner.records import FILE_NAME, SCHEMA, Record, RecordStore
 
 DEVICE = {"kind": "opencl", "name": "a GPU", "driver": "1", "platform": "p", "is_host_cpu": False}
 
@@ -121,7 +121,7 @@ def test_writers_of_one_folder_lose_nothing_and_keep_nothing_twice(tmp_path: Pat
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_store import record
-from romou.records import RecordStore
+from romou.tuner.records import RecordStore
 with RecordStore({str(tmp_path)!r}) as store:
     print("open", flush=True)
     input()

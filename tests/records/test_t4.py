@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from romou.base.errors import RecordError
+from romou.base.outcome import Outcome
 from romou.cli import main
-from romou.core.errors import RecordError
-from romou.core.outcome import Outcome
-from romou.records import Origin, Record, RecordStore, export_t4, from_t4, import_t4, to_t4
+from romou.tuner.records import Origin, Record, RecordStore, export_t4, from_t4, import_t4, to_t4
 
 DEVICE = {"kind": "opencl", "name": "a GPU", "driver": "1", "platform": "p", "is_host_cpu": False}
 HERE = Origin(device=DEVICE, romou="1.0", tvm="0.27")

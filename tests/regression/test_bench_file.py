@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from benches import bench, operator
 
-from romou.core.errors import UsageError
-from romou.regression import Bench, load_module
-from romou.regression.comparison import compare_benches
+from romou.base.errors import UsageError
+from romou.tools.regression import Bench, load_module
+from romou.tools.regression.comparison import compare_benches
 
 
 def test_written_and_read(tmp_path: Path) -> None:

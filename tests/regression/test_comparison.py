@@ -12,10 +12,10 @@ from benches import DEVICE, MEASURES, bench, operator, rounds
 from click.testing import CliRunner, Result
 
 import romou
+from romou.base.errors import UsageError
 from romou.cli import main
-from romou.core.errors import UsageError
-from romou.regression import Bench, Comparison, parse_threshold
-from romou.target import Target
+from romou.devices.targets import Target
+from romou.tools.regression import Bench, Comparison, parse_threshold
 
 BEFORE = bench(operator("conv"), operator("pool"))
 
@@ -24,7 +24,7 @@ def invoke(*arguments: object) -> Result:
     return CliRunner().invoke(main, ["compare", *map(str, arguments)])
 
 
-def row_of(comparison: Comparison, name: str) -> romou.regression.Row:
+def row_of(comparison: Comparison, name: str) -> romou.tools.regression.Row:
     return next(row for row in comparison.rows if row.name == name)
 
 

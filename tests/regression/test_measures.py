@@ -17,8 +17,8 @@ from small_networks import residual_net
 
 import romou
 from romou import models
-from romou.inspection.kernels import inspect_function
-from romou.regression import operators
+from romou.tools.inspection.kernels import inspect_function
+from romou.tools.regression import operators
 
 BASELINES = Path(__file__).parent / "baselines"
 # A phone of each kind of memory, images first and buffers alone, and a desktop GPU.

@@ -14,13 +14,13 @@ from rpc_servers import Server, free_port, serving, wait_for
 from small_networks import Graph
 
 import romou
+from romou.base.errors import DeviceError, UsageError
 from romou.cli import main
-from romou.core.errors import DeviceError, UsageError
-from romou.measure import MeasureOptions
-from romou.measure.fingerprint import device_fingerprint
-from romou.module.remote import RemoteDevice
-from romou.regression import Bench
-from romou.regression.timing import MODEL, REPEATS
+from romou.runtime.module.remote import RemoteDevice
+from romou.tools.regression import Bench
+from romou.tools.regression.timing import MODEL, REPEATS
+from romou.tuner.measure import MeasureOptions
+from romou.tuner.measure.fingerprint import device_fingerprint
 
 # With images, as on a phone.
 TARGET = "opencl -device=adreno640"

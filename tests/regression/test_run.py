@@ -18,11 +18,11 @@ from rpc_servers import serving
 from small_networks import Graph
 
 import romou
+from romou.base.errors import UsageError
 from romou.cli import main
-from romou.core.errors import UsageError
-from romou.records import Record, RecordStore
-from romou.regression import Bench
-from romou.regression.timing import MODEL, REPEATS
+from romou.tools.regression import Bench
+from romou.tools.regression.timing import MODEL, REPEATS
+from romou.tuner.records import Record, RecordStore
 
 CONV = "conv2d_1x32x20x20_32_3x3_s1"
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from exhaustive import exhaustive
 
-from romou.regression.bench import Rounds
-from romou.regression.comparison import ALPHA, STAGES, TimeVerdict, drift, time_verdicts
-from romou.regression.statistics import holm, paired_shift, unpaired_shift
+from romou.tools.regression.bench import Rounds
+from romou.tools.regression.comparison import ALPHA, STAGES, TimeVerdict, drift, time_verdicts
+from romou.tools.regression.statistics import holm, paired_shift, unpaired_shift
 
 OPERATORS = 30
 LIMIT = 0.05

@@ -6,17 +6,18 @@ import dataclasses
 
 import pytest
 
-from romou.core.outcome import Outcome
-from romou.hardware import load_device
-from romou.inspection.breakdown import operations_step_by_step
-from romou.module import LayerRow, MemoryPlan, MemoryUse, Summary
-from romou.records import Record
-from romou.report.evidence import Evidence, UnknownError
-from romou.report.figures import FIGURES, convergence, device, funnel, histogram, knobs, layers, memory, passes, registers, roofline
-from romou.report.figures.figure import ALL
-from romou.target import Target
-from romou.tasks.operators import conv, task_of
-from romou.tasks.tunable import TunableTask
+from romou.base.outcome import Outcome
+from romou.compiler.single_operator import conv, task_of
+from romou.compiler.task import TunableTask
+from romou.devices.hardware import load_device
+from romou.devices.targets import Target
+from romou.runtime.module import LayerRow, MemoryPlan, MemoryUse, Summary
+from romou.tools.inspection.breakdown import operations_step_by_step
+from romou.tools.report.evidence import Evidence, UnknownError
+from romou.tools.report.figures import FIGURES, convergence, device, funnel, histogram, knobs, layers, memory, passes, registers, roofline
+from romou.tools.report.figures.figure import ALL
+from romou.tuner.pruning.tasks import pruned_space
+from romou.tuner.records import Record
 
 ADRENO = Target("opencl -device=adreno640")
 
@@ -36,7 +37,7 @@ def record(task: TunableTask, config: dict[str, object], ms: float | None, secon
 @pytest.fixture(scope="module")
 def evidence(task: TunableTask) -> Evidence:
     """Four trials of one task on a device whose registers are known: 4 ms by default, 2 ms at best, one failed."""
-    space = task.pruned_space(ADRENO)
+    space = pruned_space(task, ADRENO)
     configs = [dict(c) for c in (task.default_config(ADRENO), *list(iter(space))[:3])]
     found = [record(task, configs[0], 4.0, 0), record(task, configs[1], None, 1), record(task, configs[2], 2.0, 3, expected_s=3e-3)]
     found += [record(task, configs[3], 3.0, 10), record(task, configs[2], 1.0, 20, is_again=True)]

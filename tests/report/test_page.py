@@ -16,16 +16,16 @@ from report_picture import EMPTY, check
 from small_networks import residual_net
 
 import romou
-from romou.api.graph import import_model, lower
+from romou.base.errors import UsageError
+from romou.base.outcome import Outcome
 from romou.cli import main
-from romou.core.errors import UsageError
-from romou.core.outcome import Outcome
-from romou.frontend.precision import Precision
-from romou.module import LayerRow, MemoryPlan, MemoryUse, Summary
-from romou.records import Origin, Record, RecordStore
-from romou.report.evidence import Evidence
-from romou.report.page import write_page
-from romou.target import Target
+from romou.compiler.frontend.precision import Precision
+from romou.devices.targets import Target
+from romou.driver.graph import import_model, lower
+from romou.runtime.module import LayerRow, MemoryPlan, MemoryUse, Summary
+from romou.tools.report.evidence import Evidence
+from romou.tools.report.page import write_page
+from romou.tuner.records import Origin, Record, RecordStore
 
 NAME = "conv</script><b>2d"
 CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "work", "y_label": "GFLOPS"})]

@@ -16,12 +16,12 @@ import faulty_kernels
 import pytest
 from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server, serving, serving_watched, tracking, wait_for
 
-from romou.core.errors import CompatError, ConnectionLostError, DeviceError
-from romou.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, RpcRunner, Toolchain
-from romou.measure.servers import ClockWatch
-from romou.rpc import Address
-from romou.rpc.tracker import Tracker
-from romou.target import Target
+from romou.base.errors import CompatError, ConnectionLostError, DeviceError
+from romou.devices.targets import Target
+from romou.runtime.rpc import Address
+from romou.runtime.rpc.tracker import Tracker
+from romou.tuner.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, RpcRunner, Toolchain
+from romou.tuner.measure.servers import ClockWatch
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")

@@ -15,11 +15,11 @@ import pytest
 from click.testing import CliRunner
 from rpc_servers import Server, serving, wait_for
 
+from romou.base.errors import ConnectionLostError, DeviceError, UsageError
 from romou.cli import main
-from romou.core.errors import ConnectionLostError, DeviceError, UsageError
-from romou.module import remote
-from romou.rpc import Address, connect
-from romou.rpc.serve import ServeOptions, serve, warning
+from romou.runtime.module import remote
+from romou.runtime.rpc import Address, connect
+from romou.runtime.rpc.serve import ServeOptions, serve, warning
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from small_networks import Graph
 
 import romou
 from romou.cli import main
-from romou.rpc import Address
+from romou.runtime.rpc import Address
 
 SSHD = Path("/usr/sbin/sshd")
 SSHD_CONFIG = """

@@ -18,17 +18,17 @@ from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server
 from small_networks import Graph, random_inputs, shared_outputs_net, short_net
 
 import romou
-from romou.api.place import for_server
+from romou.base.errors import BuildError, DeviceError, UsageError
 from romou.cli import main
-from romou.core.errors import BuildError, DeviceError, UsageError
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.measure import LocalBuilder, MeasureOptions, RpcRunner, Toolchain
-from romou.module.remote import RemoteDevice
-from romou.records import FILE_NAME, RecordStore
-from romou.rpc import Address
-from romou.rpc.tracker import Tracker
-from romou.search import TuningOptions, TuningSession
-from romou.target import Target
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.devices.targets import Target
+from romou.driver.place import for_server
+from romou.runtime.module.remote import RemoteDevice
+from romou.runtime.rpc import Address
+from romou.runtime.rpc.tracker import Tracker
+from romou.tuner.measure import LocalBuilder, MeasureOptions, RpcRunner, Toolchain
+from romou.tuner.records import FILE_NAME, RecordStore
+from romou.tuner.search import TuningOptions, TuningSession
 
 LIMIT = 1e-4
 

@@ -11,11 +11,11 @@ import pytest
 from made_up_device import Builder, Runner
 from operators import small_tasks
 
-from romou.core.outcome import Outcome
-from romou.measure import BuildResult, MeasureResult
-from romou.records import Record, RecordStore
-from romou.search import TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
-from romou.target import Target
+from romou.base.outcome import Outcome
+from romou.devices.targets import Target
+from romou.tuner.measure import BuildResult, MeasureResult
+from romou.tuner.records import Record, RecordStore
+from romou.tuner.search import TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
 
 
 class WideRunner(Runner):

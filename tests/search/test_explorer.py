@@ -12,11 +12,11 @@ from exhaustive import exhaustive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from romou.core.knob import Knob
-from romou.core.space import Config, Space
-from romou.search.cost_model import CostModel
-from romou.search.explorer import Explorer
-from romou.search.options import TuningOptions
+from romou.base.knob import Knob
+from romou.base.space import Config, Space
+from romou.tuner.search.cost_model import CostModel
+from romou.tuner.search.explorer import Explorer
+from romou.tuner.search.options import TuningOptions
 
 POWERS = [1, 2, 4, 8, 16, 32, 64]
 

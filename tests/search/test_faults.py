@@ -18,13 +18,13 @@ import pytest
 import tvm
 from recordings import recorded
 
-from romou.core.errors import RecordError
-from romou.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain
-from romou.records import FILE_NAME, RecordStore
-from romou.search import TaskResult, TuningOptions, TuningSession
-from romou.search.simulation import SimulatedDevice, SimulatedTask
-from romou.target import Target
-from romou.tasks.tunable import TunableTask
+from romou.base.errors import RecordError
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain
+from romou.tuner.records import FILE_NAME, RecordStore
+from romou.tuner.search import TaskResult, TuningOptions, TuningSession
+from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from romou.search.cost_model import _KIND_OFF, _NOISE, _OFF, _REACH, GaussianProcess
+from romou.tuner.search.cost_model import _KIND_OFF, _NOISE, _OFF, _REACH, GaussianProcess
 
 ONE_KIND = np.zeros(1)
 

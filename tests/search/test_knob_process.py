@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from scipy.optimize import approx_fprime
 
-from romou.search.knob_process import Covariance, KnobProcess, Ranked
-from romou.search.ordinal import spread
+from romou.tuner.search.knob_process import Covariance, KnobProcess, Ranked
+from romou.tuner.search.ordinal import spread
 
 NOTHING = np.zeros(0)
 

@@ -15,17 +15,17 @@ from operators import relax_tasks
 from recordings import TARGET, recorded
 from tvm.relax import op
 
-from romou.core.errors import RecordError
-from romou.core.space import Config
-from romou.records import RecordedSpace
-from romou.search import TuningOptions, TuningSession, pretrained
-from romou.search.features import Correction, TaskFeatures
-from romou.search.pretrained import PretrainedModel, file_of, pretrained_for
-from romou.search.simulation import SimulatedDevice, SimulatedTask
-from romou.search.task_search import TaskSearch
-from romou.search.transfer import TransferData
-from romou.target import Target
-from romou.tasks.operators import conv, task_of
+from romou.base.errors import RecordError
+from romou.base.space import Config
+from romou.compiler.single_operator import conv, task_of
+from romou.devices.targets import Target
+from romou.tuner.records import RecordedSpace
+from romou.tuner.search import TuningOptions, TuningSession, pretrained
+from romou.tuner.search.features import Correction, TaskFeatures
+from romou.tuner.search.pretrained import PretrainedModel, file_of, pretrained_for
+from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
+from romou.tuner.search.task_search import TaskSearch
+from romou.tuner.search.transfer import TransferData
 
 H200 = Target("opencl -device=nvidia_h200")
 SPACES = Path(__file__).parents[2] / "scripts/data/spaces_h200"

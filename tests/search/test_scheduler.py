@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from romou.search.scheduler import Progression, next_task
+from romou.tuner.search.scheduler import Progression, next_task
 
 
 def spend(costs: np.ndarray, trials: int, batch: int = 4) -> list[Progression]:

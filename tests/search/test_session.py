@@ -14,16 +14,17 @@ from exhaustive import exhaustive
 from made_up_device import Builder, Runner
 from operators import small_tasks
 
-from romou.core.errors import UsageError
-from romou.core.outcome import Outcome
-from romou.core.space import Config
-from romou.measure import BuildResult, DeviceFingerprint, MeasureResult
-from romou.records import FILE_NAME, RecordStore
-from romou.search import TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
-from romou.search.explorer import EXPLORERS
-from romou.search.progress import PlainProgress, Status
-from romou.target import Target
-from romou.tasks.tunable import TunableTask
+from romou.base.errors import UsageError
+from romou.base.outcome import Outcome
+from romou.base.space import Config
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tuner.measure import BuildResult, DeviceFingerprint, MeasureResult
+from romou.tuner.pruning.tasks import pruned_task
+from romou.tuner.records import FILE_NAME, RecordStore
+from romou.tuner.search import TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
+from romou.tuner.search.explorer import EXPLORERS
+from romou.tuner.search.progress import PlainProgress, Status
 
 TARGET = Target("opencl -device=host")
 
@@ -53,7 +54,7 @@ def test_budget_of_trials(tmp_path: Path) -> None:
 
 
 def test_a_task_with_its_default_config_alone_is_not_pruned(tmp_path: Path) -> None:
-    tasks = [task.pruned(TARGET) for task in small_tasks()]
+    tasks = [pruned_task(task, TARGET) for task in small_tasks()]
     spaces = [task.space(TARGET) for task in tasks]
     for trials, is_pruned in ((len(tasks), False), (len(tasks) + 1, True)):
         with RecordStore(tmp_path) as store:

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from recordings import TARGET, recorded
 
-from romou.core.errors import RecordError
-from romou.records import RecordedSpace
-from romou.search import TuningOptions, TuningSession
-from romou.search.simulation import SimulatedDevice, SimulatedSpace, SimulatedTask
+from romou.base.errors import RecordError
+from romou.tuner.records import RecordedSpace
+from romou.tuner.search import TuningOptions, TuningSession
+from romou.tuner.search.simulation import SimulatedDevice, SimulatedSpace, SimulatedTask
 
 DATA = Path(__file__).parents[2] / "scripts/data/spaces_h200"
 

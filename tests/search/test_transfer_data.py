@@ -8,17 +8,17 @@ from operators import relax_tasks, small_tasks
 from recordings import recorded
 from tvm.relax import op
 
-from romou.core.outcome import Outcome
-from romou.pruning.closed_form import ClosedForm
-from romou.pruning.form import columns_of
-from romou.records import Origin, Record
-from romou.search import TuningOptions, TuningSession, cost_model
-from romou.search.cost_model import CostModel
-from romou.search.features import TaskFeatures
-from romou.search.simulation import SimulatedDevice, SimulatedTask
-from romou.search.transfer import TransferData, scores
-from romou.target import Target
-from romou.tasks.operators import conv, task_of
+from romou.base.outcome import Outcome
+from romou.compiler.single_operator import conv, task_of
+from romou.devices.targets import Target
+from romou.tuner.pruning.closed_form import ClosedForm
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.records import Origin, Record
+from romou.tuner.search import TuningOptions, TuningSession, cost_model
+from romou.tuner.search.cost_model import CostModel
+from romou.tuner.search.features import TaskFeatures
+from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
+from romou.tuner.search.transfer import TransferData, scores
 
 TARGET = Target("opencl -device=host")
 

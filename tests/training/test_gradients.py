@@ -11,8 +11,7 @@ from small_networks import Graph
 from training_reference import by_numpy, relative_error, squeezenet_head
 
 import romou
-import romou.training
-from romou.core.errors import ModelError, UsageError
+from romou.base.errors import ModelError, UsageError
 
 SEED = 5
 

@@ -9,10 +9,10 @@ import pytest
 from training_reference import relative_error
 
 import romou
-from romou.core.errors import UsageError
-from romou.schedules.families.conv2d_backward_filter import correlate
-from romou.schedules.families.conv2d_transpose import FAMILY as CONV2D_TRANSPOSE
-from romou.schedules.training_passes import training_passes
+from romou.base.errors import UsageError
+from romou.compiler.operators.families.conv2d_backward_filter import correlate
+from romou.compiler.operators.families.conv2d_transpose import FAMILY as CONV2D_TRANSPOSE
+from romou.compiler.operators.training_passes import training_passes
 
 
 def test_the_passes_of_a_layer_are_tuned_by_themselves(tmp_path: Path, opencl_device: object, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,9 +13,9 @@ import pytest
 import tvm
 import tvm_ffi
 
-from romou import tvm_patches
-from romou.core.errors import CompatError
-from romou.tvm_patches import compat
+import tvm_patches
+from romou.base.errors import CompatError
+from tvm_patches import compat
 
 
 @pytest.fixture(autouse=True)
@@ -84,7 +84,7 @@ os.environ["TVM_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import tvm
 ctypes.CDLL({str(other)!r})
 from romou import tvm_patches
-from romou.tvm_patches import compat
+from tvm_patches import compat
 tvm_patches.autoload()
 assert tvm.opencl(0).exist
 try:

@@ -8,8 +8,8 @@ import tvm
 from nodes import model_of
 
 import romou
-from romou.core.errors import ModelError
-from romou.tvm_patches.onnx_converters.einsum import parse
+from romou.base.errors import ModelError
+from tvm_patches.onnx_converters.einsum import parse
 
 EQUATIONS = {
     "ij,jk->ik": ((5, 7), (7, 3)),

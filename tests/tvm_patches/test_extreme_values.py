@@ -7,7 +7,7 @@ import pytest
 from nodes import model_of
 
 import romou
-from romou.frontend.reference import run_onnxruntime
+from romou.compiler.frontend.reference import run_onnxruntime
 
 INFINITE = np.array([[-np.inf] * 4, [-np.inf, -3e38, -np.inf, 2], [np.inf] * 4, [1, 7, 7, -1]], np.float32)
 WHOLE = {

@@ -12,9 +12,9 @@ from tvm.relax.frontend.onnx import from_onnx as wheels_from_onnx
 from tvm_ffi.structural import structural_walk
 
 import romou
-from romou.frontend import import_onnx
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.tvm_patches.onnx_converters import from_onnx
+from romou.compiler.frontend import import_onnx
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from tvm_patches.onnx_converters import from_onnx
 
 
 def operators(model: onnx.ModelProto, *, patched: bool) -> list[str]:

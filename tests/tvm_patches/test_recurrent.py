@@ -19,7 +19,7 @@ from onnx import TensorProto, helper, numpy_helper
 from platforms import INTEL, RUSTICL, Platform
 
 import romou
-from romou.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}

@@ -7,7 +7,7 @@ import pytest
 from nodes import model_of
 
 import romou
-from romou.frontend.reference import run_onnxruntime
+from romou.compiler.frontend.reference import run_onnxruntime
 
 NAN, INF = np.float32("nan"), np.float32("inf")
 SPECIAL = np.array([NAN, INF, -INF, 0, -0.0, 1, -1, 3e-3, -2e-2, 88], "float32")

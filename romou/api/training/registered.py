@@ -1,0 +1,42 @@
+"""Gradients that stand in the place of TVM's own.
+
+That of a convolution is wrong in TVM 0.27 where the convolution is dilated: its pass forgets the dilation when it computes how many rows a stride leaves over.
+That of max pooling has no kernel for GPUs (`romou/api/training/max_pool.py`). Each is to be dropped when TVM's works.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from tvm import relax
+
+from romou.api.training import max_pool
+from romou.base.errors import ModelError
+from romou.compiler.operators.convolution import common_fields
+from romou.compiler.operators.families.conv2d_backward_filter import in_relax
+from romou.compiler.operators.families.conv2d_transpose import backward_input
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.tir.expressions import static_shape
+
+# TVM registers its own at 10.
+_LEVEL = 15
+
+
+@functools.cache
+def register_gradients() -> None:
+    """Register them, for this process."""
+    relax.op.register_gradient("relax.nn.conv2d", _of_conv2d, _LEVEL)
+    relax.op.register_gradient("relax.nn.max_pool2d", max_pool.gradient, _LEVEL)
+
+
+def _of_conv2d(_var: relax.Var, call: relax.Call, gradient: relax.Var, _builder: relax.BlockBuilder) -> list[relax.Expr]:
+    attrs = call.attrs
+    if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW"):
+        raise ModelError(f"a convolution of layouts {attrs.data_layout} and {attrs.kernel_layout} has no gradient")
+    data, weight = call.args
+    work = Conv2d(out_channels=static_shape(weight)[0], **common_fields(call))
+    by = backward_input(work)
+    by_input = relax.op.nn.conv2d_transpose(
+        gradient, weight, strides=by.stride, padding=by.padding, output_padding=by.output_padding, dilation=by.dilation, groups=by.groups
+    )
+    return [by_input, in_relax(work, data, gradient)]

@@ -1,7 +1,0 @@
-"""CUDA: NVIDIA GPUs, with kernels compiled by NVRTC, which needs no GPU."""
-
-from romou.backends.cuda.backend import Cuda
-
-BACKEND = Cuda()
-
-__all__ = ["BACKEND", "Cuda"]

@@ -1,7 +1,0 @@
-"""OpenCL: any device with a driver for it; the runtime is Romou's own (`tvm_patches/opencl_runtime`)."""
-
-from romou.backends.opencl.backend import OpenCL
-
-BACKEND = OpenCL()
-
-__all__ = ["BACKEND", "OpenCL"]

@@ -1,7 +1,0 @@
-"""Vulkan: any GPU with a driver of version 1.1 or newer, with kernels written as GLSL compute shaders and compiled by glslang."""
-
-from romou.backends.vulkan.backend import Vulkan
-
-BACKEND = Vulkan()
-
-__all__ = ["BACKEND", "Vulkan"]

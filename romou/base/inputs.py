@@ -1,0 +1,60 @@
+"""Inputs of a model: checked against its signature, or random."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from romou.base.errors import UsageError
+
+
+def checked_inputs(inputs: Mapping[str, np.ndarray], signature: Mapping[str, tuple[tuple[int, ...], str]]) -> list[np.ndarray]:
+    """Return the arrays in the order of `signature`, which maps names to (shape, numpy dtype name); UsageError for one that does not fit."""
+    if not isinstance(inputs, Mapping):
+        raise UsageError(f"inputs are given by name, as {{name: array}}; got {type(inputs).__name__}")
+    for name in inputs:
+        if name not in signature:
+            raise UsageError(f"the model has no input {name!r}; its inputs are {', '.join(signature)}")
+    arrays = []
+    for name, (shape, dtype) in signature.items():
+        if name not in inputs:
+            raise UsageError(f"input {name!r} ({dtype} {shape}) is missing; given: {', '.join(inputs) or 'none'}")
+        try:
+            array = np.asarray(inputs[name])
+        except (TypeError, ValueError) as error:
+            raise UsageError(f"input {name!r} is no array: {error}") from error
+        if array.shape != shape or array.dtype != np.dtype(dtype):
+            raise UsageError(f"input {name!r} is {array.dtype} {array.shape}; the model was compiled for {dtype} {shape}")
+        arrays.append(array)
+    return arrays
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draw:
+    """The numbers that an input takes: from `low` to `high`, both included, whole ones or any."""
+
+    low: float
+    high: float
+    is_whole: bool = True
+
+
+def random_inputs(signature: Mapping[str, tuple[tuple[int, ...], str]], seed: int, draws: Mapping[str, Draw] | None = None) -> dict[str, np.ndarray]:
+    """Return random arrays: standard normal floats; 0 or 1 for integers and booleans, which token ids and masks both accept.
+
+    draws: what inputs, by name, take instead; `romou.compiler.frontend.draws_of` finds it in a model.
+    """
+    rng = np.random.default_rng(seed)
+    arrays: dict[str, np.ndarray] = {}
+    for name, (shape, dtype) in signature.items():
+        draw = (draws or {}).get(name)
+        if draw is not None and draw.is_whole:
+            arrays[name] = rng.integers(int(draw.low), int(draw.high), shape, endpoint=True).astype(dtype)
+        elif draw is not None:
+            arrays[name] = rng.uniform(draw.low, draw.high, shape).astype(dtype)
+        elif np.issubdtype(np.dtype(dtype), np.floating):
+            arrays[name] = rng.standard_normal(shape).astype(dtype)
+        else:
+            arrays[name] = rng.integers(0, 2, shape).astype(dtype)
+    return arrays

@@ -1,0 +1,315 @@
+"""Knob spaces: what a schedule template leaves open, as a countable product of choices.
+
+A template declares its knobs as the Romou paper does (Listing 4, `cfg.define_knob`); the space can then be
+counted, sampled, pruned before anything is lowered, recorded and carried to another device.
+"""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import json
+import math
+import operator
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from romou.base.block import Block
+from romou.base.errors import UsageError
+from romou.base.knob import Choice, Knob, nearest
+from romou.base.limits import Limits
+
+# Knob -> its value in one config, or an array of its values in many: what a constraint judges.
+Columns = Mapping[str, Any]
+
+# Below this size a constrained space is enumerated when random draws fail to find new configs.
+_ENUMERATE_LIMIT = 200_000
+# Random draws: for each wanted config, and at least, for spaces of which one config in thousands is valid. So many are judged at once, at first and at most.
+_DRAWS, _LEAST_DRAWS, _FIRST, _AT_ONCE = 50, 1 << 18, 64, 1 << 12
+# Combinations of choices in a block: a few megabytes.
+_BLOCK = 1 << 22
+
+
+_as_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
+
+
+class Config(Mapping[str, Choice]):
+    """One choice for every knob of a space; frozen and hashable.
+
+    `key` is canonical JSON text (sorted names), the identity of a config in records.
+    """
+
+    __slots__ = ("_values", "key")
+
+    def __init__(self, values: Mapping[str, Choice]):
+        self._values = dict(values)
+        self.key = _as_json(self._values)
+
+    def __getitem__(self, name: str) -> Any:
+        # Any: a template knows which of its knobs are numbers.
+        return self._values[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Config) and self.key == other.key
+
+    def __repr__(self) -> str:
+        return "Config(" + ", ".join(f"{k}={v}" for k, v in self._values.items()) + ")"
+
+    def replace(self, **changes: Choice) -> Config:
+        """Return the config with some knobs changed."""
+        return Config({**self._values, **changes})
+
+
+class Space:
+    """A product of knobs, less the configs that a constraint rules out."""
+
+    def __init__(self) -> None:
+        # Name -> choices, and what else is declared of the knob.
+        self.knobs: dict[str, tuple[Choice, ...]] = {}
+        self.declared: dict[str, Knob] = {}
+        # The knob whose choices are spaces of their own, and these (`one_of`).
+        self.divided_by: str | None = None
+        self._spaces: Mapping[Any, Space] = {}
+        self._constraints: list[Callable[[Columns], Any]] = []
+
+    @classmethod
+    def of(cls, knobs: Iterable[Knob], limits: Limits, choices: Mapping[str, Sequence[Choice]]) -> Space:
+        """Return the space of declared knobs on a device with these limits, without constraints.
+
+        choices: those that differ for the operator. A knob that is not mentioned has all of its declared choices; one without any is left out.
+        """
+        space = cls()
+        for knob in knobs:
+            given = choices.get(knob.name, knob.choices)
+            # A knob with a single choice has no other way.
+            own = [choice for choice in given if (knob.name, str(choice)) not in limits.without] or given
+            if own and knob.exists_on(limits):
+                space.define_knob(knob, own)
+        return space
+
+    def define_knob(self, knob: Knob | str, choices: Sequence[Choice]) -> None:
+        """Declare a knob and its choices (paper, Listing 4). Choices keep their order and must be distinct."""
+        name = knob if isinstance(knob, str) else knob.name
+        if name in self.knobs:
+            raise UsageError(f"knob {name!r} is declared twice; give the second one another name")
+        if not choices or len(set(choices)) != len(choices):
+            raise UsageError(f"knob {name!r}: choices must be distinct and not empty, got {list(choices)!r}")
+        self.knobs[name] = tuple(choices)
+        self.declared[name] = Knob(name=name, choices=tuple(choices), default=choices[0], help="") if isinstance(knob, str) else knob
+
+    def default(self, **wanted: Choice) -> Config:
+        """Return the config of each knob's declared default, or of what is wanted instead; where that is no choice, of the next lower one.
+
+        Constraints are ignored.
+        """
+        defaults = {name: knob.default for name, knob in self.declared.items()} | wanted
+        return Config({name: nearest(choices, defaults[name]) for name, choices in self.knobs.items()})
+
+    def add_constraint(self, is_allowed: Callable[[Columns], Any]) -> None:
+        """Rule out every config for which `is_allowed`, or one of the conditions in the tuple that it gives, is false.
+
+        It is given one config or arrays of knob values, and so joins its conditions with & and |, not with `and` and `or`; a tuple where these look at
+        different knobs, so that none is spread over all of them.
+        """
+        self._constraints.append(is_allowed)
+
+    @classmethod
+    def one_of(cls, knob: Knob | str, spaces: Mapping[str, Space]) -> Space:
+        """Several spaces over the same knobs as one, whose first knob says which of them a config is in.
+
+        Configs of the first one keep their numbers (`index_of`) where it has all choices of the others.
+        """
+        whole = cls()
+        whole.define_knob(knob, list(spaces))
+        whole.divided_by, whole._spaces = next(iter(whole.knobs)), spaces
+        first = next(iter(spaces.values()))
+        for name in first.knobs:
+            choices = list(dict.fromkeys(choice for space in spaces.values() for choice in space.knobs[name]))
+            whole.define_knob(first.declared[name], choices)
+        return whole
+
+    def _conditions(self, config: Columns) -> Iterator[Any]:
+        """What the constraints say of one config or of columns of many."""
+        for is_allowed in self._constraints:
+            found = is_allowed(config)
+            yield from found if isinstance(found, tuple) else (found,)
+
+    def _admits(self, columns: Columns, known: Mapping[str, Sequence[Choice]]) -> Any:
+        """Which configs made of the choices in `known` are of this space."""
+        kept: Any = True
+        for name, choices in self.knobs.items():
+            if len(choices) < len(known[name]):
+                kept = kept & functools.reduce(operator.or_, (columns[name] == choice for choice in choices))
+        kept = functools.reduce(operator.and_, self._conditions(columns), kept)
+        is_in = [(columns[self.divided_by] == key) & space._admits(columns, known) for key, space in self._spaces.items() if self.divided_by]
+        return functools.reduce(operator.or_, is_in) & kept if is_in else kept
+
+    def _mesh(self, digits: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
+        """Some of each knob's choices along an axis of its own: a formula over three knobs costs the product of those three alone, however large the space."""
+        axes = range(len(self.knobs))
+        values = (np.asarray(choices)[which] for choices, which in zip(self.knobs.values(), digits, strict=True))
+        return {name: v.reshape([-1 if i == axis else 1 for i in axes]) for axis, (name, v) in enumerate(zip(self.knobs, values, strict=True))}
+
+    def blocks(self, most: int = _BLOCK) -> Iterator[Block]:
+        """All valid configs in blocks of at most `most` combinations, in the order of their numbers but for knobs that come after a free one.
+
+        Constraints are computed over the knobs that each of them looks at, and joined where all of them hold.
+        """
+        for key, space in self._spaces.items() or [(None, self)]:
+            digits = [np.asarray([choices.index(choice) for choice in space.knobs.get(name, (key,))]) for name, choices in self.knobs.items()]
+            columns = self._mesh(digits)
+            masks = [np.asarray(mask) for of in {id(s): s for s in (self, space)}.values() for mask in of._conditions(columns)]
+            masks = [mask.reshape((1,) * (len(digits) - mask.ndim) + mask.shape) for mask in masks]
+            yield from self._cut(digits, masks, most)
+
+    def _cut(self, digits: list[np.ndarray], masks: list[np.ndarray], most: int) -> Iterator[Block]:
+        """The blocks among choices of each knob; masks: what constraints say of them, with 1 along axes that these do not look at."""
+        # Choices that a constraint rules out whatever the other knobs are.
+        for axis in range(len(digits)):
+            alone = [mask for mask in masks if mask.size == mask.shape[axis]]
+            kept = functools.reduce(operator.and_, (mask.reshape(-1) for mask in alone), np.ones(1, dtype=bool))
+            if len(kept) == 1:
+                continue
+            digits, masks = list(digits), [mask for mask in masks if mask.size != mask.shape[axis] or mask.size == 1]
+            digits[axis] = digits[axis][kept]
+            masks = [np.compress(kept, mask, axis) if mask.shape[axis] > 1 else mask for mask in masks]
+        if not all(mask.any() for mask in masks) or not all(map(len, digits)):
+            return
+        masks = [mask for mask in masks if mask.size > 1]
+        shape = np.broadcast_shapes((1,) * len(digits), *(mask.shape for mask in masks))
+        axes = [axis for axis, extent in enumerate(shape) if extent > 1]
+        if math.prod(shape) > most:
+            # Choice by choice of the first knob.
+            for place in range(shape[axes[0]]):
+                inside = [mask.take([place], axes[0]) if mask.shape[axes[0]] > 1 else mask for mask in masks]
+                yield from self._cut([*digits[: axes[0]], digits[axes[0]][[place]], *digits[axes[0] + 1 :]], inside, most)
+            return
+        valid = functools.reduce(operator.and_, sorted(masks, key=np.size), np.ones([1] * len(digits), dtype=bool))
+        places = np.flatnonzero(valid)
+        if len(places):
+            yield Block(digits=digits, columns=self._mesh(digits), shape=shape, places=places)
+
+    @property
+    def size(self) -> int:
+        """Number of configs before constraints (1 for a space without knobs)."""
+        return math.prod(len(c) for c in self.knobs.values())
+
+    def at(self, index: int) -> Config:
+        """The config at `index` in mixed-radix order, the last knob running fastest. Constraints are ignored."""
+        values: dict[str, Choice] = {}
+        rest = index
+        for name, choices in reversed(self.knobs.items()):
+            rest, digit = divmod(rest, len(choices))
+            values[name] = choices[digit]
+        if rest:
+            raise UsageError(f"config index {index} is outside the space of {self.size}")
+        return Config({name: values[name] for name in self.knobs})
+
+    def index_of(self, config: Mapping[str, Choice]) -> int:
+        """Inverse of `at`. Raises UsageError for an unknown or missing knob, or a value that is no choice."""
+        for name in config:
+            if name not in self.knobs:
+                near = difflib.get_close_matches(name, self.knobs, n=1)
+                raise UsageError(f"unknown knob {name!r}; knobs: {', '.join(self.knobs) or 'none'}" + (f"; did you mean {near[0]!r}?" if near else ""))
+        index = 0
+        for name, choices in self.knobs.items():
+            if name not in config:
+                raise UsageError(f"config lacks knob {name!r}")
+            # bool == int in Python: `True` must not pass for the choice 1.
+            digit = next((i for i, c in enumerate(choices) if c == config[name] and type(c) is type(config[name])), None)
+            if digit is None:
+                raise UsageError(f"knob {name!r} has no choice {config[name]!r}; choices: {list(choices)!r}")
+            index = index * len(choices) + digit
+        return index
+
+    def knows(self, config: Mapping[str, Choice]) -> bool:
+        """Whether the config has a choice of every knob and nothing else, be it valid or not: records may be of other targets or versions."""
+        try:
+            self.index_of(config)
+        except UsageError:
+            return False
+        return True
+
+    def is_valid(self, config: Config) -> bool:
+        """Whether every constraint admits the config."""
+        if not all(map(bool, self._conditions(config))):
+            return False
+        return self.divided_by is None or not self._spaces or bool(self._spaces[config[self.divided_by]]._admits(config, self.knobs))
+
+    def __iter__(self) -> Iterator[Config]:
+        blocks = (np.arange(start, min(start + _AT_ONCE, self.size)) for start in range(0, self.size, _AT_ONCE))
+        return (self.at(int(index)) for indices in blocks for index in indices[self._is_valid_in(self, indices)])
+
+    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
+        """Up to `count` distinct valid configs whose keys are not in `exclude`, with the choices in `where`; fewer when no more are found."""
+        found: dict[str, Config] = {}
+        box = self._box(where or {})
+        if box.size <= 4 * count:
+            order = rng.permutation(box.size)
+            candidates: Iterator[Config] = (box.at(int(index)) for index in order[self._is_valid_in(box, order)])
+        else:
+            candidates = self._random(box, rng, max(_DRAWS * count, _LEAST_DRAWS))
+        for config in candidates if count > 0 else ():
+            if config.key not in exclude:
+                found.setdefault(config.key, config)
+            if len(found) == count:
+                break
+        if len(found) < count and 4 * count < box.size <= _ENUMERATE_LIMIT:
+            every = (box.at(int(index)) for index in np.flatnonzero(self._is_valid_in(box, np.arange(box.size))))
+            left = [c for c in every if c.key not in found and c.key not in exclude]
+            for i in rng.permutation(len(left))[: count - len(found)]:
+                found[left[int(i)].key] = left[int(i)]
+        return list(found.values())
+
+    def _random(self, box: Space, rng: np.random.Generator, most: int) -> Iterator[Config]:
+        """The valid ones of so many random configs of `box`, judged many at once; the generator goes on as if they were drawn one by one, one ahead."""
+        at_once = _FIRST
+        while most > 0:
+            before, size = rng.bit_generator.state, min(at_once, most)
+            drawn = rng.integers(box.size, size=size)
+            after = rng.bit_generator.state
+            for place in np.flatnonzero(self._is_valid_in(box, drawn)).tolist():
+                rng.bit_generator.state = before
+                rng.integers(box.size, size=min(place + 2, most))
+                yield box.at(int(drawn[place]))
+            rng.bit_generator.state = after
+            most, at_once = most - size, min(2 * at_once, _AT_ONCE)
+
+    def _is_valid_in(self, box: Space, indices: np.ndarray) -> np.ndarray:
+        """At which of the indices of `box` a valid config is."""
+        columns, rest = {}, indices
+        for name in reversed(box.knobs):
+            rest, digits = np.divmod(rest, len(box.knobs[name]))
+            columns[name] = np.asarray(box.knobs[name])[digits]
+        return np.broadcast_to(self._admits(columns, self.knobs), len(indices))
+
+    def _box(self, where: Mapping[str, Choice]) -> Space:
+        """The product of knobs that configs with these choices are in, without constraints."""
+        box, inside = Space(), self
+        if self.divided_by is not None and self.divided_by in where:
+            inside = self._spaces[where[self.divided_by]]
+        box.knobs = {name: (where[name],) if name in where else inside.knobs[name] for name in self.knobs}
+        return box
+
+    def mutate(self, config: Config, rng: np.random.Generator) -> Config:
+        """A valid config that differs from `config` in one or two knobs; `config` itself when none is found."""
+        names = [n for n, c in self.knobs.items() if len(c) > 1]
+        for _ in range(100 if names else 0):
+            changed = dict(config)
+            for name in rng.choice(names, size=min(len(names), 1 + int(rng.random() < 0.3)), replace=False):
+                changed[name] = self.knobs[name][int(rng.integers(len(self.knobs[name])))]
+            candidate = Config(changed)
+            if candidate != config and self.is_valid(candidate):
+                return candidate
+        return config

@@ -1,0 +1,1 @@
+"""ONNX to Relax to TIR to kernels. `pipeline.py` lists the passes in order."""

@@ -1,0 +1,1 @@
+"""Scheduled kernels and the graph, compiled into one module."""

@@ -1,0 +1,137 @@
+"""Functions become one library: each is lowered by itself, and what fails is known by its function.
+
+What was built once is kept: a model of which some functions change is built again in the time of those.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax import vm_build
+from tvm.tirx.build import codegen_build, split_host_device_mods
+from tvm_ffi.structural import structural_hash
+
+from romou.base.errors import BrokenFunctionsError, BuildError, CompatError, DeviceError, UsageError, as_build_error
+
+if TYPE_CHECKING:
+    from romou.devices.targets import Target
+
+_ENTRY = "tirx.is_entry_func"
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lowered:
+    """A function as code generators take it.   host: what launches its kernels.   device: the kernels, by the text of their target."""
+
+    host: tvm.IRModule
+    device: Mapping[str, tuple[tvm.target.Target, tvm.IRModule]]
+
+
+@dataclass(frozen=True)
+class Kept:
+    """Scheduled and lowered functions of a target, each under all that decides it."""
+
+    scheduled: dict[Hashable, tirx.PrimFunc] = field(default_factory=dict)
+    lowered: dict[Hashable, Lowered] = field(default_factory=dict)
+
+
+class Failures:
+    """Failures of single functions, collected so that one call tells all."""
+
+    def __init__(self) -> None:
+        self._errors: dict[str, Exception] = {}
+
+    def attempt(self, name: str, what: str, make: Callable[[], _T]) -> _T | None:
+        """Return what `make` returns; None if it fails. An error of the user, the device or the installation is raised."""
+        try:
+            with as_build_error(what):
+                return make()
+        except (UsageError, DeviceError, CompatError):
+            raise
+        except Exception as error:  # as_build_error lets no others through than Romou's
+            self._errors.setdefault(name, error)
+            return None
+
+    def check(self, origins: Mapping[str, frozenset[str]] | None = None) -> None:
+        """Raise BrokenFunctionsError where something failed. origins: see there."""
+        if self._errors:
+            raise BrokenFunctionsError.of(self._errors, origins)
+
+
+def build_executable(scheduled: tvm.IRModule, target: Target, tir_pipeline: str, kept: Kept) -> relax.VMExecutable:
+    """A scheduled module, whose graph is lowered to calls, as a program of TVM's virtual machine.
+
+    Raises
+    ------
+    BrokenFunctionsError
+        Some functions cannot be lowered, or no code can be generated for them.
+    """
+    builder = relax.ExecBuilder()
+    rest = vm_build._vmcodegen(builder, scheduled, "bytecode")
+    functions = {var: func for var, func in rest.functions_items() if isinstance(func, tirx.PrimFunc)}
+    library = _library(_lowered(functions, target, tir_pipeline, kept), target) if functions else None
+    return relax.VMExecutable(vm_build._ffi_api.VMLink(builder, target.tvm_target, library, [], {}))
+
+
+def _lowered(functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc], target: Target, tir_pipeline: str, kept: Kept) -> dict[str, Lowered]:
+    failures, found = Failures(), {}
+    for var, func in functions.items():
+        name = str(var.name_hint)
+        key = (name, structural_hash(func), str(target), tir_pipeline)
+        if key not in kept.lowered:
+            lowered = failures.attempt(name, f"the kernel {name}", partial(_lower, var, func, target, tir_pipeline))
+            if lowered is None:
+                continue
+            kept.lowered[key] = lowered
+        found[name] = kept.lowered[key]
+    failures.check()
+    return found
+
+
+def _lower(var: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: Target, tir_pipeline: str) -> Lowered:
+    """Lower a function as `tvm.tirx.build` lowers a module that holds nothing else."""
+    lower, finish_host, finish_device = tirx.get_tir_pipeline(tir_pipeline)
+    bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({var: func}))
+    host, devices = split_host_device_mods(lower(bound))
+    # A function that is alone in its module is the entry of its library, and a library has one.
+    plain = {v: f.without_attr(_ENTRY) if f.attrs and _ENTRY in f.attrs else f for v, f in host.functions_items()}
+    host = finish_host()(tvm.IRModule(plain, attrs=host.attrs))
+    return Lowered(host=host, device={str(device): (device, finish_device()(mod)) for device, mod in devices.items()})
+
+
+def _library(functions: Mapping[str, Lowered], target: Target) -> tvm.runtime.Module:
+    host = tvm.IRModule({var: func for one in functions.values() for var, func in one.host.functions_items()})
+    devices: dict[str, tuple[tvm.target.Target, dict[tvm.ir.GlobalVar, tirx.PrimFunc]]] = {}
+    for one in functions.values():
+        for text, (device, mod) in one.device.items():
+            devices.setdefault(text, (device, {}))[1].update(mod.functions_items())
+    try:
+        library = codegen_build(host, target.tvm_target.host)
+        for device, kernels in devices.values():
+            library.import_module(codegen_build(tvm.IRModule(kernels), device))
+    except BuildError:
+        raise
+    except Exception:
+        _name_broken(functions, target)
+        raise
+    return library
+
+
+def _name_broken(functions: Mapping[str, Lowered], target: Target) -> None:
+    """Generate code for one function after the other. BrokenFunctionsError names those for which that fails."""
+    failures = Failures()
+    for name, one in functions.items():
+
+        def generate(one: Lowered = one) -> None:
+            codegen_build(one.host, target.tvm_target.host)
+            for device, mod in one.device.values():
+                codegen_build(mod, device)
+
+        failures.attempt(name, f"the kernel {name}", generate)
+    failures.check()

@@ -1,0 +1,123 @@
+"""Schedules for the functions that no operator family takes: TVM's rules for GPUs, one after the other, and a plain schedule that takes every function.
+
+A rule that raises, or whose kernels the device cannot run, leaves the function to the next one.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+import math
+from typing import TYPE_CHECKING
+
+from tvm import s_tir, tirx
+from tvm.s_tir import dlight
+from tvm.tirx.build import split_host_device_mods
+
+import romou.compiler.pipeline as pipeline
+from romou.compiler.scheduling.emit import guarded, place_of, substitute
+from romou.compiler.scheduling.single_terms import without_single_terms
+from romou.compiler.scheduling.splice import as_module, nests_of, with_root
+from romou.compiler.tir.expressions import bytes_of
+from romou.compiler.tir.traversal import nodes_in
+from romou.devices.backends.launch import launch_size, thread_extents
+
+if TYPE_CHECKING:
+    from romou.devices.targets import Target
+
+logger = logging.getLogger("romou")
+
+RULES = (dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback())
+
+
+def default_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """The function by the first rule whose kernels fit, or by the plain schedule. A function that came with threads of its own stays as it is."""
+    simple = without_single_terms(func)
+    for rule in RULES:
+        scheduled = _by_rule(rule, simple, target)
+        if scheduled is not None:
+            return scheduled.with_attr("tirx.is_scheduled", True)
+    return simplest_schedule(func, target)
+
+
+def simplest_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """The function by the plain schedule, whatever the rules say of it."""
+    return plain_schedule(without_single_terms(func), target).with_attr("tirx.is_scheduled", True)
+
+
+def _by_rule(rule: dlight.ScheduleRule, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
+    """The function by one of TVM's rules; None where the rule is for others, raises, or makes kernels that the device cannot run."""
+    tvm_target = target.anonymous_tvm_target
+    try:
+        with tvm_target:
+            # A copy: TVM's scheduler may change a function in place.
+            schedule = rule.apply(copy.deepcopy(func), tvm_target, False)
+        scheduled = None if schedule is None else schedule.mod["main"]
+        return scheduled if scheduled is not None and _fits(scheduled, target) else None
+    except Exception as error:  # rules raise whatever their schedule primitives and assertions do
+        name = func.attrs.get("global_symbol", "a function") if func.attrs else "a function"
+        logger.debug("TVM's rule %s does not take %s: %s", type(rule).__name__, name, error)
+        return None
+
+
+def _fits(func: tirx.PrimFunc, target: Target) -> bool:
+    """Whether the function's kernels can be lowered, and their work groups are no larger than the device's and ask for no more local memory."""
+    bound = tirx.transform.BindTarget(target.tvm_target)(as_module(func))
+    lower, _, _ = pipeline.romou_tir_pipeline()
+    _, devices = split_host_device_mods(lower(bound))
+    limits = target.limits
+    for _, kernel in (item for mod in devices.values() for item in mod.functions_items()):
+        local = sum(bytes_of(alloc.buffer.shape, str(alloc.buffer.dtype)) for alloc in nodes_in(kernel.body, tirx.AllocBuffer) if _is_shared(alloc.buffer))
+        if launch_size(thread_extents(kernel))[1] > limits.max_work_group_size or local > limits.local_memory_bytes:
+            return False
+    return True
+
+
+def _is_shared(buffer: tirx.Buffer) -> bool:
+    return str(buffer.scope()).startswith("shared")
+
+
+def plain_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
+    """A kernel for each block, and a work-item for each of its elements. What reduces does so one after the other; nothing is inlined.
+
+    for i, j: for k: c[i, j] += a[i, k] * b[k, j]      ->      for group, thread in parallel: for k: c[at // 5, at % 5] += a[at // 5, k] * b[k, at % 5]
+    """
+    size = min(int(target.limits.max_work_group_size), 256)
+    nests = [_in_parallel(nest, size) for nest in nests_of(func)]
+    return with_root(func, tirx.SeqStmt(nests) if len(nests) > 1 else nests[0], func.body.block.alloc_buffers)
+
+
+def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
+    if any(loop.kind == tirx.ForKind.THREAD_BINDING for loop in nodes_in(nest, tirx.For)) or nodes_in(nest, tirx.AttrStmt):
+        return nest
+    loops, body = [], nest
+    while isinstance(body, tirx.For):
+        loops.append(body)
+        body = body.body
+    parallel = [loop for loop in loops if _is_parallel(loop, body)]
+    rest = [loop for loop in loops if not any(loop.same_as(other) for other in parallel)]
+    dtype = parallel[0].loop_var.ty if parallel else "int32"
+    group, thread = (tirx.Var(name, dtype) for name in ("group", "thread"))
+    extents = [int(loop.extent) for loop in parallel]
+    count = math.prod(extents)
+    size = min(size, count)
+    at = group * size + thread
+    for loop in reversed(rest):
+        body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
+    places = [loop.min + place for loop, place in zip(parallel, place_of(at, extents), strict=True)]
+    body = substitute(body, dict(zip((loop.loop_var for loop in parallel), places, strict=True)))
+    body = guarded(at < count if count % size else None, body)
+    for tag, var, extent in (("threadIdx.x", thread, size), ("blockIdx.x", group, -(-count // size))):
+        low, high = (tirx.const(value, var.ty) for value in (0, extent))
+        body = tirx.For(var, low, high, tirx.ForKind.THREAD_BINDING, body, thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag))
+    return body
+
+
+def _is_parallel(loop: tirx.For, realize: tirx.Stmt) -> bool:
+    """Whether a loop is one over elements of the output: a spatial axis of the block that is all of its body, and of no other axis of it."""
+    if not isinstance(realize, s_tir.SBlockRealize) or not isinstance(loop.extent, tirx.IntImm):
+        return False
+    axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)
+    reading = [axis for axis, value in axes if any(var.same_as(loop.loop_var) for var in nodes_in(value, tirx.Var))]
+    values = [value for value in realize.iter_values if isinstance(value, tirx.Var) and value.same_as(loop.loop_var)]
+    return len(reading) == len(values) == 1 and reading[0].iter_type == tirx.IterVar.DataPar

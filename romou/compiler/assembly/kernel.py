@@ -1,0 +1,62 @@
+"""From a task and a config to a runtime module, and the reference that it is held against."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+
+import romou.compiler.pipeline as pipeline
+from romou.base.errors import InvalidConfigError
+from romou.base.space import Config
+from romou.compiler.passes.fp16_storage import compute_in_single
+from romou.compiler.scheduling.splice import as_module
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.primitives import replace_parameter
+
+if TYPE_CHECKING:
+    from romou.devices.targets import Target
+
+
+def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime.Module:
+    """Host code and device kernels of a task under `config`; the entry is `main`, its arguments are those of `task.func`.
+
+    A backend without kernels gets the reference, whatever the config is.
+
+    InvalidConfigError where the config cannot be scheduled, or the task excludes the kernel that comes of it (`TunableTask.check`).
+    """
+    if not target.backend.has_kernels:
+        return build_reference(task, target)
+    mod = task.schedule(config, target)
+    check = _Check(lambda kernel: task.check(kernel, config, target))
+    # A new context knows nothing of the one around it, where a caller may have left passes out.
+    with tvm.transform.PassContext(instruments=[check], disabled_pass=list(tvm.transform.PassContext.current().disabled_pass)):
+        return tvm.tirx.build(mod, target=target.tvm_target, pipeline=pipeline.NAME)
+
+
+@tvm.instrument.pass_instrument
+class _Check:
+    """Shows device functions to `check` when they are as the code generator gets them."""
+
+    def __init__(self, check: Callable[[tirx.PrimFunc], None]) -> None:
+        self.check = check
+
+    def run_after_pass(self, mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
+        if info.name == pipeline.LAST_OF_DEVICE:
+            for _, func in mod.functions_items():
+                self.check(func)
+
+
+# It is raised inside an instrument, which TVM calls: without this it would come out as a RuntimeError.
+tvm_ffi.register_error("InvalidConfigError", InvalidConfigError)
+
+
+def build_reference(task: TunableTask, target: Target | None = None) -> tvm.runtime.Module:
+    """The unscheduled function for a CPU, this machine's without a `target`, the same signature: every candidate is compared with it."""
+    func = task.func
+    for name in task.template.images:
+        func = replace_parameter(func, name, scope="global")
+    return tvm.tirx.build(as_module(compute_in_single(func)), target=tvm.target.Target("llvm") if target is None else target.tvm_target)

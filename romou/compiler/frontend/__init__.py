@@ -1,0 +1,9 @@
+"""ONNX in, Relax out: checking, fixing shapes, folding, import, task extraction."""
+
+from romou.compiler.frontend.constants_given import with_constants
+from romou.compiler.frontend.imported import ImportedModel
+from romou.compiler.frontend.input_uses import draws_of
+from romou.compiler.frontend.onnx_import import import_alone, import_onnx, load_onnx
+from romou.compiler.frontend.precision import Precision
+
+__all__ = ["ImportedModel", "Precision", "draws_of", "import_alone", "import_onnx", "load_onnx", "with_constants"]

@@ -1,0 +1,78 @@
+"""Inputs of a model that are fixed when it is compiled: they become constants of it, and conditions and counts that depend on them are folded.
+
+sr: int64[] -> Equal(sr, 16000) -> If(...)      ->      the branch of 16000 Hz
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from romou.base.errors import UsageError, nearest_name
+from romou.compiler.frontend.onnx_import import load_onnx
+
+# Version of the format before which weights are listed as inputs, too.
+_LISTS_NO_WEIGHTS = 4
+
+
+def with_constants(model: onnx.ModelProto | str | Path, constants: Mapping[str, object] | None) -> onnx.ModelProto | str | Path:
+    """Return the model with these inputs as constants; itself where there are none.
+
+    Raises
+    ------
+    ModelError
+        If the model is missing or broken.
+    UsageError
+        If a name is no input, or a value does not have the input's type and shape.
+    """
+    if constants is None or (isinstance(constants, Mapping) and not constants):
+        return model
+    if not isinstance(constants, Mapping):
+        raise UsageError(f"constants={constants!r}: expected {{name: value}}, for example {{'sr': 16000}}")
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(load_onnx(model))
+    graph = fixed.graph
+    inputs = {value.name: value for value in graph.input}
+    for name, value in constants.items():
+        if name not in inputs:
+            near = nearest_name(str(name), inputs)
+            hint = f"Did you mean {near!r}?" if near else None
+            raise UsageError(f"a constant is given for {name!r}, but the model's inputs are {', '.join(inputs)}", hint=hint, name=name)
+        kept = [tensor for tensor in graph.initializer if tensor.name != name]
+        array = _array_of(inputs[name], value)
+        del graph.initializer[:]
+        graph.initializer.extend([*kept, numpy_helper.from_array(array, name)])
+    if fixed.ir_version >= _LISTS_NO_WEIGHTS:
+        rest = [value for value in graph.input if value.name not in constants]
+        del graph.input[:]
+        graph.input.extend(rest)
+    return fixed
+
+
+def _array_of(declared: onnx.ValueInfoProto, value: object) -> np.ndarray:
+    """The value in the input's type; UsageError where that changes it, or it has another shape."""
+    tensor = declared.type.tensor_type
+    wanted = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+    dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim] if tensor.HasField("shape") else None
+    shown = f"{wanted.name}{['?' if d is None else d for d in dims]}".replace("'", "") if dims is not None else wanted.name
+    try:
+        given = np.asarray(value)
+    except (ValueError, TypeError) as error:
+        raise UsageError(f"the constant for {declared.name!r} is no array of numbers: {error}", name=declared.name) from error
+    if given.dtype.kind not in "biuf":
+        raise UsageError(f"the constant for {declared.name!r} is {value!r}; the model's input takes {shown}", name=declared.name)
+    if not given.ndim and dims is not None and all(d in (1, None) for d in dims):
+        given = given.reshape([1] * len(dims))
+    if dims is not None and (given.ndim != len(dims) or any(d not in (None, n) for d, n in zip(dims, given.shape, strict=True))):
+        raise UsageError(f"the constant for {declared.name!r} has the shape {given.shape}; the model's input takes {shown}", name=declared.name)
+    array = given.astype(wanted)
+    # Whole numbers may be written for floats. Nothing else changes its kind, and no number its value, but for the rounding of floats.
+    kinds = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}.get(wanted.kind, "f")
+    if given.dtype.kind not in kinds or (wanted.kind in "iu" and not np.array_equal(array.astype(object), given.astype(object))):
+        text = f"the constant for {declared.name!r} is {value!r} ({given.dtype.name}); the model's input takes {shown}"
+        raise UsageError(text, name=declared.name)
+    return array

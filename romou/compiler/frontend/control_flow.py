@@ -1,0 +1,213 @@
+"""Control flow whose course is known before the model runs: loops of a fixed number of steps are unrolled, branches are inlined.
+
+An If whose condition is computed runs both branches and chooses: branches have no side effects. All else stays, and runs on the host.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from romou.compiler.frontend.expand import renamed
+from romou.compiler.frontend.graph import Shapes, replace_nodes, shapes_of
+from romou.compiler.frontend.infer import infer
+
+# More nodes than this would make a module that takes minutes to build.
+_MAX_NODES = 2048
+
+
+def unroll(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The model without such control flow; None where there is none."""
+    if not any(node.op_type in _REWRITES for node in model.graph.node):
+        return None
+    rewriter = _Rewriter(model)
+    nodes: list[onnx.NodeProto] = []
+    has_changed = False
+    for node in model.graph.node:
+        body = _REWRITES[node.op_type](rewriter, node) if node.op_type in _REWRITES and node.domain in ("", "ai.onnx") else None
+        has_changed |= body is not None
+        nodes.extend([node] if body is None else body)
+    if not has_changed:
+        return None
+    unrolled = onnx.ModelProto()
+    unrolled.CopyFrom(model)
+    replace_nodes(unrolled.graph, nodes)
+    return infer(unrolled)
+
+
+class _Rewriter:
+    """Rewrites nodes of one graph; what it needs to know of the graph."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        graph = model.graph
+        self.opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+        self.shapes: Shapes = shapes_of(graph)
+        self.constants = {tensor.name: tensor for tensor in graph.initializer}
+        self.constants |= {n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"}
+
+    def value(self, name: str) -> np.ndarray | None:
+        return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
+
+    def branch(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """If -> the branch that is taken, or both and a choice."""
+        branches = {a.name: a.g for a in node.attribute}
+        chosen = self.value(node.input[0])
+        tag = f"_of_{node.output[0]}"
+        if chosen is not None:
+            return _body(branches["then_branch" if chosen.item() else "else_branch"], {}, list(node.output), tag)
+        results = {name: [f"{output}_{name}" for output in node.output] for name in ("then_branch", "else_branch")}
+        kinds = [[(v.type.tensor_type.elem_type, _extents(v)) for v in branches[name].output] for name in results]
+        if kinds[0] != kinds[1] or any(extents is None or not dtype for dtype, extents in kinds[0]):
+            return None
+        nodes = [inner for name, outputs in results.items() for inner in _body(branches[name], {}, outputs, f"{tag}_{name}")]
+        condition = f"condition{tag}"
+        nodes.append(helper.make_node("Reshape", [node.input[0], f"{condition}_shape"], [condition]))
+        nodes.insert(0, _constant(f"{condition}_shape", np.zeros(0, np.int64)))
+        for output, yes, no in zip(node.output, *results.values(), strict=True):
+            nodes.append(helper.make_node("Where", [condition, yes, no], [output]))
+        return nodes
+
+    def scan(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Scan -> its body for each slice of the scanned inputs."""
+        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        body: onnx.GraphProto = given["body"]
+        scanned = given["num_scan_inputs"]
+        states = len(node.input) - scanned
+        axes = given.get("scan_input_axes", [0] * scanned)
+        sequences = node.input[states:]
+        if self.opset < 9 or any(name not in self.shapes for name in sequences):
+            return None
+        steps = self.shapes[sequences[0]][axes[0]]
+        if steps * max(1, len(body.node)) > _MAX_NODES:
+            return None
+        backwards = given.get("scan_input_directions", [0] * scanned)
+        unrolled = _Unrolled(self.opset, node.output[0])
+        state = list(node.input[:states])
+        for step in range(steps):
+            at = [steps - 1 - step if is_back else step for is_back in backwards]
+            slices = [unrolled.taken(name, len(self.shapes[name]), axis, i) for name, axis, i in zip(sequences, axes, at, strict=True)]
+            state = unrolled.step(body, [*state, *slices], states)
+        return unrolled.finish(node, state, given.get("scan_output_axes", []), given.get("scan_output_directions", []), body)
+
+    def loop(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
+        """Loop -> its body, as often as it is told, where no condition ends it early."""
+        body = node.attribute[0].g
+        count = self.value(node.input[0]) if node.input[0] else None
+        begins = self.value(node.input[1]) if len(node.input) > 1 and node.input[1] else np.array(True)
+        goes_on = body.output[0].name == body.input[1].name or any(
+            body.output[0].name in n.output and ((n.op_type == "Identity" and n.input[0] == body.input[1].name) or _is_true(n)) for n in body.node
+        )
+        if begins is not None and not begins.item():
+            count = np.array(0)
+        steps = None if count is None else max(0, int(count.item()))
+        if steps is None or (steps and (begins is None or not goes_on)) or steps * max(1, len(body.node)) > _MAX_NODES:
+            return None
+        if any(not value.type.HasField("tensor_type") for value in (*body.input, *body.output)):
+            return None
+        unrolled = _Unrolled(self.opset, node.output[0])
+        unrolled.nodes.append(_constant(f"true_of_{node.output[0]}", np.array(True)))
+        state = list(node.input[2:])
+        for step in range(steps):
+            number = f"step_{step}_of_{node.output[0]}"
+            unrolled.nodes.append(_constant(number, np.array(step, np.int64)))
+            state = unrolled.step(body, [number, f"true_of_{node.output[0]}", *state], len(state), skipped=1)
+        return unrolled.finish(node, state, [], [], body, skipped=1)
+
+
+class _Unrolled:
+    """The nodes of a loop, step after step, and what each step gives."""
+
+    def __init__(self, opset: int, tag: str) -> None:
+        self.opset, self.tag = opset, tag
+        self.nodes: list[onnx.NodeProto] = []
+        self.rows: list[list[str]] = []
+
+    def step(self, body: onnx.GraphProto, inputs: Sequence[str], states: int, *, skipped: int = 0) -> list[str]:
+        """One run of the body; the state after it. skipped: outputs before the state, which nobody reads."""
+        tag = f"_{len(self.rows)}_of_{self.tag}"
+        outputs = [f"out{i}{tag}" for i in range(len(body.output))]
+        self.nodes.extend(_body(body, dict(zip((v.name for v in body.input), inputs, strict=True)), outputs, tag))
+        self.rows.append(outputs[skipped + states :])
+        return outputs[skipped : skipped + states]
+
+    def taken(self, name: str, rank: int, axis: int, index: int) -> str:
+        """A slice of a tensor without the axis."""
+        axis %= rank
+        result = f"{name}_at_{index}_{len(self.rows)}_of_{self.tag}"
+        numbers = {key: np.array([value], np.int64) for key, value in (("from", index), ("to", index + 1), ("axis", axis))}
+        self.nodes.extend(_constant(f"{result}_{key}", value) for key, value in numbers.items())
+        if self.opset >= 10:
+            self.nodes.append(helper.make_node("Slice", [name, *(f"{result}_{key}" for key in numbers)], [f"{result}_row"]))
+        else:
+            self.nodes.append(helper.make_node("Slice", [name], [f"{result}_row"], starts=[index], ends=[index + 1], axes=[axis]))
+        self._axis_node("Squeeze", f"{result}_row", result, axis)
+        return result
+
+    def finish(
+        self, node: onnx.NodeProto, state: Sequence[str], axes: Sequence[int], directions: Sequence[int], body: onnx.GraphProto, *, skipped: int = 0
+    ) -> list[onnx.NodeProto] | None:
+        """All nodes: with the last state under the outputs' names, and the rows stacked."""
+        for output, last in zip(node.output, state, strict=False):
+            if output:
+                self.nodes.append(helper.make_node("Identity", [last], [output]))
+        for k, output in enumerate(node.output[len(state) :]):
+            axis, value = axes[k] if k < len(axes) else 0, body.output[skipped + len(state) + k]
+            extents = _extents(value)
+            if axis < 0 or not self.rows:
+                if extents is None:
+                    return None
+                axis %= len(extents) + 1
+            rows = [row[k] for row in self.rows]
+            if extents is not None and not rows:
+                dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+                self.nodes.append(_constant(output, np.zeros((*extents[:axis], 0, *extents[axis:]), dtype)))
+                continue
+            if k < len(directions) and directions[k]:
+                rows.reverse()
+            for row in rows:
+                self._axis_node("Unsqueeze", row, f"{row}_stacked", axis)
+            self.nodes.append(helper.make_node("Concat", [f"{row}_stacked" for row in rows], [output], axis=axis))
+        return self.nodes
+
+    def _axis_node(self, operator: str, name: str, result: str, axis: int) -> None:
+        if self.opset >= 13:
+            self.nodes.append(_constant(f"{result}_axes", np.array([axis], np.int64)))
+            self.nodes.append(helper.make_node(operator, [name, f"{result}_axes"], [result]))
+        else:
+            self.nodes.append(helper.make_node(operator, [name], [result], axes=[axis]))
+
+
+_REWRITES = {"If": _Rewriter.branch, "Scan": _Rewriter.scan, "Loop": _Rewriter.loop}
+
+
+def _body(graph: onnx.GraphProto, inputs: dict[str, str], outputs: Sequence[str], tag: str) -> list[onnx.NodeProto]:
+    """A subgraph's nodes with its inputs and outputs under the names of the caller, and its own names with a tag."""
+    own = {name for node in graph.node for name in node.output if name} | {tensor.name for tensor in graph.initializer}
+    names = {**{name: name + tag for name in own}, **inputs}
+    nodes = [_constant(names[tensor.name], numpy_helper.to_array(tensor)) for tensor in graph.initializer]
+    outer = {name: name for node in graph.node for name in node.input if name and name not in names}
+    nodes += [renamed(node, {**outer, **names}, {}, tag) for node in graph.node]
+    nodes += [
+        helper.make_node("Identity", [names.get(value.name, value.name)], [output]) for value, output in zip(graph.output, outputs, strict=True) if output
+    ]
+    return nodes
+
+
+def _constant(name: str, value: np.ndarray) -> onnx.NodeProto:
+    return helper.make_node("Constant", [], [name], value=numpy_helper.from_array(value))
+
+
+def _is_true(node: onnx.NodeProto) -> bool:
+    return node.op_type == "Constant" and any(
+        a.name == "value" and numpy_helper.to_array(a.t).size == 1 and bool(numpy_helper.to_array(a.t)) for a in node.attribute
+    )
+
+
+def _extents(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
+    tensor = value.type.tensor_type
+    if not tensor.HasField("shape") or any(not d.HasField("dim_value") for d in tensor.shape.dim):
+        return None
+    return tuple(d.dim_value for d in tensor.shape.dim)

@@ -1,0 +1,239 @@
+"""Inputs that the declared shapes of a graph already decide become constants: the shape of a Reshape, the axes of a Squeeze, the k of a TopK.
+
+A model that gives its shapes promises them. So a parameter that decides a shape, and nothing else, has one value, and no kernel needs to be told.
+Where it is an input of the model, a run checks that what is given for it keeps the promise.
+"""
+
+from __future__ import annotations
+
+import base64
+import itertools
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import helper
+
+from romou.base.errors import ModelError, UsageError
+from romou.compiler.frontend.graph import Shapes, add_constant, constants_of, shapes_of, types_of
+
+# Returns the values of inputs by index; None or an absent entry where shapes do not decide them.
+Rule = Callable[[onnx.NodeProto, Shapes], dict[int, np.ndarray] | None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Settled:
+    """An input of the model whose value the declared shapes decide.
+
+    name, dtype: of the input.   value: what they decide.   reader: a model of the one node that reads it, serialized, with the shapes that are declared.
+    """
+
+    name: str
+    dtype: str
+    value: int | list[int]
+    reader: bytes
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {"name": self.name, "dtype": self.dtype, "value": self.value, "reader": base64.b64encode(self.reader).decode()}
+
+    @classmethod
+    def from_dict(cls, found: Mapping[str, Any]) -> Settled:
+        """What `to_dict` gave; KeyError, TypeError or ValueError for anything else."""
+        return cls(name=found["name"], dtype=found["dtype"], value=found["value"], reader=base64.b64decode(found["reader"]))
+
+    @property
+    def array(self) -> np.ndarray:
+        """The value as the model takes it."""
+        return np.array(self.value, self.dtype)
+
+    def check(self, given: np.ndarray) -> None:
+        """UsageError where the node's results would have other shapes than the model declares. Values with the same result, as -1 for an extent, will do."""
+        if np.array_equal(given, self.array):
+            return
+        model = onnx.load_from_string(self.reader)
+        declared = shapes_of(model.graph)
+        wanted = [declared[value.name] for value in model.graph.output]
+        for value in model.graph.output:
+            value.type.tensor_type.ClearField("shape")
+        model.graph.initializer.append(onnx.numpy_helper.from_array(given, self.name))
+        try:
+            found = shapes_of(onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph)
+            is_kept = [found.get(value.name) for value in model.graph.output] == wanted
+        except (onnx.shape_inference.InferenceError, ValueError):
+            is_kept = False
+        if not is_kept:
+            node = model.graph.node[0]
+            results = ", ".join(f"{value.name!r} {list(shape)}" for value, shape in zip(model.graph.output, wanted, strict=True))
+            raise UsageError(
+                f"input {self.name!r} = {given.tolist()} contradicts the model, which declares that {node.op_type} makes {results}: that takes {self.value}",
+                hint="Declare the shapes that such runs have, and compile the model again.",
+                input=self.name,
+            )
+
+
+def check_settled(settled: Sequence[Settled], inputs: Mapping[str, Any]) -> None:
+    """UsageError for the first of a run's inputs that contradicts what shapes have decided."""
+    for one in settled:
+        one.check(np.asarray(inputs[one.name]))
+
+
+def settle_declared(proto: onnx.ModelProto) -> list[Settled]:
+    """Replace, in place, inputs of nodes that shapes decide, and return those that are inputs of the model.
+
+    A list without elements has one value, too.
+    """
+    graph = proto.graph
+    known = constants_of(graph)
+    own = {value.name for value in graph.input} - known
+    shapes = shapes_of(graph)
+    settled: list[Settled] = []
+    for value in graph.input:
+        if value.name not in known and shapes.get(value.name) == (0,):
+            _replace(graph, value.name, np.zeros(shapes[value.name], helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)))
+    known = constants_of(graph)
+    for node in graph.node:
+        rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
+        if rule is None or node.output[0] not in shapes:
+            continue
+        for index, value in (rule(node, shapes) or {}).items():
+            if index < len(node.input) and node.input[index] and node.input[index] not in known:
+                settled += [_settled(proto, node, node.input[index], value)] if node.input[index] in own else []
+                node.input[index] = add_constant(graph, f"{node.output[0]}_input{index}", value)
+        if node.op_type in ("Squeeze", "Unsqueeze") and len(node.input) > 1 and node.input[1] not in known:
+            settled += [_settled(proto, node, node.input[1], axes)] if node.input[1] in own and (axes := _changed_axes(node, shapes)) is not None else []
+            node.input[1] = add_constant(graph, f"{node.output[0]}_shape", np.array(shapes[node.output[0]], np.int64))
+            node.op_type = "Reshape"
+    return settled
+
+
+def _settled(proto: onnx.ModelProto, node: onnx.NodeProto, name: str, value: np.ndarray) -> Settled:
+    types = types_of(proto.graph)
+    shape = tuple(d.dim_value for d in types[name].tensor_type.shape.dim)
+    if np.size(value) != math.prod(shape):
+        asked = f"the shapes that the model declares around {node.op_type} ask for {np.size(value)} numbers"
+        raise ModelError(f"input {name!r} has the shape {list(shape)}, but {asked}")
+    infos = {n: onnx.helper.make_value_info(n, types[n]) for n in (*node.input, *node.output) if n in types}
+    weights = [tensor for tensor in proto.graph.initializer if tensor.name in node.input]
+    given = [infos[n] for n in dict.fromkeys(node.input) if n in infos and n not in {tensor.name for tensor in weights}]
+    graph = helper.make_graph([node], "reader", given, [infos[n] for n in node.output if n], weights)
+    reader = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
+    return Settled(
+        name=name,
+        dtype=helper.tensor_dtype_to_np_dtype(types[name].tensor_type.elem_type).name,
+        value=np.reshape(value, shape).tolist(),
+        reader=reader.SerializeToString(),
+    )
+
+
+def _changed_axes(node: onnx.NodeProto, shapes: Shapes) -> np.ndarray | None:
+    """Axes that a Squeeze takes away, or an Unsqueeze adds: the first of those with which its result has its shape."""
+    given, result, count = (shapes.get(name) for name in (node.input[0], node.output[0], node.input[1]))
+    if given is None or result is None or count is None:
+        return None
+    wide, narrow = (given, result) if node.op_type == "Squeeze" else (result, given)
+    fitting = (axes for axes in itertools.combinations(range(len(wide)), math.prod(count)) if tuple(d for i, d in enumerate(wide) if i not in axes) == narrow)
+    return next((np.array(axes, np.int64) for axes in fitting), None)
+
+
+def _replace(graph: onnx.GraphProto, name: str, value: np.ndarray) -> None:
+    constant = add_constant(graph, f"{name}_empty", value)
+    for node in graph.node:
+        for i, given in enumerate(node.input):
+            if given == name:
+                node.input[i] = constant
+
+
+def _result_shape(index: int) -> Rule:
+    """The input is the result's shape."""
+    return lambda node, shapes: {index: np.array(shapes[node.output[0]], np.int64)}
+
+
+def _reshape(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
+    shape = shapes[node.output[0]]
+    return None if 0 in shape else {1: np.array(shape, np.int64)}
+
+
+def _reduced_axes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
+    """The only axes whose reduction gives the result's shape; axes of one element may be among them or not, as long as another one is."""
+    given, count = shapes.get(node.input[0]), shapes.get(node.input[1]) if len(node.input) > 1 and node.input[1] else None
+    if given is None or not count:
+        return None
+    keep = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
+
+    def result(axes: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(1 if i in axes else d for i, d in enumerate(given) if keep or i not in axes)
+
+    fitting = [axes for axes in itertools.combinations(range(len(given)), count[0]) if result(axes) == shapes[node.output[0]]]
+    wide = {tuple(a for a in axes if given[a] != 1) for axes in fitting}
+    return {1: np.array(fitting[0], np.int64)} if len(wide) == 1 else None
+
+
+def _sizes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
+    """Sizes are the result's shape, unless they only bound it."""
+    policy = next((a.s for a in node.attribute if a.name == "keep_aspect_ratio_policy"), b"stretch")
+    result = shapes[node.output[0]]
+    axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), range(len(result)))
+    return {3: np.array([result[axis] for axis in axes], np.int64)} if policy == b"stretch" else None
+
+
+def _center_crop_pad(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
+    result = shapes[node.output[0]]
+    axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), range(len(result)))
+    return {1: np.array([result[axis] for axis in axes], np.int64)}
+
+
+def _tile(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
+    given, result = shapes.get(node.input[0]), shapes[node.output[0]]
+    if given is None or 0 in given:
+        return None
+    return {1: np.array([r // g for g, r in zip(given, result, strict=True)], np.int64)}
+
+
+def _split(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
+    axis = next((a.i for a in node.attribute if a.name == "axis"), 0)
+    parts = [shapes.get(name) for name in node.output]
+    return {1: np.array([p[axis] for p in parts if p is not None], np.int64)} if None not in parts else None
+
+
+def _top_k(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
+    axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
+    return {1: np.array([shapes[node.output[0]][axis]], np.int64)}
+
+
+def _one_hot(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
+    axis = next((a.i for a in node.attribute if a.name == "axis"), -1)
+    return {1: np.array(shapes[node.output[0]][axis], np.int64)}
+
+
+def _window(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
+    return {0: np.array(shapes[node.output[0]][0], np.int64)}
+
+
+def _affine_grid(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
+    """The number of channels is the only one of the sizes that is not in the grid's shape, and the grid does not depend on it."""
+    batch, *extents, _ = shapes[node.output[0]]
+    return {1: np.array([batch, 1, *extents], np.int64)}
+
+
+_REDUCTIONS = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
+_RULES: dict[str, Rule] = {
+    **{f"Reduce{name}": _reduced_axes for name in _REDUCTIONS},
+    **{f"{name}Window": _window for name in ("Blackman", "Hamming", "Hann")},
+    "AffineGrid": _affine_grid,
+    "CenterCropPad": _center_crop_pad,
+    "ConstantOfShape": _result_shape(0),
+    "Expand": _result_shape(1),
+    "MaxUnpool": _result_shape(2),
+    "OneHot": _one_hot,
+    "Reshape": _reshape,
+    "Resize": _sizes,
+    "Split": _split,
+    "Squeeze": lambda node, shapes: None,
+    "Tile": _tile,
+    "TopK": _top_k,
+    "Unsqueeze": lambda node, shapes: None,
+}

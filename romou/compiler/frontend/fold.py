@@ -1,0 +1,145 @@
+"""Constant folding: onnxslim's rewrites first, then whatever depends on constants and static shapes alone is computed by onnxruntime."""
+
+from __future__ import annotations
+
+import logging
+import math
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from romou.compiler.frontend.graph import Shapes, captured, check, constants_of, replace_nodes, shapes_of, types_of
+from romou.compiler.frontend.infer import infer
+
+logger = logging.getLogger("romou")
+
+# Larger results than this stay computed: a module would carry them as weights.
+_LARGEST_ELEMENTS = 1 << 24
+_FOLDED_TYPES = {helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("?", "b", "B", "h", "H", "i", "I", "q", "Q", "e", "f", "d")}
+_RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
+
+
+def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """Fold constants and shape arithmetic; the graph's meaning, inputs and outputs stay the same."""
+    slim = _slim(proto)
+    # Each round may settle shapes on which more nodes depend.
+    while any(node.op_type != "Constant" for node in slim.graph.node):
+        folded = _fold_once(slim)
+        if folded is None:
+            break
+        slim = folded
+    return slim
+
+
+def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
+    import onnxslim  # imported here: it takes a second
+
+    copy = onnx.ModelProto()
+    copy.CopyFrom(proto)
+    try:
+        slim: onnx.ModelProto = onnxslim.slim(copy)
+        check(slim)  # it loses what branches of an If read
+    except Exception as error:  # an optimiser's failure must not stop a model that imports without it
+        logger.warning("onnxslim failed (%s: %s); importing the graph as it is", type(error).__name__, error)
+        return proto
+    has_same_outputs = [o.name for o in slim.graph.output] == [o.name for o in proto.graph.output]
+    if not has_same_outputs or not {i.name for i in slim.graph.input} <= {i.name for i in proto.graph.input}:
+        logger.warning("onnxslim changed the model's inputs or outputs; importing the graph as it is")
+        return proto
+    # It drops inputs that no node reads; whoever runs the model still gives them.
+    initializers = {tensor.name for tensor in proto.graph.initializer}
+    del slim.graph.input[:]
+    slim.graph.input.extend(value for value in proto.graph.input if value.name not in initializers)
+    # What it wrote of shapes is not always so: a Split by an input has parts of other sizes. What the model declares is.
+    del slim.graph.value_info[:], slim.graph.output[:]
+    slim.graph.output.extend(proto.graph.output)
+    made = {name for node in slim.graph.node if node.domain not in ("", "ai.onnx") for name in node.output}
+    slim.graph.value_info.extend(value for value in proto.graph.value_info if value.name in made)
+    try:
+        return infer(slim)
+    except onnx.shape_inference.InferenceError:
+        return slim
+
+
+def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
+    """The model with its constant nodes computed; None where there are none."""
+    graph = model.graph
+    shapes, known = shapes_of(graph), constants_of(graph)
+    inputs = {value.name for value in graph.input}
+    known -= inputs - {tensor.name for tensor in graph.initializer}
+    types = types_of(graph)
+    constant: list[onnx.NodeProto] = []
+    rest: list[onnx.NodeProto] = []
+    has_progress = False
+    for node in (_plain_cast(node, types) for node in graph.node):
+        if node.op_type in ("Shape", "Size") and node.input[0] in shapes:
+            constant.append(helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(_dimensions(node, shapes[node.input[0]]))))
+            has_progress = True
+        elif node.op_type == "Constant":
+            constant.append(node)
+        elif _is_pure(node) and all(name in known for name in node.input if name) and _is_foldable(node, shapes, types):
+            constant.append(node)
+            has_progress = True
+        else:
+            rest.append(node)
+            continue
+        known.update(node.output)
+    if not has_progress:
+        return None
+    needed = {name for node in rest for name in node.input} | {value.name for value in graph.output} | {name for node in rest for name in captured(node)}
+    values = _compute(model, constant, [name for node in constant for name in node.output if name in needed])
+    if values is None:
+        return None
+    folded = onnx.ModelProto()
+    folded.CopyFrom(model)
+    replace_nodes(folded.graph, rest)
+    folded.graph.initializer.extend(numpy_helper.from_array(value, name) for name, value in values.items())
+    return infer(folded)
+
+
+def _plain_cast(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> onnx.NodeProto:
+    """A CastLike as a Cast, which does not depend on the other tensor."""
+    if node.op_type != "CastLike" or node.input[1] not in types or not types[node.input[1]].tensor_type.elem_type:
+        return node
+    given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    return helper.make_node("Cast", node.input[:1], node.output, node.name, to=types[node.input[1]].tensor_type.elem_type, **given)
+
+
+def _is_pure(node: onnx.NodeProto) -> bool:
+    return node.domain in ("", "ai.onnx") and node.op_type not in _RANDOM and not any(a.HasField("g") or a.graphs for a in node.attribute)
+
+
+def _is_foldable(node: onnx.NodeProto, shapes: Shapes, types: dict[str, onnx.TypeProto]) -> bool:
+    """Whether the results are small, and of types that NumPy has."""
+    outputs = [name for name in node.output if name]
+    return all(
+        name in types and types[name].tensor_type.elem_type in _FOLDED_TYPES and math.prod(shapes.get(name, ())) <= _LARGEST_ELEMENTS for name in outputs
+    )
+
+
+def _dimensions(node: onnx.NodeProto, shape: tuple[int, ...]) -> np.ndarray:
+    """What a Shape or a Size gives."""
+    if node.op_type == "Size":
+        return np.array(np.prod(shape, dtype=np.int64), np.int64)
+    given = {a.name: a.i for a in node.attribute}
+    return np.array(shape[given.get("start", 0) : given.get("end", len(shape))], np.int64)
+
+
+def _compute(model: onnx.ModelProto, nodes: list[onnx.NodeProto], outputs: list[str]) -> dict[str, np.ndarray] | None:
+    """Values of constant tensors, by onnxruntime; None where it cannot compute one of them."""
+    import onnxruntime
+
+    types = types_of(model.graph)
+    read = {name for node in nodes for name in node.input}
+    weights = [tensor for tensor in model.graph.initializer if tensor.name in read]
+    graph = helper.make_graph(nodes, "constants", [], [helper.make_value_info(name, types.get(name, onnx.TypeProto())) for name in outputs], weights)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        content = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version).SerializeToString()
+        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        return dict(zip(outputs, session.run(outputs, {}), strict=True)) if outputs else {}
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        logger.info("constants are not folded: %s", str(error).strip().splitlines()[0])
+        return None

@@ -1,0 +1,106 @@
+"""Runs sub-models on the host: by onnxruntime, or by onnx's own reference where onnxruntime lacks an operator or a type."""
+
+from __future__ import annotations
+
+import base64
+import functools
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import onnx
+
+from romou.base.errors import DeviceError
+
+
+@dataclass(frozen=True)
+class Runner:
+    """A sub-model ready to run.
+
+    nodes: their names.   run: inputs in order -> outputs in order; DeviceError where that fails.   attempt: the same, as the engine raises and unchecked.
+    """
+
+    nodes: tuple[str, ...]
+    run: Callable[[Sequence[np.ndarray]], list[np.ndarray]]
+    attempt: Callable[[Sequence[np.ndarray]], object]
+
+
+@functools.lru_cache(maxsize=256)
+def host_runner(text: str) -> Runner:
+    """Return what runs the sub-model of a call, made once; `text`: {"model": base64, "outputs": [[dtype, shape or rank or None], ...], "nodes": [name, ...]}.
+
+    Running raises DeviceError where the sub-model fails, or gives other dtypes or shapes than `text` says.
+    """
+    given = json.loads(text)
+    model = onnx.load_from_string(base64.b64decode(given["model"]))
+    names = [value.name for value in model.graph.input]
+    nodes = tuple(given["nodes"])
+    run = _onnxruntime(model) or _reference(model)
+
+    def attempt(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        return [np.asarray(array) for array in run(dict(zip(names, inputs, strict=False)))]
+
+    def checked(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        try:
+            arrays = attempt(inputs)
+        except Exception as error:  # by many types
+            raise DeviceError(f"{', '.join(nodes)} failed on the host: {str(error).strip().splitlines()[0]}") from error
+        for array, (dtype, dims) in zip(arrays, given["outputs"], strict=True):
+            if array.dtype.name != dtype or (isinstance(dims, list) and list(array.shape) != dims):
+                raise DeviceError(f"{', '.join(nodes)} gave {array.dtype} {array.shape} on the host, where the model says {dtype} {dims}")
+        return arrays
+
+    return Runner(nodes, checked, attempt)
+
+
+def _differs(node: onnx.NodeProto) -> bool:
+    """Whether onnxruntime computes something else than ONNX says: its own list of failing node tests."""
+    attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
+    if node.op_type == "Resize":
+        return attributes.get("coordinate_transformation_mode") == b"align_corners"
+    return node.op_type == "MaxUnpool" and len(node.input) > 2
+
+
+def _with_lowest_opset(model: onnx.ModelProto) -> onnx.ModelProto:
+    """The model under the oldest version of ONNX's operators in which its nodes mean the same: onnxruntime knows the newest ones late."""
+    versions = {opset.domain: opset.version for opset in model.opset_import}
+    if model.functions or "" not in versions:
+        return model
+
+    def needed(graph: onnx.GraphProto) -> int:
+        inner = [needed(a.g) for node in graph.node for a in node.attribute if a.HasField("g")]
+        own = [onnx.defs.get_schema(node.op_type, versions[""], "").since_version for node in graph.node if node.domain in ("", "ai.onnx")]
+        return max([1, *inner, *own])
+
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for opset in result.opset_import:
+        if opset.domain == "":
+            # Before 13, types and attributes of many operators were others, which onnxruntime's newest kernels need not know.
+            opset.version = min(opset.version, max(13, needed(model.graph)))
+    return result
+
+
+def _onnxruntime(model: onnx.ModelProto) -> Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]] | None:
+    import onnxruntime
+
+    values = (*model.graph.input, *model.graph.output)
+    # Arrays of ml_dtypes are none of onnxruntime's.
+    if any(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).isbuiltin != 1 for value in values) or any(map(_differs, model.graph.node)):
+        return None
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(_with_lowest_opset(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception:  # its exceptions share no base class
+        return None
+    return lambda feeds: session.run(None, feeds)
+
+
+def _reference(model: onnx.ModelProto) -> Callable[[dict[str, np.ndarray]], Sequence[Any]]:
+    from onnx.reference import ReferenceEvaluator
+
+    evaluator = ReferenceEvaluator(model)
+    return lambda feeds: list(evaluator.run(None, feeds))

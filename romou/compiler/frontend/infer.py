@@ -1,0 +1,210 @@
+"""Shapes and types of a graph's tensors: ONNX's inference, and onnxruntime's for the operators that ONNX does not have.
+
+    x: float[8, 64] -> com.microsoft.FusedMatMul -> s: ? -> Relu -> ?      ->      s: float[8, 64], so that inference goes on behind it
+
+A node without ONNX's inference is run alone by onnxruntime, on zeros. Its results' shapes are taken where other numbers give the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx
+from onnx import helper, numpy_helper
+
+from romou.base.errors import ModelError
+from romou.compiler.frontend.graph import replace_nodes, shapes_of, types_of
+
+logger = logging.getLogger("romou")
+
+# Nodes that read more elements are not run: that takes seconds and gigabytes.
+_LARGEST_ELEMENTS = 1 << 28
+# Constants of more are weights, whose numbers change no shape.
+_SMALL_ELEMENTS = 64
+_STANDARD = ("", "ai.onnx")
+
+
+def infer(model: onnx.ModelProto, *, is_strict: bool = False) -> onnx.ModelProto:
+    """Return the model with the types of its tensors, as far as they are known before it runs.
+
+    is_strict: whether shapes that do not fit raise.
+
+    Raises
+    ------
+    ModelError
+        If `is_strict`, and the shapes of two tensors do not fit.
+    onnx.shape_inference.InferenceError
+        If not `is_strict`, and a node is broken.
+    """
+    try:
+        foreign = [node for node in model.graph.node if _is_foreign(node, model)]
+        if foreign:
+            model = _with_foreign(model, foreign)
+        if foreign and is_strict:
+            _check(model)
+        return onnx.shape_inference.infer_shapes(model, strict_mode=is_strict, data_prop=True)
+    except (onnx.shape_inference.InferenceError, ValueError) as error:
+        if not is_strict:
+            raise
+        raise ModelError(f"shapes do not fit the graph: {str(error).strip()}") from error
+
+
+def _check(model: onnx.ModelProto) -> None:
+    """Raise InferenceError where shapes do not fit: ONNX is not strict with a graph that has operators which it lacks, so they become inputs."""
+    without = onnx.ModelProto()
+    without.CopyFrom(model)
+    graph, types = without.graph, types_of(model.graph)
+    foreign = [node for node in graph.node if _is_foreign(node, model)]
+    results = {name for node in foreign for name in node.output if name}
+    # Behind a result of no known type nothing can be strict.
+    if any(name not in types or not types[name].WhichOneof("value") for name in results):
+        return
+    replace_nodes(graph, [node for node in graph.node if not _is_foreign(node, model)])
+    graph.input.extend(helper.make_value_info(name, types[name]) for name in results)
+    rest = [value for value in graph.output if value.name not in results]
+    del graph.output[:]
+    graph.output.extend(rest)
+    onnx.shape_inference.infer_shapes(without, strict_mode=True, data_prop=True)
+
+
+def _is_foreign(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
+    """Whether ONNX may not know what a node's results are."""
+    if node.domain not in _STANDARD:
+        return True
+    opset = next((o.version for o in model.opset_import if o.domain in _STANDARD), 1)
+    if not onnx.defs.has(node.op_type, opset, ""):
+        return True
+    # Such as GroupNormalization, a function of its inputs' types, through which inference does not see.
+    return not onnx.defs.get_schema(node.op_type, opset, "").has_type_and_shape_inference_function
+
+
+def _with_foreign(model: onnx.ModelProto, foreign: list[onnx.NodeProto]) -> onnx.ModelProto:
+    """The model with the types of these nodes' results, of those that can be told."""
+    done: dict[bytes, list[onnx.TypeProto]] = {}
+    waiting = list(foreign)
+    while waiting:
+        model = onnx.shape_inference.infer_shapes(model, data_prop=True)
+        graph = model.graph
+        constants = _constants(graph)
+        types = {**types_of(graph), **{n: helper.make_tensor_type_proto(t.data_type, t.dims) for n, t in constants.items()}}
+        shapes = {**shapes_of(graph), **{name: tuple(tensor.dims) for name, tensor in constants.items()}}
+        ready = [node for node in waiting if all(name in shapes for name in node.input if name)]
+        waiting = [node for node in waiting if not any(node is one for one in ready)]
+        for node in ready:
+            names = [name for name in node.output if name]
+            elements = sum(math.prod(shapes[name]) for name in node.input if name)
+            if all(name in shapes for name in names) or elements > _LARGEST_ELEMENTS or any(a.HasField("g") for a in node.attribute):
+                continue
+            one = _alone(model, node, types, constants)
+            key = one.SerializeToString(deterministic=True)
+            if key not in done:
+                done[key] = _results(one)
+            for name, found in zip(names, done[key], strict=False):
+                _declare(graph, name, found)
+        if not ready:
+            break
+    return model
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    values = [(node.output[0], a.t) for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.name == "value"]
+    return {**{tensor.name: tensor for tensor in graph.initializer}, **dict(values)}
+
+
+def _alone(model: onnx.ModelProto, node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto], constants: Mapping[str, onnx.TensorProto]) -> onnx.ModelProto:
+    """A model of one node under names that only depend on its kind; results whose types are not known have none."""
+    names = {name: f"t{i}" for i, name in enumerate(dict.fromkeys(name for name in (*node.input, *node.output) if name))}
+    copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, attribute=node.attribute)
+    copy.input.extend(names.get(name, "") for name in node.input)
+    copy.output.extend(names.get(name, "") for name in node.output)
+    inputs, weights = [], []
+    for name in dict.fromkeys(name for name in node.input if name):
+        if name in constants and math.prod(constants[name].dims) <= _SMALL_ELEMENTS:
+            weights.append(numpy_helper.from_array(numpy_helper.to_array(constants[name]), names[name]))
+        else:
+            inputs.append(helper.make_value_info(names[name], types[name]))
+    outputs = [helper.make_value_info(names[name], onnx.TypeProto()) for name in node.output if name]
+    graph = helper.make_graph([copy], "alone", inputs, outputs, weights)
+    return onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph)
+
+
+def _results(model: onnx.ModelProto) -> list[onnx.TypeProto]:
+    """Types of the outputs of a node; none where onnxruntime does not run it, or they depend on the inputs' numbers."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    # What is only run twice need not be made fast.
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    node, found = model.graph.node[0], []
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        logger.info("%s: its shapes are not known: %s", node.op_type, str(error).strip().splitlines()[0])
+        return []
+    for fill in (np.zeros, np.ones, _different):
+        try:
+            arrays = session.run(None, {value.name: _filled(value, fill) for value in model.graph.input})
+        except Exception:  # some of them may be no index, or no divisor
+            continue
+        if not all(isinstance(array, np.ndarray) for array in arrays):
+            return []
+        found.append([helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for array in arrays])
+    return found[0] if found and all(types == found[0] for types in found) else []
+
+
+def _filled(value: onnx.ValueInfoProto, fill: Callable[[list[int]], np.ndarray]) -> np.ndarray:
+    tensor = value.type.tensor_type
+    return fill([dim.dim_value for dim in tensor.shape.dim]).astype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
+
+
+def _different(shape: list[int]) -> np.ndarray:
+    """Small whole numbers in turns."""
+    return np.arange(math.prod(shape)).reshape(shape) % 3
+
+
+def _declare(graph: onnx.GraphProto, name: str, found: onnx.TypeProto) -> None:
+    """Write a tensor's type into the graph, in place of what it says."""
+    for value in (*graph.output, *graph.value_info):
+        if value.name == name:
+            value.type.CopyFrom(found)
+            return
+    graph.value_info.append(helper.make_value_info(name, found))
+
+
+def without_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy that declares no shapes of its outputs."""
+    copy = onnx.ModelProto()
+    copy.CopyFrom(model)
+    for output in copy.graph.output:
+        output.type.tensor_type.ClearField("shape")
+    return copy
+
+
+def is_open(value: onnx.ValueInfoProto) -> bool:
+    """Whether a tensor's shape is not known, or not all of it."""
+    tensor = value.type.tensor_type
+    return not tensor.HasField("shape") or any(not dim.HasField("dim_value") for dim in tensor.shape.dim)
+
+
+def keep_own_outputs(model: onnx.ModelProto, bare: onnx.ModelProto) -> None:
+    """Let outputs that a model declares otherwise than its graph makes them have the graph's shape, as onnxruntime does.
+
+    bare: the model without declared outputs, its shapes inferred.
+    """
+    for output, own in zip(model.graph.output, bare.graph.output, strict=True):
+        made, said = own.type.tensor_type, output.type.tensor_type
+        if not (made.HasField("shape") and said.HasField("shape")):
+            continue
+        dims = list(zip(made.shape.dim, said.shape.dim, strict=False))
+        if len(made.shape.dim) != len(said.shape.dim) or any(_differ(*pair) for pair in dims):
+            texts = [[str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in one.shape.dim] for one in (said, made)]
+            logger.warning("the output %r is declared as (%s), but the graph makes (%s)", output.name, *map(", ".join, texts))
+            said.shape.CopyFrom(made.shape)
+
+
+def _differ(made: onnx.TensorShapeProto.Dimension, said: onnx.TensorShapeProto.Dimension) -> bool:
+    return made.HasField("dim_value") and said.HasField("dim_value") and made.dim_value != said.dim_value

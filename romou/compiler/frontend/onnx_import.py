@@ -1,0 +1,272 @@
+"""An ONNX model becomes a Relax module with static shapes, folded constants and no batch norm.
+
+The order matters: shapes are fixed first, so that onnxslim can fold the shape arithmetic that depends on them;
+what is left of batch norm after that is folded in Relax. Nodes of a table run on the host, and those that cannot be imported, which are looked for after
+the whole model has failed, so that other models pay nothing.
+"""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import operator
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import tvm
+
+from romou.base.errors import ModelError, UsageError
+from romou.compiler.frontend.control_flow import unroll
+from romou.compiler.frontend.damage import check_weights
+from romou.compiler.frontend.declared import Settled, settle_declared
+from romou.compiler.frontend.expand import expand_functions, inline_functions
+from romou.compiler.frontend.explicit_windows import explicit_windows
+from romou.compiler.frontend.fold import fold
+from romou.compiler.frontend.fp16 import Fp16Plan, to_fp16, with_fp16_borders, without_batch_norms
+from romou.compiler.frontend.graph import check
+from romou.compiler.frontend.host_groups import CARRIED
+from romou.compiler.frontend.host_table import unserved
+from romou.compiler.frontend.imported import ImportedModel, imported_with
+from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
+from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
+from romou.compiler.frontend.scaled_sums import scale_factors
+from romou.compiler.frontend.sizes import check_ranges, check_sizes
+from romou.compiler.frontend.to_host import with_more_on_host
+from romou.compiler.frontend.to_relax import to_relax
+from romou.compiler.frontend.wide_nodes import widened
+
+_LARGEST = 2**31 - 1
+# Loops within loops.
+_MAX_NESTING = 4
+
+logger = logging.getLogger("romou")
+
+
+def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None = None, precision: Precision | None = None) -> ImportedModel:
+    """Read, check and import an ONNX model.
+
+    model: path of an ONNX file, or a loaded model.
+    shapes: shape by input name, for inputs whose shape the model leaves open (or to override it).
+    precision: which numbers it computes with; None: those of the model.
+
+    Raises
+    ------
+    ModelError
+        If the file is missing or broken, or holds an operator that TVM's importer lacks.
+    UsageError
+        If an input stays dynamic, or `shapes` names an input that is not there or has another rank.
+    """
+    proto = inline_functions(load_onnx(model))
+    _check_types(proto)
+    check_ranges(proto)
+    proto = _fix_shapes(proto, _checked_shapes(shapes or {}))
+    check_sizes(proto)
+    asked = precision or Precision()
+    if asked.io == FP16:
+        proto = with_fp16_borders(proto)
+    simple, settled = simplify(proto)
+    folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
+    folded = scale_factors(widened(folded), onnx.TensorProto.FLOAT16 if asked.kind == AS_GIVEN else onnx.TensorProto.FLOAT)
+    if asked.kind != AS_GIVEN:
+        unconverted = folded
+        asked = replace(asked, kept=fp32_nodes(unconverted, asked, inputs))
+        folded = to_fp16(Fp16Plan(unconverted, asked.kept))
+    on_host = frozenset(unserved(folded))
+    outputs = tuple(o.name for o in proto.graph.output)
+    imported = ImportedModel(
+        mod=tvm.IRModule(),
+        onnx_model=proto,
+        inputs=inputs,
+        outputs=outputs,
+        folded=folded,
+        on_host=on_host,
+        precision=asked,
+        unconverted=unconverted,
+        settled=settled,
+    )
+    try:
+        return imported_with(imported, on_host)
+    except ModelError as error:
+        with_host_nodes = with_more_on_host(imported)
+        if with_host_nodes is None:
+            raise error
+        return with_host_nodes
+
+
+def import_alone(model: onnx.ModelProto) -> ImportedModel:
+    """Import a model that was split off another one, as it is."""
+    return ImportedModel(mod=to_relax(model), onnx_model=model, inputs=_inputs_of(model), outputs=tuple(o.name for o in model.graph.output), folded=model)
+
+
+def _check_types(proto: onnx.ModelProto) -> None:
+    """ModelError for a graph input or output that no device tensor holds."""
+    for what, values in (("input", _graph_inputs(proto)), ("output", proto.graph.output)):
+        for value in values:
+            kind = value.type.WhichOneof("value")
+            if kind != "tensor_type":
+                raise ModelError(f"{what} {value.name!r} is of {str(kind).removesuffix('_type')} type; only tensors can enter and leave a compiled model")
+            if value.type.tensor_type.elem_type not in CARRIED:
+                kind = value.type.tensor_type.elem_type
+                name = onnx.TensorProto.DataType.Name(kind).lower() if kind in onnx.TensorProto.DataType.values() else f"the unknown type {kind}"
+                raise ModelError(f"{what} {value.name!r} is a tensor of {name}, which no device tensor holds; cast it inside the model")
+
+
+def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
+    """The value of a Constant node, where it is a plain tensor of numbers."""
+    for attribute in node.attribute:
+        if attribute.name == "value":
+            tensor: onnx.TensorProto = attribute.t
+            return tensor
+        if attribute.name in ("value_int", "value_ints", "value_float", "value_floats"):
+            dtype = "int64" if "int" in attribute.name else "float32"
+            values: onnx.TensorProto = onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(attribute), dtype))
+            return values
+    return None
+
+
+def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Constant nodes become initializers."""
+    constants = {i: tensor for i, node in enumerate(model.graph.node) if node.op_type == "Constant" and (tensor := _constant(node)) is not None}
+    returned = {value.name for value in model.graph.output}
+    constants = {i: tensor for i, tensor in constants.items() if model.graph.node[i].output[0] not in returned}
+    if not constants:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    for i, tensor in constants.items():
+        result.graph.initializer.add().CopyFrom(tensor)
+        result.graph.initializer[-1].name = model.graph.node[i].output[0]
+    del result.graph.node[:]
+    result.graph.node.extend(node for i, node in enumerate(model.graph.node) if i not in constants)
+    return result
+
+
+def simplify(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[Settled, ...]]:
+    """(the graph that is imported, inputs that it reads no more): what shapes decide is constant, some functions are their bodies, constants are folded."""
+    promised = _with_own_outputs(proto)
+    settled = settle_declared(promised)
+    folded = fold(expand_functions(promised))
+    if settled:
+        names = ", ".join(dict.fromkeys(one.name for one in settled))
+        logger.warning("the shapes that the model declares decide %s: a run with another value is refused", names)
+    for _ in range(_MAX_NESTING):
+        unrolled = unroll(folded)
+        if unrolled is None:
+            break
+        folded = fold(expand_functions(unrolled))
+    return folded, tuple(settled)
+
+
+def _with_own_outputs(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """A copy in which no output is declared otherwise than the graph makes it, as far as folding tells that."""
+    promised = onnx.ModelProto()
+    promised.CopyFrom(proto)
+    bare = infer(without_outputs(proto))
+    if any(is_open(output) for output in bare.graph.output):
+        keep_own_outputs(promised, fold(expand_functions(bare)))
+    return promised
+
+
+def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
+    """Read and check a model; ModelError for what is no valid one."""
+    if not isinstance(model, onnx.ModelProto | str | Path):
+        raise UsageError(f"a model is the path of an ONNX file, or an onnx.ModelProto; got {type(model).__name__}")
+    where = "the model" if isinstance(model, onnx.ModelProto) else str(model)
+    if not isinstance(model, onnx.ModelProto):
+        path = Path(model)
+        if not path.is_file():
+            raise ModelError(f"{path}: no such file; give the path of an ONNX model")
+        try:
+            model = onnx.load(path)
+        except Exception as error:  # protobuf's DecodeError, or missing external data, by many types
+            raise ModelError(f"{path}: not a readable ONNX file ({type(error).__name__}: {error}); export the model again") from error
+    try:
+        check(model)
+    except onnx.checker.ValidationError as error:
+        raise ModelError(f"{where}: not a valid ONNX model: {str(error).strip()}") from error
+    except UnicodeDecodeError as error:
+        raise ModelError(f"{where}: a name in the model is not UTF-8 ({error}); export the model again") from error
+    graph = model.graph
+    names = [v.name for v in (*graph.input, *graph.output, *graph.initializer)] + [n for node in graph.node for n in (*node.input, *node.output)]
+    # protobuf gives a text that is not UTF-8 as bytes.
+    for name in names:
+        if not isinstance(name, str):
+            raise ModelError(f"{where}: the name {name!r} in the model is not UTF-8; export the model again")
+    check_weights(model, where)
+    if not model.graph.node:
+        raise ModelError(f"{where}: the graph has no nodes; nothing to compile")
+    return model
+
+
+def _graph_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
+    weights = {t.name for t in proto.graph.initializer}
+    return [i for i in proto.graph.input if i.name not in weights]
+
+
+def _checked_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
+    """Whole numbers by name; UsageError for anything else. What NumPy takes for a whole number is one, 8.5 is none."""
+    if not isinstance(shapes, Mapping):
+        raise UsageError(f"shapes={shapes!r}: expected {{name: sizes}}, for example {{'input': (1, 3, 224, 224)}}")
+    found: dict[str, Sequence[int]] = {}
+    for name, sizes in shapes.items():
+        try:
+            found[name] = [operator.index(size) for size in sizes]
+        except TypeError as error:
+            raise UsageError(f"shapes: {name!r} is {sizes!r}; expected whole numbers, for example (1, 3, 224, 224)") from error
+        if any(size > _LARGEST for size in found[name]):
+            raise UsageError(f"shapes: {name!r} is {tuple(found[name])}; no dimension can be larger than {_LARGEST}")
+    return found
+
+
+def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onnx.ModelProto:
+    """Write `shapes` into the graph's inputs; every input must be static afterwards."""
+    fixed = onnx.ModelProto()
+    fixed.CopyFrom(proto)
+    names = [i.name for i in _graph_inputs(fixed)]
+    for name in shapes:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
+            raise UsageError(f"shape given for {name!r}, but the model's inputs are {', '.join(names)}" + (f"; did you mean {near[0]!r}?" if near else ""))
+    changed = False
+    for value in _graph_inputs(fixed):
+        dims = value.type.tensor_type.shape.dim
+        if value.name in shapes:
+            wanted = [int(d) for d in shapes[value.name]]
+            if value.type.tensor_type.HasField("shape") and len(wanted) != len(dims):
+                raise UsageError(f"input {value.name!r} has {len(dims)} dimensions in the model, but the shape given is {tuple(wanted)}")
+            if any(d < 0 for d in wanted):
+                raise UsageError(f"input {value.name!r}: no dimension may be negative, got {tuple(wanted)}")
+            changed |= any(d.HasField("dim_value") and d.dim_value != w for d, w in zip(dims, wanted, strict=False))
+            del dims[:]
+            for d in wanted:
+                dims.add().dim_value = d
+        elif not value.type.tensor_type.HasField("shape"):
+            raise UsageError(f"input {value.name!r} has no shape in the model; give it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")
+        elif any(not d.HasField("dim_value") or d.dim_value < 0 for d in dims):
+            shown = ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else "?") for d in dims)
+            raise UsageError(f"input {value.name!r} has the dynamic shape ({shown}); fix it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")
+    if changed:
+        # Another static shape than the model's: shapes recorded for intermediate tensors are those of the old input; let inference find the new ones.
+        del fixed.graph.value_info[:]
+        for output in fixed.graph.output:
+            for d in output.type.tensor_type.shape.dim:
+                d.Clear()
+    for node in fixed.graph.node:
+        if node.op_type == "MeanVarianceNormalization" and not node.attribute:
+            # Inference looks into its body, and does not give that the default.
+            node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
+    fixed = explicit_windows(fixed)
+    keep_own_outputs(fixed, infer(without_outputs(fixed), is_strict=True))
+    return infer(fixed, is_strict=True)
+
+
+def _inputs_of(proto: onnx.ModelProto) -> dict[str, tuple[tuple[int, ...], str]]:
+    found = {}
+    for value in _graph_inputs(proto):
+        tensor = value.type.tensor_type
+        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+        found[value.name] = (tuple(d.dim_value for d in tensor.shape.dim), dtype)
+    return found

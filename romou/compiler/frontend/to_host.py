@@ -1,0 +1,90 @@
+"""Nodes of a model moved to the host, or to fp32, because they cannot be imported or because later steps ask for it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Collection, Set
+from dataclasses import replace
+
+import onnx
+
+from romou.base.errors import ModelError
+from romou.compiler.frontend.fp16 import Fp16Plan, first_output, to_fp16
+from romou.compiler.frontend.host_groups import Values, alone, split
+from romou.compiler.frontend.host_table import unserved
+from romou.compiler.frontend.imported import ImportedModel, imported_with
+from romou.compiler.frontend.prefix import first_failing, first_nodes
+from romou.compiler.frontend.to_relax import to_relax
+
+# Nodes that are looked for one after the other, where each can be imported by itself and all of them together cannot.
+_MOST_SEARCHES = 8
+
+
+def with_more_on_host(imported: ImportedModel) -> ImportedModel | None:
+    """The model, which cannot be imported as it is, with the fewest nodes on the host; None where onnxruntime does not take them.
+
+    These are the nodes that cannot be imported by themselves, then those of unknown shapes, then, one after the other, the first node with which the model
+    cannot be imported. First of all, nodes that fail as fp16 are tried in fp32.
+    """
+    nodes, values = imported.folded.graph.node, Values(imported.folded)
+    failing, unknown = set(imported.on_host), set[int]()
+    known: dict[bytes, bool] = {}
+    for i, node in enumerate(nodes):
+        if not values.is_static(node):
+            unknown.add(i)
+        elif i not in failing:
+            key = values.kind_of(node)
+            if key not in known:
+                known[key] = _can_import(alone(imported.folded, node, values))
+            failing |= set() if known[key] else {i}
+    if imported.unconverted is not None and failing != imported.on_host:
+        with contextlib.suppress(ModelError):
+            return in_fp32(imported, {first_output(nodes[i]) for i in failing})
+    for chosen in (failing, failing | unknown):
+        with contextlib.suppress(ModelError):
+            return imported_with(imported, frozenset(chosen))
+    for _ in range(_MOST_SEARCHES):
+        at = first_failing(len(nodes), lambda count: not _can_split(imported.folded, count, values, failing))
+        if at in failing:
+            break
+        failing.add(at)
+        with contextlib.suppress(ModelError):
+            return imported_with(imported, frozenset(failing))
+    with contextlib.suppress(ModelError):
+        return imported_with(imported, frozenset(range(len(nodes))))
+    return None
+
+
+def with_nodes_on_host(imported: ImportedModel, names: Collection[str]) -> ImportedModel:
+    """The model with the nodes of these first outputs on the host, too; ModelError where onnxruntime does not take them, or their tensors cannot cross."""
+    chosen = {i for i, node in enumerate(imported.folded.graph.node) if first_output(node) in names}
+    return imported_with(imported, imported.on_host | chosen)
+
+
+def in_fp32(imported: ImportedModel, names: Collection[str]) -> ImportedModel:
+    """A model that became fp16, with the nodes of these first outputs in fp32; ModelError where it cannot be imported so.
+
+    What runs on the host is looked up anew.
+    """
+    assert imported.unconverted is not None, "a model of its own precision has no other one"
+    kept = imported.precision.kept | set(names) | {name.removesuffix("_fp16") for name in names}
+    converted = to_fp16(Fp16Plan(imported.unconverted, kept))
+    precision = replace(imported.precision, kept=kept)
+    return imported_with(replace(imported, folded=converted, precision=precision), frozenset(unserved(converted)))
+
+
+def _can_split(model: onnx.ModelProto, count: int, values: Values, on_host: Set[int]) -> bool:
+    """Whether the first nodes can be imported with some of them on the host."""
+    try:
+        parts = split(first_nodes(model, count, values), {i for i in on_host if i < count})
+    except ModelError:
+        return False
+    return _can_import(parts.model)
+
+
+def _can_import(model: onnx.ModelProto) -> bool:
+    try:
+        to_relax(model)
+    except Exception:  # whatever it is, the node cannot be compiled
+        return False
+    return True

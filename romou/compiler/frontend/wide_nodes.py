@@ -1,0 +1,327 @@
+"""Nodes whose results fp16 is too coarse for whatever the inputs are: statistics, angles, large integers, masks, vectors that scale whole channels.
+
+    ReduceMean, and Sub(x, mean) behind it        sums overflow, and a variance is a difference of large numbers
+    Cast(position) -> Mul(frequency) -> Sin       an angle of 999 is rounded to a multiple of 0.5
+    Add(scores, -1e9 * mask) -> Softmax           a row of masks becomes one of -inf, and so NaN
+    GlobalAveragePool -> Conv -> Sigmoid -> Mul   one rounding error for all pixels of a channel
+
+Rules look at operators and shapes. They hold for models that become fp16 and for models that are fp16 already.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from romou.compiler.frontend.graph import Shapes, captured, constants_of, drop_unread_weights, replace_nodes, shapes_of, types_of
+from romou.compiler.frontend.infer import infer
+
+REDUCTIONS = frozenset(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Prod", "Sum", "SumSquare"))
+_NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization", "MeanVarianceNormalization", "RMSNormalization"})
+# Computed element by element, at next to no cost where it is fused.
+_ARITHMETIC = frozenset({"Abs", "Add", "Ceil", "Clip", "Div", "Exp", "Floor", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Pow", "Reciprocal", "Round", "Sign"})
+ELEMENTWISE = _ARITHMETIC | {"HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "Where"}
+MOVES = frozenset({"Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
+_PRODUCTS = frozenset({"Conv", "Gemm", "MatMul", "Einsum"})
+_POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"})
+# What feeds nothing but sums.
+_TERMS = frozenset({"Abs", "Exp", "Mul", "Pow", "Sub"})
+_FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
+# fp16 has all integers up to 2048.
+_LARGE_INTEGERS = frozenset(getattr(TensorProto, name) for name in ("INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64"))
+# Products over so few elements make angles: positions times frequencies, coordinates times directions.
+_MOST_COORDINATES = 4
+_RANK_OF_IMAGES = 4
+# Of a mask: fp16 has only even numbers from the first on; fp32 takes up any score that fp16 can hold, without a trace, from the second on.
+_MASK, _ABSORBING = 2048.0, 1e12
+
+
+@dataclass(frozen=True, kw_only=True)
+class WideNodes:
+    """names: first outputs of the nodes.   clamped: those of them that fp16 may hold after all, with what is beyond it at its ends."""
+
+    names: frozenset[str]
+    clamped: frozenset[str] = field(default_factory=frozenset)
+
+
+def wide_nodes(model: onnx.ModelProto, *, clamps: bool = True) -> WideNodes:
+    """The nodes of a folded model, whose types are inferred. clamps: whether masks may be clamped where that means the same."""
+    graph = _Graph(model)
+    names = _statistics(graph) | _angles(graph) | _integers(graph) | _vectors(graph)
+    masks, clamped = _masks(graph, clamps=clamps)
+    names |= masks
+    return WideNodes(names=frozenset(graph.first[i] for i in names), clamped=frozenset(graph.first[i] for i in clamped))
+
+
+class _Graph:
+    """A model's nodes by position, with who makes and who reads a tensor."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.nodes: Sequence[onnx.NodeProto] = list(model.graph.node)
+        self.shapes: Shapes = shapes_of(model.graph)
+        self.constants = constants_of(model.graph)
+        self.weights: Mapping[str, TensorProto] = {tensor.name: tensor for tensor in model.graph.initializer}
+        self.types = {name: kind.tensor_type.elem_type for name, kind in types_of(model.graph).items()}
+        self.types |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+        self.maker = {name: i for i, node in enumerate(self.nodes) for name in node.output if name}
+        self.readers: dict[str, list[int]] = {}
+        for i, node in enumerate(self.nodes):
+            for name in node.input:
+                self.readers.setdefault(name, []).append(i)
+        self.returned = {value.name for value in model.graph.output}
+        self.first = [next((name for name in node.output if name), "") for node in self.nodes]
+
+    def is_float(self, name: str) -> bool:
+        return self.types.get(name) in _FLOATS
+
+    def floats(self, position: int) -> list[str]:
+        """The float tensors that a node reads and that are no constants."""
+        return [name for name in self.nodes[position].input if name and name not in self.constants and self.is_float(name)]
+
+    def makers(self, position: int) -> list[int]:
+        """The nodes that make what `floats` lists."""
+        return [self.maker[name] for name in self.floats(position) if name in self.maker]
+
+    def readers_of(self, position: int) -> list[int]:
+        return [reader for name in self.nodes[position].output for reader in self.readers.get(name, ())]
+
+    def size(self, name: str) -> int | None:
+        return math.prod(self.shapes[name]) if name in self.shapes else None
+
+    @cached_property
+    def largest_constants(self) -> dict[str, float]:
+        """The largest finite magnitude of each small or mask-like float constant, by name."""
+        found = {}
+        for name, tensor in self.weights.items():
+            if tensor.data_type in _FLOATS:
+                values = np.abs(numpy_helper.to_array(tensor).astype(np.float64))
+                found[name] = float(np.max(values, initial=0.0, where=np.isfinite(values)))
+        return found
+
+
+def _statistics(graph: _Graph) -> set[int]:
+    """Sums of rows, terms that are only summed up, what is computed with the sums, and elements less or over such a sum."""
+    sums: set[int] = set()
+    pools: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        if node.op_type in REDUCTIONS and graph.is_float(graph.first[i]):
+            sums.add(i)
+            pools |= {i} if _is_mean_of_pixels(graph, node) else set()
+        elif node.op_type in ELEMENTWISE and graph.floats(i) and all(graph.maker.get(name) in sums for name in graph.floats(i)):
+            shapes = [graph.shapes.get(name) for name in graph.floats(i)]
+            if graph.shapes.get(graph.first[i]) in shapes:
+                sums.add(i)
+    # A mean of pixels reads them as fp16, and a cast behind it is part of its kernel.
+    found = sums - pools
+    for i, node in enumerate(graph.nodes):
+        # x - mean of 1000 would be rounded with the mean, and 1 / deviation may have no fp16 number.
+        if node.op_type in ("Sub", "Div", "Mul") and len(graph.floats(i)) == 2 and any(maker in sums for maker in graph.makers(i)):
+            found.add(i)
+        elif node.op_type in _NORMALIZATIONS and node.input[0] not in graph.maker and graph.types.get(node.input[0]) == TensorProto.FLOAT:
+            # What a caller gives in fp32 need not be rounded before its mean is taken away.
+            found.add(i)
+    terms: set[int] = set()
+    for i in reversed(range(len(graph.nodes))):
+        readers = graph.readers_of(i)
+        is_returned = any(name in graph.returned for name in graph.nodes[i].output)
+        if graph.nodes[i].op_type in _TERMS and readers and not is_returned and all(reader in sums or reader in terms for reader in readers):
+            terms.add(i)
+    return found | terms
+
+
+def _angles(graph: _Graph) -> set[int]:
+    """Nodes that make the arguments of Sin, Cos and Tan, and floats that become integers, back to their positions."""
+    found: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        is_index = node.op_type == "Cast" and graph.types.get(node.output[0]) in _LARGE_INTEGERS and bool(graph.floats(i))
+        if node.op_type not in ("Sin", "Cos", "Tan") and not is_index:
+            continue
+        behind: set[int] = set()
+        is_position = _follow_positions(graph, i, behind)
+        # Of a layer's results, what scales them is fp32; the layer stays as it is.
+        found |= behind if is_position else {maker for maker in graph.makers(i) if graph.nodes[maker].op_type in ELEMENTWISE}
+        # A kernel reads the angle as it is stored.
+        found |= set() if is_index else {i}
+    return found
+
+
+def _follow_positions(graph: _Graph, position: int, behind: set[int]) -> bool:
+    """Collect the nodes behind one in `behind`; whether all of it comes from inputs, integers and constants by cheap operators."""
+    for maker in graph.makers(position):
+        if maker in behind:
+            continue
+        node = graph.nodes[maker]
+        if node.op_type in ("Cast", "Range"):
+            behind.add(maker)
+            if graph.floats(maker) and not _follow_positions(graph, maker, behind):
+                return False
+        elif node.op_type in ELEMENTWISE | MOVES or is_of_coordinates(node, graph.shapes):
+            behind.add(maker)
+            if not _follow_positions(graph, maker, behind):
+                return False
+        elif node.op_type not in ("Sin", "Cos"):
+            return False
+    return True
+
+
+def is_of_coordinates(node: onnx.NodeProto, shapes: Shapes) -> bool:
+    """Whether a product sums up next to nothing."""
+    if node.op_type == "Einsum":
+        equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
+        inputs, _, output = equation.replace(" ", "").partition("->")
+        return bool(output) and set(inputs) - {",", "."} <= set(output)
+    first = shapes.get(node.input[0]) if node.op_type in ("MatMul", "Gemm") else None
+    if not first:
+        return False
+    is_transposed = node.op_type == "Gemm" and any(a.name == "transA" and a.i for a in node.attribute)
+    return first[0 if is_transposed else -1] <= _MOST_COORDINATES
+
+
+def _integers(graph: _Graph) -> set[int]:
+    """Floats that were integers, and what is computed with them and constants."""
+    found: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        read = graph.floats(i)
+        if node.op_type == "Cast":
+            if graph.types.get(node.input[0]) in _LARGE_INTEGERS and graph.types.get(node.output[0]) == TensorProto.FLOAT:
+                found.add(i)
+        elif node.op_type in ELEMENTWISE | MOVES:
+            are_integers = [graph.maker.get(name) in found for name in read]
+            # A scale that is computed, too, has one element.
+            if any(are_integers) and all(is_one or graph.size(name) == 1 for is_one, name in zip(are_integers, read, strict=True)):
+                found.add(i)
+    return found
+
+
+def _masks(graph: _Graph, *, clamps: bool) -> tuple[set[int], set[int]]:
+    """(What lies between large constants and a Softmax, those of it that may be clamped); a Softmax itself where nothing may be clamped."""
+    wide: set[int] = set()
+    clamped: set[int] = set()
+    for i, node in enumerate(graph.nodes):
+        if node.op_type not in ("Softmax", "LogSoftmax"):
+            continue
+        behind: set[int] = set()
+        pending = graph.makers(i)
+        while pending:
+            maker = pending.pop()
+            if maker not in behind and graph.nodes[maker].op_type in ELEMENTWISE | MOVES:
+                behind.add(maker)
+                pending += graph.makers(maker)
+        sizes = [graph.largest_constants.get(name, 0.0) for maker in behind for name in graph.nodes[maker].input]
+        sizes = [size for size in sizes if size >= _MASK]
+        path: set[int] = set()
+        for maker in sorted(behind):
+            is_mask = any(graph.largest_constants.get(name, 0.0) >= _MASK for name in graph.nodes[maker].input)
+            if is_mask or any(before in path for before in graph.makers(maker)):
+                path.add(maker)
+        if clamps and len(sizes) == 1 and sizes[0] >= _ABSORBING:
+            clamped |= path
+        elif path:
+            path.add(i)
+        wide |= path
+    return wide, clamped
+
+
+def _vectors(graph: _Graph) -> set[int]:
+    """Element-wise nodes behind a global mean, up to a product with whole channels, and that product.
+
+    The mean itself reads fp16, and so its kernel does; a cast behind it is part of the kernel.
+    """
+    vectors = {i for i, node in enumerate(graph.nodes) if node.op_type in _POOLS or _is_mean_of_pixels(graph, node)}
+    pools = set(vectors)
+    for i, node in enumerate(graph.nodes):
+        read = graph.floats(i)
+        if node.op_type in ELEMENTWISE | MOVES | _PRODUCTS and read and all(graph.maker.get(name) in vectors for name in read) and _is_vector(graph, i):
+            vectors.add(i)
+    gated = {
+        reader
+        for i in vectors
+        for reader in graph.readers_of(i)
+        if reader not in vectors and graph.nodes[reader].op_type in ("Mul", "Add") and len(graph.floats(reader)) == 2
+    }
+    gating: set[int] = set()
+    for i in sorted(vectors - pools, reverse=True):
+        if any(reader in gating or reader in gated for reader in graph.readers_of(i)):
+            gating.add(i)
+    found = gated | gating
+    for i in sorted(vectors - pools):
+        # The layers of a classifier are long, and read but once: their weights stay fp16.
+        if graph.nodes[i].op_type not in _PRODUCTS and all(maker in found or maker in pools for maker in graph.makers(i)):
+            found.add(i)
+    return found
+
+
+def _is_mean_of_pixels(graph: _Graph, node: onnx.NodeProto) -> bool:
+    """Whether it gives the mean of each channel of an image: [N, C, H, W] to [N, C, 1, 1] or [N, C]."""
+    given, result = graph.shapes.get(node.input[0]) if node.input else None, graph.shapes.get(node.output[0])
+    if node.op_type != "ReduceMean" or given is None or result is None or len(given) != _RANK_OF_IMAGES or math.prod(given[2:]) == 1:
+        return False
+    return result in ((*given[:2], 1, 1), given[:2])
+
+
+def _is_vector(graph: _Graph, position: int) -> bool:
+    """Whether a node gives one number for each channel."""
+    shape = graph.shapes.get(graph.first[position])
+    return shape is not None and len(shape) >= 2 and all(extent == 1 for extent in shape[2:])
+
+
+def widened(model: onnx.ModelProto) -> onnx.ModelProto:
+    """A model with those of its wide nodes that are fp16 in the file computed and stored as fp32.
+
+    y: fp16 = Sqrt(x: fp16)      ->      y: fp16 = Cast(Sqrt(Cast(x)))      without the casts between two such nodes
+    """
+    kinds = {kind.tensor_type.elem_type for kind in types_of(model.graph).values()}
+    wanted = wide_nodes(model, clamps=False).names if TensorProto.FLOAT16 in kinds else frozenset()
+    if not wanted:
+        return model
+    result = onnx.ModelProto()
+    result.CopyFrom(model)
+    elements = {name: kind.tensor_type.elem_type for name, kind in types_of(model.graph).items()}
+    elements |= {tensor.name: tensor.data_type for tensor in model.graph.initializer}
+    weights = {tensor.name: tensor for tensor in model.graph.initializer}
+    taken = set(elements) | {name for node in model.graph.node for name in (*node.input, *node.output)}
+    wide: dict[str, str] = {}
+    nodes: list[onnx.NodeProto] = []
+
+    def free(name: str) -> str:
+        while name in taken:
+            name += "_"
+        taken.add(name)
+        return name
+
+    def read(name: str) -> str:
+        if elements.get(name) != TensorProto.FLOAT16:
+            return name
+        if name not in wide:
+            wide[name] = free(f"{name}_fp32")
+            if name in weights:
+                values = numpy_helper.to_array(weights[name]).astype(np.float32)
+                result.graph.initializer.append(numpy_helper.from_array(values, wide[name]))
+                return wide[name]
+            nodes.append(helper.make_node("Cast", [name], [wide[name]], to=TensorProto.FLOAT))
+        return wide[name]
+
+    for node in model.graph.node:
+        first = next((name for name in node.output if name), "")
+        if first not in wanted or node.op_type == "Cast" or not any(elements.get(name) == TensorProto.FLOAT16 for name in node.output):
+            nodes.append(node)
+            continue
+        copy = onnx.NodeProto()
+        copy.CopyFrom(node)
+        copy.input[:] = [read(name) for name in node.input]
+        behind = []
+        for i, name in enumerate(node.output):
+            if elements.get(name) == TensorProto.FLOAT16:
+                copy.output[i] = wide[name] = free(f"{name}_fp32")
+                behind.append(helper.make_node("Cast", [wide[name]], [name], to=TensorProto.FLOAT16))
+        nodes += [copy, *behind]
+    used = {name for node in nodes for name in (*node.input, *captured(node))} | {value.name for value in model.graph.output}
+    replace_nodes(result.graph, [node for node in nodes if node.op_type != "Cast" or node.output[0] in used])
+    drop_unread_weights(result.graph)
+    return infer(result)

@@ -1,0 +1,24 @@
+"""Graph level: which layout each tensor lives in, which operators share a kernel, which tensors lie in images, which are slices of others."""
+
+from romou.compiler.graph.bound_indices import bound_indices
+from romou.compiler.graph.drop_empty import drop_empty
+from romou.compiler.graph.fuse import fuse_operators
+from romou.compiler.graph.join_pairs import Pair, find_pairs, join_pairs, tasks_of
+from romou.compiler.graph.pack_channels import pack_channels
+from romou.compiler.graph.place_images import place_images
+from romou.compiler.graph.share_buffers import share_buffers
+from romou.compiler.graph.split_weights import split_weights
+
+__all__ = [
+    "Pair",
+    "bound_indices",
+    "drop_empty",
+    "find_pairs",
+    "fuse_operators",
+    "join_pairs",
+    "pack_channels",
+    "place_images",
+    "share_buffers",
+    "split_weights",
+    "tasks_of",
+]

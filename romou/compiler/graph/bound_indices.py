@@ -1,0 +1,79 @@
+"""Indices that are known only at run time stay inside their tensor: a kernel that reads or writes past it reads any memory, or another tensor's.
+
+    take(x, i)                  ->      take(x, min(max(i, 0), n - 1))
+    gather_nd(x, i)             ->      gather_nd(x, min(max(i, 0), extents - 1))
+
+An index out of range is an error in onnxruntime. A device cannot raise one without waiting for each kernel, so it takes the nearest element.
+The importer has made indices from the end, which are negative, into those from the start.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from romou.base.errors import BrokenModelError
+from romou.compiler.graph.rewrite import Walker, rebuild_main
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import dtype_of, is_constant, static_shape
+
+
+def bound_indices(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite `main` of `mod`, whose shapes are static; a module without such operators stays as it is.
+
+    Raises
+    ------
+    BrokenModelError
+        A constant index is out of range.
+    """
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    return rebuild_main(mod, _Bounder()) if any(op_name(binding.value) in _EXTENTS for binding in bindings) else mod
+
+
+class _Bounder(Walker):
+    def visit(self, binding: relax.Binding) -> None:
+        """Emit a binding, with bounded indices where it has any."""
+        value = binding.value
+        if isinstance(binding, relax.MatchCast):
+            self.match_cast(binding)
+        elif op_name(value) not in _EXTENTS:
+            self.plain[binding.var] = self.bb.emit(self.plain_expr(value))
+        else:
+            data, indices, *rest = (self.plain_expr(arg) for arg in value.args)
+            bounded = self._bounded(indices, _EXTENTS[op_name(value)](value), op_name(value).removeprefix("relax."))
+            self.plain[binding.var] = self.bb.emit(relax.Call(value.op, [data, bounded, *rest], value.attrs, value.ty_args))
+
+    def _bounded(self, indices: relax.Expr, extents: np.ndarray, name: str) -> relax.Expr:
+        if is_constant(indices):
+            values = indices.value.numpy()
+            outside = values[(values < -extents) | (values >= extents)] if values.size else values
+            if outside.size:
+                raise BrokenModelError(f"{name}: the index {outside.flat[0]} is outside a tensor of {extents.tolist()} elements; correct the model")
+            return indices
+        dtype = dtype_of(indices)
+        # TVM's kernel for this one counts negative indices from the end itself.
+        least = -extents if name == "scatter_elements" else 0 * extents
+        below = self.bb.emit(relax.op.minimum(indices, relax.const((extents - 1).astype(dtype), dtype)))
+        return self.bb.emit(relax.op.maximum(below, relax.const(least.astype(dtype), dtype)))
+
+
+def _along_axis(call: relax.Call) -> np.ndarray:
+    shape = static_shape(call.args[0])
+    return np.asarray(shape[int(call.attrs.axis)] if call.attrs.axis is not None else np.prod(shape))
+
+
+def _of_coordinates(call: relax.Call, first: int) -> np.ndarray:
+    return np.asarray(static_shape(call.args[0])[first : first + static_shape(call.args[1])[-1]])
+
+
+# Operator -> the extents that its second operand, the indices, has to stay below.
+_EXTENTS: dict[str, Callable[[relax.Call], np.ndarray]] = {
+    "relax.take": _along_axis,
+    "relax.gather_elements": _along_axis,
+    "relax.gather_nd": lambda call: _of_coordinates(call, int(call.attrs.batch_dims)),
+    "relax.scatter_elements": _along_axis,
+    "relax.scatter_nd": lambda call: _of_coordinates(call, 0),
+}

@@ -1,0 +1,95 @@
+"""Tensors without elements, which no kernel computes: a launch of nothing is an error on some devices, and a kernel's smallest tile would be stored.
+
+y = relu(slice(x))                  ->      y = const([], (0, 8)), or memory of this shape where it is an output: TVM's machine reads no such constant
+z = concat(x, slice(x))             ->      z = x
+s = sum(slice(x), axis=0)           ->      s = const(0, (8,))
+p = pad(slice(x), 1)                ->      p = pad(const([], (0, 8)), 1), which constant folding computes
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from romou.base.errors import ModelError
+from romou.compiler.graph.rewrite import Walker, rebuild_main
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import Shape, dtype_of, is_constant, shape_of, static_shape
+
+# What a reduction of nothing gives.
+_OF_NOTHING = {"sum": 0.0, "matmul": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "mean": math.nan}
+# Of these the first operand is the result where the second one, the indices, is empty.
+_UPDATES = ("relax.scatter_elements", "relax.scatter_nd")
+
+
+def drop_empty(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite `main` of `mod` so that no operator reads or gives an empty tensor at run time; a module without them stays as it is.
+
+    Raises
+    ------
+    ModelError
+        An operator makes elements out of an empty tensor and of others that are known only at run time.
+    """
+    bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
+    if not any(_is_empty(binding.var) for binding in bindings):
+        return mod
+    return rebuild_main(mod, _Dropper(mod["main"].body.body))
+
+
+def _is_empty(expr: relax.Expr) -> bool:
+    shape = shape_of(expr)
+    return shape is not None and math.prod(shape) == 0
+
+
+def _filled(number: float, shape: Shape, dtype: str) -> np.ndarray:
+    """An array of one number, or of the integer next to it."""
+    kind = np.dtype(dtype)
+    if kind.kind in "iu":
+        number = 0 if math.isnan(number) else min(max(number, np.iinfo(kind).min), np.iinfo(kind).max)
+    return np.full(shape, number, kind)
+
+
+class _Dropper(Walker):
+    """result: what `main` returns."""
+
+    def __init__(self, result: relax.Expr) -> None:
+        super().__init__()
+        self.result = result
+
+    def visit(self, binding: relax.Binding) -> None:
+        """Emit a binding unless it gives nothing."""
+        var, value = binding.var, binding.value
+        if _is_empty(var):
+            empty = relax.const(np.zeros(static_shape(var), dtype_of(var)), dtype_of(var))
+            self.plain[var] = self._output(empty) if var.same_as(self.result) else empty
+        elif isinstance(value, relax.Tuple):
+            self.plain[var] = self.bb.emit(relax.Tuple([self._output(self.plain_expr(field)) for field in value.fields]))
+        elif isinstance(binding, relax.MatchCast):
+            self.match_cast(binding)
+        else:
+            self.plain[var] = self.bb.emit(self._without_empty(value))
+
+    def _output(self, value: relax.Expr) -> relax.Expr:
+        """The value, not as a constant where it is empty."""
+        if not (is_constant(value) and _is_empty(value)):
+            return value
+        return self.bb.emit(relax.op.builtin.alloc_tensor(relax.ShapeExpr(static_shape(value)), dtype_of(value), 0))
+
+    def _without_empty(self, value: relax.Expr) -> relax.Expr:
+        if not isinstance(value, relax.Call):
+            return self.plain_expr(value)
+        name = op_name(value)
+        if name == "relax.concat" and isinstance(value.args[0], relax.Tuple):
+            fields = [self.plain_expr(field) for field in value.args[0].fields if not _is_empty(field)]
+            return relax.op.concat(fields, int(value.attrs.axis)) if len(fields) > 1 else fields[0]
+        if name in _UPDATES and _is_empty(value.args[1]):
+            return self.plain_expr(value.args[0])
+        if name.removeprefix("relax.") in _OF_NOTHING and _is_empty(value.args[0]):
+            return relax.const(_filled(_OF_NOTHING[name.removeprefix("relax.")], static_shape(value), dtype_of(value)), dtype_of(value))
+        read = [self.plain_expr(arg) for arg in value.args]
+        if any(_is_empty(arg) for arg in read) and not all(is_constant(arg) for arg in read if isinstance(arg.ty, relax.TensorType)):
+            raise ModelError(f"{name.removeprefix('relax.')} reads a tensor without elements beside others; leave that tensor out of the model")
+        return relax.Call(value.op, read, value.attrs, value.ty_args)

@@ -1,0 +1,115 @@
+"""What the passes over `main` share: bindings emitted anew, in order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable
+
+import tvm
+from tvm import relax, tirx
+
+from romou.base.errors import BrokenNodesError, RomouError
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.origin import NOWHERE, Origin, bindings_of, origins_of, span_of, with_heirs
+
+
+class _Builder(relax.BlockBuilder):
+    """A block builder whose variables name their origin.   origin: that of what is emitted now."""
+
+    origin: Origin = NOWHERE
+
+    def emit(self, expr: relax.Expr, name_hint: str = "") -> relax.Var:
+        span = span_of(self.origin)
+        if span is None:
+            return super().emit(expr, name_hint)
+        value = self.normalize(self._normalize_python_tuple(expr))
+        var = relax.DataflowVar(self.get_unique_name(name_hint or "lv"), value.ty, span)
+        self.emit_normalized(relax.VarBinding(var, value))
+        return var
+
+
+class Walker(ABC):
+    """Emits the bindings of a function anew, in order. plain: variable -> what stands for it in what was emitted."""
+
+    def __init__(self) -> None:
+        self.bb = _Builder()
+        self.plain: dict[relax.Var, relax.Expr] = {}
+        self._variants: dict[tuple[str, Hashable], tvm.ir.GlobalVar] = {}
+
+    @abstractmethod
+    def visit(self, binding: relax.Binding) -> None:
+        """Emit one binding."""
+
+    def plain_var(self, var: relax.Var) -> relax.Expr:
+        """A variable of the old function in what was emitted; the place to emit what it still lacks."""
+        return self.plain.get(var, var)
+
+    def plain_expr(self, expr: relax.Expr) -> relax.Expr:
+        """An expression of the old function in what was emitted."""
+        if isinstance(expr, relax.Tuple):
+            return relax.Tuple([self.plain_expr(f) for f in expr.fields])
+        if isinstance(expr, relax.TupleGetItem):
+            return relax.TupleGetItem(self.plain_expr(expr.tuple_value), expr.index)
+        if isinstance(expr, relax.Call):
+            return relax.Call(expr.op, [self.plain_expr(a) for a in expr.args], expr.attrs, expr.ty_args)
+        return self.plain_var(expr) if isinstance(expr, relax.Var) else expr
+
+    def match_cast(self, binding: relax.MatchCast) -> None:
+        """Emit a binding that only states a type."""
+        self.plain[binding.var] = self.bb.match_cast(self.plain_expr(binding.value), binding.ty)
+
+    def variant(self, name: str, key: Hashable, make: Callable[[], tirx.PrimFunc]) -> tvm.ir.GlobalVar:
+        """What `make` gives as a function of the new module, once for a name and a key."""
+        if (name, key) not in self._variants:
+            self._variants[name, key] = self.bb.add_func(make(), name)
+        return self._variants[name, key]
+
+
+def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
+    """`mod` with a `main` whose bindings went through `walker`, without what is unused then.
+
+    Functions that the walker added to its builder stand in the place of those of the same name. What is emitted for a binding has its origin.
+
+    Raises
+    ------
+    BrokenNodesError
+        The walker failed at a binding; says from which nodes that comes.
+    """
+    main = mod["main"]
+    bb, origins = walker.bb, origins_of(main)
+    with bb.function("main", list(main.params)):
+        with bb.dataflow():
+            for binding in bindings_of(main):
+                bb.origin = origins[binding.var]
+                try:
+                    walker.visit(binding)
+                except RomouError:
+                    raise
+                except Exception as error:  # by many types, TVM's and ours
+                    raise BrokenNodesError.of(op_name(binding.value) or "a value of the graph", bb.origin, error) from error
+            result = bb.emit_output(walker.plain_expr(main.body.body))
+        bb.emit_func_output(result)
+    rewritten = bb.finalize()
+    if main.attrs:
+        rewritten["main"] = rewritten["main"].with_attrs(dict(main.attrs))
+    made = {var.name_hint for var in rewritten.get_global_vars()}
+    for var, func in mod.functions_items():
+        if var.name_hint not in made:
+            rewritten[var] = func
+    for kind, infos in mod.global_infos.items():
+        rewritten.update_global_info(kind, infos)
+    rewritten = relax.transform.DeadCodeElimination()(rewritten)
+    rewritten["main"] = with_heirs(main, rewritten["main"])
+    return rewritten
+
+
+def with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
+    """`mod` with another `main`."""
+    rewritten = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
+    rewritten["main"] = main
+    return rewritten
+
+
+def outputs_of(ty: tvm.ir.Type) -> tvm.ir.Type | list[tvm.ir.Type]:
+    """The type of what `relax.call_tir` returns, as it wants to be told."""
+    return list(ty.fields) if isinstance(ty, relax.TupleType) else ty

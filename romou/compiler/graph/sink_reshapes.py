@@ -1,0 +1,106 @@
+"""Reshapes moved behind the element-wise operators that follow a contraction, which then become its epilogue.
+
+    dense(x) -> reshape -> gelu -> reshape -> dense        ->      dense(x) -> gelu -> dense
+    dense(x) -> reshape -> add(_, skip)                    ->      dense(x) -> add(_, reshape(skip)) -> reshape
+
+A reshape between a contraction and its activation would end the kernel. One that stands alone costs nothing: it becomes another view of the same memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from romou.compiler.graph.keep_packed import BINARY, COMPARISON, FULL_TEXELS, UNARY, WHERE
+from romou.compiler.graph.rewrite import Walker, rebuild_main
+from romou.compiler.operators.contraction_family import OUT_ELEMWISE_FUSABLE
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import Shape, dtype_of, is_constant, shape_of, static_shape
+
+ELEMENTWISE = UNARY | BINARY | COMPARISON | FULL_TEXELS | {WHERE, "relax.astype"}
+
+
+def sink_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
+    """Rewrite `main` of `mod`, whose contractions are calls of TIR functions that element-wise consumers may be fused into."""
+    return rebuild_main(mod, _Sinker(mod))
+
+
+class _Sinker(Walker):
+    """Walks the bindings in order. plain: each variable in its own shape.   unshaped: in the shape in which its contraction computes it."""
+
+    def __init__(self, mod: tvm.IRModule) -> None:
+        super().__init__()
+        self._mod = mod
+        self._unshaped: dict[relax.Var, relax.Expr] = {}
+        # What a contraction's kernel computes so far, epilogue included.
+        self._open: set[relax.Expr] = set()
+
+    def plain_var(self, var: relax.Var) -> relax.Expr:
+        """A variable in its own shape."""
+        if var in self._unshaped and var not in self.plain:
+            self.plain[var] = self.bb.emit(relax.op.reshape(self._unshaped[var], static_shape(var)))
+        return super().plain_var(var)
+
+    def visit(self, binding: relax.Binding) -> None:
+        """Emit a binding, or keep it back until its shape is known."""
+        var, value = binding.var, binding.value
+        if isinstance(binding, relax.MatchCast):
+            self.match_cast(binding)
+            return
+        name = op_name(value) if isinstance(value, relax.Call) else ""
+        if name == "relax.reshape" and shape_of(var) is not None:
+            source = value.args[0]
+            whole = self._unshaped.get(source, self.plain.get(source, source))
+            if whole in self._open:
+                if shape_of(whole) == shape_of(var):
+                    self.plain[var] = whole
+                else:
+                    self._unshaped[var] = whole
+                return
+        if name in ELEMENTWISE and any(a in self._unshaped for a in value.args):
+            moved = self._moved(value, shape_of(var))
+            if moved is not None:
+                self._unshaped[var] = moved
+                self._open.add(moved)
+                return
+        plain = self.plain[var] = self.bb.emit(self.plain_expr(value))
+        if (name == "relax.call_tir" and self._is_contraction(value)) or (name in ELEMENTWISE and any(a in self._open for a in self.plain_expr(value).args)):
+            self._open.add(plain)
+
+    def _is_contraction(self, call: relax.Call) -> bool:
+        attributes = self._mod[call.args[0]].attrs
+        return attributes is not None and int(attributes.get("op_pattern", -1)) == OUT_ELEMWISE_FUSABLE
+
+    def _moved(self, call: relax.Call, shape: Shape | None) -> relax.Expr | None:
+        """An element-wise operator in its contraction's shape, or None where an operand has none."""
+        wholes = [self._unshaped[a] for a in call.args if a in self._unshaped]
+        inner = shape_of(wholes[0])
+        if inner is None or shape is None or any(shape_of(whole) != inner for whole in wholes):
+            return None
+        makers: list[Callable[[], relax.Expr]] = []
+        for arg in call.args:
+            maker = self._operand(arg, shape, inner)
+            if maker is None:
+                return None
+            makers.append(maker)
+        # Made only now: nothing is left over of an operator that stays where it is.
+        return self.bb.emit(relax.Call(call.op, [maker() for maker in makers], call.attrs))
+
+    def _operand(self, arg: relax.Expr, shape: Shape, inner: Shape) -> Callable[[], relax.Expr] | None:
+        if not isinstance(arg.ty, relax.TensorType):
+            return lambda: arg
+        found = shape_of(arg)
+        if arg in self._unshaped:
+            return (lambda: self._unshaped[arg]) if found == shape else None
+        if found is None:
+            return None
+        size = int(np.prod(found, dtype=np.int64))
+        if is_constant(arg):
+            if size == 1:
+                return lambda: relax.const(arg.value.numpy().reshape(()), dtype_of(arg))
+            if shape[-1] == inner[-1] == found[-1] == size:
+                return lambda: relax.const(arg.value.numpy().reshape(size), dtype_of(arg))
+        return (lambda: self.bb.emit(relax.op.reshape(self.plain_expr(arg), inner))) if found == shape else None

@@ -1,0 +1,183 @@
+"""Groups of operators that no kernel can be, in several kernels: those that would bind too many buffers, and those that no operator family takes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax, tirx
+
+from romou.compiler.graph.rewrite import Walker, rebuild_main
+from romou.compiler.operators.families import template_of
+from romou.compiler.scheduling.blocks import is_view
+
+
+@dataclass(frozen=True)
+class _Piece:
+    """Operators of a group that are to be a kernel: what they read from outside, and the one result that is used outside, which comes last."""
+
+    bindings: Sequence[relax.Binding]
+    inputs: Sequence[relax.Var]
+
+    @property
+    def output(self) -> relax.Var:
+        return self.bindings[-1].var
+
+
+def split_groups(mod: tvm.IRModule, most_buffers: int) -> tvm.IRModule:
+    """y = fused_conv2d_add_add_relu(x, w, bias, skip)   ->   t = fused_conv2d_add_add_relu_0(x, w, bias);  y = fused_conv2d_add_add_relu_1(t, skip)
+
+    Run between fusion and `FuseTIR`, when a group is a Relax function of calls. An operator that takes too much by itself stays as it is.
+    """
+    return _split(mod, lambda group, _name: _longest_pieces(group, most_buffers) if len(group.params) >= most_buffers else [])
+
+
+def split_untaken(mod: tvm.IRModule) -> tvm.IRModule:
+    """y = fused_conv2d_add_sigmoid_multiply(x, w, bias, map)   ->   gate = fused_conv2d_add_sigmoid(x, w, bias);  y = multiply(gate, map)
+
+    Fusion joins a contraction with a product that broadcasts its result, which no operator family takes as one function. Such a group is split so that as
+    few kernels as possible are left without a family. Run as `split_groups` is.
+    """
+    untaken = {var.name_hint for var, func in relax.transform.FuseTIR()(mod).functions_items() if _is_untaken(func)}
+    return _split(mod, lambda group, name: _taken_pieces(mod, group) if name in untaken else [])
+
+
+def _split(mod: tvm.IRModule, pieces_of: Callable[[relax.Function, str], Sequence[_Piece]]) -> tvm.IRModule:
+    """Return `mod` with the pieces of each group as kernels of their own. pieces_of: of a group and its name; fewer than two leave it whole."""
+    pieces = {
+        var.name_hint: found
+        for var, group in mod.functions_items()
+        if var.name_hint != "main" and isinstance(group, relax.Function) and len(found := pieces_of(group, var.name_hint)) > 1
+    }
+
+    class Splitter(Walker):
+        def visit(self, binding: relax.Binding) -> None:
+            if isinstance(binding, relax.MatchCast):
+                return self.match_cast(binding)
+            call = binding.value
+            name = call.op.name_hint if isinstance(call, relax.Call) and isinstance(call.op, tvm.ir.GlobalVar) else None
+            if name not in pieces:
+                self.plain[binding.var] = self.bb.emit(self.plain_expr(call))
+                return None
+            group = mod[name]
+            inside = dict(zip(group.params, map(self.plain_expr, call.args), strict=True))
+            for number, piece in enumerate(pieces[name]):
+                function = self.variant(f"{name}_{number}", (), functools.partial(_function_of, piece, group))
+                inside[piece.output] = self.bb.emit(relax.Call(function, [inside[var] for var in piece.inputs]))
+            self.plain[binding.var] = inside[pieces[name][-1].output]
+            return None
+
+    return rebuild_main(mod, Splitter()) if pieces else mod
+
+
+def _bindings_of(group: relax.Function) -> list[relax.Binding]:
+    """The bindings of a group that can be split; none where the group's result is not that of its last operator."""
+    bindings = [binding for block in group.body.blocks for binding in block.bindings]
+    can_be_split = bindings and bindings[-1].var == group.body.body and not any(isinstance(binding, relax.MatchCast) for binding in bindings)
+    return _in_order_of_use(bindings) if can_be_split else []
+
+
+def _pieces_from(bindings: Sequence[relax.Binding], start: int) -> list[tuple[int, _Piece]]:
+    """The pieces that begin at `start`, the shortest first, and where each ends: only its last result is read later."""
+    found = []
+    for end in range(start + 1, len(bindings) + 1):
+        later = set(_read(bindings[end:]))
+        if not any(binding.var in later for binding in bindings[start : end - 1]):
+            found.append((end, _Piece(bindings[start:end], _read(bindings[start:end]))))
+    return found
+
+
+def _longest_pieces(group: relax.Function, most_buffers: int) -> list[_Piece]:
+    """The longest pieces one after the other that keep within the limit."""
+    bindings = _bindings_of(group)
+    pieces: list[_Piece] = []
+    start = 0
+    while start < len(bindings):
+        ends = _pieces_from(bindings, start)
+        start, piece = next((one for one in reversed(ends) if len(one[1].inputs) < most_buffers), ends[0])
+        pieces.append(piece)
+    return pieces
+
+
+def _taken_pieces(mod: tvm.IRModule, group: relax.Function) -> list[_Piece]:
+    """The pieces of which families leave fewest; of such the fewest pieces, the first of which are as long as they can be."""
+    bindings = _bindings_of(group)
+    # From a binding to the end: kernels without a family, kernels, and their pieces.
+    best: dict[int, tuple[int, int, list[_Piece]]] = {len(bindings): (0, 0, [])}
+    for start in reversed(range(len(bindings))):
+        choices = []
+        for end, piece in reversed(_pieces_from(bindings, start)):
+            untaken, count, others = best[end]
+            choices.append((untaken + _is_untaken(_kernel_of(mod, piece, group)), count + 1, [piece, *others]))
+        best[start] = min(choices, key=lambda choice: choice[:2])
+    return best[0][2]
+
+
+def _kernel_of(mod: tvm.IRModule, piece: _Piece, group: relax.Function) -> tirx.PrimFunc:
+    """Return a piece as one TIR function."""
+    called = {call.args[0] for call in (binding.value for binding in piece.bindings) if isinstance(call.args[0], tvm.ir.GlobalVar)}
+    bb = relax.BlockBuilder(tvm.IRModule({var: mod[var] for var in called}))
+    function = bb.add_func(_function_of(piece, group), "piece")
+    params = [relax.Var(f"x{i}", var.ty) for i, var in enumerate(piece.inputs)]
+    with bb.function("main", params):
+        with bb.dataflow():
+            result = bb.emit_output(relax.Call(function, params))
+        bb.emit_func_output(result)
+    return relax.transform.FuseTIR()(bb.finalize())[function.name_hint]
+
+
+def _is_untaken(func: tirx.PrimFunc | relax.Function) -> bool:
+    """Whether a function becomes a kernel that no family takes."""
+    try:
+        return isinstance(func, tirx.PrimFunc) and template_of(func) is None and not is_view(func)
+    except Exception:  # a family fails: it is asked again for each kernel that is made, and told of by name (`romou/driver/lowered.py`)
+        return False
+
+
+def _in_order_of_use(bindings: Sequence[relax.Binding]) -> list[relax.Binding]:
+    """Return the bindings that the last one needs, each right before its first reader, so that live ranges are short: fusion puts what is read first first.
+
+    Of what a binding reads, what most is behind comes first: a cast of the other factor then stays beside their product.
+    """
+    made, found, waiting = {binding.var: binding for binding in bindings}, {}, [bindings[-1]]
+    behind: dict[relax.Var, int] = {}
+    for binding in bindings:
+        behind[binding.var] = 1 + sum(behind.get(var, 0) for var in _read([binding]))
+    while waiting:
+        missing = [var for var in _read([waiting[-1]]) if var in made and var not in found]
+        if missing:
+            waiting.append(made[max(missing, key=lambda var: behind[var])])
+        else:
+            done = waiting.pop()
+            found[done.var] = done
+    return list(found.values())
+
+
+def _read(bindings: Sequence[relax.Binding]) -> list[relax.Var]:
+    """The variables that bindings read and do not make, in the order in which they are read."""
+    found: dict[relax.Var, None] = {}
+    for binding in bindings:
+        relax.analysis.post_order_visit(binding.value, lambda expr: found.setdefault(expr) if isinstance(expr, relax.Var) else None)
+    made = {binding.var for binding in bindings}
+    return [var for var in found if var not in made]
+
+
+def _function_of(piece: _Piece, group: relax.Function) -> relax.Function:
+    walker = _Copy()
+    params = [relax.Var(f"x{i}", var.ty) for i, var in enumerate(piece.inputs)]
+    walker.plain.update(zip(piece.inputs, params, strict=True))
+    bb = walker.bb
+    with bb.function("piece", params, attrs=dict(group.attrs)):
+        with bb.dataflow():
+            for binding in piece.bindings[:-1]:
+                walker.visit(binding)
+            result = bb.emit_output(walker.plain_expr(piece.bindings[-1].value))
+        bb.emit_func_output(result)
+    return bb.finalize()["piece"].without_attr("global_symbol")
+
+
+class _Copy(Walker):
+    def visit(self, binding: relax.Binding) -> None:
+        self.plain[binding.var] = self.bb.emit(self.plain_expr(binding.value))

@@ -1,0 +1,29 @@
+"""The typical cases of operator families as fused functions and tasks."""
+
+from __future__ import annotations
+
+import numpy as np
+import tvm
+
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.graph.fuse import fuse_operators
+from romou.compiler.graph.join_pairs import find_pairs, join_pairs
+from romou.compiler.graph.pack_channels import pack_channels
+from romou.compiler.operators.families import families
+from romou.compiler.operators.family import Case
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+
+
+def typical_tasks(target: Target, dtype: str = "float32") -> list[TunableTask]:
+    """Return the typical cases of all operator families as tasks, family by family."""
+    made = [(family, graph_of(case, target, dtype)[0]) for family in families() for case in family.cases]
+    return [task for family, mod in made for task in extract_tasks(mod)[0] if task.family == family.name]
+
+
+def graph_of(case: Case, target: Target, dtype: str = "float32") -> tuple[tvm.IRModule, list[np.ndarray]]:
+    """Return a typical case as fused functions, convolutions in pairs where they fit, and the weights that were drawn for it."""
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal(shape).astype(dtype) for shape in case.weights]
+    mod = fuse_operators(pack_channels(case.module(weights, dtype)), target)
+    return join_pairs(mod, find_pairs(mod, target.limits.max_buffers)), weights

@@ -1,0 +1,24 @@
+"""Kernels that read tensors which others hand to the model: whoever runs it by TVM's virtual machine alone may give it any."""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax
+
+from romou.compiler.tir.calls import called_function
+from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
+
+
+def mark_entries(mod: tvm.IRModule) -> tvm.IRModule:
+    """Have the kernels check their arguments that read inputs of `main`, or views of them; all others get what the model's own plan says."""
+    marked = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
+    main = mod["main"]
+    foreign = set(main.params)
+    for binding in (binding for block in main.body.blocks for binding in block.bindings):
+        if foreign.isdisjoint(relax.analysis.free_vars(binding.value)):
+            continue
+        for var in relax.analysis.all_global_vars(binding.value):
+            marked[var] = marked[var].with_attr(CHECKS_ARGUMENTS, True)
+        if called_function(binding.value) is None:
+            foreign.add(binding.var)
+    return marked

@@ -1,0 +1,250 @@
+"""What a model takes of the device's memory, read off its memory plan before anything runs."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm_ffi.structural import structural_hash
+
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import bytes_of
+from romou.compiler.tir.primitives import LANES, SEPARATORS, extents_of_texels, image_extents
+from tvm_patches.host_nodes import OPERATOR as HOST_NODES
+
+# The runtimes' allocators round buffers up to pages (device_runtime/device_api.h, and TVM's for CUDA).
+_PAGE = 4096
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlannedTensor:
+    """A tensor between two kernels, an output, a workspace, or a weight.
+
+    function: the first one that gets it; empty for an output that none writes, because it has no elements.
+    bytes: of its elements, channels that were filled up to four included.   scope: "global" or that of an image.
+    first, last: places of the calls between which it holds something; `last` of an output is behind all calls.
+    """
+
+    function: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: str
+    bytes: int
+    first: int
+    last: int
+
+    @property
+    def is_workspace(self) -> bool:
+        """Whether it only lies between the kernels of one function."""
+        return self.first == self.last and self.function != ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryUse:
+    """Bytes of the device's memory that a model holds between and during its runs, planned before anything runs.
+
+    weights: all constants, as kernels want them.   inputs: of the model.
+    tensors: for all between kernels, workspaces and outputs included, those of the run before, too. A buffer is shared by tensors that are not live at once;
+        an image only by those of its width and height.
+    least: the most that is live at once, a lower bound of `tensors`.   workspaces: of the function whose workspaces take most.
+    """
+
+    weights: int
+    inputs: int
+    tensors: int
+    least: int
+    workspaces: int
+
+    @property
+    def total(self) -> int:
+        """All of it."""
+        return self.weights + self.inputs + self.tensors
+
+    def to_dict(self) -> dict[str, int]:
+        """Plain data, the total included."""
+        return {**dataclasses.asdict(self), "total": self.total}
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, int]) -> MemoryUse:
+        """Inverse of `to_dict`."""
+        return cls(**{field.name: data[field.name] for field in dataclasses.fields(cls)})
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryPlan:
+    """A model's tensors over a run.
+
+    calls: functions, in the order in which they are launched.   tensors: in the order of their first call.   live: bytes of those live during each call.
+    weights: constants, each with the first function that reads it.
+    """
+
+    calls: tuple[str, ...]
+    tensors: tuple[PlannedTensor, ...]
+    live: tuple[int, ...]
+    use: MemoryUse
+    weights: tuple[PlannedTensor, ...] = ()
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        return {**dataclasses.asdict(self), "use": self.use.to_dict()}
+
+
+def plan_memory(scheduled: tvm.IRModule) -> MemoryPlan:
+    """Return the memory plan of a module that `schedule_model` returned."""
+    main = scheduled["main"]
+    pool = _Pool()
+    # Twice: the outputs of a run are there until those of the next one are.
+    for reader in (_Reader(pool), _Reader(pool)):
+        for block in main.body.blocks:
+            for binding in block.bindings:
+                reader.read(binding)
+        reader.use(main.body.body, len(reader.calls))
+        reader.end(main.body.body)
+    tensors = tuple(reader.tensors.values())
+    live, workspaces = [0] * len(reader.calls), [0] * len(reader.calls)
+    for tensor in (one for one in tensors if one.first < len(live)):
+        workspaces[tensor.first] += tensor.bytes * tensor.is_workspace
+        for place in range(tensor.first, min(tensor.last + 1, len(live))):
+            live[place] += tensor.bytes
+    use = MemoryUse(
+        weights=sum(one.bytes if one.scope in SEPARATORS else _paged(one.bytes) for one in reader.weights.values()),
+        inputs=sum(bytes_of(param.ty.shape, str(param.ty.dtype)) for param in main.params),
+        tensors=pool.created,
+        least=max(live, default=0),
+        workspaces=max(workspaces, default=0),
+    )
+    return MemoryPlan(calls=tuple(reader.calls), tensors=tensors, weights=tuple(reader.weights.values()), live=tuple(live), use=use)
+
+
+class _Pool:
+    """The runtimes' pooling allocator: what is given back waits for the next request of the same size.  created: bytes."""
+
+    def __init__(self) -> None:
+        self.created = 0
+        self._idle: Counter[tuple[int, ...]] = Counter()
+
+    def take(self, size: tuple[int, ...], bytes_: int) -> None:
+        if self._idle[size]:
+            self._idle[size] -= 1
+        else:
+            self.created += bytes_
+
+    def give_back(self, size: tuple[int, ...]) -> None:
+        self._idle[size] += 1
+
+
+class _Reader:
+    """Follows the allocations and calls of a lowered `main`.  weights: the constants.  tensors: those that some call got so far."""
+
+    def __init__(self, pool: _Pool) -> None:
+        self.calls: list[str] = []
+        self.weights: dict[Any, PlannedTensor] = {}
+        self.tensors: dict[relax.Var, PlannedTensor] = {}
+        self._pool = pool
+        self._scopes: dict[relax.Var, str] = {}
+        # Storages that are images.
+        self._images: set[relax.Var] = set()
+        # A tensor -> its shape, type and scope.   Another name of a tensor, or a view of it -> the tensor.
+        self._allocated: dict[relax.Var, tuple[tuple[int, ...], str, str]] = {}
+        self._whole: dict[relax.Var, relax.Var] = {}
+        # What takes memory from the pool -> its size, and the names that hold it: a storage is held by its tensors, too.
+        self._sizes: dict[relax.Var, tuple[int, ...]] = {}
+        self._holders: dict[relax.Var, set[relax.Var]] = {}
+
+    def read(self, binding: relax.Binding) -> None:
+        """The next binding."""
+        var, value = binding.var, binding.value
+        name = op_name(value)
+        arguments = list(value.args) if isinstance(value, relax.Call) else []
+        if name == "relax.vm.alloc_storage":
+            self._scopes[var] = scope = str(arguments[3].value)
+            shape = tuple(int(extent) for extent in arguments[0].values)
+            if scope in SEPARATORS and len(shape) > 1:
+                self._images.add(var)
+                self._take(var, (*extents_of_texels(shape[:-1], scope), shape[-1]), bytes_of(shape, "uint8"))
+            else:
+                # TVM's plan of a graph with branches gives images a storage that holds next to nothing: each image in it is one of its own.
+                size = _paged(1 if scope in SEPARATORS else shape[0])
+                self._take(var, (size,), size)
+        elif name == "relax.vm.alloc_tensor":
+            storage, shape, dtype = arguments[0], tuple(int(extent) for extent in arguments[2].values), str(arguments[3].value)
+            scope = self._scopes[storage]
+            self._allocated[var] = shape, dtype, scope
+            self._holders[storage].add(var)
+            if scope in SEPARATORS and storage not in self._images:
+                self._take(var, (*image_extents(shape, scope), LANES * tvm.DataType(dtype).itemsize), bytes_of(shape, dtype))
+        elif name == "relax.vm.kill_object":
+            self._let_go(arguments[0])
+        elif isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
+            self._call(str(value.op.name_hint), arguments)
+        elif isinstance(value, relax.Call) and isinstance(value.op, relax.ExternFunc) and value.op.global_symbol == HOST_NODES:
+            self._call(HOST_NODES, arguments)
+        elif (found := list(_vars(value))) and (whole := self._whole_of(found[0])) in self._allocated:
+            self._whole[var] = whole
+            for held in self._holders.values():
+                if whole in held:
+                    held.add(var)
+
+    def use(self, expr: relax.Expr, place: int) -> None:
+        """What the call at a place reads or writes, or what leaves the graph behind it."""
+        function = self.calls[place] if place < len(self.calls) else ""
+        if isinstance(expr, tvm.ir.GenericConst):
+            device = expr.ty.vdevice
+            scope = "global" if device is None else str(device.memory_scope)
+            shape, dtype = tuple(map(int, expr.value.shape)), str(expr.value.dtype)
+            weight = PlannedTensor(function=function, shape=shape, dtype=dtype, scope=scope, bytes=bytes_of(shape, dtype), first=place, last=place)
+            # The virtual machine keeps equal constants once, whatever reads them.
+            self.weights.setdefault((structural_hash(expr.value), shape, dtype, scope), weight)
+        for var in _vars(expr):
+            whole = self._whole_of(var)
+            if whole in self.tensors:
+                self.tensors[whole] = dataclasses.replace(self.tensors[whole], last=place)
+            elif whole in self._allocated:
+                shape, dtype, scope = self._allocated[whole]
+                self.tensors[whole] = PlannedTensor(
+                    function=function, shape=shape, dtype=dtype, scope=scope, bytes=bytes_of(shape, dtype), first=place, last=place
+                )
+
+    def end(self, result: relax.Expr) -> None:
+        """The end of a run: tuples that held tensors go with it, and only the outputs stay."""
+        kept = set(_vars(result))
+        for taken in [taken for taken, holders in self._holders.items() if not holders & kept]:
+            del self._holders[taken]
+            self._pool.give_back(self._sizes[taken])
+
+    def _call(self, name: str, arguments: list[relax.Expr]) -> None:
+        self.calls.append(name)
+        for argument in arguments:
+            self.use(argument, len(self.calls) - 1)
+
+    def _whole_of(self, var: relax.Var) -> relax.Var:
+        return self._whole.get(var, var)
+
+    def _take(self, var: relax.Var, size: tuple[int, ...], bytes_: int) -> None:
+        self._sizes[var] = size
+        self._holders[var] = {var}
+        self._pool.take(size, bytes_)
+
+    def _let_go(self, var: relax.Var) -> None:
+        for taken, holders in list(self._holders.items()):
+            if var in holders:
+                holders.remove(var)
+                if not holders:
+                    del self._holders[taken]
+                    self._pool.give_back(self._sizes[taken])
+
+
+def _vars(expr: relax.Expr) -> Iterator[relax.Var]:
+    if isinstance(expr, relax.Var):
+        yield expr
+    for part in expr.fields if isinstance(expr, relax.Tuple) else expr.args if isinstance(expr, relax.Call) else ():
+        yield from _vars(part)
+
+
+def _paged(bytes_: int) -> int:
+    return -(-bytes_ // _PAGE) * _PAGE

@@ -1,0 +1,137 @@
+"""Storage that tensors of a run share: the greedy plan by size (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020, section 4).
+
+    largest tensor first: it gets the first storage whose tensors are never live together with it, or a new one
+
+TVM's planner goes by the order of the calls, and gives a small tensor the large storage that the next large one needs.
+
+A storage of images is one image. Tensors of its width and height share it, whatever their number of layers, and use its first ones. Width and height must be
+equal, because kernels rely on zeros outside of them; no kernel relies on what lies behind the last layer, which OpenCL reads in its place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import tvm
+from tvm import relax
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import bytes_of
+from romou.compiler.tir.primitives import LANES, SEPARATORS, image_extents, texel_shape
+
+_ALLOCATE = "relax.builtin.alloc_tensor"
+
+
+def plan_storage(mod: tvm.IRModule) -> tvm.IRModule:
+    """alloc_tensor(shape)   ->   alloc_tensor(storage, shape), for all tensors of `main` that do not leave it; a graph with branches stays as it is."""
+    main = mod["main"]
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    if any(isinstance(binding.value, relax.If | relax.Function) for binding in bindings):
+        return mod
+    planned = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
+    planned["main"] = _Allocator(planned, _storage_of(_tensors(main))).visit_expr(main)
+    return planned
+
+
+@dataclass(kw_only=True, eq=False)
+class _Tensor:
+    """call: that allocates it.   bytes: of it.   kind: what tensors of one storage have in common.   first, last: bindings between which it is live."""
+
+    call: relax.Call
+    bytes: int
+    kind: tuple[object, ...]
+    first: int
+    last: int
+    leaves: bool = False
+
+
+@dataclass(kw_only=True, eq=False)
+class _Storage:
+    """tensors: that share it, the largest one first."""
+
+    tensors: list[_Tensor]
+
+    def has_room(self, tensor: _Tensor) -> bool:
+        return self.tensors[0].kind == tensor.kind and all(one.last < tensor.first or tensor.last < one.first for one in self.tensors)
+
+    def allocation(self) -> relax.Call:
+        """In bytes. The shape of a storage of images is that of the largest in texels, with the bytes of one as its last axis."""
+        shape, dtype, device, scope = self.tensors[0].call.args
+        size = [self.tensors[0].bytes]
+        if str(scope.value) in SEPARATORS:
+            size = [*texel_shape([*map(int, shape.values)], str(scope.value)), LANES * tvm.DataType(str(dtype.value)).itemsize]
+        return relax.op.memory.alloc_storage(relax.ShapeExpr(size), device, scope, "uint8")
+
+
+def _kind(shape: list[int], dtype: str, device: int, scope: str) -> tuple[object, ...]:
+    return (scope, device, dtype, *image_extents(shape, scope)[:2]) if scope in SEPARATORS else (scope, device)
+
+
+def _tensors(main: relax.Function) -> list[_Tensor]:
+    """The tensors that `main` allocates, in order."""
+    found: list[_Tensor] = []
+    # What a variable may share memory with: other names, views and tuples of tensors.
+    behind: dict[relax.Var, frozenset[_Tensor]] = {}
+    # A tuple -> what each of its fields may share memory with. Who reads a field needs no other: a kernel's output, but not its workspaces.
+    fields: dict[relax.Var, list[frozenset[_Tensor]]] = {}
+
+    def used(expr: relax.Expr) -> frozenset[_Tensor]:
+        seen: set[_Tensor] = set()
+        relax.analysis.post_order_visit(expr, lambda one: seen.update(behind.get(one, ())) if isinstance(one, relax.Var) else None)
+        return frozenset(seen)
+
+    bindings = [binding for block in main.body.blocks for binding in block.bindings]
+    for place, binding in enumerate(bindings):
+        if op_name(binding.value) == _ALLOCATE:
+            shape, dtype, device, scope = binding.value.args
+            kind = _kind([int(extent) for extent in shape.values], str(dtype.value), int(device.value), str(scope.value))
+            found.append(_Tensor(call=binding.value, bytes=bytes_of(shape.values, str(dtype.value)), kind=kind, first=place, last=place))
+            behind[binding.var] = frozenset(found[-1:])
+            continue
+        value = binding.value
+        if isinstance(value, relax.TupleGetItem) and value.tuple_value in fields:
+            behind[binding.var] = fields[value.tuple_value][value.index]
+        else:
+            behind[binding.var] = used(value)
+            if isinstance(value, relax.Tuple):
+                fields[binding.var] = [used(field) for field in value.fields]
+        for tensor in behind[binding.var]:
+            tensor.last = place
+    for tensor in used(main.body.body):
+        tensor.leaves = True
+    return found
+
+
+def _storage_of(tensors: list[_Tensor]) -> list[_Storage | None]:
+    """The storage of each tensor; None for one that leaves the graph."""
+    made: list[_Storage] = []
+    chosen: dict[_Tensor, _Storage] = {}
+    for tensor in sorted((one for one in tensors if not one.leaves), key=lambda one: -one.bytes):
+        storage = next((one for one in made if one.has_room(tensor)), None)
+        if storage is None:
+            storage = _Storage(tensors=[tensor])
+            made.append(storage)
+        else:
+            storage.tensors.append(tensor)
+        chosen[tensor] = storage
+    return [chosen.get(tensor) for tensor in tensors]
+
+
+@mutator
+class _Allocator(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, storages: list[_Storage | None]) -> None:
+        super().__init__(mod)
+        self._storages = iter(storages)
+        self._made: dict[_Storage, relax.Var] = {}
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Allocations, in order."""
+        call = super().visit_call_(call)
+        storage = next(self._storages) if op_name(call) == _ALLOCATE else None
+        if storage is None:
+            return call
+        shape, dtype, device, _ = call.args
+        if storage not in self._made:
+            self._made[storage] = self.builder_.emit(storage.allocation(), "storage")
+        return relax.op.memory.alloc_tensor(self._made[storage], 0, shape, str(dtype.value), device)

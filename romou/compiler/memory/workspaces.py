@@ -1,0 +1,68 @@
+"""Workspaces between the kernels of one function, as tensors of the graph.
+
+A function of several kernels allocates what lies between them by itself, from a pool of the runtime that may give a page back when another function asks for a
+larger one. As outputs of the call they are planned with all other tensors: they share storage where lifetimes allow, and a captured run keeps them.
+"""
+
+from __future__ import annotations
+
+import tvm
+from tvm import relax, s_tir, tirx
+from tvm.relax.expr_functor import PyExprMutator, mutator
+
+from romou.compiler.memory.images import with_types_of_functions
+from romou.compiler.tir.calls import called_function, op_name
+
+
+def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
+    """call_tir(conv, (x, w), out)   ->   call_tir(conv, (x, w), (out, workspace, ...))[0], for scheduled functions with buffers in global memory."""
+    planned = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
+    workspaces: dict[str, list[tirx.Buffer]] = {}
+    for var, func in mod.functions_items():
+        if isinstance(func, tirx.PrimFunc):
+            planned[var], found = _with_parameters(func)
+            if found:
+                workspaces[var.name_hint] = found
+    if workspaces:
+        planned = with_types_of_functions(planned, workspaces)
+        planned["main"] = _Caller(planned, workspaces).visit_expr(planned["main"])
+    return planned
+
+
+def _with_parameters(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buffer]]:
+    """The function with its workspaces as last parameters."""
+    realize = func.body
+    if not isinstance(realize, s_tir.SBlockRealize):
+        return func, []
+    root = realize.block
+    found = [buffer for buffer in root.alloc_buffers if str(buffer.scope()) == "global"]
+    if not found:
+        return func, []
+    kept = [buffer for buffer in root.alloc_buffers if not any(buffer.same_as(one) for one in found)]
+    block = s_tir.SBlock(root.iter_vars, root.reads, root.writes, root.name_hint, root.body, root.init, kept, root.match_buffers, root.annotations)
+    body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
+    return tirx.PrimFunc([*func.params, *found], body, func.ret_type, func.attrs), found
+
+
+@mutator
+class _Caller(PyExprMutator):
+    def __init__(self, mod: tvm.IRModule, workspaces: dict[str, list[tirx.Buffer]]) -> None:
+        super().__init__(mod)
+        self._workspaces = workspaces
+        # Tensors that name no device lie in the memory of the first one.
+        self._device = next((device for device in mod.global_infos.get("vdevice", []) if str(device.memory_scope) == "global"), None)
+
+    def visit_call_(self, call: relax.Call) -> relax.Expr:
+        """Calls of functions with workspaces."""
+        call = super().visit_call_(call)
+        name = called_function(call)
+        if name is None or name not in self._workspaces:
+            return call
+        types = [relax.TensorType(tuple(map(int, b.shape)), str(b.dtype), self._device) for b in self._workspaces[name]]
+        if op_name(call) == "relax.call_tir":
+            both = relax.Call(call.op, call.args, call.attrs, [relax.TupleType([call.ty, *types])])
+        else:
+            # -1: a tensor of its own, behind the arguments.
+            places = [*map(int, call.attrs.inplace_indices), *[-1] * len(types)]
+            both = relax.op.call_tir_inplace(*call.args, places, [call.ty, *types])
+        return relax.TupleGetItem(self.builder_.emit(both), 0)

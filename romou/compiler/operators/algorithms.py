@@ -1,0 +1,315 @@
+"""The ways to compute a contraction: directly, or by Winograd's transforms. Each has a knob space, decent configs and a schedule."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm import s_tir, te, tirx
+
+from romou.base.knob import Choice, Knob
+from romou.base.limits import Limits
+from romou.base.space import Config, Space
+from romou.compiler.operators.contraction import Contraction, tensor_core, tensor_core_schedule
+from romou.compiler.operators.contraction.defaults import default_config, staged_config
+from romou.compiler.operators.contraction.knobs import MOST_MIXED, space_of, sums_of
+from romou.compiler.operators.contraction.schedule import schedule_stages
+from romou.compiler.operators.contraction.stages import Stage, build_stages
+from romou.compiler.operators.operator import Operator
+from romou.compiler.operators.packed_weight import PACKED, is_computed, schedule_packing
+from romou.compiler.operators.pieces import PIECES, build_pieces, bytes_between, schedule_pieces
+from romou.compiler.operators.pieces import STAGES as PIECES_STAGES
+from romou.compiler.operators.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd
+from romou.compiler.operators.winograd_filter import STAGES as FILTER_STAGES
+from romou.compiler.operators.workload import WORKLOAD, Workload
+from romou.compiler.scheduling.loops import Block
+from romou.compiler.scheduling.placement import WEIGHT, Placement
+from romou.compiler.scheduling.splice import as_module, find_blocks, read_buffers, replace_stage
+from romou.compiler.tir.primitives import LANES, Place, is_image, replace_parameter
+
+# The choice of the knob `algorithm` that every operator has.
+DIRECT = "direct"
+ALGORITHM = Knob(
+    name="algorithm",
+    choices=(DIRECT, *TILES, *PIECES),
+    default=DIRECT,
+    help="sum the products; Winograd's way with tiles of 2, 4 or 6 pixels a side; or a long sum in pieces, which a second kernel adds up in their order",
+)
+
+
+# Instruction slots. Under Mesa's compiler for Adreno 630 a product takes 1.5 instructions, issued in three of four slots, we assume; transforms of a 3x3
+# convolution take about 19 for each number that they move. Two launches more take as long as some millions.
+_PRODUCT, _MOVED, _LAUNCHED = 2, 25, 3e7
+# Where a texel's window alone is a long sum in fp16, a product takes half of that under Mesa's compiler for Mali-G76; shorter sums are added up in fp32 too
+# often.
+_PRODUCT_OF_LONG_SUM = 1
+# Side of an input tile from which on transforms lose digits that a default config should keep, by the type of what lies between the kernels.
+_LOSING = {"float32": 7, "float16": 5}
+
+
+@dataclass(frozen=True)
+class Contracted:
+    """The block of a fused function that is an operator's plain definition."""
+
+    func: tirx.PrimFunc
+    block: s_tir.SBlock
+    operator: Operator[Any]
+
+    @property
+    def work(self) -> Workload:
+        """The numbers of the operator."""
+        found: Workload = self.operator.workload.from_json(str(self.block.annotations[WORKLOAD]))
+        return found
+
+    @property
+    def data(self) -> tirx.Buffer:
+        """The first factor."""
+        return read_buffers(self.block)[0]
+
+    @property
+    def weight(self) -> tirx.Buffer:
+        """The second factor."""
+        return read_buffers(self.block)[1]
+
+    @property
+    def is_weight_computed(self) -> bool:
+        """Whether each call packs the weight anew (`romou/compiler/operators/packed_weight.py`)."""
+        return is_computed(self.func, self.weight)
+
+    @property
+    def weights(self) -> list[tirx.Buffer]:
+        """The second factor, and what it is packed from where each call packs it."""
+        packing = [b for b in find_blocks(self.func) if b.writes and b.writes[0].source.same_as(self.weight)]
+        return [self.weight, *(buffer for block in packing for buffer in read_buffers(block))]
+
+    @property
+    def factors(self) -> tuple[te.Tensor, te.Tensor]:
+        """Both factors as placeholders."""
+        data, weight = (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.weight))
+        return data, weight
+
+    def contraction(self, flat: bool) -> Contraction:
+        """The sum of products, its pixels in one row (flat) or row by row."""
+        return self.operator.contraction(self.work, *self.factors, flat, is_image(self.data))
+
+
+class Algorithm(ABC):
+    """A way to compute a contraction.
+
+    placement: of the operator's tensors.
+    transform_bytes, transform_registers: what kernels around the contraction read and write, and the 32-bit registers that one of their work-items needs
+        at least.
+    """
+
+    transform_bytes: int = 0
+    transform_registers: int = 0
+
+    def __init__(self, contracted: Contracted, placement: Placement) -> None:
+        self.contracted = contracted
+        self.placement = placement
+        self.work = contracted.work
+
+    @abstractmethod
+    def contraction(self, flat: bool) -> Contraction:
+        """The sum of products, its pixels in one row (flat) or row by row."""
+
+    @abstractmethod
+    def space(self, limits: Limits) -> Space:
+        """The knobs of this algorithm on a device with these limits."""
+
+    @abstractmethod
+    def starts(self, limits: Limits) -> list[Config]:
+        """Decent configs, the best guess first."""
+
+    @abstractmethod
+    def schedule(self, config: Config) -> s_tir.Schedule:
+        """The scheduled function. Raises `s_tir.ScheduleError` where TVM's scheduler refuses the config."""
+
+    def slots(self, limits: Limits) -> float:
+        """How long it takes on a phone, in instruction slots of all its cores. Each kernel computes or waits for the memory, whichever takes longer."""
+        tensors = (self.contracted.data.shape, self.contracted.weight.shape, self.contracted.func.params[-1].shape)
+        _, *step = self.contraction(flat=True).reduce.values()
+        is_long = self.work.dtype == "float16" and limits.prefers_fp16 and math.prod(step) > MOST_MIXED
+        product = _PRODUCT_OF_LONG_SUM if is_long else _PRODUCT
+        return self._kernel_slots(limits, product * self.work.flops / 2, sum(math.prod(int(d) for d in shape) for shape in tensors))
+
+    def _kernel_slots(self, limits: Limits, instructions: float, numbers: int) -> float:
+        return max(instructions, limits.instructions_per_byte * int(tvm.DataType(self.work.dtype).itemsize) * numbers)
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        """Shape of the weight that the kernel reads."""
+        return tuple(int(d) for d in self.contracted.weight.shape)
+
+    def stored_weight(self) -> StoredWeight | None:
+        """How the kernel wants the weight; None where it takes the function's as it is."""
+        return None
+
+    def fits(self, limits: Limits) -> bool:
+        """Whether the device has room for the kernels around the contraction."""
+        return True
+
+    def _places(self, limits: Limits) -> dict[str, Sequence[Choice]]:
+        return {role: self.placement.choices(role, limits, self.weight_shape if role == WEIGHT else None) for role in self.placement.buffers}
+
+
+class DirectAlgorithm(Algorithm):
+    """Products of the two factors as they are."""
+
+    def contraction(self, flat: bool) -> Contraction:
+        return self.contracted.contraction(flat)
+
+    def space(self, limits: Limits) -> Space:
+        count = self.contracted.operator.pixel_rows(self.work)
+        pixels = [] if count is None else ["flat", "rows"] if count > 1 else ["flat"]
+        # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
+        flat, rows = (self.contraction(flat=is_flat) for is_flat in (True, False))
+        own = {**self._places(limits), "pixels": pixels, "accumulate": sums_of(flat, self.work.dtype, limits)}
+        space = space_of(flat, rows, limits, self.work.dtype, own)
+        if len(pixels) > 1:
+            # An image is addressed by row and column: pixels in one row would need a division for each texel.
+            space.add_constraint(lambda config: (config["data"] == Place.BUFFER) | (config["pixels"] == "rows"))
+        images = [p for p in self.contracted.func.params if is_image(p)]
+        if flat.vector and images:
+            space.add_constraint(lambda config: config["vector_width"] == LANES)
+        if any(not any(image.same_as(own) for own in self.placement.buffers.values()) for image in images):
+            # A split of more work-items than texels stores single lanes, and the epilogue reads what it stores.
+            space.add_constraint(lambda config: config["split_k"] <= config["tile_o"] * config["tile_h"] * config["tile_w"])
+        return space
+
+    def starts(self, limits: Limits) -> list[Config]:
+        """The default config; and where tensor cores take staged operands, one with them."""
+        space = self.space(limits)
+        direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
+        contraction = self.contraction(flat=_is_flat(direct))
+        staged = staged_config(space, contraction, direct, limits)
+        return [direct] if staged is None else [direct, staged]
+
+    def schedule(self, config: Config) -> s_tir.Schedule:
+        one, is_mma = self.contracted, tensor_core.is_mma(config)
+        contraction = self.contraction(flat=_is_flat(config))
+        if is_mma:
+            contraction = tensor_core.regroup(contraction, config)
+        sch = s_tir.Schedule(as_module(replace_stage(one.func, one.block, build_stages(contraction, config))))
+        sch, loops = one.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
+        schedule = tensor_core_schedule.schedule_stages if is_mma else schedule_stages
+        schedule(sch, loops, list(contraction.reduce), config, has_whole_texels=one.operator.has_whole_texels(self.work))
+        schedule_packing(sch)
+        return sch
+
+
+class WinogradAlgorithm(Algorithm):
+    """Products between transforms of the data and of the output, which are kernels of their own."""
+
+    def __init__(self, contracted: Contracted, placement: Placement, form: Winograd) -> None:
+        super().__init__(contracted, placement)
+        self.form = form
+        weights = math.prod((*form.weight_shape, 1)) + math.prod(int(d) for d in contracted.weight.shape) if contracted.is_weight_computed else 0
+        self.transform_bytes = tvm.DataType(self.work.dtype).itemsize * (form.transform_elements + weights)
+        self.transform_registers = form.transform_registers
+
+    def slots(self, limits: Limits) -> float:
+        form = self.form
+        if form.side >= _LOSING[self.work.dtype]:
+            # The digits that such tiles lose are for a search to accept.
+            return math.inf
+        products = form.products * form.work.in_channels * form.work.out_channels
+        between = LANES * form.side**2 * form.tiles * (form.in_texels + form.work.out_texels)
+        transforms = self._kernel_slots(limits, _MOVED * form.transform_elements, form.transform_elements)
+        return transforms + self._kernel_slots(limits, _PRODUCT * products, between + math.prod(form.weight_shape)) + _LAUNCHED
+
+    @property
+    def weight_shape(self) -> tuple[int, ...]:
+        return self.form.weight_shape
+
+    @property
+    def _is_weight_stored(self) -> bool:
+        """Whether the second factor is a constant, which is transformed ahead."""
+        return self.contracted.operator.has_constant_weight and not self.contracted.is_weight_computed
+
+    def contraction(self, flat: bool) -> Contraction:
+        """The products of all positions of the tiles; their rows are the same either way."""
+        shapes = {TRANSFORMED: self.form.transformed_shape, "weight": self.form.weight_shape}
+        return self.form.contraction(*(te.placeholder(shape, self.work.dtype, name) for name, shape in shapes.items()))
+
+    def space(self, limits: Limits) -> Space:
+        form = self.contraction(flat=False)
+        # Tiles stand in rows whatever the knob says; of several choices it keeps the one that images need.
+        pixels = [] if self.contracted.operator.pixel_rows(self.work) is None else ["rows"]
+        own = {**self._places(limits), "pixels": pixels, "accumulate": sums_of(form, self.work.dtype, limits)}
+        space = space_of(form, form, limits, self.work.dtype, own)
+        space.add_constraint(lambda config: config["vector_width"] == LANES)
+        return space
+
+    def starts(self, limits: Limits) -> list[Config]:
+        form = self.contraction(flat=False)
+        return [default_config(self.space(limits), form, form, limits)]
+
+    def fits(self, limits: Limits) -> bool:
+        return self.form.fits(limits)
+
+    def stored_weight(self) -> StoredWeight | None:
+        if not self._is_weight_stored:
+            return None
+        return StoredWeight(name=str(self.contracted.weight.name), shape=self.form.weight_shape, tile=self.form.tile, stride=self.form.work.stride)
+
+    def schedule(self, config: Config) -> s_tir.Schedule:
+        one = self.contracted
+        data = te.placeholder([int(d) for d in one.data.shape], self.work.dtype, "data")
+        shape = self.form.weight_shape if self._is_weight_stored else [int(d) for d in one.weight.shape]
+        weight = te.placeholder(shape, self.work.dtype, "weight")
+        func = replace_stage(one.func, one.block, self.form.build(data, weight, config, is_zero_outside=is_image(one.data)))
+        if self._is_weight_stored:
+            func = replace_parameter(func, str(one.weight.name), shape=self.form.weight_shape)
+        sch = s_tir.Schedule(as_module(func))
+        sch = self.form.schedule(sch, inline_epilogue(sch), config)
+        schedule_packing(sch)
+        return sch
+
+
+class PiecesAlgorithm(Algorithm):
+    """A long sum in pieces, which a second kernel adds up (`romou/compiler/operators/pieces.py`)."""
+
+    def __init__(self, contracted: Contracted, placement: Placement, count: int) -> None:
+        super().__init__(contracted, placement)
+        self.count = count
+        self.transform_bytes = bytes_between(self.contraction(flat=True))
+
+    def contraction(self, flat: bool) -> Contraction:
+        return self.contracted.operator.in_pieces(self.work, *self.contracted.factors, self.count)
+
+    def space(self, limits: Limits) -> Space:
+        form = self.contraction(flat=True)
+        own = {**self._places(limits), "pixels": [], "accumulate": sums_of(form, self.work.dtype, limits)}
+        return space_of(form, form, limits, self.work.dtype, own)
+
+    def starts(self, limits: Limits) -> list[Config]:
+        form = self.contraction(flat=True)
+        return [default_config(self.space(limits), form, form, limits)]
+
+    def schedule(self, config: Config) -> s_tir.Schedule:
+        one, form = self.contracted, self.contraction(flat=True)
+        whole = one.contraction(flat=True)
+        sch = s_tir.Schedule(as_module(replace_stage(one.func, one.block, build_pieces(form, whole, config))))
+        sch, loops = one.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
+        schedule_pieces(sch, loops, list(form.reduce), config)
+        return sch
+
+
+def inline_epilogue(sch: s_tir.Schedule) -> Block:
+    """Inline everything between the contraction and the output; returns the output block."""
+    root = sch.get_sblock("root")
+    (output,) = sch.get_output_blocks(root)
+    stages = set(Stage) - {Stage.CROP} | STAGES | FILTER_STAGES | PIECES_STAGES | {PACKED}
+    for block in sch.get_child_blocks(root):
+        if sch.get(block).name_hint not in stages and not sch.get(block).same_as(sch.get(output)):
+            sch.compute_inline(block)
+    return output
+
+
+def _is_flat(config: Config) -> bool:
+    return bool(config.get("pixels", "flat") == "flat")

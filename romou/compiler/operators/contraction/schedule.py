@@ -1,0 +1,176 @@
+"""From the stages of a contraction to its kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from tvm import s_tir
+
+from romou.base.space import Config
+from romou.compiler.operators.contraction.knobs import FP32, MIXED, TURN, number_bytes
+from romou.compiler.operators.contraction.stages import Stage
+from romou.compiler.scheduling.loops import Block, Loop, bind_threads, load_texels, loops_below, stage_in_local_memory, unroll_tile
+from romou.compiler.tir.primitives import autobroadcast, double_buffer, fp16_arithmetic, multiply_add, unroll_by_compiler
+
+# Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
+_TEXELS, _STAGED_TEXELS = (Stage.PATCH, Stage.RIGHT), (Stage.TEXELS, Stage.RIGHT)
+
+
+def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
+    """Tile the output nest whose `loops` are (o, h, w, lane) and pull the stages of `build_stages` into it.
+
+    `has_whole_texels`: whether the output's lanes are stored together; else each is guarded, and stored, by itself.
+    """
+    store = config if has_whole_texels else config.replace(vector_width=1)
+    o, h, w, lane = loops
+    if config["arrangement"] == "striped":
+        block_o, tile_o, thread_o = sch.split(o, [None, config["tile_o"], config["wg_o"]])
+        block_w, tile_w, thread_w = sch.split(w, [None, config["tile_w"], config["wg_w"]])
+    else:
+        block_o, thread_o, tile_o = sch.split(o, [None, config["wg_o"], config["tile_o"]])
+        block_w, thread_w, tile_w = sch.split(w, [None, config["wg_w"], config["tile_w"]])
+    block_h, tile_h = sch.split(h, [None, config["tile_h"]])
+    sch.reorder(block_o, block_h, block_w, thread_o, thread_w, tile_o, tile_h, tile_w, lane)
+    # OpenCL and CUDA allow long grids in x alone: the pixels go there. Fusing with a unit loop would leave a modulo behind.
+    grid_x = sch.fuse(block_h, block_w) if int(sch.get(block_h).extent) > 1 else block_w
+    sch.bind(block_o, "blockIdx.y")
+    sch.bind(grid_x, "blockIdx.x")
+    bind_threads(sch, thread_o, thread_w)
+    if config["split_k"] > 1:
+        _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], config, store)
+        return
+    acc = sch.get_sblock(Stage.ACC)
+    # TVM sees which registers a group needs as long as nothing is cropped.
+    tile = sch.get_sblock(Stage.TILE)
+    sch.compute_at(tile, grid_x, preserve_unit_loops=True)
+    sch.compute_at(acc, grid_x, preserve_unit_loops=True)
+    sch.compute_inline(tile)
+    sch.set_scope(acc, 0, "local")
+    spatial, reduction = _bind_items(sch, loops_below(sch, acc, grid_x))
+    if config["local"]:
+        outer, inner = sch.split(reduction[0], [None, config["local"]])
+        sch.reorder(outer, inner, *reduction[1:], *spatial)
+        for block in _stages_of(sch, _STAGED_TEXELS):
+            load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
+        for block in _stages_of(sch, (Stage.PATCH, Stage.KERNEL)):
+            stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"], int(number_bytes(config)))
+        if config["unroll"] == TURN:
+            for loop in (loop for loop in (inner, *reduction[1:-1]) if int(sch.get(loop).extent) > 1):
+                unroll_by_compiler(sch, loop)
+        if config["local_buffers"] > 1:
+            double_buffer(sch, outer)
+        first, reduction = outer, [inner, *reduction[1:]]
+    else:
+        sch.reorder(*reduction, *spatial)
+        first = reduction[0]
+    if config["accumulate"] == MIXED:
+        _schedule_blocks(sch, first, config)
+        unroll_tile(sch, spatial, config["vector_width"])
+    else:
+        if not config["local"]:
+            for block in _stages_of(sch, _TEXELS):
+                load_texels(sch, block, reduction[-2])
+        _unroll_inner(sch, spatial, reduction, config)
+        _spell_arithmetic(sch, acc, config)
+    init = sch.decompose_reduction(acc, first)
+    unroll_tile(sch, sch.get_loops(init)[-len(spatial) :], config["vector_width"])
+    unroll_tile(sch, [tile_o, tile_h, tile_w, lane], store["vector_width"])
+    # Registers are a work-item's own: they need no index that tells whose they are.
+    sch.transform_layout(acc, ("write", 0), lambda _item_o, _item_w, *own: own, assume_injective_transform=True)
+
+
+def _schedule_blocks(sch: s_tir.Schedule, at: Loop, config: Config) -> None:
+    """Sum up in fp16, in registers, what `at` adds to the sums in fp32 in one iteration."""
+    block = sch.get_sblock(Stage.BLOCK)
+    sch.set_scope(block, 0, "local")
+    sch.compute_at(block, at, preserve_unit_loops=True)
+    _, _, _, *loops = loops_below(sch, block, at)
+    spatial, reduction = loops[:4], loops[4:]
+    sch.reorder(*reduction, *spatial)
+    for texels in _stages_of(sch, _TEXELS):
+        load_texels(sch, texels, reduction[-2])
+    _unroll_inner(sch, spatial, reduction, config)
+    _spell_arithmetic(sch, block, config)
+    init = sch.decompose_reduction(block, reduction[0])
+    unroll_tile(sch, sch.get_loops(init)[-len(spatial) :], config["vector_width"])
+    sch.transform_layout(block, ("write", 0), lambda _block, _item_o, _item_w, *own: own, assume_injective_transform=True)
+
+
+def _spell_arithmetic(sch: s_tir.Schedule, block: Block, config: Config) -> None:
+    if config["autobroadcast"]:
+        autobroadcast(sch, block)
+    if config["multiply_add"] != "plain":
+        multiply_add(sch, block, config["multiply_add"])
+    if config["accumulate"] != FP32:
+        fp16_arithmetic(sch, block)
+
+
+def _bind_items(sch: s_tir.Schedule, loops: Sequence[Loop]) -> tuple[Sequence[Loop], Sequence[Loop]]:
+    """Bind the loops over the work-items of a group; returns those of a work-item's tile and those of the reduction."""
+    item_o, item_w, *own = loops
+    bind_threads(sch, item_o, item_w)
+    return own[:4], own[4:]
+
+
+def _unroll_inner(sch: s_tir.Schedule, spatial: Sequence[Loop], reduction: Sequence[Loop], config: Config) -> None:
+    """Unroll the register tile, the lanes of the reduction, and on request the window."""
+    if len(reduction) > 1:
+        sch.unroll(reduction[-1])
+    if config["unroll"] == "window":
+        for loop in reduction[1:-1]:
+            sch.unroll(loop)
+    unroll_tile(sch, spatial, config["vector_width"])
+
+
+def _stages_of(sch: s_tir.Schedule, names: Sequence[str]) -> list[Block]:
+    return [b for b in sch.get_child_blocks(sch.get_sblock("root")) if sch.get(b).name_hint in names]
+
+
+def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], config: Config, store: Config) -> None:
+    """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
+    # TVM sees which shares a group needs as long as nothing is cropped.
+    part, total = sch.get_sblock(Stage.PART), sch.get_sblock(Stage.ACC)
+    sch.compute_at(total, group, preserve_unit_loops=True)
+    sch.set_scope(part, 0, "shared")
+    sch.compute_at(part, group, preserve_unit_loops=True)
+    # Whole texels while there is one for each work-item of the split, single lanes beyond that.
+    texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
+    has_texels = texels >= config["split_k"]
+    # What does not come out even has to be a single loop: TVM does not prove that several, fused, are all there.
+    is_along_row = texels & (texels - 1) != 0
+    share = tile[-2] if is_along_row else sch.fuse(*(tile[:-1] if has_texels else tile))
+    outer, thread_k = sch.split(share, [None, config["split_k"]])
+    sch.bind(thread_k, "threadIdx.z")
+    sch.compute_at(total, thread_k, preserve_unit_loops=True)
+    sch.set_scope(total, 0, "local")
+    piece = sch.get_loops(total)[-1]
+    spatial = sch.get_loops(total)[-2]
+    sch.reorder(piece, spatial)
+    sch.unroll(piece)
+    if has_texels:
+        unroll_tile(sch, [spatial], config["vector_width"])
+    init = sch.decompose_reduction(total, piece)
+    for loop in (*(tile[:-2] if is_along_row else ()), outer):
+        sch.unroll(loop)
+    if has_texels:
+        unroll_tile(sch, [sch.get_loops(init)[-1]], config["vector_width"])
+        unroll_tile(sch, [tile[-1]], store["vector_width"])
+
+    k, *loops = loops_below(sch, part, group)
+    spatial, reduction = _bind_items(sch, loops)
+    sch.bind(k, "threadIdx.z")
+    sch.reorder(*reduction, *spatial)
+    if config["accumulate"] != MIXED:
+        for block in _stages_of(sch, _TEXELS):
+            load_texels(sch, block, reduction[-2])
+    registers = sch.cache_write(part, 0, "local")
+    sch.reverse_compute_at(registers, loops[1], preserve_unit_loops=True)
+    if config["accumulate"] == MIXED:
+        _schedule_blocks(sch, reduction[0], config)
+        unroll_tile(sch, spatial, config["vector_width"])
+    else:
+        _unroll_inner(sch, spatial, reduction, config)
+        _spell_arithmetic(sch, part, config)
+    init = sch.decompose_reduction(part, reduction[0])
+    unroll_tile(sch, sch.get_loops(init)[-4:], config["vector_width"])
+    unroll_tile(sch, sch.get_loops(registers)[-4:], config["vector_width"])

@@ -1,0 +1,107 @@
+"""What families of contractions share: two factors, of which the second one may be a packed constant, and a template made of a marked block."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from tvm import relax, te, tirx
+
+from romou.compiler.operators.family import Case, Family, Graph
+from romou.compiler.operators.operator import Operator, W
+from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.tir.expressions import Shape, is_constant, static_shape
+
+# TVM's pattern kinds for "an operator that element-wise consumers may be fused into", and for "one that nothing is fused with".
+OUT_ELEMWISE_FUSABLE, OPAQUE = 4, 8
+
+
+class ContractionFamily(Operator[W], Family):
+    """A family of sums of products.
+
+    typical: small workloads, for `cases`.
+    """
+
+    typical: Sequence[W]
+
+    def is_mine(self, w: W) -> bool:
+        """Whether the family takes a workload of its type."""
+        return True
+
+    @abstractmethod
+    def match(self, call: relax.Call) -> W | None:
+        """The workload of a call of one of `operators`; None where it has none, or one of another family."""
+
+    @abstractmethod
+    def operands(self, w: W) -> Mapping[str, Shape]:
+        """Names and shapes of the two factors as the kernel reads them."""
+
+    @abstractmethod
+    def define(self, w: W, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+        """The plain definition: what fusion sees, and the reference that a candidate is checked against."""
+
+    def kernel_shape(self, w: W, shape: Shape) -> Shape:
+        """The shape in which the family takes a second factor that has `shape` in the graph."""
+        return shape
+
+    def pack_weight(self, w: W, weight: np.ndarray) -> np.ndarray:
+        """A constant second factor as the kernel reads it; missing lanes are zeros."""
+        return weight
+
+    def pack_at_run_time(self, w: W, weight: te.Tensor) -> te.Tensor:
+        """A second factor that is computed as the kernel reads it: a stage of its own, named `PACKED`."""
+        return weight
+
+    @abstractmethod
+    def bias(self, w: W) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
+        """Shape of a bias, and its index at an index of the output."""
+
+    @abstractmethod
+    def case(self, w: W) -> Case:
+        """A workload as a user's model has it."""
+
+    @property
+    def cases(self) -> list[Case]:
+        return [self.case(w) for w in self.typical]
+
+    def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
+        """The plain definition, with the weight packed."""
+        work = self.match(call)
+        if work is None:
+            return None
+        data, weight = call.args
+        left = graph.packed_expr(data) if self.is_packed else graph.plain_expr(data)
+        if is_constant(weight):
+            return self.emit(graph, work, left, weight.value.numpy().reshape(self.kernel_shape(work, static_shape(weight))))
+        right, shape = graph.plain_expr(weight), static_shape(weight)
+        if self.kernel_shape(work, shape) != shape:
+            right = graph.bb.emit(relax.op.reshape(right, self.kernel_shape(work, shape)))
+        return self.emit_define(graph, lambda x, y: self.define(work, x, self.pack_at_run_time(work, y)), left, right)
+
+    def emit(self, graph: Graph, w: W, data: relax.Expr, weight: np.ndarray) -> relax.Expr:
+        """A call of the plain definition with a constant weight, which is packed here."""
+        return self.emit_define(graph, lambda *tensors: self.define(w, *tensors), data, relax.const(self.pack_weight(w, weight), w.dtype))
+
+    def emit_define(self, graph: Graph, define: Callable[..., te.Tensor], *operands: relax.Expr) -> relax.Expr:
+        """A call of a function into which element-wise consumers are fused."""
+        return graph.bb.emit_te(define, *operands, primfunc_name_hint=self.name, primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE})
+
+    def template_of(self, func: tirx.PrimFunc) -> ContractionTemplate | None:
+        return ContractionTemplate.of(func, self)
+
+    def function(self, w: W, *, has_epilogue: bool = True, is_weight_computed: bool = False) -> tirx.PrimFunc:
+        """The operator as a fused function, with a bias and a ReLU behind it, or by itself.
+
+        is_weight_computed: whether it takes the weight as the graph has it, because it changes from call to call.
+        """
+        shapes = dict(self.operands(w))
+        if is_weight_computed:
+            shapes["weight"] = self.kernel_shape(w, tuple(self.case(w).weights[0]))
+        operands = [te.placeholder(shape, w.dtype, name) for name, shape in shapes.items()]
+        total = self.define(w, operands[0], self.pack_at_run_time(w, operands[1]) if is_weight_computed else operands[1])
+        if not has_epilogue:
+            return te.create_prim_func([*operands, total])
+        shape, place = self.bias(w)
+        bias, zero = te.placeholder(shape, w.dtype, "bias"), tirx.const(0, w.dtype)
+        return te.create_prim_func([*operands, bias, te.compute(total.shape, lambda *i: te.max(total[i] + bias[place(*i)], zero), name="relu")])

@@ -1,0 +1,159 @@
+"""What families of convolutions share: channels packed by four on both sides, a window that moves over the input, a constant weight.
+
+data    (n, ceil(ic / 4), ih, iw, 4)      output  (n, ceil(oc / 4), oh, ow, 4)
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+from tvm import relax, s_tir, te, tirx
+
+from romou.base.space import Config
+from romou.compiler.operators.contraction_family import ContractionFamily
+from romou.compiler.operators.family import Case
+from romou.compiler.operators.packed_weight import PACKED, guarded
+from romou.compiler.operators.workload import Conv2d, Expr
+from romou.compiler.scheduling.loops import Block, Loop
+from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, shape_of, static_shape
+from romou.compiler.tir.images import as_images
+from romou.compiler.tir.primitives import LANES
+
+C = TypeVar("C", bound=Conv2d)
+
+
+class ConvolutionFamily(ContractionFamily[C]):
+    """A family of 2-D convolutions, and of 1-D and 3-D ones as far as they are convolutions of images. kernel_layout: of the weight in the graph."""
+
+    is_packed = True
+    works_in_texels = True
+    operators = frozenset({"relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"})
+    kernel_layout = "OIHW"
+
+    def match(self, call: relax.Call) -> C | None:
+        """A float convolution in NCHW, NCW or NCDHW."""
+        if not is_channels_first(call, self.kernel_layout) or not is_of_images(call):
+            return None
+        work = self.work_of(call)
+        return work if self.is_mine(work) else None
+
+    def work_of(self, call: relax.Call) -> C:
+        """The workload of a convolution that has one."""
+        return self.workload(out_channels=static_shape(call.args[1])[0], **common_fields(call))
+
+    @abstractmethod
+    def weight_shape(self, w: C) -> Shape:
+        """Shape of the packed weight, in elements."""
+
+    @abstractmethod
+    def tap_of(self, w: C, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        """Output channel, input channel of the group, row and column of the window that an element of the packed weight stands for."""
+
+    def weight_at(self, w: C, weight: te.Tensor, o: Expr, i: Expr, kh: Expr, kw: Expr) -> tirx.Expr:
+        """The weight in the graph's layout at a tap; zero where there is no such channel."""
+        return guarded(w.dtype, weight[o, i, kh, kw], o < w.out_channels, i < w.in_channels // w.groups)
+
+    def pack_at_run_time(self, w: C, weight: te.Tensor) -> te.Tensor:
+        return te.compute(self.weight_shape(w), lambda *place: self.weight_at(w, weight, *self.tap_of(w, *place)), name=PACKED)
+
+    def kernel_shape(self, w: C, shape: Shape) -> Shape:
+        return *shape[:2], *w.kernel
+
+    def operands(self, w: C) -> Mapping[str, Shape]:
+        return {"data": (w.batch, -(-w.in_channels // LANES), *w.in_hw, LANES), "weight": self.weight_shape(w)}
+
+    def bias(self, w: C) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
+        return (1, w.out_texels, 1, 1, LANES), lambda n, o, y, x, lane: (0, o, 0, 0, lane)
+
+    def pixel_rows(self, w: C) -> int | None:
+        return w.out_hw[0]
+
+    def output_loops(self, sch: s_tir.Schedule, output: Block, w: C, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+        """The output (n, o, y, x, lane) as loops (o, h, w, lane), its pixels laid out as the knob `pixels` says."""
+        oh, ow = w.out_hw
+        if config["pixels"] == "flat":
+            sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, (n * oh + y) * ow + x, lane))
+            o, x, lane = sch.get_loops(output)
+            return sch, (o, sch.add_unit_loop(x), x, lane)
+        sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, n * oh + y, x, lane))
+        return sch, sch.get_loops(output)
+
+    def case(self, w: C) -> Case:
+        settings = {"strides": list(w.stride), "padding": list(w.padding), "dilation": list(w.dilation), "groups": w.groups}
+        return Case(
+            name=w.name,
+            inputs=[(w.batch, w.in_channels, *w.in_hw)],
+            weights=[(w.out_channels, w.in_channels // w.groups, *w.kernel)],
+            build=lambda x, weight: relax.op.nn.conv2d(x, weight, **settings),
+            compute=lambda x, weight: convolve(w, x, weight),
+        )
+
+
+def is_channels_first(call: relax.Call, kernel_layout: str) -> bool:
+    """Whether a convolution is of floats of static shapes, its channels before its pixels. kernel_layout: of the weight, as it is in 2-D."""
+    (data, weight), attrs = call.args, call.attrs
+    shape = shape_of(data)
+    if shape_of(call) is None or shape is None or shape_of(weight) is None:
+        return False
+    pixels = "DHW"[5 - len(shape) :]
+    is_first = (attrs.data_layout, attrs.kernel_layout) == ("NC" + pixels, kernel_layout.replace("HW", pixels))
+    return is_first and dtype_of(call) in FLOATS and dtype_of(weight) == dtype_of(data)
+
+
+def is_of_images(call: relax.Call) -> bool:
+    """Whether a convolution sees one frame at a time."""
+    if len(static_shape(call.args[0])) < 5:
+        return True
+    attrs, depth, (front, _, _, back, _, _) = call.attrs, static_shape(call.args[1])[2], all_sides(call.attrs.padding, 3)
+    return depth == int(attrs.strides[0]) == 1 and not (front or back or int(getattr(attrs, "output_padding", [0])[0]))
+
+
+def common_fields(call: relax.Call) -> dict[str, Any]:
+    """What a convolution and a transposed one say alike in a graph: fields of `Conv2d`, all but the output channels."""
+    shape, kernel, attrs = static_shape(call.args[0]), static_shape(call.args[1])[2:], call.attrs
+    n, c, h, w = as_images(shape)
+    pads = all_sides(attrs.padding, len(kernel))
+    return {
+        "batch": n,
+        "in_channels": c,
+        "in_hw": (h, w),
+        "kernel": plane_of(kernel),
+        "stride": plane_of(attrs.strides),
+        "padding": (0, pads[0], 0, pads[1]) if len(kernel) == 1 else (*pads[len(kernel) - 2 : len(kernel)], *pads[-2:]),
+        "dilation": plane_of(attrs.dilation),
+        "groups": int(attrs.groups),
+        "dtype": dtype_of(call.args[0]),
+    }
+
+
+def plane_of(settings: Sequence[int]) -> tuple[int, int]:
+    """Return what is given for each spatial axis for rows and columns; a row has a window of height 1."""
+    h, w = [1, *map(int, settings)][-2:]
+    return h, w
+
+
+def all_sides(padding: Sequence[int], axes: int) -> tuple[int, ...]:
+    """Return a padding at the beginnings of all spatial axes, then at their ends, which is given for all axes, for each axis, or for each side."""
+    pads = [int(pad) for pad in padding]
+    return tuple(pads * (2 * axes // len(pads)))
+
+
+def four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
+    """Top, left, bottom, right of a padding that is given for both axes, for each axis, or for each side."""
+    top, left, bottom, right = all_sides(padding, 2)
+    return top, left, bottom, right
+
+
+def convolve(w: Conv2d, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """A convolution of x (n, ic, ih, iw) with weight (oc, ic / groups, kh, kw) by NumPy, tap by tap: (n, oc, oh, ow)."""
+    (oh, ow), (sh, sw), (dh, dw), (top, left, bottom, right) = w.out_hw, w.stride, w.dilation, w.padding
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    total = np.zeros((w.batch, w.groups, w.out_channels // w.groups, oh, ow), x.dtype)
+    for kh, kw in np.ndindex(w.kernel):
+        window = padded[:, :, kh * dh :, kw * dw :][:, :, : (oh - 1) * sh + 1 : sh, : (ow - 1) * sw + 1 : sw]
+        taps = weight[:, :, kh, kw].reshape(w.groups, -1, w.in_channels // w.groups)
+        total += (taps @ window.reshape(w.batch, w.groups, -1, oh * ow)).reshape(total.shape)
+    return total.reshape(w.batch, w.out_channels, oh, ow)

@@ -1,0 +1,323 @@
+"""Products of matrices that are both computed at run time: attention (Q K^T and P V), and any matmul whose right side is no constant.
+
+lhs, rhs, output: plain buffers, whose axes are those of (*batch, m, k), (*batch, k, n) and (*batch, m, n) in any order in which the innermost
+one of the left side is k, that of the right side k or n, that of the output n. So transposed operands, and the heads that attention cuts its
+rows into, are read and written where they lie. An operand whose batch is 1 serves all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence, Set
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from tvm import relax, s_tir, te, tirx
+
+from romou.base.space import Config
+from romou.compiler.operators.contraction import Contraction
+from romou.compiler.operators.contraction_family import OPAQUE, ContractionFamily
+from romou.compiler.operators.family import Case, Graph
+from romou.compiler.operators.workload import Expr, Workload, stored_as
+from romou.compiler.scheduling.loops import Block, Loop
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, is_constant, shape_of, static_shape
+from romou.compiler.tir.primitives import LANES
+
+
+@dataclass(frozen=True, kw_only=True)
+class BatchMatmul(Workload):
+    """Products of matrices that are both computed at run time: (*batch, m, k) x (*batch, k, n).
+
+    batch: of the output.   lhs_batch, rhs_batch: of the operands; 1 where one matrix serves all.
+    lhs_axes, rhs_axes, out_axes: the axis of the buffer that holds each of (*batch, m, k), (*batch, k, n) and (*batch, m, n).
+    """
+
+    batch: tuple[int, ...]
+    m: int
+    k: int
+    n: int
+    lhs_batch: tuple[int, ...]
+    rhs_batch: tuple[int, ...]
+    lhs_axes: tuple[int, ...]
+    rhs_axes: tuple[int, ...]
+    out_axes: tuple[int, ...]
+    dtype: str = "float32"
+
+    @property
+    def batches(self) -> int:
+        """Number of products."""
+        return math.prod(self.batch)
+
+    @property
+    def out_texels(self) -> int:
+        """Texels of output columns."""
+        return -(-self.n // LANES)
+
+    @property
+    def is_rhs_transposed(self) -> bool:
+        """Whether neighbours in memory of the right side are neighbours in k."""
+        return self.rhs_axes[-2] == len(self.rhs_axes) - 1
+
+    @property
+    def lhs_shape(self) -> tuple[int, ...]:
+        """Shape of the left operand's buffer."""
+        return _in_order(self.lhs_axes, (*self.lhs_batch, self.m, self.k))
+
+    @property
+    def rhs_shape(self) -> tuple[int, ...]:
+        """Shape of the right operand's buffer."""
+        return _in_order(self.rhs_axes, (*self.rhs_batch, self.k, self.n))
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the output's buffer."""
+        return _in_order(self.out_axes, (*self.batch, self.m, self.n))
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batches * self.m * self.k * self.n
+
+    @property
+    def name(self) -> str:
+        return f"{self.batches}x{self.m}x{self.k}_{self.n}" + ("_t" if self.is_rhs_transposed else "")
+
+    def flat_batch(self, position: Sequence[Expr]) -> Expr:
+        """The number of the product at a position of the batch."""
+        flat: Expr = 0
+        for index, extent in zip(position, self.batch, strict=True):
+            flat = flat * extent + index
+        return flat
+
+    def batch_of(self, flat: Expr) -> list[Expr]:
+        """The position of a product in the batch: the inverse of `flat_batch`."""
+        position: list[Expr] = []
+        for extent in reversed(self.batch[1:]):
+            position.append(flat % extent)
+            flat = flat // extent
+        return [*([flat] if self.batch else []), *reversed(position)]
+
+
+def _in_order(axes: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
+    return tuple(extent for _, extent in sorted(zip(axes, extents, strict=True)))
+
+
+def matmul(batch: tuple[int, ...], m: int, k: int, n: int, dtype: str = "float32", *, is_transposed: bool = False, **given: Any) -> BatchMatmul:
+    """Products of (*batch, m, k) and (*batch, k, n), or (*batch, n, k), of which nothing else is given (see `BatchMatmul`)."""
+    axes = tuple(range(rank := len(batch) + 2))
+    rhs_axes = (*axes[:-2], rank - 1, rank - 2) if is_transposed else axes
+    settings = {"lhs_batch": batch, "rhs_batch": batch, "lhs_axes": axes, "rhs_axes": rhs_axes, "out_axes": axes, **given}
+    return BatchMatmul(batch=batch, m=m, k=k, n=n, dtype=dtype, **settings)
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """An operand of a product: `source` with its axes in another order, times a number.
+
+    axes: the axis of `source` that holds each axis of the operand.
+    """
+
+    source: relax.Expr
+    axes: tuple[int, ...]
+    scale: float
+
+
+class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
+    """Products of two matrices, or batches of them, that `dense` does not take."""
+
+    name = "batch_matmul"
+    precedence = 1
+    workload = BatchMatmul
+    has_constant_weight = False
+    stores_rows = True
+    operators = frozenset({"relax.matmul", "relax.permute_dims"})
+    typical = (
+        matmul((2,), 13, 31, 10),
+        matmul((2, 3), 5, 12, 8, lhs_batch=(2, 1), rhs_batch=(1, 3)),
+        matmul((), 1, 37, 31, is_transposed=True),
+    )
+
+    def match(self, call: relax.Call) -> BatchMatmul | None:
+        """A product by itself; what transposes it reads through is known to `rewrite`."""
+        left, right = (shape_of(arg) for arg in call.args)
+        dtype = dtype_of(call.args[0])
+        if left is None or right is None or min(len(left), len(right)) < 2 or dtype not in FLOATS or dtype_of(call.args[1]) != dtype:
+            return None
+        rank = max(len(left), len(right)) - 2
+        left_batch, right_batch = ((1,) * (rank + 2 - len(shape)) + shape[:-2] for shape in (left, right))
+        batch = tuple(map(max, left_batch, right_batch))
+        return matmul(batch, left[-2], left[-1], right[-1], dtype, lhs_batch=left_batch, rhs_batch=right_batch)
+
+    def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
+        """The plain definition; transposes and scalar factors before it become part of how it reads and scales, one after it of how it writes."""
+        if op_name(call) == "relax.matmul":
+            return self._product(call, graph, None)
+        # A product that nothing else uses is written in the order that is wanted, if its columns stay neighbours.
+        source = call.args[0]
+        if graph.rewritten.get(source) is not self or len(graph.users.get(source, ())) != 1:
+            return None
+        order = _order_of(call)
+        if order[-1] != len(order) - 1:
+            return None
+        return self._product(graph.bound[source], graph, tuple(order.index(axis) for axis in range(len(order))))
+
+    def _product(self, call: relax.Call, graph: Graph, out_axes: tuple[int, ...] | None) -> relax.Expr | None:
+        work = self.match(call) if op_name(call) == "relax.matmul" else None
+        if work is None:
+            return None
+        rank = len(work.out_axes)
+        lhs, rhs = (_operand(arg, innermost, graph.bound) for arg, innermost in zip(call.args, ((-1,), (-1, -2)), strict=True))
+        lhs, rhs = (_with_rank(operand, rank, graph) for operand in (lhs, rhs))
+        if lhs.source.same_as(rhs.source):
+            # A kernel that is handed one tensor twice has one parameter for both: the second one is a view.
+            rhs = replace(rhs, source=graph.bb.emit_te(_same, rhs.source, primfunc_name_hint="reshape", primfunc_attrs={"op_pattern": OPAQUE}))
+        work = replace(work, lhs_axes=lhs.axes, rhs_axes=rhs.axes, out_axes=out_axes or work.out_axes)
+        return self.emit_define(graph, lambda a, b: self.define(work, a, b, lhs.scale * rhs.scale), lhs.source, rhs.source)
+
+    def operands(self, w: BatchMatmul) -> Mapping[str, Shape]:
+        return {"lhs": w.lhs_shape, "rhs": w.rhs_shape}
+
+    def bias(self, w: BatchMatmul) -> tuple[Shape, Callable[..., tuple[tirx.Expr, ...]]]:
+        return (w.n,), lambda *i: (i[w.out_axes[-1]],)
+
+    def define(self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, scale: float = 1.0) -> te.Tensor:
+        """The plain definition: what fusion sees, and the reference that a candidate is checked against.
+
+        `scale` multiplies the sums before they are rounded to the storage type.
+        """
+        k = te.reduce_axis((0, w.k), "k")
+
+        def value(*i: tirx.Expr) -> tirx.Expr:
+            *batch, m, n = (i[axis] for axis in w.out_axes)
+            left, right = _load(w.lhs_axes, data, [*batch, m, k]), _load(w.rhs_axes, weight, [*batch, k, n])
+            return te.sum(left.astype("float32") * right.astype("float32"), axis=k)
+
+        total = te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name))
+        if scale != 1:
+            total = te.compute(w.output_shape, lambda *i: total[i] * tirx.const(scale, "float32"), name="scale")
+        return stored_as(w.dtype, total)
+
+    def contraction(self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+        """A contraction whose pixels are rows; batches are rows of pixels, each with a right side of its own."""
+        step = next(s for s in (4, 2, 1) if w.k % s == 0)
+
+        def column(o: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
+            return o * LANES + lane if w.n % LANES == 0 else te.min(o * LANES + lane, w.n - 1)
+
+        def output(*i: tirx.Expr) -> tuple[Expr, Expr, Expr, Expr]:
+            *batch, m, n = (i[axis] for axis in w.out_axes)
+            return n // LANES, w.flat_batch(batch), m, n % LANES
+
+        rhs_vector: Literal["lanes", "reduction", "none"] = "reduction" if w.is_rhs_transposed else "lanes" if w.n % LANES == 0 else "none"
+        return Contraction(
+            inputs=[data, weight],
+            extents=(w.out_texels, w.batches, w.m),
+            reduce={"k": w.k // step, "kstep": step},
+            lhs=lambda _o, h, m, _lane, k, s: _load(w.lhs_axes, data, [*w.batch_of(h), m, k * step + s]),
+            rhs=lambda o, lane, k, s, h: _load(w.rhs_axes, weight, [*w.batch_of(h), k * step + s, column(o, lane)]),
+            output=output,
+            output_shape=w.output_shape,
+            vector=rhs_vector == "lanes",
+            is_batched=True,
+            rhs_vector=rhs_vector,
+            lhs_neighbours="reduction" if w.lhs_axes[-1] == len(w.lhs_axes) - 1 else "pixels",
+            columns=w.n,
+            is_padded=False,
+        )
+
+    def has_whole_texels(self, w: BatchMatmul) -> bool:
+        return w.n % LANES == 0
+
+    def matrices(self, w: BatchMatmul) -> Set[str]:
+        lhs, rhs = w.lhs_axes[-1] == len(w.lhs_axes) - 1 and w.k % LANES == 0, (w.k if w.is_rhs_transposed else w.n) % LANES == 0
+        return {role for role, is_read in (("data", lhs), ("weight", rhs)) if is_read}
+
+    def output_loops(self, sch: s_tir.Schedule, output: Block, w: BatchMatmul, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+        """The output as loops (o, h, w, lane): columns are cut into texels, the axes of the batch are one."""
+        loops = sch.get_loops(output)
+        *batch, m, n = (loops[axis] for axis in w.out_axes)
+        o, lane = sch.split(n, [None, LANES])
+        sch.reorder(o, *batch, m, lane)
+        return sch, (o, sch.fuse(*batch) if batch else sch.add_unit_loop(m), m, lane)
+
+    def case(self, w: BatchMatmul) -> Case:
+        shapes = [(*batch, *sides) for batch, sides in ((w.lhs_batch, (w.m, w.k)), (w.rhs_batch, (w.n, w.k) if w.is_rhs_transposed else (w.k, w.n)))]
+        swapped = [*range(len(w.batch)), len(w.batch) + 1, len(w.batch)]
+        return Case(
+            name=w.name,
+            inputs=shapes,
+            build=lambda a, b: relax.op.matmul(a, relax.op.permute_dims(b, swapped) if w.is_rhs_transposed else b),
+            compute=lambda a, b: np.matmul(a, b.swapaxes(-1, -2) if w.is_rhs_transposed else b),
+        )
+
+
+def _same(data: te.Tensor) -> te.Tensor:
+    return te.compute(data.shape, lambda *i: data[i], name="view")
+
+
+def _operand(expr: relax.Expr, innermost: Sequence[int], bound: Mapping[relax.Var, relax.Expr]) -> _Operand:
+    """What `expr` is without the transposes and scalar factors before it, as far as one of the axes `innermost` stays the last one in memory.
+
+    A factor below one stays with fp16: sums of what is not scaled down may overflow.
+    """
+    rank = len(static_shape(expr))
+    found = current = _Operand(expr, tuple(range(rank)), 1.0)
+    while isinstance(current.source, relax.Var) and (value := bound.get(current.source)) is not None:
+        if op_name(value) == "relax.permute_dims":
+            order = _order_of(value)
+            current = replace(current, source=value.args[0], axes=tuple(order[a] for a in current.axes))
+        elif (scaled := _without_factor(value)) is not None and (abs(scaled[1]) >= 1 or dtype_of(value) != "float16"):
+            current = replace(current, source=scaled[0], scale=current.scale * scaled[1])
+        elif isinstance(value, relax.Var):
+            current = replace(current, source=value)
+        else:
+            break
+        if current.axes.index(rank - 1) - rank in innermost:
+            found = current
+    return found
+
+
+def _order_of(call: relax.Call) -> list[int]:
+    """The axes of its operand in the order in which a `permute_dims` puts them."""
+    rank = len(static_shape(call.args[0]))
+    return [int(axis) for axis in call.attrs.axes] if call.attrs.axes is not None else list(reversed(range(rank)))
+
+
+def _with_rank(operand: _Operand, rank: int, graph: Graph) -> _Operand:
+    """The operand in its plain form, with axes of extent 1 before the others."""
+    source, missing = graph.plain_expr(operand.source), rank - len(operand.axes)
+    if not missing:
+        return replace(operand, source=source)
+    source = graph.bb.emit(relax.op.reshape(source, (*[1] * missing, *static_shape(operand.source))))
+    return replace(operand, source=source, axes=(*range(missing), *(axis + missing for axis in operand.axes)))
+
+
+def _without_factor(call: relax.Expr) -> tuple[relax.Expr, float] | None:
+    """The operand and the number that a product of the two, or a quotient, is made of; None for all else."""
+    if op_name(call) not in ("relax.multiply", "relax.divide"):
+        return None
+    left, right = call.args
+    if (factor := _scalar(right)) is not None:
+        return left, factor if op_name(call) == "relax.multiply" else 1 / factor
+    factor = _scalar(left) if op_name(call) == "relax.multiply" else None
+    return None if factor is None else (right, factor)
+
+
+def _scalar(expr: relax.Expr) -> float | None:
+    """The value of a finite constant of one number other than 0; None for all else."""
+    if not is_constant(expr) or static_shape(expr) != ():
+        return None
+    value = float(expr.value.numpy())
+    return value if value and np.isfinite(value) else None
+
+
+def _load(axes: Sequence[int], operand: te.Tensor, at: Sequence[Expr]) -> tirx.Expr:
+    """The element at a position of (*batch, row, column)."""
+    index: list[Expr] = [0] * len(axes)
+    for axis, position in zip(axes, at, strict=True):
+        index[axis] = 0 if int(operand.shape[axis]) == 1 else position
+    return operand[tuple(index)]
+
+
+FAMILY = BatchMatmulFamily()

@@ -1,0 +1,108 @@
+"""Convolution on channels packed by four: any kernel, stride, padding, dilation; groups whose channels fill whole texels.
+
+data    (n, ceil(ic / 4), ih, iw, 4)
+weight  (ic / groups / 4, kh, kw, 4, oc / 4, 4)   lanes: of input channels (in single precision no more than there are), then of output channels
+output  (n, ceil(oc / 4), oh, ow, 4)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from tvm import te, tirx
+
+from romou.compiler.operators.contraction import Contraction
+from romou.compiler.operators.convolution import ConvolutionFamily
+from romou.compiler.operators.winograd import TILES, Winograd, algorithms
+from romou.compiler.operators.workload import Conv2d, Expr, stored_as, window_index
+from romou.compiler.tir.primitives import LANES
+
+
+class Conv2dFamily(ConvolutionFamily[Conv2d]):
+    """Convolutions in which no texel of input or output belongs to two groups."""
+
+    name = "conv2d"
+    workload = Conv2d
+    typical = (
+        Conv2d(in_channels=8, in_hw=(13, 11), out_channels=12, kernel=(3, 3), padding=(1, 1, 1, 1)),
+        Conv2d(in_channels=3, in_hw=(9, 10), out_channels=7, kernel=(5, 3), stride=(2, 1), padding=(2, 1, 1, 0)),
+        Conv2d(in_channels=16, in_hw=(7, 6), out_channels=8, kernel=(3, 3), padding=(2, 2, 2, 2), dilation=(2, 2), groups=2, batch=2),
+    )
+
+    def is_mine(self, w: Conv2d) -> bool:
+        """Whether there is one group, or groups consist of whole texels."""
+        return w.groups == 1 or (w.in_channels // w.groups % LANES == 0 and w.out_channels // w.groups % LANES == 0)
+
+    def winograd(self, w: Conv2d) -> dict[str, Winograd]:
+        return {name: Winograd(w, TILES[name]) for name in algorithms(w)}
+
+    def weight_shape(self, w: Conv2d) -> tuple[int, ...]:
+        return (-(-w.in_channels // w.groups // LANES), w.kernel[0], w.kernel[1], _lanes(w), w.out_texels, LANES)
+
+    def pack_weight(self, w: Conv2d, weight: np.ndarray) -> np.ndarray:
+        """OIHW (oc, ic / groups, kh, kw) -> (ceil(ic / groups / 4), kh, kw, 4 or fewer, ceil(oc / 4), 4), padded with zeros."""
+        oc, ic, kh, kw = weight.shape
+        ic4, oc4 = -(-ic // LANES), -(-oc // LANES)
+        full = np.zeros((oc4 * LANES, ic4 * LANES, kh, kw), weight.dtype)
+        full[:oc, :ic] = weight
+        return np.ascontiguousarray(full.reshape(oc4, LANES, ic4, LANES, kh, kw).transpose(2, 4, 5, 3, 0, 1)[:, :, :, : _lanes(w)])
+
+    def tap_of(self, w: Conv2d, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        texel, kh, kw, ilane, o, lane = place
+        return o * LANES + lane, texel * LANES + ilane, kh, kw
+
+    def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+        r = {n: te.reduce_axis((0, e), n) for n, e in _reduction(w).items()}
+
+        def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
+            return te.sum(
+                _load(w, data, (n, y, x), o, list(r.values())).astype("float32") * weight[(*r.values(), o, lane)].astype("float32"),
+                axis=list(r.values()),
+            )
+
+        return stored_as(w.dtype, te.compute(w.output_shape, value, name="conv2d", attrs=w.block_attrs(self.name)))
+
+    def contraction(self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+        extents, place, output = w.pixels(flat)
+
+        def lhs(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, _lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
+            return _load(w, data, place(h, x), o, r, is_zero_outside=is_zero_outside)
+
+        return Contraction(
+            inputs=[data, weight],
+            extents=extents,
+            reduce=_reduction(w),
+            lhs=lhs,
+            rhs=lambda o, lane, *r: weight[(*r, o, lane)],
+            output=output,
+            output_shape=w.output_shape,
+            is_image=is_zero_outside,
+            is_padded=any(w.padding),
+            stride=w.stride[1],
+            texel=LANES,
+            lhs_varies="by texel" if w.groups > 1 else "never",
+        )
+
+
+def _reduction(w: Conv2d) -> dict[str, int]:
+    return {"ic": -(-w.in_channels // w.groups // LANES), "kh": w.kernel[0], "kw": w.kernel[1], "ilane": _lanes(w)}
+
+
+def _lanes(w: Conv2d) -> int:
+    """Lanes of an input texel that are multiplied: those that hold channels, three in the first layer of most networks.
+
+    fp16 texels keep all four: units that multiply matrices of fp16 take texels whole.
+    """
+    return min(w.in_channels // w.groups, LANES) if w.dtype == "float32" else LANES
+
+
+def _load(w: Conv2d, data: te.Tensor, pixel: Sequence[Expr], o: Expr, r: Sequence[Expr], *, is_zero_outside: bool = False) -> tirx.Expr:
+    """The factor of the data for output texel `o` of pixel (n, y, x), at r = (ic, kh, kw, lane) of the reduction."""
+    (n, oy, ox), (texel, kh, kw, ilane) = pixel, r
+    if w.groups > 1:
+        texel = o // (w.out_texels // w.groups) * (w.in_channels // w.groups // LANES) + texel
+    return window_index(w, oy, ox, kh, kw, lambda y, x: data[n, texel, y, x, ilane], is_zero_outside=is_zero_outside)
+
+
+FAMILY = Conv2dFamily()

@@ -1,0 +1,302 @@
+"""The gradient of a convolution by its filter: for each tap, the products of all pixels of the output's gradient with the input under the tap.
+
+data      (n, ceil(ic / 4), ih, iw, 4)      the convolution's input
+gradient  (n, ceil(oc / 4), oh, ow, 4)      of its output
+output    (oc, ic / groups, kh, kw)
+
+As a contraction, texels of output channels are multiplied with (tap, input channel), and the sum goes over the pixels of the batch, four at a time. There
+are few outputs and hundreds of thousands of pixels, so the sum can be cut into pieces (`romou/compiler/operators/pieces.py`; BEAST's paper, section 6: there, the
+filter's gradient is the slowest of the three passes).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from tvm import relax, s_tir, te, tirx
+
+from romou.base.space import Config
+from romou.compiler.operators.contraction import Contraction
+from romou.compiler.operators.contraction.form import round_up
+from romou.compiler.operators.contraction.stages import Stage
+from romou.compiler.operators.contraction_family import ContractionFamily
+from romou.compiler.operators.convolution import four_sides
+from romou.compiler.operators.family import Case, Graph
+from romou.compiler.operators.packed_weight import guarded
+from romou.compiler.operators.pieces import PIECES, TOTAL
+from romou.compiler.operators.winograd import TILES, Winograd, algorithms
+from romou.compiler.operators.winograd_filter import WinogradFilter
+from romou.compiler.operators.workload import Conv2d, Expr, stored_as
+from romou.compiler.scheduling.loops import Block, Loop
+from romou.compiler.scheduling.splice import as_module, renest
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, shape_of
+from romou.compiler.tir.primitives import LANES
+
+# Numbers between the kernels of a sum in pieces; texels of pixels in one of them at least. A sum is cut so that each piece can be staged in steps of four.
+_MOST_BETWEEN, _LEAST_OF_PIECE, _STEPS = 1 << 24, 64, 4
+# What the gradient of TVM's conv2d by its weight looks like: the batch is summed up as channels are.
+_LAYOUTS = ("CNHW", "IOHW", "CNHW")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv2dBackwardFilter(Conv2d):
+    """The gradient of a 2-D convolution by its filter; the numbers are the convolution's."""
+
+    gradient: str = "filter"
+
+    @property
+    def columns(self) -> int:
+        """Elements of one filter."""
+        return self.in_channels // self.groups * self.kernel[0] * self.kernel[1]
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        return (self.out_channels, self.in_channels // self.groups, *self.kernel)
+
+    @property
+    def pixels_of_batch(self) -> int:
+        """Pixels of the output's gradient, over which the sum goes."""
+        return self.batch * self.out_hw[0] * self.out_hw[1]
+
+    def texels_of_piece(self, count: int) -> int:
+        """Steps of four pixels in each of `count` pieces, the last of which may be partly empty."""
+        texels = -(-self.pixels_of_batch // (LANES * count))
+        return int(round_up(texels, _STEPS))
+
+
+def backward_filter(w: Conv2d) -> Conv2dBackwardFilter:
+    """The gradient of a convolution by its filter."""
+    return Conv2dBackwardFilter(**w.to_dict())
+
+
+class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
+    """Gradients by the filter, of convolutions of any stride, padding, dilation and groups."""
+
+    name = "conv2d_backward_filter"
+    workload = Conv2dBackwardFilter
+    has_constant_weight = False
+    operators = frozenset({"relax.nn.conv2d", "relax.strided_slice"})
+    typical = (
+        Conv2dBackwardFilter(in_channels=8, in_hw=(9, 7), out_channels=12, kernel=(3, 3), padding=(1, 1, 1, 1), batch=7),
+        Conv2dBackwardFilter(in_channels=3, in_hw=(11, 10), out_channels=7, kernel=(5, 3), stride=(2, 3), padding=(2, 1, 1, 0)),
+        Conv2dBackwardFilter(in_channels=4, in_hw=(9, 8), out_channels=16, kernel=(3, 2), padding=(2, 1, 2, 1), dilation=(2, 1), groups=2, batch=2),
+        Conv2dBackwardFilter(in_channels=6, in_hw=(7, 6), out_channels=6, kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1), groups=6, batch=2),
+        Conv2dBackwardFilter(in_channels=6, in_hw=(7, 6), out_channels=9, kernel=(3, 3), padding=(1, 1, 1, 1), groups=3),
+    )
+
+    def match(self, call: relax.Call) -> Conv2dBackwardFilter | None:
+        """TVM's gradient of a convolution, whole."""
+        return self._work_of(call, call)
+
+    def _work_of(self, call: relax.Call, cut: relax.Call) -> Conv2dBackwardFilter | None:
+        """The workload of a convolution that sums over the batch, less what `cut` leaves out of its result: with a stride, some rows and columns too many."""
+        attrs = call.attrs
+        data, gradient, result = shape_of(call.args[0]), shape_of(call.args[1]), shape_of(cut)
+        if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != _LAYOUTS or data is None or gradient is None or result is None:
+            return None
+        if dtype_of(call) not in FLOATS or dtype_of(call.args[1]) != dtype_of(call.args[0]):
+            return None
+        groups, (_, _, ih, iw), (_, _, kh, kw) = int(attrs.groups), data, result
+        (sh, sw), (dh, dw) = ((int(v) for v in values) for values in (attrs.dilation, attrs.strides))
+        return Conv2dBackwardFilter(
+            batch=gradient[0],
+            in_channels=data[1] * groups,
+            in_hw=(ih, iw),
+            out_channels=gradient[1],
+            kernel=(kh, kw),
+            stride=(sh, sw),
+            padding=four_sides(attrs.padding),
+            dilation=(dh, dw),
+            groups=groups,
+            dtype=dtype_of(call),
+        )
+
+    def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
+        """The plain definition of a gradient, or of the slice of one that is the filter's."""
+        conv = call if op_name(call) == "relax.nn.conv2d" else graph.bound.get(call.args[0])
+        if not isinstance(conv, relax.Call) or op_name(conv) != "relax.nn.conv2d":
+            return None
+        work = self._work_of(conv, call)
+        data = None if work is None else _ungrouped(conv.args[0], work, graph)
+        if work is None or data is None or (conv is not call and not _is_head(call)):
+            return None
+        return self.emit_define(graph, lambda x, y: self.define(work, x, y), graph.packed_expr(data), graph.packed_expr(conv.args[1]))
+
+    def operands(self, w: Conv2dBackwardFilter) -> Mapping[str, Shape]:
+        return {"data": (w.batch, -(-w.in_channels // LANES), *w.in_hw, LANES), "gradient": (w.batch, w.out_texels, *w.out_hw, LANES)}
+
+    def bias(self, w: Conv2dBackwardFilter) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
+        return (w.out_channels,), lambda o, i, kh, kw: (o,)
+
+    def define(self, w: Conv2dBackwardFilter, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
+        oh, ow = w.out_hw
+        r = [te.reduce_axis((0, extent), name) for name, extent in (("n", w.batch), ("y", oh), ("x", ow))]
+
+        def value(o: tirx.Expr, i: tirx.Expr, kh: tirx.Expr, kw: tirx.Expr) -> tirx.Expr:
+            group = o // (w.out_channels // w.groups)
+            channel = group * (w.in_channels // w.groups) + i
+            factor = _under_tap(w, data, (channel // LANES, channel % LANES), kh, kw, *r).astype("float32")
+            return te.sum(factor * weight[r[0], o // LANES, r[1], r[2], o % LANES].astype("float32"), axis=r)
+
+        return stored_as(w.dtype, te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name)))
+
+    def contraction(self, w: Conv2dBackwardFilter, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+        return self.in_pieces(w, data, weight, 1)
+
+    def pieces(self, w: Conv2dBackwardFilter) -> Sequence[int]:
+        most = min(_MOST_BETWEEN // (w.out_texels * LANES * w.columns), w.pixels_of_batch // (LANES * _LEAST_OF_PIECE))
+        return [count for count in PIECES.values() if count <= most]
+
+    def winograd(self, w: Conv2dBackwardFilter) -> dict[str, Winograd]:
+        return {name: WinogradFilter(w, TILES[name]) for name in algorithms(w)}
+
+    def in_pieces(self, w: Conv2dBackwardFilter, data: te.Tensor, weight: te.Tensor, count: int) -> Contraction:
+        """A row h for each piece of the sum. Its pixels are (tap, input channel): neighbours are channels of one texel."""
+        oh, ow = w.out_hw
+        inputs, outputs = w.in_channels // w.groups, w.out_channels // w.groups
+        share, is_whole_texels, is_depthwise = w.texels_of_piece(count), outputs % LANES == 0, w.groups > 1 and inputs == outputs == 1
+        is_padded = share * count * LANES > w.pixels_of_batch
+
+        def pixel(piece: Expr, texel: Expr, step: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+            k = (piece * share + texel) * LANES + step
+            inside = te.min(k, w.pixels_of_batch - 1) if is_padded else k
+            return k, inside // (oh * ow), inside // ow % oh, inside % ow
+
+        def lhs(o: Expr, piece: Expr, column: Expr, lane: Expr, texel: Expr, step: Expr) -> tirx.Expr:
+            k, *at = pixel(piece, texel, step)
+            if is_depthwise:
+                channel: tuple[Expr, Expr] = o, lane
+            else:
+                # Lanes that pad the last texel belong to no group, and are not stored.
+                group = o // (outputs // LANES) if is_whole_texels else te.min(o * LANES + lane, w.out_channels - 1) // outputs
+                i = column % inputs + (group * inputs if w.groups > 1 else 0)
+                channel = i // LANES, i % LANES
+            tap = column // (inputs * w.kernel[1]), column // inputs % w.kernel[1]
+            return _under_tap(w, data, channel, *tap, *at, is_pixel=k < w.pixels_of_batch if is_padded else True)
+
+        def rhs(o: Expr, lane: Expr, texel: Expr, step: Expr, piece: Expr) -> tirx.Expr:
+            _, n, y, x = pixel(piece, texel, step)
+            return weight[n, o, y, x, lane]
+
+        varies: Literal["never", "by texel", "by lane"] = "never" if w.groups == 1 else "by texel" if is_whole_texels else "by lane"
+        return Contraction(
+            inputs=[data, weight],
+            extents=(w.out_texels, count, w.columns),
+            reduce={"texel": share, "step": LANES},
+            lhs=lhs,
+            rhs=rhs,
+            output=lambda o, i, kh, kw: (o // LANES, 0, (kh * w.kernel[1] + kw) * inputs + i, o % LANES),
+            output_shape=w.output_shape,
+            lhs_varies=varies,
+            # In a depthwise convolution, the lanes of both factors are the same channels.
+            vector=varies != "by lane" or is_depthwise,
+            lhs_vector=False,
+            is_batched=True,
+        )
+
+    def has_whole_texels(self, w: Conv2dBackwardFilter) -> bool:
+        """Output channels are far apart in memory."""
+        return False
+
+    def output_loops(self, sch: s_tir.Schedule, output: Block, w: Conv2dBackwardFilter, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+        """The output nest over (o, h, w, lane), in a schedule of its own."""
+        inputs = w.in_channels // w.groups
+
+        def place(o: tirx.Expr, _: tirx.Expr, column: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
+            channel = o * LANES + lane
+            at = [channel, column % inputs, column // (inputs * w.kernel[1]), column // inputs % w.kernel[1]]
+            return at, [channel < w.out_channels]
+
+        sums = TOTAL if config.get("algorithm") in PIECES else Stage.TILE if config["split_k"] == 1 else Stage.ACC
+        name = str(sch.get(output).name_hint)
+        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, sums, (w.out_texels, 1, w.columns, LANES), place)))
+        return sch, sch.get_loops(sch.get_sblock(name))
+
+    def case(self, w: Conv2dBackwardFilter) -> Case:
+        return Case(
+            name=w.name,
+            inputs=[(w.batch, w.in_channels, *w.in_hw), (w.batch, w.out_channels, *w.out_hw)],
+            build=lambda x, gradient: in_relax(w, x, gradient),
+            compute=lambda x, gradient: correlate(w, x, gradient),
+        )
+
+
+def in_relax(w: Conv2d, x: relax.Expr, gradient: relax.Expr) -> relax.Expr:
+    """The gradient of convolution `w` by its filter as Relax operators, the way TVM writes it: a convolution that sums over the batch.
+
+    Its result may have rows and columns too many: with a stride, those of the input that no window reaches.
+    """
+    inputs, (ih, iw), axes = w.in_channels // w.groups, w.in_hw, list(range(4))
+    if w.groups > 1:
+        # The groups go before the batch, which becomes the channels.
+        apart = relax.op.permute_dims(relax.op.reshape(x, (w.batch, w.groups, inputs, ih, iw)), [1, 0, 2, 3, 4])
+        x = relax.op.reshape(apart, (w.batch * w.groups, inputs, ih, iw))
+    data_layout, kernel_layout, out_layout = _LAYOUTS
+    whole = relax.op.nn.conv2d(
+        x,
+        gradient,
+        strides=w.dilation,
+        padding=w.padding,
+        dilation=w.stride,
+        groups=w.groups,
+        data_layout=data_layout,
+        kernel_layout=kernel_layout,
+        out_layout=out_layout,
+    )
+    top, left, bottom, right = w.padding
+    sides = zip((ih + top + bottom, iw + left + right), w.out_hw, w.stride, w.dilation, strict=True)
+    reached = tuple((extent - (out - 1) * s - 1) // d + 1 for extent, out, s, d in sides)
+    return whole if reached == w.kernel else relax.op.strided_slice(whole, axes, [0] * 4, [w.out_channels, inputs, *w.kernel])
+
+
+def _under_tap(
+    w: Conv2d, data: te.Tensor, channel: tuple[Expr, Expr], kh: Expr, kw: Expr, n: Expr, oy: Expr, ox: Expr, *, is_pixel: tirx.Expr | bool = True
+) -> tirx.Expr:
+    """The input's channel (texel, lane) under a tap of the window at pixel (n, oy, ox); zero in the padding, and where there is no pixel."""
+    (sh, sw), (dh, dw), (top, left, bottom, right), (ih, iw) = w.stride, w.dilation, w.padding, w.in_hw
+    y, x = oy * sh + kh * dh - top, ox * sw + kw * dw - left
+    checks = [*([y >= 0] if top > 0 else []), *([y < ih] if bottom > 0 else []), *([x >= 0] if left > 0 else []), *([x < iw] if right > 0 else [])]
+    return guarded(w.dtype, data[n, channel[0], y, x, channel[1]], is_pixel, *checks)
+
+
+def _ungrouped(data: relax.Expr, w: Conv2d, graph: Graph) -> relax.Expr | None:
+    """The convolution's input, which TVM's gradient of a grouped convolution brings into another order: the batch comes behind the groups."""
+    if w.groups == 1:
+        return data
+    shape = (w.batch, w.in_channels, *w.in_hw)
+    for name in ("relax.reshape", "relax.permute_dims", "relax.reshape"):
+        call = graph.bound.get(data)
+        if shape_of(data) == shape:
+            return data
+        if not isinstance(call, relax.Call) or op_name(call) != name:
+            return None
+        data = call.args[0]
+    return data if shape_of(data) == shape else None
+
+
+def _is_head(call: relax.Call) -> bool:
+    """Whether a slice takes all axes of a tensor from their beginning on, without leaving anything out."""
+    axes, begin, *others = ([int(getattr(v, "value", v)) for v in argument.fields] for argument in (*call.args[1:3], *call.args[4:]))
+    return axes == list(range(len(axes))) and not any(begin) and all(step == 1 for strides in others for step in strides)
+
+
+def correlate(w: Conv2d, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
+    """The gradient by NumPy, a row of taps at a time: (oc, ic / groups, kh, kw)."""
+    (oh, ow), (sh, sw), (dh, dw), (top, left, bottom, right) = w.out_hw, w.stride, w.dilation, w.padding
+    padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
+    pixels, inputs = w.batch * oh * ow, w.in_channels // w.groups
+    by_group = gradient.reshape(w.batch, w.groups, -1, oh * ow).transpose(1, 2, 0, 3).reshape(w.groups, -1, pixels)
+    rows = []
+    for kh in range(w.kernel[0]):
+        row = padded[:, :, kh * dh :][:, :, : (oh - 1) * sh + 1 : sh]
+        windows = np.stack([row[..., kw * dw :][..., : (ow - 1) * sw + 1 : sw] for kw in range(w.kernel[1])])
+        of_group = windows.reshape(w.kernel[1], w.batch, w.groups, inputs, oh, ow).transpose(2, 3, 0, 1, 4, 5).reshape(w.groups, -1, pixels)
+        rows.append((by_group @ of_group.swapaxes(1, 2)).reshape(w.out_channels, inputs, w.kernel[1]))
+    return np.stack(rows, axis=2)
+
+
+FAMILY = Conv2dBackwardFilterFamily()

@@ -1,0 +1,236 @@
+"""A depthwise convolution and the pointwise one that reads it, as one kernel: what lies between the two never goes to memory.
+
+data -> windows -> bias, activation -> local memory -> products with the pointwise weight -> bias, residual, activation -> output
+
+The pointwise convolution is the contraction that it is by itself. Of what it stages in local memory, `local` texels of channels at a time, every
+element is computed where it would be loaded: a window of the depthwise convolution and its epilogue, by the work-items of the group together. Groups
+along the output channels compute the same windows again, so kernels whose groups take many channels do least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import relax, s_tir, te, tirx
+from tvm_ffi.structural import structural_map
+
+from romou.base.limits import Limits
+from romou.base.space import Config, Space
+from romou.compiler.operators.algorithms import DIRECT, Algorithm, Contracted, DirectAlgorithm
+from romou.compiler.operators.contraction.defaults import default_config
+from romou.compiler.operators.contraction.stages import Stage
+from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
+from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
+from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.workload import FAMILY as FAMILY_ATTRIBUTE
+from romou.compiler.operators.workload import WORKLOAD, Conv2d, window_index
+from romou.compiler.scheduling.blocks import with_own_axes
+from romou.compiler.scheduling.splice import find_blocks, nests_of, replace_stage, with_root
+from romou.compiler.tir.calls import extern_name
+from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, is_image
+
+# What stands around a window's sum until it has a register of its own.
+_WINDOW = "romou_window"
+# What the config that is tried first has: texels of channels staged together, and a tile of many channels.
+_WANTED = {"local": 4, "tile_o": 2}
+
+
+def is_pair(first: Conv2d, second: Conv2d) -> bool:
+    """Whether the second convolution reads one pixel of the depthwise first one for each of its own."""
+    is_pointwise = second.kernel == second.stride == (1, 1) and not any(second.padding) and second.groups == 1
+    return type(first) is type(second) is Conv2d and DEPTHWISE.is_mine(first) and is_pointwise and second.in_channels == first.out_channels
+
+
+def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.PrimFunc:
+    """One function of two, of which the second reads what the first one gives as its parameter `position`.
+
+    a(x, w, y), b(y, v, z)      ->      ab(x, w, v, z), inside of which y is a buffer of its own
+    """
+    taken = {str(p.name) for p in second.params}
+    given, old = first.params[-1], second.params[position]
+    between = tirx.decl_buffer(given.shape, given.dtype, "between")
+    renamed = {given: between}
+    for parameter in first.params[:-1]:
+        name = str(parameter.name)
+        while name in taken:
+            name = f"{name}_depthwise"
+        taken.add(name)
+        renamed[parameter] = tirx.decl_buffer(parameter.shape, parameter.dtype, name, scope=str(parameter.scope()))
+    bodies = [
+        structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var))) for func, names in ((first, renamed), (second, {old: between}))
+    ]
+    funcs = [tirx.PrimFunc([], body) for body in bodies]
+    roots = [func.body.block for func in funcs]
+    body = tirx.SeqStmt([nest for func in funcs for nest in nests_of(func)])
+    params = [*(renamed[p] for p in first.params[:-1]), *(p for p in second.params if not p.same_as(old))]
+    joined = tirx.PrimFunc(params, with_root(second, body, [between, *(b for root in roots for b in root.alloc_buffers)]).body, second.ret_type, second.attrs)
+    return joined.without_attr("global_symbol") if joined.attrs and "global_symbol" in joined.attrs else joined
+
+
+class DepthwisePointwiseTemplate(ContractionTemplate):
+    """The template of a function with both convolutions. Its contraction is the pointwise one; its data is that of the depthwise one."""
+
+    def __init__(self, first: s_tir.SBlock, second: Contracted) -> None:
+        super().__init__(second)
+        self._first = first
+        self.family = FAMILY.name
+        self.windows, self._pointwise = (Conv2d.from_json(str(block.annotations[WORKLOAD])) for block in (first, second.block))
+
+    @classmethod
+    def of_pair(cls, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate | None:
+        """The template for `func`: it holds a depthwise convolution and after it a pointwise one that fit together, and no other contraction."""
+        blocks = find_blocks(func)
+        marked = [b for b in blocks if FAMILY_ATTRIBUTE in b.annotations]
+        if [str(b.annotations[FAMILY_ATTRIBUTE]) for b in marked] != [DEPTHWISE.name, CONV2D.name]:
+            return None
+        first, second = marked
+        at = blocks.index(second)
+        kept = {write.source for block in blocks[:at] for write in block.writes}
+        # What the epilogue reads once more would have to be in memory after all.
+        is_read_again = any(read.source in kept for block in blocks[at + 1 :] for read in block.reads)
+        is_whole = [int(d) for d in func.params[-1].shape] == [int(d) for d in second.writes[0].source.shape]
+        works = (Conv2d.from_json(str(block.annotations[WORKLOAD])) for block in marked)
+        return cls(first, Contracted(func, second, CONV2D)) if is_whole and not is_read_again and is_pair(*works) else None
+
+    def _on(self, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate:
+        template = DepthwisePointwiseTemplate.of_pair(func)
+        assert template is not None, "a mark on a parameter changes nothing that the template looks at"
+        return template
+
+    @property
+    def name(self) -> str:
+        return f"{self.family}_{self.windows.name}_{self._pointwise.out_channels}"
+
+    @property
+    def flops(self) -> int:
+        return self.windows.flops + self.workload.flops
+
+    @property
+    def data(self) -> tirx.Buffer:
+        """The depthwise convolution's input."""
+        return self._first.reads[0].source
+
+    @property
+    def window_weight(self) -> tirx.Buffer:
+        """The depthwise convolution's weight, (kh, kw, c / 4, 4)."""
+        return next(region.source for region in self._first.reads if not region.source.same_as(self.data))
+
+    @property
+    def activations(self) -> set[str]:
+        """Parameters that may lie in images: all whose last axis holds lanes, but for the two weights."""
+        return super().activations - {str(self.window_weight.name)}
+
+    @cached_property
+    def algorithms(self) -> dict[str, Algorithm]:
+        """The direct one alone: transforms would read what lies between the two from memory."""
+        return {DIRECT: DirectAlgorithm(self.contracted, self.placement)}
+
+    def space(self, limits: Limits) -> Space:
+        """The knobs of the pointwise convolution, with something staged in local memory; by ALUs, as tensor cores load by themselves."""
+        space = super().space(replace(limits, has_tensor_cores=False, has_cooperative_matrices=False))
+        space.knobs["local"] = tuple(steps for steps in space.knobs["local"] if steps)
+        space.knobs["split_k"] = (1,)
+        # What is computed on the way to local memory cannot be on its way while something else is computed.
+        space.knobs["local_buffers"] = (1,)
+        return space
+
+    def starts(self, limits: Limits) -> list[Config]:
+        """One config, whose groups give many channels, so that few windows are computed twice."""
+        space = self.space(limits)
+        config = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
+        for name, wanted in _WANTED.items():
+            larger = config.replace(**{name: max((int(c) for c in space.knobs[name] if int(c) <= wanted), default=config[name])})
+            config = larger if space.is_valid(larger) else config
+        return [config]
+
+    def scheduled(self, config: Config) -> tirx.PrimFunc:
+        """The scheduled function: the pointwise convolution, into which the windows are inlined."""
+        second = replace(self.contracted, func=replace_stage(self.func, self._first, self._windows()))
+        func = DirectAlgorithm(second, self.placement).schedule(config).mod["main"]
+        return _keep_windows(func, config["multiply_add"])
+
+    def _windows(self) -> tirx.PrimFunc:
+        """The depthwise convolution with its windows written out: what has no reduction can be inlined."""
+        w, (data, weight) = self.windows, (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.window_weight))
+        is_zero_outside = is_image(self.data)
+
+        def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
+            total = None
+            for kh, kw in ((kh, kw) for kh in range(w.kernel[0]) for kw in range(w.kernel[1])):
+                tap = window_index(w, y, x, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane], is_zero_outside=is_zero_outside)
+                product = tap.astype("float32") * weight[kh, kw, c, lane].astype("float32")
+                total = product if total is None else total + product
+            return tirx.call_pure_extern("float32", _WINDOW, total)
+
+        return te.create_prim_func([data, weight, te.compute(w.output_shape, value, name="windows")])
+
+
+def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
+    """What an epilogue uses twice, as hard swish does, is summed once. spelling: of multiply-adds, a choice of that knob.
+
+    for lane: patch[…] = activation(sum(…), sum(…))      ->      for lane: window[lane] = sum(…)
+                                                                 for lane: patch[…] = activation(window[lane], window[lane])
+    """
+    window = tirx.decl_buffer((LANES,), "float32", "window", scope="local")
+    marks = {} if spelling == "plain" else {MULTIPLY_ADD: spelling}
+
+    def keep(loop: tirx.For) -> tirx.Stmt:
+        block = getattr(loop.body, "block", None)
+        if loop.kind != tirx.ForKind.VECTORIZED or block is None or block.name_hint != Stage.PATCH:
+            return loop
+        store, sums = block.body, []
+
+        def load(call: tvm.ir.Call) -> tirx.Expr:
+            if extern_name(call) != _WINDOW:
+                return call
+            sums.append(call.args[1])
+            return tirx.BufferLoad(window, store.indices[-1:])
+
+        activated = tirx.BufferStore(store.buffer, structural_map(store.value, (tvm.ir.Call, load)), store.indices)
+        summed = tirx.BufferStore(window, sums[0], store.indices[-1:])
+        return tirx.SeqStmt([with_own_axes(nest_of(loop, "window", summed, marks)), nest_of(loop, Stage.PATCH, activated, block.annotations)])
+
+    def nest_of(loop: tirx.For, name: str, store: tirx.BufferStore, annotations: Mapping[str, Any]) -> tirx.For:
+        realized = loop.body
+        block = s_tir.SBlock(realized.block.iter_vars, [], [], name, store)
+        buffers = {buffer: buffer for buffer in (window, *(region.source for region in (*realized.block.reads, *realized.block.writes)))}
+        reads, writes, _ = s_tir.analysis.get_sblock_access_region(block, buffers)
+        block = s_tir.SBlock(realized.block.iter_vars, reads, writes, name, store, annotations=annotations)
+        body = s_tir.SBlockRealize(realized.iter_values, realized.predicate, block)
+        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations, loop.step)
+
+    root = structural_map(func.body, (tirx.For, keep)).block
+    return with_root(func, root.body, [*root.alloc_buffers, window])
+
+
+class DepthwisePointwiseFamily(Family):
+    """Pairs of convolutions in one kernel. No Relax operator is one: `romou/compiler/graph/join_pairs.py` finds pairs among fused functions."""
+
+    name = "depthwise_pointwise"
+    precedence = 2
+
+    def template_of(self, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate | None:
+        return DepthwisePointwiseTemplate.of_pair(func)
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        first = Conv2d(in_channels=10, in_hw=(9, 7), out_channels=10, kernel=(3, 3), padding=(1, 1, 1, 1), groups=10)
+        second = Conv2d(in_channels=10, in_hw=first.out_hw, out_channels=12, kernel=(1, 1))
+        one, other = DEPTHWISE.case(first), CONV2D.case(second)
+
+        def build(x: relax.Expr, a: relax.Expr, b: relax.Expr) -> relax.Expr:
+            return other.build(one.build(x, a), b)
+
+        def compute(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
+            return other.compute(one.compute(x, a), b)
+
+        return [Case(name=f"{first.name}_12", inputs=one.inputs, weights=[*one.weights, *other.weights], build=build, compute=compute)]
+
+
+FAMILY = DepthwisePointwiseFamily()

@@ -1,0 +1,271 @@
+"""Functions that compute every element of their output by itself: chains of element-wise operators, broadcasts, transposes, packing, slices,
+concatenation, resizing by the nearest pixel.
+
+    out[i, j] = f(a[i, j], b[j], c[j, i], ...)
+
+The output's elements lie in one row, cut into work groups:
+
+    work group    `work_group` work-items; each writes `items` vectors, which lie a group's width apart, so that neighbours write to neighbours
+    vector        `vector_width` elements along the last axis, where that divides it
+    across        so many neighbours of another axis, where the data's neighbours lie along that one: packing and transposing read vectors, too
+
+        out[y, x] = a[x, y]      ->      tile[j, 0:4] = a[4 x + j, 4 y : 4 y + 4];      out[4 y + i, 4 x : 4 x + 4] = tile[0:4, i]
+
+Where a vector's width does not divide its axis, the last vector begins at the axis's end less its width, and what the vector before it stores is not stored
+again: unpacking channels writes rows of odd length in vectors, packing them reads such rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
+from tvm.relax import op
+from tvm_ffi.structural import structural_map
+
+from romou.base.knob import Knob
+from romou.base.limits import Limits
+from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.streaming import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.passes.fp16_moves import only_moves
+from romou.compiler.scheduling.blocks import is_regular, loads_of, reductions_of
+from romou.compiler.scheduling.emit import Vectors, axes_of, guarded, launch, loop, place_of, register_type, substitute
+from romou.compiler.scheduling.loops import VECTOR_WIDTH
+from romou.compiler.tir.primitives import LANES
+
+KNOBS = (
+    VECTOR_WIDTH,
+    WORK_GROUP,
+    Knob(name="items", choices=(1, 2, 4, 8), default=1, help="vectors that a work-item computes, a group's width apart", scales_outputs=True),
+    Knob(
+        name="across",
+        choices=(1, LANES),
+        default=1,
+        help="neighbours of the axis along which the data's neighbours lie, each with a vector of its own: data is read in vectors, too",
+        scales_outputs=True,
+    ),
+)
+
+
+class Elementwise(StreamingTemplate):
+    """One loop over all vectors of the output."""
+
+    family = "elementwise"
+    knobs = KNOBS
+
+    def space(self, limits: Limits) -> Space:
+        widths = self._widths(self.shape[-1], may_overlap=self._across is not None)
+        own = {"vector_width": widths, "work_group": self._groups(limits), "across": [1] if self._across is None else [1, LANES]}
+        space = Space.of(self.knobs, limits, own)
+        outputs, columns = math.prod(self.shape), self.shape[-1]
+        smallest = space.knobs["work_group"][0]
+        # A group more than twice as large as the whole operator is mostly idle.
+        space.add_constraint(
+            lambda config: (
+                ((config["work_group"] == smallest) | (config["work_group"] * config["vector_width"] * config["across"] < 2 * outputs))
+                & ((config["items"] == 1) | (config["work_group"] * config["items"] * config["vector_width"] * config["across"] < 2 * outputs))
+                & ((columns % config["vector_width"] == 0) | (config["across"] > 1))
+            )
+        )
+        return space
+
+    def default_config(self, limits: Limits) -> Config:
+        """On phones, squares of the output wherever data lies across: each address takes as long as several numbers.
+
+        Vectors of fp16 that overlap are a gain only where they are moved as bits: OpenCL converts them number by number where they are not aligned.
+        """
+        space = self.space(limits)
+        widths = [int(width) for width in space.knobs["vector_width"]]
+        may_overlap = self.element_bytes > 2 or (not self.images and only_moves(self._block.body.value))
+        # A texel of an image is one vector, whatever the length of a row.
+        whole = [width for width in widths if may_overlap or self.shape[-1] % width == 0] or widths
+        return self._admitted(space, across=LANES if limits.prefers_images else 1, vector_width=max(whole))
+
+    @cached_property
+    def _across(self) -> int | None:
+        """The axis along which the data's neighbours lie, where that is not the last one, and vectors along it are whole; None without one."""
+        if self._has_truth_values:
+            return None
+        axes, value = axes_of(self._block), self._block.body.value
+        *others, last = [axis.var for axis in self._block.iter_vars]
+        if self.shape[-1] % LANES == 0 and Vectors(axes, last, LANES).form_of(value) is not None:
+            return None
+        for place in reversed(range(len(others))):
+            if self.shape[place] < LANES:
+                continue
+            vectors = Vectors(axes, others[place], LANES, may_overlap=True)
+            form = vectors.form_of(value)
+            if form is not None and any(vectors.moves(load) for load in loads_of(form)):
+                return place
+        return None
+
+    @property
+    def works_in_rows(self) -> bool:
+        return self._across is None and len(self.shape) > 1 and self.shape[-1] % LANES == 0
+
+    knobs_of_traffic = ("vector_width", "work_group", "items", "across")
+    knobs_of_width = ("vector_width", "across")
+
+    def points_of_group(self, knobs: Mapping[str, int]) -> Points:
+        """The elements of the first vectors, each with those across."""
+        return self._points(np.arange(knobs["work_group"] * knobs["items"]), knobs)
+
+    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
+        """Vectors that lie a group's width apart."""
+        return self._points(knobs["work_group"] * np.arange(knobs["items"]), knobs)
+
+    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+        """Return the number of elements: the first ones are the same for as many, in the same shape."""
+        return self.stored_by_a_group(knobs), knobs["across"], knobs["vector_width"] if knobs["across"] > 1 else 1
+
+    def _grid(self, width: int, across: int) -> list[int]:
+        """Vectors along each axis of the output, of several across one for all."""
+        steps = [across if axis == self._across else 1 for axis in range(len(self.shape) - 1)]
+        return [-(-extent // step) for extent, step in zip(self.shape, [*steps, width], strict=True)]
+
+    def _points(self, vectors: np.ndarray, knobs: Mapping[str, int]) -> Points:
+        width, across = knobs["vector_width"], knobs["across"]
+        grid = self._grid(width, across)
+        place = [axis[:, None, None] for axis in np.unravel_index(vectors[vectors < math.prod(grid)], grid)]
+        place[-1] = np.minimum(place[-1] * width, self.shape[-1] - width) + np.arange(width)
+        if self._across is not None:
+            place[self._across] = np.minimum(place[self._across] * across, self.shape[self._across] - across) + np.arange(across)[:, None]
+        return lambda _block: place
+
+    def access_width(self, width: int, across: int = 1) -> int:
+        """Lanes of the narrowest load of the data."""
+        return super().access_width(width) if across == 1 else across
+
+    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
+        """Numbers of the output: what the group computes, but for what is beyond the end, or what the vector before stores."""
+        width, across = knobs["vector_width"], knobs["across"]
+        grid = self._grid(width, across)
+        place = np.unravel_index(np.arange(min(knobs["work_group"] * knobs["items"], math.prod(grid))), grid)
+        steps = {len(grid) - 1: width} | ({} if across == 1 or self._across is None else {self._across: across})
+        # Of each vector, the numbers that it is the first to hold.
+        new = [np.minimum(step, self.shape[axis] - place[axis] * step) for axis, step in steps.items()]
+        return int(np.prod(new, axis=0).sum())
+
+    def work_groups(self, columns: Columns) -> Any:
+        return -(-math.prod(self._grid(columns["vector_width"], columns["across"])) // (columns["work_group"] * columns["items"]))
+
+    @property
+    def _block(self) -> s_tir.SBlock:
+        (block,) = self.blocks
+        return block
+
+    def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
+        return [(Vectors(axes_of(self._block), self._block.iter_vars[-1].var, width), self._block.body.value)]
+
+    def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
+        width, items, size, across = (config[name] for name in ("vector_width", "items", "work_group", "across"))
+        ((vectors, value),) = self.vectors(width)
+        axes = [axis.var for axis in self._block.iter_vars[:-1]]
+        group, item, thread = (tirx.Var(name, vectors.lane.ty) for name in ("group", "item", "thread"))
+        grid = self._grid(width, across)
+        texels = math.prod(grid)
+        texel = (group * items + item) * size + thread
+        place = place_of(texel, grid)
+        if across == 1:
+            body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], bounded(value))
+            body = substitute(body, dict(zip([*axes, vectors.vector], place, strict=True)))
+        else:
+            body, buffers = self._square(place, width, across)
+        body = guarded(texel < texels if texels % (size * items) else None, body)
+        threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
+        return launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)
+
+    def _square(self, place: Sequence[tirx.Expr], width: int, across: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Statements that load vectors along the data and store vectors along the output; and the registers they need."""
+        assert self._across is not None, "the knob has no other choice"
+        block, kind = self._block, str(self._block.body.buffer.dtype)
+        axes = [axis.var for axis in block.iter_vars]
+        along, row = (Vectors(axes_of(block), axis, lanes, may_overlap=True) for axis, lanes in ((axes[self._across], across), (axes[-1], width)))
+        form = along.form_of(bounded(block.body.value))
+        assert form is not None, "`_across` found it"
+        loaded, turned = (tirx.decl_buffer([width * across], register_type(kind), name, scope="local") for name in ("loaded", "turned"))
+        begin, first = along.begin(place[self._across]), {row.vector: row.begin(place[-1])}
+        values = {**dict(zip(axes, place, strict=True)), along.vector: begin, axes[-1]: substitute(row.index, first)}
+        load = tirx.BufferStore(loaded, substitute(form, values).astype(str(loaded.dtype)), [row.lane * across + along.lane])
+        step = tirx.Var("step", along.lane.ty)
+        turn = tirx.BufferStore(turned, tirx.BufferLoad(loaded, [row.lane * across + step]), [step * width + row.lane])
+        into = [*place[:-1], substitute(row.index, first)]
+        into[self._across] = substitute(along.index, {along.vector: begin, along.lane: step})
+        store = tirx.BufferStore(block.body.buffer, tirx.BufferLoad(turned, [step * width + row.lane]).astype(kind), into)
+        loads = loop(row.lane, width, loop(along.lane, across, load, "vectorized"), "unrolled")
+        turns = loop(step, across, loop(row.lane, width, turn, "unrolled"), "unrolled")
+
+        # What two vectors compute, the first of them stores. Of the last one of a row three numbers at most are left: one, two as a vector, or both.
+        pairs = row.repeated + row.repeated % 2
+
+        def stores(low: int, high: int, *lanes: tuple[int, int]) -> tirx.Stmt:
+            some, lane = tirx.Var("step", step.ty), tirx.Var("lane", row.lane.ty)
+            stored = [(end - begin, substitute(store, {row.lane: lane + begin, step: some + low})) for begin, end in lanes if begin < end]
+            parts = [loop(lane, count, one, "vectorized") for count, one in stored]
+            return loop(some, high - low, tirx.SeqStmt(parts) if len(parts) > 1 else parts[0], "unrolled")
+
+        def rows(low: int, high: int) -> tirx.Stmt:
+            every = stores(low, high, (0, width))
+            last = stores(low, high, (row.repeated, pairs), (pairs, width)) if row.repeated else None
+            return every if last is None else tirx.IfThenElse(place[-1] < self.shape[-1] // width, every, last)
+
+        is_first = place[self._across] < self.shape[self._across] // across
+        old = [guarded(is_first, rows(0, along.repeated))] if along.repeated else []
+        return tirx.SeqStmt([loads, turns, *old, rows(along.repeated, across)]), [loaded, turned]
+
+
+def bounded(value: tirx.Expr) -> tirx.Expr:
+    """Keep 64-bit indices that are read from memory inside the axis that they index: addresses then are computed with 32 bits, which phones have, and no memory
+    but the tensor's is read.
+
+    table[at[i], j]      ->      table[max(min(at[i], rows - 1), 0), j]
+    """
+
+    def load(access: TensorLoad) -> TensorLoad:
+        places = zip(access.indices, access.source.shape, strict=True)
+        indices = [_inside(index, extent) if str(index.ty) == "int64" and loads_of(index) else index for index, extent in places]
+        return tirx.BufferLoad(access.source, indices)
+
+    return structural_map(value, (TensorLoad, load))
+
+
+def _inside(index: tirx.Expr, extent: tirx.Expr) -> tirx.Expr:
+    return tirx.max(tirx.min(index, extent - 1), tirx.const(0, index.ty)).astype("int32").astype("int64")
+
+
+class ElementwiseFamily(Family):
+    """Chains of element-wise operators, broadcasts, transposes, slices, concatenations."""
+
+    name = "elementwise"
+    precedence = 10
+
+    def template_of(self, func: tirx.PrimFunc) -> Elementwise | None:
+        return Elementwise(func) if is_regular(func) and not reductions_of(func) and func.params[-1].shape else None
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        return [
+            Case(
+                name="chain",
+                inputs=[(3, 7, 11), (3, 7, 11), (11,)],
+                build=lambda a, b, c: op.nn.relu(op.add(op.multiply(a, b), c)),
+                compute=lambda a, b, c: np.maximum(a * b + c, 0),
+            ),
+            Case(name="concat", inputs=[(5, 7), (5, 13)], build=lambda a, b: op.concat([a, b], axis=1), compute=lambda a, b: np.concatenate([a, b], axis=1)),
+            Case(
+                name="transpose",
+                inputs=[(2, 13, 19)],
+                build=lambda a: op.exp(op.permute_dims(a, [0, 2, 1])),
+                compute=lambda a: np.exp(a.transpose(0, 2, 1)),
+            ),
+        ]
+
+
+FAMILY = ElementwiseFamily()

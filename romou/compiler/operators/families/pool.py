@@ -1,0 +1,299 @@
+"""Reductions of a window that moves over its input: max and average pooling, packed (NCHW4c) or plain, with padding, dilation and an epilogue.
+
+out[n, c, y, x, lane] = f(max over (ky, kx) of data[n, c, y * s + ky, x * s + kx, lane])
+
+work-item     `tile` neighbours along x, each a vector of `vector_width` lanes where channels are packed; windows are reduced in registers
+work group    `work_group` of them, which lie in one row, x fastest
+unroll        the window is written out, or one loop for each of its axes
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tvm
+from numpy.lib.stride_tricks import sliding_window_view
+from tvm import s_tir, tirx
+from tvm.relax import op
+from tvm_ffi.structural import structural_map
+
+from romou.base.knob import Choice, Knob
+from romou.base.limits import Limits
+from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.streaming import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.scheduling.blocks import Reduction, is_elementwise_of, is_regular, loads_of, reduction_of, reductions_of, replace_loads
+from romou.compiler.scheduling.emit import Vectors, axes_of, guarded, launch, loop, place_of, register_type, substitute
+from romou.compiler.scheduling.loops import VECTOR_WIDTH
+from romou.compiler.scheduling.windows import kept_inside, without_branches
+from romou.compiler.tir.primitives import LANES, ignore_nan
+from romou.compiler.tir.traversal import nodes_in
+
+_TILES = (1, 2, 3, 4, 7, 8)
+KNOBS = (
+    VECTOR_WIDTH,
+    WORK_GROUP,
+    Knob(name="tile", choices=_TILES, default=1, help="neighbours of a row that a work-item computes", scales_outputs=True),
+    Knob(name="is_unrolled", choices=(True, False), default=True, help="write the window out instead of a loop for each of its axes"),
+)
+# Loads of a window that is written out, at most.
+_MOST_UNROLLED = 64
+# Taps of all windows of a work group, at most.
+_MOST_OF_GROUP = 1 << 16
+
+
+class Pool(StreamingTemplate):
+    """Windows in registers."""
+
+    family = "pool"
+    knobs = KNOBS
+    knobs_of_traffic = ("vector_width", "work_group", "tile", "is_unrolled")
+
+    @property
+    def is_mine(self) -> bool:
+        """Whether a step along the output and a step in the window add up in an index, and what follows the reduction is element-wise."""
+        window, *epilogue = self.blocks
+        reduction = reduction_of(window)
+        return (
+            reduction is not None
+            and len(self.shape) > 1
+            and len(epilogue) <= 1
+            and all(is_elementwise_of(block, reduction.buffer) for block in epilogue)
+            and any(_adds_up(index, reduction) for load in loads_of(reduction.term) for index in load.indices)
+            and reduction.is_of_one_tensor
+        )
+
+    def space(self, limits: Limits) -> Space:
+        first, *larger = self._groups(limits)
+        taps = math.prod(self._window)
+        tiles = [t for t in _TILES if t == 1 or (t <= self._row and taps <= _MOST_UNROLLED)]
+        own: dict[str, Sequence[Choice]] = {
+            "vector_width": self._widths(LANES if self._is_packed else 1),
+            # A large window keeps a work-item busy by itself.
+            "work_group": [first, *(g for g in larger if g * taps <= _MOST_OF_GROUP)],
+            "tile": tiles,
+            "is_unrolled": [True, False] if taps <= _MOST_UNROLLED else [False],
+        }
+        space = Space.of(self.knobs, limits, own)
+        smallest = space.knobs["work_group"][0]
+        space.add_constraint(
+            lambda config: (
+                ((config["work_group"] == smallest) | (config["work_group"] * config["tile"] * config["vector_width"] < 2 * self.elements))
+                & ((config["is_unrolled"] == False) | (config["tile"] * taps <= _MOST_UNROLLED))  # noqa: E712  `not` does not judge columns
+            )
+        )
+        return space
+
+    def default_config(self, limits: Limits) -> Config:
+        """On phones, four neighbours of a row whose windows overlap: what several windows hold is loaded once."""
+        config = super().default_config(limits)
+        wide = config.replace(tile=4)
+        overlaps = 2 * self._window[-1] * self._row > 3 * self._data_row
+        return wide if limits.prefers_images and overlaps and self.space(limits).knows(wide) and self.space(limits).is_valid(wide) else config
+
+    @property
+    def _data_row(self) -> int:
+        """Pixels of a row of the data."""
+        (data,) = (p for p in self.func.params if str(p.name) == self.names["data"])
+        return int(data.shape[-2 if self._is_packed else -1])
+
+    @property
+    def _reduction(self) -> Reduction:
+        reduction = reduction_of(self.blocks[0])
+        assert reduction is not None, "`is_mine` found it"
+        return reduction
+
+    @cached_property
+    def values(self) -> list[tirx.Expr]:
+        return [without_branches(self._reduction), *(multiplied(block.body.value) for block in self.blocks[1:])]
+
+    @property
+    def _window(self) -> list[int]:
+        return [int(axis.dom.extent) for axis in self._reduction.reduced]
+
+    @property
+    def _is_packed(self) -> bool:
+        return len(self.shape) > 2 and self.shape[-1] == LANES
+
+    @property
+    def _row(self) -> int:
+        """Pixels of a row: along it lie the elements of a tile."""
+        return self.shape[-2] if self._is_packed else self.shape[-1]
+
+    def _grid(self, width: int, tile: int) -> list[int]:
+        """Tiles of the output along each of its axes."""
+        if self._is_packed:
+            return [*self.shape[:-2], -(-self.shape[-2] // tile), self.shape[-1] // width]
+        return [*self.shape[:-1], -(-self.shape[-1] // tile)]
+
+    def _outer(self, block: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Var]:
+        """The spatial axes of a block, and the one along which tiles lie."""
+        spatial = [axis.var for axis in block.iter_vars][: len(self.shape)]
+        return spatial, spatial[-2 if self._is_packed else -1]
+
+    def points_of_group(self, knobs: Mapping[str, int]) -> Points:
+        """Every tap of the windows of the first tiles."""
+        return self._points(np.arange(min(knobs["work_group"], math.prod(self._grid(knobs["vector_width"], knobs["tile"])))), knobs, is_whole=True)
+
+    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
+        """Every tap of the first tile; the first one where loops repeat it."""
+        return self._points(np.arange(1), knobs, is_whole=bool(knobs["is_unrolled"]))
+
+    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+        """Return what the windows of a group depend on, written out or not."""
+        return knobs["vector_width"], knobs["work_group"], knobs["tile"]
+
+    def same_one(self, knobs: Mapping[str, int]) -> Hashable:
+        """Return what a work-item's windows depend on, however large its group."""
+        return knobs["vector_width"], knobs["tile"], knobs["is_unrolled"]
+
+    def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
+        return 1 if knobs["is_unrolled"] or len(block.iter_vars) == len(self.shape) else math.prod(self._window)
+
+    def _points(self, tiles: np.ndarray, knobs: Mapping[str, int], *, is_whole: bool) -> Points:
+        width, tile = knobs["vector_width"], knobs["tile"]
+
+        def points(block: s_tir.SBlock) -> list[np.ndarray]:
+            window = [np.arange(extent if is_whole else 1) for extent in self._window] if len(block.iter_vars) > len(self.shape) else []
+            place = list(np.unravel_index(tiles, self._grid(width, tile)))
+            shape = (-1, *[1] * (2 + len(window)))
+            place = [p.reshape(shape) for p in place]
+            steps = np.arange(tile).reshape(1, -1, *[1] * (1 + len(window)))
+            at = -2 if self._is_packed else -1
+            place[at] = place[at] * tile + steps
+            if not window:
+                # Nothing follows a reduction that is not stored.
+                place[at] = np.minimum(place[at], self._row - 1)
+            if self._is_packed:
+                place[-1] = place[-1] * width + np.arange(width).reshape(1, 1, -1, *[1] * len(window))
+            taps = [w.reshape([-1 if i == axis else 1 for i in range(len(window))]) for axis, w in enumerate(window)]
+            return [*place, *taps]
+
+        return points
+
+    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
+        """The elements of its tiles that lie inside the row."""
+        width, tile = knobs["vector_width"], knobs["tile"]
+        grid = self._grid(width, tile)
+        tiles = np.unravel_index(np.arange(min(knobs["work_group"], math.prod(grid))), grid)[-2 if self._is_packed else -1]
+        return int(np.minimum(self._row - tiles * tile, tile).sum()) * (width if self._is_packed else 1)
+
+    def work_groups(self, columns: Columns) -> Any:
+        return -(-math.prod(self._grid(columns["vector_width"], columns["tile"])) // columns["work_group"])
+
+    def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
+        return [(Vectors(axes_of(block), self._outer(block)[0][-1], width), value) for block, value in zip(self.blocks, self.values, strict=True)]
+
+    def _window_vectors(self, width: int, tile: int) -> tuple[Vectors, tirx.Expr]:
+        """What is reduced, also for elements of the last tile that lie behind the row: a tile's windows then read the same numbers wherever it lies."""
+        block = self.blocks[0]
+        spatial, row = self._outer(block)
+        axes = axes_of(block)
+        axes[next(var for var in axes if var.same_as(row))] = -(-self._row // tile) * tile
+        return Vectors(axes, spatial[-1], width), kept_inside(self.values[0], axes) if self._row % tile else self.values[0]
+
+    def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
+        width, tile, size = (config[name] for name in ("vector_width", "tile", "work_group"))
+        reduction, grid = self._reduction, self._grid(width, tile)
+        dtype = reduction.reduced[0].var.ty
+        group, thread, step, lane = (tirx.Var(name, dtype) for name in ("group", "thread", "step", "lane"))
+        kind = str(reduction.buffer.dtype)
+        of_sums = register_type(kind)
+        sums = tirx.decl_buffer([tile * width], of_sums, "sums", scope="local")
+        buffers = [sums]
+        index = group * size + thread
+        place = place_of(index, grid)
+        at = -2 if self._is_packed else -1
+        along = place[at] * tile + step
+        place[at] = along
+
+        def placed(body: tirx.Stmt, block: s_tir.SBlock, vectors: Vectors) -> tirx.Stmt:
+            """A statement over a block's axes as one over the work-item, the element of its tile and the lane."""
+            spatial, row = self._outer(block)
+            values = {var: along if var.same_as(row) else value for var, value in zip(spatial, place, strict=True)}
+            # Where channels are not packed, the row's axis is the one that vectors of one element lie along.
+            values[vectors.vector] = place[-1] if self._is_packed else along
+            return substitute(body, {**values, vectors.lane: lane})
+
+        window = self.blocks[0]
+        vectors, term = self._window_vectors(width, tile)
+        mine = [step * width + vectors.lane]
+        start = loop(step, tile, loop(lane, width, tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane]), "vectorized"), "unrolled")
+        # The largest so far last: most compilers' maximum is the second operand where one is NaN, which onnxruntime mostly drops here too.
+        total = reduction.combine(reduction.unbounded(term).astype(of_sums), tirx.BufferLoad(sums, mine))
+        body, tiles = vectors.store(sums, mine, total)
+        buffers += tiles
+        body = loop(step, tile, placed(body, window, vectors), "unrolled")
+        for axis in reversed(reduction.reduced):
+            body = loop(axis.var, int(axis.dom.extent), body, "unrolled" if config["is_unrolled"] else "serial")
+        body = ignore_nan(body) if reduction.operation in (tirx.Max, tirx.Min) else body
+
+        last = self.blocks[-1]
+        vectors, value = self.vectors(width)[-1]
+        spatial, row = self._outer(last)
+        result = tirx.BufferLoad(sums, [step * width + vectors.lane]).astype(kind)
+        value = result if len(self.blocks) == 1 else replace_loads(value, reduction.buffer, lambda _: result)
+        outer = [along if var.same_as(row) else var for var in spatial[:-1]]
+        store, tiles = vectors.store(last.body.buffer, [*outer, vectors.index if self._is_packed else along], value)
+        buffers += tiles
+        store = guarded(along < self._row if self._row % tile else None, placed(store, last, vectors))
+        body = tirx.SeqStmt([start, body, loop(step, tile, store, "unrolled")])
+        count = math.prod(grid)
+        threads = {"blockIdx.x": (group, -(-count // size)), "threadIdx.x": (thread, size)}
+        return launch(self.simplified, threads, guarded(index < count if count % size else None, body), buffers)
+
+
+def multiplied(value: tirx.Expr) -> tirx.Expr:
+    """A quotient by a number of pixels as a product, whose factor all lanes share.
+
+    sum[v] / float(count(y, x))      ->      sum[v] * (1 / float(count(y, x)))
+    """
+
+    def divided(expr: tirx.Div) -> tirx.Expr:
+        is_count = isinstance(expr.b, tirx.Cast) and "int" in str(expr.b.value.ty) and "float" in str(expr.ty)
+        return expr.a * (tirx.const(1, str(expr.ty)) / expr.b) if is_count else expr
+
+    return structural_map(value, (tirx.Div, divided))
+
+
+def _adds_up(index: tirx.Expr, reduction: Reduction) -> bool:
+    """Whether an index has both an axis of the output and one of the reduction in it."""
+    is_reduced = [any(var.same_as(axis.var) for axis in reduction.reduced) for var in nodes_in(index, tirx.Var)]
+    return any(is_reduced) and not all(is_reduced)
+
+
+class PoolFamily(Family):
+    """Max and average pooling, with or without packed channels."""
+
+    name = "pool"
+    precedence = 10
+
+    def template_of(self, func: tirx.PrimFunc) -> Pool | None:
+        if not is_regular(func) or len(reductions_of(func)) != 1:
+            return None
+        made = Pool(func)
+        return made if made.is_mine else None
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        return [
+            Case(
+                name="max pool",
+                inputs=[(1, 5, 13, 11)],
+                build=lambda x: op.nn.max_pool2d(x, (3, 3), (2, 2)),
+                compute=lambda x: sliding_window_view(x, (3, 3), (2, 3))[:, :, ::2, ::2].max((-1, -2)),
+            ),
+            Case(
+                name="average pool of texels",
+                inputs=[(1, 3, 9, 10, 4)],
+                build=lambda x: op.nn.avg_pool2d(x, (2, 3), (1, 1), layout="NCHW4c"),
+                compute=lambda x: np.mean(sliding_window_view(x, (2, 3), (2, 3)), (-1, -2)),
+            ),
+        ]
+
+
+FAMILY = PoolFamily()

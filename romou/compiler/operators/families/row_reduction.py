@@ -1,0 +1,311 @@
+"""Reductions of whole rows and what is made of them: softmax, layer and group norm, means and sums over trailing or spatial axes, L2 norms.
+
+m[i] = max over k of x[i, k];  s[i] = sum over k of exp(x[i, k] - m[i]);  out[i, k] = exp(x[i, k] - m[i]) / s[i]
+
+row           the elements that are reduced together; `threads` work-items share a row, each takes every `threads`-th vector of it, and they
+              combine what they have in local memory (Romou paper, Section 5.3: its answer to few outputs and a long reduction)
+work group    `rows` rows
+vector        `vector_width` neighbours in memory: of a row, each lane with a partial result of its own, or of as many rows
+sub_group     work-items that combine what they have by functions of their sub-group before; rows may share one, and have several
+combine       how partial results become one: "serial": each work-item adds up all; "tree": a few add up a share each, then each work-item those
+keep          where the row stays between the passes over it: "memory" reads it again, "registers" and "local" read it once
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+from tvm.relax import op
+
+from romou.base.knob import Choice, Knob
+from romou.base.limits import Limits
+from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.row_kernel import (
+    LEAST_OF_TREE,
+    MOST_UNROLLED,
+    SERIAL,
+    SUB_GROUP_OPERATIONS,
+    TREE,
+    RowKernel,
+    parts_left,
+    second_partials,
+    sums_of,
+)
+from romou.compiler.operators.streaming import Points, StreamingTemplate
+from romou.compiler.scheduling.blocks import is_regular, reduction_of, reductions_of, split_tuples
+from romou.compiler.scheduling.emit import Vectors, register_type
+from romou.compiler.scheduling.loops import VECTOR_WIDTH
+from romou.compiler.scheduling.rows import Rows, rows_of
+from romou.compiler.tir.primitives import LANES
+
+_THREADS, _GROUP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 2, 4, 8, 16, 32, 64)
+KNOBS = (
+    VECTOR_WIDTH,
+    Knob(name="threads", choices=_THREADS, default=1, help="work-items that share a row"),
+    Knob(name="rows", choices=_GROUP_ROWS, default=1, help="rows of a work group", scales_outputs=True),
+    Knob(
+        name="combine",
+        choices=(SERIAL, TREE),
+        default=SERIAL,
+        help="how work-items that share a row add up their parts: each of them all parts, or in two steps",
+        devices="GPUs",
+        exists_on=lambda limits: limits.warp_size > 1,
+    ),
+    Knob(
+        name="sub_group",
+        choices=(1, 4, 8, 16, 32, 64, 128),
+        default=1,
+        help="work-items of a sub-group, whose functions add up their parts without local memory; 1: none are used",
+        devices="those with sub-groups of a known size",
+        exists_on=lambda limits: limits.sub_groups is not None,
+    ),
+    Knob(name="keep", choices=("registers", "local", "memory"), default="registers", help="where a row stays between the passes over it"),
+)
+# Numbers of a work-item's share of a row that are kept in registers.
+_MOST_KEPT = 32
+_FLOAT_BYTES = 4
+# Numbers that a work group reads, unless it has but one row: longer rows keep a group busy by themselves.
+_MOST_OF_GROUP = 1 << 16
+
+
+class RowReduction(StreamingTemplate):
+    """Rows shared by work-items."""
+
+    family = "row_reduction"
+    knobs = KNOBS
+    knobs_of_traffic = ("vector_width", "threads", "rows")
+
+    @cached_property
+    def rows(self) -> Rows | None:
+        """The rows that the function is made of; None where it is not."""
+        return rows_of(self.blocks, self.names["data"])
+
+    @property
+    def _rows(self) -> Rows:
+        assert self.rows is not None, "`template_of` found it"
+        return self.rows
+
+    def space(self, limits: Limits) -> Space:
+        (rows, elements), most = self._rows.count(1), limits.max_work_group_size
+        own: dict[str, Sequence[Choice]] = {
+            "vector_width": self._widths(self._rows.axes[self._rows.axis]),
+            "threads": [t for t in _THREADS if t <= most and t < 2 * elements],
+            "rows": [r for r in _GROUP_ROWS if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)],
+            "sub_group": self._sub_groups(limits),
+            "keep": ["memory"] if self._rows.shared_load is None else ["registers", "local", "memory"],
+        }
+        space = Space.of(self.knobs, limits, own)
+
+        def is_allowed(config: Columns) -> Any:
+            width = config["vector_width"]
+            rows, elements = self._rows.count(width)
+            share = -(-elements // config["threads"])
+            return (
+                (config["threads"] * config["rows"] <= most)
+                & ((config["rows"] == 1) | (config["rows"] < 2 * rows))
+                & ((config["threads"] == 1) | (config["threads"] < 2 * elements))
+                # A register has no address: what is kept there is written out.
+                & ((config["keep"] != "registers") | ((share * width <= _MOST_KEPT) & (share <= MOST_UNROLLED)))
+                & ((config.get("combine", SERIAL) != TREE) | (config["threads"] >= LEAST_OF_TREE))
+                & self._fits_sub_groups(config, limits)
+                & (self.local_memory_bytes(config) <= limits.local_memory_bytes)
+            )
+
+        space.add_constraint(is_allowed)
+        return space
+
+    def _sub_groups(self, limits: Limits) -> list[int]:
+        """Choices for the size of sub-groups; their functions take single floats."""
+        found = [p.reduction for p in self._rows.passes if p.reduction is not None]
+        is_fit = all(r.operation in SUB_GROUP_OPERATIONS and register_type(str(r.buffer.dtype)) == "float32" for r in found)
+        return [1, limits.sub_groups.size] if is_fit and limits.sub_groups is not None else [1]
+
+    @staticmethod
+    def _fits_sub_groups(config: Columns, limits: Limits) -> Any:
+        """Whether a work group is whole sub-groups, and those that several rows share can exchange what they have."""
+        size, threads = config.get("sub_group", 1), config["threads"]
+        has_shuffles = limits.sub_groups is not None and limits.sub_groups.has_shuffles
+        is_whole = (threads > 1) & (threads * config["rows"] % size == 0) & (has_shuffles | (threads % size == 0))
+        # What they leave is little, and added up in one step.
+        return (size == 1) | (is_whole & (np.asarray(config.get("combine", SERIAL)) == SERIAL))
+
+    def default_config(self, limits: Limits) -> Config:
+        """Up to four vectors of a row for each work-item, six on phones, groups of 64, the row kept in registers where it fits.
+
+        Without warps (CPUs), where work-items wait for each other one by one, each has rows to itself.
+        """
+        space = self.space(limits)
+        width = space.knobs["vector_width"][0]
+        _, elements = self._rows.count(width)
+        most, size = (elements, 8) if limits.warp_size == 1 else (6 if limits.prefers_images else 4, 64)
+        groups = itertools.product(space.knobs["keep"], space.knobs["threads"], space.knobs["rows"])
+        least = LEAST_OF_TREE if limits.prefers_images else limits.max_work_group_size + 1
+        configs = [space.default(vector_width=width, threads=t, rows=r, keep=keep, combine=TREE if int(t) >= least else SERIAL) for keep, t, r in groups]
+
+        def cost(config: Config) -> tuple[float, ...]:
+            share = -(-elements // config["threads"])
+            is_shared = config["threads"] if limits.warp_size == 1 else 0
+            group = config["threads"] * config["rows"]
+            return (is_shared, space.knobs["keep"].index(config["keep"]), max(0, share - most), abs(math.log2(group / size)), config["threads"])
+
+        return min((c for c in configs if space.is_valid(c)), key=cost)
+
+    def local_memory_bytes(self, columns: Columns) -> Any:
+        """Partial results, and rows that are kept there; numbers are single precision."""
+        rows, width = columns["rows"], columns["vector_width"]
+        _, elements = self._rows.count(1)
+        partial = (self._partials(columns) + self._second_partials(columns)) * rows
+        kept = (columns["keep"] == "local") * rows * elements
+        return _FLOAT_BYTES * (partial + kept) * (width if self._rows.is_across else 1)
+
+    @staticmethod
+    def _partials(columns: Columns) -> Any:
+        left = parts_left(columns["threads"], columns.get("sub_group", 1))
+        return (left > 1) * left
+
+    @staticmethod
+    def _second_partials(columns: Columns) -> Any:
+        return (np.asarray(columns.get("combine", SERIAL)) == TREE) * second_partials(columns["threads"])
+
+    def is_staged(self, columns: Columns) -> Any:
+        return columns["keep"] == "local"
+
+    def local_loads(self, columns: Columns) -> Any:
+        """A work-item's share of the row in each pass, and what it adds up of the row's partial results for each reduction.
+
+        Of two steps these are the parts of both, as the first work-items have them.
+        """
+        width, threads = columns["vector_width"], columns["threads"]
+        share = -(-self._rows.count(width)[1] // threads) * width
+        reductions = sum(p.reduction is not None for p in self._rows.passes)
+        second = self._second_partials(columns)
+        count = np.where(second, second + threads // np.maximum(second, 1), self._partials(columns))
+        partial = count * (width if self._rows.is_across else 1)
+        # What takes the row's place is stored there, and read again to be added up.
+        reads = len(self._rows.passes) + (self._rows.kept_pass is not None)
+        return (columns["keep"] == "local") * _FLOAT_BYTES * (reads * share + reductions * partial)
+
+    def work_group_size(self, columns: Columns) -> Any:
+        return columns["threads"] * columns["rows"]
+
+    def work_groups(self, columns: Columns) -> Any:
+        return -(-self._rows.count(columns["vector_width"])[0] // columns["rows"])
+
+    def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
+        return [(Vectors(self._rows.axes, self._rows.axis, width), p.value) for p in self._rows.passes]
+
+    @property
+    def works_in_texels(self) -> bool:
+        """Whether the output may lie in an image: rows whose neighbours are those in memory."""
+        return super().works_in_texels and self._rows.is_across and self._rows.axes[self._rows.axis] == LANES
+
+    @property
+    def works_in_rows(self) -> bool:
+        rows = self._rows
+        return rows.is_normal and not rows.is_across and len(self.shape) > 1 and self.shape[-1] == rows.axes[rows.axis] and self.shape[-1] % LANES == 0
+
+    # Traffic
+
+    def points_of_group(self, knobs: Mapping[str, int]) -> Points:
+        """Every element of the first group's rows."""
+        rows, elements = self._rows.count(knobs["vector_width"])
+        return self._points(np.minimum(np.arange(knobs["rows"]), rows - 1), np.arange(elements), knobs["vector_width"])
+
+    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
+        """Every `threads`-th vector of the first row; the first one where a loop repeats it."""
+        _, elements = self._rows.count(knobs["vector_width"])
+        share = np.arange(0, elements, knobs["threads"])
+        return self._points(np.arange(1), share if len(share) <= MOST_UNROLLED else share[:1], knobs["vector_width"])
+
+    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+        """Group configs by the rows of a work group."""
+        return knobs["rows"] * (knobs["vector_width"] if self._rows.is_across else 1)
+
+    def same_one(self, knobs: Mapping[str, int]) -> Hashable:
+        """Group configs by a work-item's share of a row."""
+        return knobs["vector_width"], knobs["threads"]
+
+    def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
+        """The loop over a work-item's share of a row; what only rows have is outside of it."""
+        share = -(-self._rows.count(knobs["vector_width"])[1] // knobs["threads"])
+        reduction = reduction_of(block)
+        if share <= MOST_UNROLLED or (reduction is None and not self._rows.is_normal):
+            return 1
+        return math.prod(sums_of(share)) if reduction is not None and reduction.operation is tirx.Add else share
+
+    def _points(self, rows: np.ndarray, elements: np.ndarray, width: int) -> Points:
+        outer, inner = (list(axes.values()) for axes in (self._rows.outer, self._rows.inner))
+        across = self._rows.is_across
+        (outer if across else inner)[-1] //= width
+        row = [p[:, None, None] for p in np.unravel_index(rows, outer)]
+        element = [p[None, :, None] for p in np.unravel_index(elements, inner)]
+        vector = row if across else element
+        vector[-1] = vector[-1] * width + np.arange(width)
+        values = dict(zip(self._rows.axes, [*row, *element], strict=True))
+
+        def points(block: s_tir.SBlock) -> list[np.ndarray]:
+            (mine,) = (p for p in self._rows.passes if p.block.same_as(block))
+            if mine.reduction is None:
+                return [values.get(place, np.asarray(0)) if isinstance(place, tirx.Var) else np.asarray(0) for place in mine.place]
+            reduced = [axis.var for axis in mine.reduction.reduced]
+            spatial = iter([*row])
+            inside = iter([*element])
+            return [next(inside if any(axis.var.same_as(r) for r in reduced) else spatial) for axis in block.iter_vars]
+
+        return points
+
+    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
+        """Numbers that a work group stores: its rows, or one for each of them."""
+        width = knobs["vector_width"]
+        rows, elements = self._rows.count(width)
+        return int(min(knobs["rows"], rows)) * ((width * elements) if self._rows.is_normal else width if self._rows.is_across else 1)
+
+    # The kernel
+
+    def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
+        has_reductions = limits.sub_groups is None or limits.sub_groups.has_reductions
+        return RowKernel(self.simplified, self._rows, config, has_reductions=has_reductions).module()
+
+
+class RowReductionFamily(Family):
+    """Softmax, layer and group norm, means, sums and norms of rows: what reduces without a moving window."""
+
+    name = "row_reduction"
+    precedence = 11
+
+    def template_of(self, func: tirx.PrimFunc) -> RowReduction | None:
+        split = split_tuples(func)
+        if not is_regular(split) or not reductions_of(split):
+            return None
+        made = RowReduction(func)
+        return made if made.rows is not None else None
+
+    @property
+    def cases(self) -> Sequence[Case]:
+        return [
+            Case(name="softmax", inputs=[(2, 5, 37)], build=lambda x: op.nn.softmax(x, axis=-1), compute=_softmax),
+            Case(
+                name="layer norm",
+                inputs=[(3, 7, 48), (48,), (48,)],
+                build=lambda x, scale, shift: op.nn.layer_norm(x, scale, shift, axes=[-1]),
+                compute=lambda x, scale, shift: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * scale + shift,
+            ),
+            Case(name="mean of columns", inputs=[(31, 60)], build=lambda x: op.mean(x, axis=[0]), compute=lambda x: x.mean(0)),
+        ]
+
+
+def _softmax(x: np.ndarray) -> np.ndarray:
+    powers: np.ndarray = np.exp(x - x.max(-1, keepdims=True))
+    found: np.ndarray = powers / powers.sum(-1, keepdims=True)
+    return found
+
+
+FAMILY = RowReductionFamily()

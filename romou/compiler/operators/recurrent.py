@@ -1,0 +1,286 @@
+"""Kernels of RNN, GRU and LSTM: one for each nest of the time loop, which the host launches for each step.
+
+    for t: for d, b, j: sums[g] = sum over k of state[k] * weight[k, g, j]; step(sums)    ->    for t (host): kernel(t)
+
+unit          a hidden unit of a direction and a sequence
+work-item     `width` neighbours of them in `rows` sequences, whose weights it loads once, as vectors
+work group    `units` times `threads` work-items: `threads` share a sum, which the first of them adds up in local memory
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import tvm
+from tvm import s_tir, tirx
+from tvm_ffi.structural import structural_map
+
+from romou.compiler.scheduling.emit import guarded, loop, substitute
+from romou.compiler.scheduling.splice import nests_of, with_root
+from romou.compiler.tir.primitives import LANES
+from romou.compiler.tir.traversal import nodes_in
+from tvm_patches.onnx_converters.recurrent_loop import SUMMED, TIME_LOOP
+
+if TYPE_CHECKING:
+    from romou.base.limits import Limits
+
+# Work-items of a group; of a nest without sums, and of one with sums where the device has no warps.
+_GROUP = 64
+# The same of one with sums, on a CPU, whose cores take whole groups.
+_GROUP_OF_CPU = 16
+# Sequences of a work-item, at most.
+_MOST_ROWS = 4
+_FLOAT_BYTES = 4
+# Registers of a work-item, where they are not known.
+_REGISTERS = 128
+# Work-items that share a sum, at most: what they have is added up by one of them.
+_MOST_THREADS = 32
+# Units that a work-item sums up at least.
+_LEAST_SUMMED = 8
+
+
+def is_time_loop(func: tirx.PrimFunc) -> bool:
+    """Whether a function is the time loop of a recurrent operator."""
+    return bool(func.attrs and TIME_LOOP in func.attrs)
+
+
+def schedule_time_loop(func: tirx.PrimFunc, limits: Limits) -> tirx.PrimFunc:
+    """Return the function with a kernel for each nest of units."""
+    stages = []
+    for stage in nests_of(func):
+        inner = _below_time(stage)
+        if inner is None:
+            stages.append(_kernel(stage, limits))
+        else:
+            kernels = [_kernel(nest, limits) for nest in inner]
+            stages.append(tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, _sequence(kernels)))
+    kept = [buffer for buffer in func.body.block.alloc_buffers if str(buffer.scope()) == "global"]
+    return with_root(func, _sequence(stages), kept).with_attr("tirx.is_scheduled", True)
+
+
+def _below_time(stage: tirx.For) -> list[tirx.For] | None:
+    """The nests of the time loop; None for a nest of units."""
+    if TIME_LOOP not in stage.annotations:
+        return None
+    return list(stage.body.seq) if isinstance(stage.body, tirx.SeqStmt) else [stage.body]
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Nest:
+    """The three loops of a nest, and the statements for a unit."""
+
+    axes: list[tirx.Var]
+    extents: list[int]
+    steps: list[tirx.Stmt]
+
+
+def _nest(stage: tirx.For) -> _Nest:
+    axes, extents, body = [], [], stage
+    for _ in range(3):
+        axes.append(body.loop_var)
+        extents.append(int(body.extent))
+        body = body.body
+    return _Nest(axes=axes, extents=extents, steps=list(body.seq) if isinstance(body, tirx.SeqStmt) else [body])
+
+
+@dataclass(kw_only=True)
+class _Items:
+    """Work-items of a kernel.  width, rows, units, threads: see above.
+
+    blocks, row_blocks: work groups that share a sequence, and steps of `rows` in the batch.
+    """
+
+    nest: _Nest
+    width: int = 1
+    rows: int = 1
+    units: int
+    threads: int = 1
+    group: tirx.Var = field(default_factory=lambda: tirx.Var("group", "int32"))
+    unit: tirx.Var = field(default_factory=lambda: tirx.Var("unit", "int32"))
+    thread: tirx.Var = field(default_factory=lambda: tirx.Var("thread", "int32"))
+
+    @property
+    def vectors(self) -> int:
+        """Return how many vectors a sequence's units are."""
+        return self.nest.extents[2] // self.width
+
+    @property
+    def blocks(self) -> int:
+        return -(-self.vectors // self.units)
+
+    @property
+    def row_blocks(self) -> int:
+        return -(-self.nest.extents[1] // self.rows)
+
+    @property
+    def groups(self) -> int:
+        return self.blocks * self.row_blocks * self.nest.extents[0]
+
+    @property
+    def cells(self) -> int:
+        """Units of a work-item."""
+        return self.rows * self.width
+
+    @property
+    def vector(self) -> tirx.Expr:
+        """Place of a work-item's units among those of the sequence, in vectors."""
+        return self.group % self.blocks * self.units + self.unit
+
+    def row(self, at: int) -> tirx.Expr:
+        """One of a work-item's sequences."""
+        return self.group // self.blocks % self.row_blocks * self.rows + at
+
+    def inside(self, row: int) -> tirx.Expr | None:
+        """Whether a work-item has units in its vector of a sequence; None: each has."""
+        conditions = [self.vector < self.vectors] if self.vectors % self.units else []
+        conditions += [self.row(row) < self.nest.extents[1]] if row and self.nest.extents[1] % self.rows else []
+        return tirx.all(*conditions) if conditions else None
+
+    def place(self, row: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
+        """The statement in place of the loops of the nest."""
+        d, b, j = self.nest.axes
+        return {d: self.group // (self.blocks * self.row_blocks), b: row, j: vector * self.width + lane}
+
+    def place_to_read(self, row: int, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
+        """Return what stands for the loops where numbers are read: the last units, for those beyond them."""
+        if self.inside(row) is None:
+            return self.place(self.row(row), self.vector, lane)
+        last_row, last_vector = (tirx.const(count - 1, "int32") for count in (self.nest.extents[1], self.vectors))
+        return self.place(tirx.min(self.row(row), last_row), tirx.min(self.vector, last_vector), lane)
+
+
+def _items(nest: _Nest, limits: Limits, product: tirx.For | None) -> _Items:
+    """Vectors where the units allow, rows that share the weights, and threads for a sum that keep the device busy."""
+    directions, batch, hidden = nest.extents
+    most = min(_GROUP, limits.max_work_group_size)
+    if product is None:
+        return _Items(nest=nest, units=min(most, hidden))
+    gates, summed = int(product.body.extent), int(product.extent)
+    width = LANES if hidden % LANES == 0 else 1
+    # Partial sums of all of them are in local memory.
+    room = limits.local_memory_bytes // (_FLOAT_BYTES * most * gates * width)
+    # Sums fill half of the registers, at most.
+    registers = (limits.registers or _REGISTERS) // 2 // (gates * width)
+    rows = max(1, min(_MOST_ROWS, batch, room, registers))
+    vectors, threads = hidden // width, 1
+    # Without warps (CPUs) work-items wait for each other one by one.
+    while (
+        limits.warp_size > 1
+        and threads < min(_MOST_THREADS, most)
+        and vectors * -(-batch // rows) * directions * threads < limits.busy_work_items
+        and summed // threads > _LEAST_SUMMED
+    ):
+        threads *= 2
+    units = (_GROUP_OF_CPU if limits.warp_size == 1 else most) // threads
+    return _Items(nest=nest, width=width, rows=rows, units=max(1, min(units, vectors)), threads=threads)
+
+
+def _kernel(stage: tirx.For, limits: Limits) -> tirx.Stmt:
+    """A nest of units as a kernel."""
+    nest = _nest(stage)
+    product = next((step for step in nest.steps if isinstance(step, tirx.For) and SUMMED in step.annotations), None)
+    items = _items(nest, limits, product)
+    own = {buffer: _register(str(buffer.name), int(buffer.shape[0]) * items.cells) for buffer in _registers(nest)}
+    steps, body, buffers = nest.steps, list[tirx.Stmt](), [*own.values()]
+    if product is not None:
+        steps = steps[steps.index(product) + 1 :]
+        body, more = _sums(items, product, own)
+        buffers += more
+    finish = []
+    for row in range(items.rows):
+        stores = []
+        for lane in range(items.width):
+            place = items.place(items.row(row), items.vector, lane)
+            stores += [substitute(_in_cell(step, own, items.cells, row * items.width + lane), place) for step in steps]
+        finish.append(guarded(items.inside(row), _sequence(stores)))
+    body.append(guarded(items.thread < 1 if items.threads > 1 else None, _sequence(finish)))
+    return _launched(items, body, buffers)
+
+
+def _registers(nest: _Nest) -> list[tirx.Buffer]:
+    """Numbers of one unit that are kept while it is computed."""
+    stores = [store for step in nest.steps for store in nodes_in(step, tirx.BufferStore)]
+    return list(dict.fromkeys(store.buffer for store in stores if str(store.buffer.scope()) == "local"))
+
+
+def _register(name: str, extent: int) -> tirx.Buffer:
+    return tirx.decl_buffer([extent], "float32", name, scope="local")
+
+
+def _in_cell(step: tirx.Stmt, own: dict[tirx.Buffer, tirx.Buffer], cells: int, cell: int) -> tirx.Stmt:
+    """A statement for one of a work-item's units, whose numbers are every `cells`-th."""
+
+    def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
+        buffer = own.get(access.source)
+        return access if buffer is None else tirx.BufferLoad(buffer, [access.indices[0] * cells + cell])
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        buffer = own.get(access.buffer)
+        return access if buffer is None else tirx.BufferStore(buffer, access.value, [access.indices[0] * cells + cell])
+
+    return structural_map(step, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
+
+
+def _sums(items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer]) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
+    """Statements that leave the sums of a work-item's units in registers, and what they need besides."""
+    gates, summed, store = int(product.body.extent), int(product.extent), product.body.body
+    sums, (read, weight) = own[store.buffer], (store.value.b.a, store.value.b.b)
+    factors, numbers = _register("factors", items.rows), _register("numbers", items.width)
+    lane, i = tirx.Var("lane", "int32"), tirx.Var("i", "int32")
+    k = i * items.threads + items.thread if items.threads > 1 else i
+
+    def in_lanes(buffer: tirx.Buffer, value: tirx.Expr, at: tirx.Expr | int = 0) -> tirx.Stmt:
+        return loop(lane, items.width, tirx.BufferStore(buffer, value, [at + lane]), "vectorized")
+
+    cells = itertools.product(range(gates), range(items.rows))
+    vectors = [(gate, row, (gate * items.rows + row) * items.width) for gate, row in cells]
+    added: list[tirx.Stmt] = []
+    for row in range(items.rows):
+        place = {product.loop_var: k, **items.place_to_read(row, 0)}
+        added.append(tirx.BufferStore(factors, substitute(read, place), [row]))
+    for gate, row, at in vectors:
+        if row == 0:
+            place = {product.loop_var: k, product.body.loop_var: tirx.const(gate, "int32")}
+            added.append(in_lanes(numbers, substitute(weight, {**place, **items.place_to_read(0, lane)})))
+        more = tirx.BufferLoad(factors, [row]) * tirx.BufferLoad(numbers, [lane])
+        added.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + more, at))
+    step = guarded(k < summed if summed % items.threads else None, _sequence(added))
+    steps = [in_lanes(sums, tirx.const(0.0, "float32"), at) for _, _, at in vectors]
+    steps.append(loop(i, -(-summed // items.threads), step))
+    if items.threads == 1:
+        return steps, [factors, numbers]
+    count, other = gates * items.cells, tirx.Var("other", "int32")
+    partial = tirx.decl_buffer([items.threads * items.units * count], "float32", "partial_sums", scope="shared")
+
+    def share(thread: tirx.Expr, at: int) -> tirx.Expr:
+        return (thread * items.units + items.unit) * count + at
+
+    steps += [in_lanes(partial, tirx.BufferLoad(sums, [at + lane]), share(items.thread, at)) for _, _, at in vectors]
+    total = []
+    for _, _, at in vectors:
+        theirs = tirx.BufferLoad(partial, [share(other + 1, at) + lane])
+        total.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + theirs, at))
+    steps.append(guarded(items.thread < 1, loop(other, items.threads - 1, _sequence(total))))
+    return steps, [factors, numbers, partial]
+
+
+def _launched(items: _Items, body: list[tirx.Stmt], buffers: list[tirx.Buffer]) -> tirx.Stmt:
+    """A kernel's statements below its launch."""
+    stmt: tirx.Stmt = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers))
+    for tag, var, extent in (
+        ("threadIdx.y", items.thread, items.threads),
+        ("threadIdx.x", items.unit, items.units),
+        ("blockIdx.x", items.group, items.groups),
+    ):
+        if tag == "threadIdx.y" and extent == 1:
+            continue
+        kind, (low, high) = tirx.ForKind.THREAD_BINDING, (tirx.const(value, "int32") for value in (0, extent))
+        stmt = tirx.For(var, low, high, kind, stmt, thread_binding=tirx.IterVar(None, tirx.Var(tag, "int32"), 1, tag))
+    return stmt
+
+
+def _sequence(steps: Sequence[tirx.Stmt]) -> tirx.Stmt:
+    return steps[0] if len(steps) == 1 else tirx.SeqStmt(list(steps))

@@ -1,0 +1,216 @@
+"""What families share that read their inputs once: element-wise chains, pooling, reductions of rows. Memory bounds them, not arithmetic."""
+
+from __future__ import annotations
+
+import functools
+import math
+import re
+from abc import abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+
+from romou.base.knob import Choice, Knob
+from romou.base.limits import Limits
+from romou.base.space import Columns, Config, Space
+from romou.compiler.operators.base import Template
+from romou.compiler.scheduling.blocks import inlined, operations_of, split_tuples
+from romou.compiler.scheduling.emit import Vectors
+from romou.compiler.scheduling.loops import VECTOR_WIDTH
+from romou.compiler.scheduling.splice import find_blocks
+from romou.compiler.tir.primitives import LANES
+
+WORK_GROUP = Knob(name="work_group", choices=(16, 32, 64, 128, 256, 512), default=64, help="work-items of a group", scales_outputs=True)
+Points: TypeAlias = Callable[[s_tir.SBlock], Sequence[np.ndarray]]
+
+
+class StreamingTemplate(Template):
+    """A function of regular blocks (`blocks.is_regular`) without a contraction."""
+
+    sums_products = False
+
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.func = func
+        self._operations = operations_of(func)
+
+    @property
+    def name(self) -> str:
+        """The family, what the blocks are called and the output's shape."""
+        # Blocks are named after the operator, and some after the variable of the graph too.
+        steps = "_".join(re.sub(r"^(T|lv\d*|gv\d*|x\d*)_", "", block.name_hint) for block in find_blocks(self.func))
+        return f"{self.family}_{steps[:60]}_{'x'.join(str(extent) for extent in self.shape)}"
+
+    @property
+    def flops(self) -> int:
+        """Arithmetic operations and functions of floating-point numbers, as the plain definition has them."""
+        return self._operations
+
+    @cached_property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of the output."""
+        return tuple(int(extent) for extent in self.func.params[-1].shape)
+
+    @property
+    def names(self) -> dict[str, str]:
+        """The largest input is the operator's "data"."""
+        *inputs, output = self.func.params
+        return {"data": str(max(inputs, key=_size).name), "output": str(output.name)}
+
+    @property
+    def inputs(self) -> dict[str, int]:
+        """Parameters that are read -> bytes of a number in memory."""
+        return {str(p.name): tvm.DataType(str(p.dtype)).itemsize for p in self.func.params[:-1]}
+
+    @property
+    def elements(self) -> int:
+        """Numbers of the output."""
+        return math.prod(self.shape)
+
+    @property
+    def element_bytes(self) -> int:
+        return int(tvm.DataType(str(self.func.params[-1].dtype)).itemsize)
+
+    @property
+    def works_in_texels(self) -> bool:
+        """Whether the output may lie in an image."""
+        return len(self.shape) > 2 and self.shape[-1] == LANES
+
+    @property
+    def activations(self) -> set[str]:
+        """Parameters whose texels are accessed whole, by one work-item each."""
+        if not self.works_in_texels:
+            return set()
+        values = self.vectors(LANES)
+        texels = [p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES and str(p.dtype) in ("float32", "float16")]
+        return {str(p.name) for p in texels if all(vectors.width_of(value, str(p.name)) == LANES for vectors, value in values)}
+
+    @property
+    def matrices(self) -> set[str]:
+        """Parameters whose rows are read and written in whole texels."""
+        if not self.works_in_rows:
+            return set()
+        values = self.vectors(LANES)
+        rows = [p for p in self.func.params if len(p.shape) > 1 and int(p.shape[-1]) % LANES == 0 and str(p.dtype) in ("float32", "float16")]
+        return {str(p.name) for p in rows if all(vectors.takes_texels(value, str(p.name)) for vectors, value in values)}
+
+    @property
+    def works_in_rows(self) -> bool:
+        """Whether the output is written in vectors of four neighbours of its last axis."""
+        return False
+
+    @abstractmethod
+    def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
+        """What the blocks compute, each with how vectors of `width` elements lie in it."""
+
+    # What `access_width` looks at.
+    knobs_of_width: tuple[str, ...] = ("vector_width",)
+
+    def access_width(self, width: int) -> int:
+        """Lanes of the narrowest load of the data where vectors have `width` of them."""
+        return min(vectors.width_of(value, self.names["data"]) for vectors, value in self.vectors(width))
+
+    def default_config(self, limits: Limits) -> Config:
+        """The knobs' defaults, with the widest vectors, and then the largest group, of at most the default size, that the space admits."""
+        return self._admitted(self.space(limits))
+
+    @staticmethod
+    def _admitted(space: Space, **wanted: Choice) -> Config:
+        """The config of `default_config`, with what is wanted instead of a knob's default."""
+        config = space.default(**wanted)
+        widths, groups = (sorted((c for c in space.knobs[n] if isinstance(c, int) and c <= config[n]), reverse=True) for n in ("vector_width", "work_group"))
+        found = (config.replace(vector_width=width, work_group=group) for width in widths for group in groups)
+        return next((one for one in found if space.is_valid(one)), config)
+
+    @cached_property
+    def simplified(self) -> tirx.PrimFunc:
+        """The function with everything inlined that need not be kept."""
+        return _simplified(self.func)
+
+    # What formulas ask of a template (`romou/tuner/pruning/streaming_form.py`). A point of a block is one value for each of its axes.
+
+    @cached_property
+    def blocks(self) -> list[s_tir.SBlock]:
+        """Blocks that `simplified` left."""
+        return find_blocks(self.simplified)
+
+    @property
+    def values(self) -> list[tirx.Expr]:
+        """What kernels compute of each block."""
+        return [block.body.value for block in self.blocks]
+
+    knobs_of_traffic: tuple[str, ...]
+
+    @abstractmethod
+    def points_of_group(self, knobs: Mapping[str, int]) -> Points:
+        """The points at which the first work group computes a block."""
+
+    @abstractmethod
+    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
+        """The points at which the first work-item does."""
+
+    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+        """Return a key that is equal for knobs with the same elements in `points_of_group`."""
+        return tuple(knobs.values())
+
+    def same_one(self, knobs: Mapping[str, int]) -> Hashable:
+        """Return a key that is equal for knobs with the same `points_of_one` and `repeats`."""
+        return tuple(knobs.values())
+
+    def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
+        """Return how often loops repeat what `points_of_one` gives of a block."""
+        return 1
+
+    @abstractmethod
+    def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
+        """Numbers of the output that the first work group writes."""
+
+    def work_group_size(self, columns: Columns) -> Any:
+        """Work-items of a group."""
+        return columns["work_group"]
+
+    @abstractmethod
+    def work_groups(self, columns: Columns) -> Any:
+        """Groups of the launch."""
+
+    def local_memory_bytes(self, columns: Columns) -> Any:
+        """Local memory of a work group."""
+        return 0
+
+    def is_staged(self, columns: Columns) -> Any:
+        """Whether data passes through local memory."""
+        return False
+
+    def local_loads(self, columns: Columns) -> Any:
+        """Bytes of local memory that a work-item reads, where data passes through it; at most."""
+        return 0
+
+    def _groups(self, limits: Limits) -> list[int]:
+        """Choices for the work-items of a group."""
+        return [int(g) for g in WORK_GROUP.choices if int(g) <= limits.max_work_group_size] or [limits.max_work_group_size]
+
+    @property
+    def _has_truth_values(self) -> bool:
+        """Whether truth values are read or written. OpenCL has no vectors of them in memory."""
+        return any(str(p.dtype) == "bool" for p in self.func.params)
+
+    def _widths(self, extent: int, *, may_overlap: bool = False) -> list[int]:
+        """Choices for the elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so.
+
+        may_overlap: whether the last vector of a row may begin in the one before it.
+        """
+        fits = [int(width) for width in VECTOR_WIDTH.choices if extent % int(width) == 0 or (may_overlap and extent > int(width))]
+        return [LANES] if self.images else [width for width in fits if width == 1 or not self._has_truth_values]
+
+
+@functools.lru_cache(maxsize=32)
+def _simplified(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Each family that is asked for a template of a function looks at this form of it, and several stages ask."""
+    return inlined(split_tuples(func))
+
+
+def _size(parameter: tirx.Buffer) -> int:
+    return math.prod(int(extent) for extent in parameter.shape)

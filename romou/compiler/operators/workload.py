@@ -1,0 +1,165 @@
+"""What an operator is, apart from how it is computed: the numbers that a schedule template starts from."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Set
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from tvm import te, tirx
+
+from romou.compiler.tir.primitives import LANES
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
+
+Expr: TypeAlias = "tirx.Expr | int"
+# Annotations of the block that is an operator's plain definition: its family's name and its workload.
+FAMILY, WORKLOAD = "romou.family", "romou.workload"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Workload(ABC):
+    """The numbers of one operator. The fields of each kind, in their order, stand in records and in task keys.
+
+    dtype: type of numbers in memory, "float32" or "float16".
+    """
+
+    if TYPE_CHECKING:
+        # Each kind declares it after its shapes: as a field of this class it would come first.
+        dtype: str
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Readable name, without the family."""
+
+    @property
+    @abstractmethod
+    def flops(self) -> int:
+        """Multiplications and additions of one call."""
+
+    def block_attrs(self, family: str) -> dict[str, str]:
+        """Annotations by which the operator is found again after fusion."""
+        return {FAMILY: family, WORKLOAD: json.dumps(self.to_dict())}
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        """The workload that `block_attrs` wrote."""
+        return cls.from_dict(json.loads(text))
+
+    @classmethod
+    def field_names(cls) -> Set[str]:
+        """Names of the numbers."""
+        return {field.name: None for field in dataclasses.fields(cls)}.keys()
+
+    def to_dict(self) -> dict[str, Any]:
+        """The numbers as JSON-ready data."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The workload that `to_dict` wrote, also after a way through JSON."""
+        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        return cls(**fields)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Conv2d(Workload):
+    """A 2-D convolution. Channels, pixels and padding (top, left, bottom, right) in elements."""
+
+    batch: int = 1
+    in_channels: int
+    in_hw: tuple[int, int]
+    out_channels: int
+    kernel: tuple[int, int]
+    stride: tuple[int, int] = (1, 1)
+    padding: tuple[int, int, int, int] = (0, 0, 0, 0)
+    dilation: tuple[int, int] = (1, 1)
+    groups: int = 1
+    dtype: str = "float32"
+
+    @property
+    def out_hw(self) -> tuple[int, int]:
+        """Height and width of the output, in pixels."""
+        top, left, bottom, right = self.padding
+        (h, w), (kh, kw), (sh, sw), (dh, dw) = self.in_hw, self.kernel, self.stride, self.dilation
+        return (h + top + bottom - (kh - 1) * dh - 1) // sh + 1, (w + left + right - (kw - 1) * dw - 1) // sw + 1
+
+    @property
+    def out_texels(self) -> int:
+        """Texels of output channels."""
+        return -(-self.out_channels // LANES)
+
+    @property
+    def output_shape(self) -> tuple[int, ...]:
+        """Shape of the packed output, in elements."""
+        return (self.batch, self.out_texels, *self.out_hw, LANES)
+
+    @property
+    def flops(self) -> int:
+        """Multiplications and additions of the unpadded operator."""
+        taps = self.in_channels // self.groups * self.kernel[0] * self.kernel[1]
+        return 2 * self.batch * self.out_channels * self.out_hw[0] * self.out_hw[1] * taps
+
+    @property
+    def name(self) -> str:
+        """Readable name: family-independent, shapes as the ONNX graph has them."""
+        (ih, iw), (kh, kw), (sh, sw) = self.in_hw, self.kernel, self.stride
+        text = f"{self.batch}x{self.in_channels}x{ih}x{iw}_{self.out_channels}_{kh}x{kw}_s{sh}" + (f"x{sw}" if sh != sw else "")
+        if self.dilation != (1, 1):
+            rows, columns = self.dilation
+            text += f"_d{rows}" + (f"x{columns}" if rows != columns else "")
+        return text + (f"_g{self.groups}" if self.groups > 1 else "")
+
+    def pixels(self, flat: bool) -> tuple[tuple[int, int, int], Callable[..., Any], Callable[..., Any]]:
+        """How output pixels are laid over the (h, w) plane of a contraction.
+
+        flat: all pixels of the batch in one row, so that a tile wastes nothing at the end of a short row;
+        else: one row a row, so that neighbouring pixels of a tile share the input that their windows have in common.
+
+        Returns (extents, place, output): extents (o, h, w); place(h, w) -> (n, y, x); output(n, o, y, x, lane) -> (o, h, w, lane).
+        """
+        oh, ow = self.out_hw
+        if flat:
+            return (
+                (self.out_texels, 1, self.batch * oh * ow),
+                lambda _h, w: ((w // (oh * ow) if self.batch > 1 else 0), (w // ow % oh if self.batch > 1 else w // ow), w % ow),
+                lambda n, o, y, x, lane: (o, 0, (n * oh + y) * ow + x, lane),
+            )
+        return (
+            (self.out_texels, self.batch * oh, ow),
+            lambda h, w: (h // oh if self.batch > 1 else 0, h % oh if self.batch > 1 else h, w),
+            lambda n, o, y, x, lane: (o, n * oh + y, x, lane),
+        )
+
+
+def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callable[[Expr, Expr], tirx.Expr], *, is_zero_outside: bool = False) -> tirx.Expr:
+    """The input pixel under tap (kh, kw) of the window at (oy, ox); zero where it lies in the padding.
+
+    Only sides that have padding are compared, so an unpadded convolution has no branch at all; nor has one whose input is an image,
+    which gives zero outside by itself (`is_zero_outside`).
+    """
+    (sh, sw), (dh, dw), (top, left, bottom, right) = w.stride, w.dilation, w.padding
+    y, x = oy * sh + kh * dh - top, ox * sw + kw * dw - left
+    value = load(y, x)
+    if is_zero_outside:
+        return value
+    checks = []
+    if top > 0:
+        checks.append(y >= 0)
+    if bottom > 0:
+        checks.append(y < w.in_hw[0])
+    if left > 0:
+        checks.append(x >= 0)
+    if right > 0:
+        checks.append(x < w.in_hw[1])
+    return te.if_then_else(te.all(*checks), value, tirx.const(0, w.dtype)) if checks else value
+
+
+def stored_as(dtype: str, total: te.Tensor) -> te.Tensor:
+    """Sums are single precision whatever the storage; this rounds them once, at the end."""
+    return total if dtype == "float32" else te.compute(total.shape, lambda *i: total[i].astype(dtype), name="store")

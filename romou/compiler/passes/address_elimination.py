@@ -1,0 +1,362 @@
+"""Address-calculation elimination: every address is computed once, in the outermost loop that it does not vary in (paper, Section 4.1,
+Algorithm 1).
+
+The paper collects common sub-expressions of the addresses of loads. This pass takes all integer expressions of a kernel (loads, stores,
+texture coordinates, conditions), writes each as a sum of products, and splits the sum by the loop in which its terms vary:
+
+    a[r * 216 + kx * 24 + min(ty, 5) + 6]        ->     int at = min(ty, 5) + 6;
+                                                        for r:   int at_1 = at + r * 216;
+                                                            for kx:   int at_2 = at_1 + kx * 24;
+                                                                … a[at_2] …   a[at_2 + 6] …
+
+Sums that differ by a constant share their variable; the difference stays at the access. Thread and group ids are read once. Divisions by
+constants become a multiplication and a shift where the range of the dividend allows it. A variable is declared right before the
+statement that first needs it, so that none lives longer than it must.
+
+It runs last, on device functions: any later simplification would put the expressions back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, TypeAlias
+
+import tvm
+from tvm import tirx
+
+from romou.compiler.passes.bindings import inline_single_uses, sequence_of, statements_of
+from romou.compiler.tir.traversal import rewriting
+
+Key: TypeAlias = tuple[Any, ...]
+# a < b  <=>  -a > -b
+_MIRRORED = {tirx.LT: tirx.GT, tirx.LE: tirx.GE, tirx.GT: tirx.LT, tirx.GE: tirx.LE, tirx.EQ: tirx.EQ, tirx.NE: tirx.NE}
+_DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
+_OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max, *_DIVISIONS)
+_INT_MAX = 2**31 - 1
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def eliminate_addresses(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function, after the last simplification and before intrinsics are lowered."""
+    eliminator = _Eliminator()
+
+    def define_parameters() -> None:
+        for parameter in func.params:
+            eliminator.define(parameter, parameter)
+
+    return func.with_body(inline_single_uses(eliminator.body(func.body, define_parameters), list(eliminator.declared)))
+
+
+@dataclass(frozen=True, order=True)
+class _Atom:
+    """What a sum multiplies by a constant: a variable, or an operation that is no sum.
+
+    number: equal atoms have equal numbers.   depth: of the innermost scope that one of its variables belongs to.
+    make: writes it in terms of variables.
+    """
+
+    number: int
+    depth: int = field(compare=False)
+    make: Callable[[], tirx.Expr] = field(compare=False)
+
+
+@dataclass(frozen=True)
+class _Sum:
+    """constant + sum of coefficient * atom, no coefficient being zero."""
+
+    terms: dict[_Atom, int]
+    constant: int
+
+    def plus(self, other: _Sum) -> _Sum:
+        terms = dict(self.terms)
+        for atom, coefficient in other.terms.items():
+            terms[atom] = terms.get(atom, 0) + coefficient
+        return _Sum({a: c for a, c in terms.items() if c}, self.constant + other.constant)
+
+    def times(self, factor: int) -> _Sum:
+        return _Sum({a: c * factor for a, c in self.terms.items() if factor}, self.constant * factor)
+
+    @property
+    def depth(self) -> int:
+        return max((a.depth for a in self.terms), default=0)
+
+    @property
+    def key(self) -> Key:
+        return (*sorted((a.number, c) for a, c in self.terms.items()), self.constant)
+
+
+@dataclass
+class _Scope:
+    """A sequence of statements.
+
+    known: what it has declared so far: key -> (variable, the constant that the variable includes).
+    sums: those of them that are sums of terms that vary in this scope alone.
+    pending: what it declares before its next statement.
+    """
+
+    known: dict[Key, tuple[tirx.Expr, int]] = field(default_factory=dict)
+    sums: list[tuple[frozenset[tuple[_Atom, int]], tirx.Expr, int]] = field(default_factory=list)
+    pending: list[tirx.Bind] = field(default_factory=list)
+
+
+class _Eliminator:
+    """One walk over a kernel, outside in, statement by statement."""
+
+    def __init__(self) -> None:
+        self.analyzer = tvm.sym.Analyzer()
+        self.scopes = [_Scope()]
+        self.declared: dict[tirx.Var, None] = {}
+        self._atoms: dict[tirx.Var, _Atom] = {}
+        self._numbers: dict[Key, int] = {}
+        # `node`, a statement or an expression, with its largest integer parts replaced by variables.
+        self._rewrite = rewriting(((tirx.Var, *_OPERATIONS), self._index), (tirx.Ramp, self._ramp), ((tirx.And, *_MIRRORED), self._truth))
+
+    # Statements
+
+    def define(self, variable: tirx.Var, value: tirx.Var) -> None:
+        """From here on `variable`, read as `value`, does not change as long as the innermost scope lasts."""
+        self._atoms[variable] = _Atom(self._number(("variable", len(self._atoms))), len(self.scopes) - 1, lambda: value)
+
+    def body(self, stmt: tirx.Stmt, begin: Callable[[], None] | None = None) -> tirx.Stmt:
+        """The statements of a scope of its own, each preceded by the variables that it needs first; `begin` defines those of the scope."""
+        self.scopes.append(_Scope())
+        if begin is not None:
+            begin()
+        done = self._sequence(stmt)
+        self.scopes.pop()
+        return done
+
+    def _sequence(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        done: list[tirx.Stmt] = []
+        for child in statements_of(stmt):
+            new = self._statement(child)
+            done += [*self.scopes[-1].pending, new]
+            self.scopes[-1].pending.clear()
+        return sequence_of(done)
+
+    def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        match stmt:
+            case tirx.For():
+                low, extent = self._rewrite(stmt.min), self._rewrite(stmt.extent)
+                self.analyzer.bind(stmt.loop_var, tvm.ir.Range.from_min_extent(stmt.min, stmt.extent))
+                body = self.body(stmt.body, lambda: self.define(stmt.loop_var, stmt.loop_var))
+                return tirx.For(stmt.loop_var, low, extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step)
+            case tirx.AttrStmt():
+                if stmt.attr_key == "thread_extent":
+                    self._read_thread(stmt)
+                    # Not a scope of its own: what depends on the first of several ids should not have to be computed before the others are known.
+                    body = self._sequence(stmt.body)
+                else:
+                    # A mark. Where a loop around it is unrolled, a variable that it declares is not known behind it.
+                    body = self.body(stmt.body) if isinstance(stmt.body, tirx.SeqStmt) else self._statement(stmt.body)
+                return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
+            case tirx.IfThenElse():
+                condition = self._rewrite(stmt.condition)
+                return tirx.IfThenElse(condition, self.body(stmt.then_case), None if stmt.else_case is None else self.body(stmt.else_case))
+            case tirx.Bind():
+                value = self._rewrite(stmt.value)
+                self.define(stmt.var, stmt.var)
+                return tirx.Bind(stmt.var, value)
+            case tirx.BufferStore() | tirx.Evaluate():
+                return self._rewrite(stmt)
+        return stmt
+
+    def _read_thread(self, stmt: tirx.AttrStmt) -> None:
+        thread = stmt.node.var
+        self.analyzer.bind(thread, tvm.ir.Range(0, stmt.value))
+        kind, axis = str(stmt.node.thread_tag).split(".")
+        self.define(thread, self._declare(thread, len(self.scopes) - 1, {"blockIdx": "group", "threadIdx": "local"}.get(kind, kind) + f"_{axis}"))
+
+    # Expressions
+
+    def _index(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
+        found = self._as_sum(expr) if _is_index(expr) else None
+        return mutator.default_mutate(expr) if found is None else self._value_of(found)
+
+    def _truth(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
+        conditions = [self._condition(part) for part in _conjuncts(expr)]
+        known = [c for c in conditions if c is not None]
+        return self._all_of(known) if len(known) == len(conditions) else mutator.default_mutate(expr)
+
+    def _ramp(self, expr: tirx.Ramp, mutator: Any) -> tirx.Expr:
+        """Vectors at addresses that are multiples of their length are seen as such by the code generator only if the product is in sight."""
+        lanes, base = int(expr.lanes), self._as_sum(expr.base)
+        if base is None or base.constant % lanes or any(c % lanes for c in base.terms.values()):
+            return mutator.default_mutate(expr)
+        texel = self._value_of(_Sum({a: c // lanes for a, c in base.terms.items()}, base.constant // lanes))
+        return tirx.Ramp(texel * lanes, self._rewrite(expr.stride), expr.lanes)
+
+    def _condition(self, expr: tirx.Expr) -> _Atom | None:
+        """a < b as (variables of a - b) < constant, so that bounds checks use the variables of addresses."""
+        if type(expr) not in _MIRRORED or not _is_index(expr.a):
+            return None
+        left, right = self._as_sum(expr.a), self._as_sum(expr.b)
+        if left is None or right is None:
+            return None
+        difference, kind = left.plus(right.times(-1)), type(expr)
+        if difference.terms and max(difference.terms.items(), key=lambda term: (term[0].depth, -term[0].number))[1] < 0:
+            difference, kind = difference.times(-1), _MIRRORED[kind]
+
+        def make() -> tirx.Expr:
+            value, included = self._variable_of(_Sum(difference.terms, 0))
+            return kind(value, tirx.const(included - difference.constant, "int32"))
+
+        return _Atom(self._number((kind.__name__, difference.key)), difference.depth, make) if difference.terms else None
+
+    def _all_of(self, conditions: Sequence[_Atom]) -> tirx.Expr:
+        """Conditions that hold together; what does not change in a loop is decided outside of it."""
+        parts = []
+        for depth in sorted({c.depth for c in conditions}):
+            here = [c for c in conditions if c.depth == depth]
+            key, scope = ("all", *sorted(c.number for c in here)), self.scopes[depth]
+            if key not in scope.known:
+                scope.known[key] = (self._declare(reduce(tirx.And, [c.make() for c in here]), depth, "inside"), 0)
+            parts.append(scope.known[key][0])
+        return reduce(tirx.And, parts)
+
+    def _as_sum(self, expr: tirx.Expr) -> _Sum | None:
+        """`expr` as a sum of products; None where it depends on memory or on an operation that this pass does not know."""
+        kind = type(expr)
+        if kind is tirx.IntImm:
+            return _Sum({}, int(expr))
+        if kind is tirx.Var:
+            atom = self._atoms.get(expr)
+            return None if atom is None else _Sum({atom: 1}, 0)
+        if kind not in _OPERATIONS:
+            return None
+        left, right = self._as_sum(expr.a), self._as_sum(expr.b)
+        if left is None or right is None:
+            return None
+        if kind is tirx.Add:
+            return left.plus(right)
+        if kind is tirx.Sub:
+            return left.plus(right.times(-1))
+        if kind is tirx.Mul and not (left.terms and right.terms):
+            return left.times(right.constant) if not right.terms else right.times(left.constant)
+        if kind in _DIVISIONS and not right.terms and right.constant > 0:
+            bound = self.analyzer.const_int_bound(expr.a)
+            if int(bound.min_value) >= 0:
+                return self._division(left, right.constant, int(bound.max_value), is_quotient=kind in (tirx.FloorDiv, tirx.Div))
+        return self._operation(kind.__name__, [left, right], kind)
+
+    def _division(self, dividend: _Sum, divisor: int, high: int, *, is_quotient: bool) -> _Sum:
+        """Quotient or remainder of a dividend from 0 to `high`."""
+        if not is_quotient and divisor & (divisor - 1) == 0:
+            return self._operation(f"and {divisor}", [dividend], lambda n: n & (divisor - 1))
+        quotient = self._operation(f"quotient {divisor}", [dividend], lambda n: _quotient(n, divisor, high))
+        return quotient if is_quotient else dividend.plus(quotient.times(-divisor))
+
+    def _operation(self, name: str, operands: Sequence[_Sum], make: Callable[..., tirx.Expr]) -> _Sum:
+        number = self._number((name, *(o.key for o in operands)))
+        atom = _Atom(number, max(o.depth for o in operands), lambda: make(*(self._value_of(o) for o in operands)))
+        return _Sum({atom: 1}, 0)
+
+    def _number(self, key: Key) -> int:
+        return self._numbers.setdefault(key, len(self._numbers))
+
+    # Variables
+
+    def _value_of(self, wanted: _Sum) -> tirx.Expr:
+        """A variable, a constant, or a variable plus a constant."""
+        if not wanted.terms:
+            return tirx.const(wanted.constant, "int32")
+        value, included = self._variable_of(wanted)
+        return _plus(value, wanted.constant - included)
+
+    def _variable_of(self, wanted: _Sum) -> tuple[tirx.Expr, int]:
+        """(variable, constant that it includes) for the terms of a sum: one variable for each scope in which some of them vary."""
+        value: tirx.Expr | None = None
+        included = 0
+        key: Key = ()
+        for depth in sorted({a.depth for a in wanted.terms}):
+            here = sorted((a, c) for a, c in wanted.terms.items() if a.depth == depth)
+            key = (*key, *((a.number, c) for a, c in here))
+            known = self.scopes[depth].known
+            if value is None and wanted.constant == 0 and len(here) == 1 and here[0][1] == 1:
+                value = self._atom_value(here[0][0])
+                continue
+            if key not in known:
+                if value is None:
+                    included = wanted.constant
+                    known[key] = (self._declare(self._sum_of(here, included, depth), depth, "at"), included)
+                    self.scopes[depth].sums.append((frozenset(here), *known[key]))
+                else:
+                    known[key] = (self._declare(self._total(value, here), depth, "at"), included)
+            value, included = known[key]
+        assert value is not None
+        return value, included
+
+    def _sum_of(self, terms: Sequence[tuple[_Atom, int]], constant: int, depth: int) -> tirx.Expr:
+        """The sum of terms of one scope, starting from the longest part of it that is known there."""
+        for atom, _ in terms:
+            self._atom_value(atom)  # what it declares may be the longest part
+        parts = [known for known in self.scopes[depth].sums if len(known[0]) > 1 and known[0] < set(terms)]
+        if not parts:
+            return _plus(self._total(None, terms), constant)
+        part, start, included = max(parts, key=lambda known: len(known[0]))
+        return _plus(self._total(start, [t for t in terms if t not in part]), constant - included)
+
+    def _total(self, start: tirx.Expr | None, terms: Sequence[tuple[_Atom, int]]) -> tirx.Expr:
+        total = start
+        # What is added comes first: a sum that begins with a minus costs one more operation.
+        for atom, coefficient in sorted(terms, key=lambda term: term[1] < 0):
+            product, before = self._product(atom, abs(coefficient)), tirx.const(0, "int32") if total is None else total
+            total = product if total is None and coefficient > 0 else before + product if coefficient > 0 else before - product
+        assert total is not None, "a sum without terms is a constant"
+        return total
+
+    def _product(self, atom: _Atom, factor: int) -> tirx.Expr:
+        value = self._atom_value(atom)
+        if factor == 1:
+            return value
+        known, key = self.scopes[atom.depth].known, ("product", atom.number, factor)
+        if key not in known:
+            known[key] = (self._declare(value * factor, atom.depth, "at"), 0)
+        return known[key][0]
+
+    def _atom_value(self, atom: _Atom) -> tirx.Expr:
+        known, key = self.scopes[atom.depth].known, ("atom", atom.number)
+        if key not in known:
+            made = atom.make()
+            known[key] = (made if isinstance(made, tirx.Var) else self._declare(made, atom.depth, "at"), 0)
+        return known[key][0]
+
+    def _declare(self, value: tirx.Expr, depth: int, name: str) -> tirx.Var:
+        if isinstance(value, tirx.Var) and value in self.declared:
+            return value
+        variable = tirx.Var(name, value.ty)
+        self.declared[variable] = None
+        self.scopes[depth].pending.append(tirx.Bind(variable, value))
+        return variable
+
+
+def _is_index(expr: tirx.Expr) -> bool:
+    return getattr(expr.ty, "dtype", None) == "int32"
+
+
+def _conjuncts(expr: tirx.Expr) -> Iterator[tirx.Expr]:
+    if isinstance(expr, tirx.And):
+        yield from _conjuncts(expr.a)
+        yield from _conjuncts(expr.b)
+    else:
+        yield expr
+
+
+def _plus(value: tirx.Expr, constant: int) -> tirx.Expr:
+    return value + constant if constant > 0 else value - -constant if constant < 0 else value
+
+
+def _quotient(dividend: tirx.Expr, divisor: int, high: int) -> tirx.Expr:
+    """dividend // divisor for 0 <= dividend <= high, as a multiplication and a shift where 32 bits hold the product.
+
+    With m = 2^s // d + 1 and e = m * d - 2^s,  (n * m) >> s  equals  n // d  for every n with  n * e < 2^s.
+    """
+    if divisor & (divisor - 1) == 0:
+        return dividend >> (divisor.bit_length() - 1)
+    for shift in range(31):
+        multiplier = (1 << shift) // divisor + 1
+        if high * multiplier <= _INT_MAX and high * (multiplier * divisor - (1 << shift)) < 1 << shift:
+            return (dividend * multiplier) >> shift
+    return tirx.truncdiv(dividend, tirx.const(divisor, "int32"))

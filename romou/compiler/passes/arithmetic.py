@@ -1,0 +1,60 @@
+"""How the multiplications and additions of a kernel are spelled: autobroadcast and fused multiply-add (paper, Section 4.1, Listing 4).
+
+A scalar times a vector is written as just that. Hardware multiplies a scalar register with a vector one; a vector of four copies, which
+TVM writes, takes four registers and, where the compiler does not see through it, four loads of the scalar.
+
+    acc = acc + ((float4)(x, x, x, x)) * v      ->      acc = acc + x * v               autobroadcast
+                                                        acc = mad((float4)(x), v, acc)      with multiply-add; (float4)(x) is OpenCL's broadcast
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_map, structural_mutate
+
+from romou.compiler.tir.calls import extern_name
+from romou.compiler.tir.primitives import AUTOBROADCAST, MULTIPLY_ADD
+from romou.devices.backends.dialect import Dialect, dialect_of
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run after VectorizeLoop: what `primitives.autobroadcast` and `primitives.multiply_add` marked is written out, the marks go."""
+
+    dialect = dialect_of(func)
+
+    def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+        marks, body = {}, stmt
+        while isinstance(body, tirx.AttrStmt) and body.attr_key in (AUTOBROADCAST, MULTIPLY_ADD):
+            marks[body.attr_key] = body.value
+            body = body.body
+        if not marks:
+            return mutator.default_mutate(stmt)
+        # Without vector arithmetic, TVM writes products lane by lane, and each lane of a broadcast is the scalar already.
+        if AUTOBROADCAST in marks and dialect.has_vector_arithmetic:
+            body = structural_map(body, (tirx.Mul, lambda product: tirx.Mul(*(_scalar(factor, dialect) for factor in (product.a, product.b)))))
+        if MULTIPLY_ADD in marks:
+            function = str(marks[MULTIPLY_ADD].value)
+            body = structural_map(body, (tirx.Add, lambda add: _multiply_add(function, add, dialect)))
+        return mutator.mutate(body)
+
+    return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
+
+
+def _scalar(factor: tirx.Expr, dialect: Dialect) -> tirx.Expr:
+    return dialect.bare_scalar(factor.value, str(factor.ty)) if isinstance(factor, tirx.Broadcast) else factor
+
+
+def _multiply_add(name: str, add: tirx.Expr, dialect: Dialect) -> tirx.Expr:
+    for product, term in ((add.b, add.a), (add.a, add.b)):
+        if isinstance(product, tirx.Mul) and "float" in str(add.ty):
+            return tirx.call_pure_extern(add.ty, name, *(_as_vector(factor, dialect) for factor in (product.a, product.b)), term)
+    return add
+
+
+def _as_vector(factor: tirx.Expr, dialect: Dialect) -> tirx.Expr:
+    """A scalar among the operands of a multiply-add as a vector of copies: all operands must have one type."""
+    return dialect.broadcast(factor.args[1], str(factor.ty)) if extern_name(factor) == "" else factor

@@ -1,0 +1,78 @@
+"""What a software pipeline loads ahead goes from global to local memory past the registers (CUDA): PTX's cp.async.
+
+TVM's InjectSoftwarePipeline takes a loop apart in which a work group stages operands and then uses them: while it uses those of one iteration, those of
+the next ones are under way. It marks the copies, where a group of them ends, and how many groups may still be under way. TVM's code generator writes out
+the latter two, this pass the copies, which keep no register busy until they are there:
+
+    async_scope: kernel_shared[i : i + 4] = weight[j : j + 4]         ->      copy_halfs_async(j / 4, weight, i / 4, kernel_shared, true)
+    async_scope: patch_shared[i : i + 4] = if inside data[j : j + 4] else 0      ->      copy_halfs_async(j / 4, data, i / 4, patch_shared, inside)
+
+In each iteration TVM begins with copies, for which all must be done with what they overwrite. Then it waits for what is used, which all must see: two
+barriers. Waiting first, there is one, and no use waits for a copy to be issued, unless the copy is for the next iteration already:
+
+    for i: barrier; copy share i + n; end of group; wait for all but n groups; barrier; use share i
+                    ->      for i: wait for all but n - 1 groups; barrier; use share i; copy share i + n; end of group
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_map, structural_mutate
+
+from romou.base.errors import BuildError
+from romou.compiler.passes.bindings import is_barrier, statements_of
+from romou.compiler.tir.calls import is_conditional
+from romou.compiler.tir.primitives import LANES, is_texel
+from romou.devices.backends.dialect import copy_texel_async
+
+# TVM's marks: on copies, on a group of them, on what waits for groups and on how many of them may still be under way then.
+_ASYNC, _GROUP, _WAITING, UNDER_WAY = "async_scope", "async_commit_queue_scope", "async_wait_queue_scope", "async_wait_inflight_count"
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function after its fp16 has become bits, while buffers still are those of scalars; the marks go."""
+    analyzer = tvm.sym.Analyzer()
+
+    def iteration(stmt: tirx.For) -> tirx.For:
+        parts = list(statements_of(stmt.body))
+        if len(parts) != 2 or not _is_marked(parts[0], _GROUP) or not _is_marked(parts[1], _WAITING):
+            return stmt
+        group, (waiting, under_way) = parts[0], (parts[1], parts[1].body)
+        barrier, *use = statements_of(under_way.body)
+        copies = structural_map(group, (tirx.Evaluate, lambda one: tirx.Evaluate(0) if is_barrier(one) else one))
+        if not _is_marked(under_way, UNDER_WAY) or not is_barrier(barrier):
+            return stmt
+        ahead = int(under_way.value)
+        fewer = tirx.AttrStmt(under_way.node, UNDER_WAY, tirx.const(ahead - 1, "int32"), barrier)
+        first = tirx.AttrStmt(waiting.node, _WAITING, waiting.value, fewer)
+        body = tirx.SeqStmt([first, copies, *use] if ahead == 1 else [first, *use, copies])
+        return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations)
+
+    def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+        if stmt.attr_key != _ASYNC:
+            return mutator.default_mutate(stmt)
+        return structural_map(stmt.body, (tirx.BufferStore, lambda store: _copied(store, analyzer)))
+
+    body = structural_mutate(func.body, (tirx.AttrStmt, marked))
+    return func.with_body(structural_map(body, (tirx.For, iteration)))
+
+
+def _is_marked(stmt: Any, key: str) -> bool:
+    return isinstance(stmt, tirx.AttrStmt) and str(stmt.attr_key) == key
+
+
+def _copied(store: tirx.BufferStore, analyzer: Any) -> tirx.Stmt:
+    inside, value = tirx.const(True, "bool"), store.value
+    while is_conditional(value):
+        # What stands for the outside is zero, in contractions: that is what a copy of no bytes leaves.
+        condition, value, _zeros = value.args
+        inside = tirx.all(inside, condition)
+    (to,) = store.indices
+    if not isinstance(value, tvm.ir.TensorLoad) or not is_texel(value.indices[0]) or not is_texel(to):
+        raise BuildError(f"only whole texels are copied past the registers, not {store}")
+    start, target = (analyzer.simplify(index.base // LANES) for index in (value.indices[0], to))
+    return copy_texel_async(start, value.source, target, store.buffer, analyzer.simplify(inside))

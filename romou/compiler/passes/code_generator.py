@@ -1,0 +1,256 @@
+"""What TVM's code generators would write wrong, or cannot be told otherwise.
+
+Loops that the device's compiler writes out: the one for CUDA puts `#pragma unroll` in front of them.
+
+Bytes that lie apart in memory, in OpenCL: TVM packs them into an integer, as CUDA once wanted it, and stores its value in each lane.
+
+Constants of more than seven digits, in OpenCL: TVM prints no more.
+
+Truth values in memory, in OpenCL and CUDA: TVM takes a vector of them for one of 32-bit or 16-bit integers, more bytes than there are.
+
+Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that, and select asks for the sign.
+
+What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart: in CUDA it does so lane by lane, and keeps
+each vector in a variable that it finds again by its text. A second `acc[0]` in the same block is the first one's value, even if acc[0] was written in between.
+A variable for each statement has a text of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_walk
+
+from romou.compiler.passes.bindings import sequence_of, statements_of
+from romou.compiler.tir.primitives import UNROLL_BY_COMPILER
+from romou.devices.backends.dialect import Dialect, dialect_of
+
+_PROMOTED = ("int8", "uint8", "int16", "uint16")
+_ELEMENTWISE = (
+    *(tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.FloorDiv, tirx.FloorMod, tirx.Min, tirx.Max),
+    *(tirx.EQ, tirx.NE, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.And, tirx.Or),
+)
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def unroll_by_compiler(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function when all loops that TVM unrolls are; the marks go."""
+
+    def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+        new = mutator.default_mutate(stmt)
+        if stmt.attr_key != UNROLL_BY_COMPILER:
+            return new
+        # Variables and a barrier may stand before the loop.
+        return sequence_of([_unrolled(child) if isinstance(child, tirx.For) else child for child in statements_of(new.body)])
+
+    return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
+
+
+def _unrolled(loop: tirx.For) -> tirx.For:
+    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.UNROLLED, loop.body, loop.thread_binding, loop.annotations, loop.step)
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run after vectors are made.
+
+    float4(a < b)      ->      select(a < b, float4(1), float4(0))
+    """
+    return func.with_body(structural_map(func.body, (tirx.Cast, _number))) if dialect_of(func).has_negative_truth else func
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run when nothing simplifies any more, which would make one comparison of it again.
+
+    select(x == y, v, w)      ->      select(int4(x == y) != int4(0), v, w)      for scalars x and y, and vectors v and w
+
+    In CUDA TVM declares such a condition as a vector like v, which no truth value becomes; and it writes `~` of a vector, which CUDA lacks.
+    """
+    dialect = dialect_of(func)
+    if dialect.takes_vectors_apart:
+        func = func.with_body(structural_map(func.body, (tirx.BitwiseNot, _inverted)))
+    is_changed = dialect.has_negative_truth or dialect.takes_vectors_apart
+    return func.with_body(structural_map(func.body, (tirx.Select, _compared))) if is_changed else func
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def keep_digits(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Write doubles, and whole numbers in fp32, as sums of what is printed. Run last: any simplification would add them up.
+
+    16777215.0      ->      1.677722e+07f + -5.0e+00f
+    """
+    return func.with_body(structural_map(func.body, (tirx.FloatImm, _in_parts))) if dialect_of(func).prints_seven_digits else func
+
+
+def _in_parts(constant: tirx.FloatImm) -> tirx.Expr:
+    dtype, value = str(constant.ty), float(constant.value)
+    if not math.isfinite(value) or not (dtype == "float64" or (dtype == "float32" and value.is_integer())):
+        return constant
+    number = np.dtype(dtype).type
+    parts, rest = list[tirx.Expr](), number(value)
+    # Seven digits each: three make a double.
+    while rest and len(parts) < 3:
+        printed = number(f"{rest:.6e}")
+        parts.append(tirx.FloatImm(dtype, float(printed)))
+        rest = number(rest - printed)
+    return functools.reduce(tirx.Add, parts) if len(parts) > 1 else constant
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Write vectors of bytes as vectors of scalar loads, unless they are contiguous and aligned. Run last, as the code generator sees the addresses.
+
+    int8x4 v = x[ramp(i, 3, 4)]      ->      int8x4 v = (char4)(x[i], x[i + 3], x[i + 6], x[i + 9])
+    boolx4 v = x[ramp(i, 1, 4)]      ->      boolx4 v = (int4)(x[i], x[i + 1], x[i + 2], x[i + 3]) != (int4)(0)
+    y[ramp(i, 1, 4)] = boolx4(v)     ->      int4 t = select(v, (int4)(1), (int4)(0)); y[i] = t.s0 != 0; y[i + 1] = t.s1 != 0; ...
+    """
+    dialect = dialect_of(func)
+    if dialect.widens_truth_values:
+        func = func.with_body(structural_map(func.body, (tirx.Cast, _as_truth)))
+        func = func.with_body(structural_map(func.body, (tirx.BufferStore, _scattered)))
+    if dialect.widens_truth_values or dialect.packs_gathered_bytes:
+        func = func.with_body(structural_map(func.body, (TensorLoad, functools.partial(_gathered, dialect))))
+    return func
+
+
+def _as_truth(cast: tirx.Cast) -> tirx.Expr:
+    """A conversion of a vector to truth values, of which what is not zero is true; TVM cuts its fractions off."""
+    wanted, given = (tvm.DataType(str(expr.ty)) for expr in (cast, cast.value))
+    if not is_truth(wanted) or is_truth(given) or int(given.lanes) == 1:
+        return cast
+    return tirx.NE(cast.value, tirx.Broadcast(tirx.const(0, str(given.with_lanes(1))), int(given.lanes)))
+
+
+def is_truth(dtype: tvm.DataType) -> bool:
+    """Whether a type is that of truth values."""
+    return bool(dtype.type_code == tvm.DataType("bool").type_code)
+
+
+def _scattered(store: tirx.BufferStore) -> tirx.Stmt:
+    lanes = int(tvm.DataType(str(store.value.ty)).lanes)
+    if not is_truth(tvm.DataType(str(store.value.ty))) or lanes == 1:
+        return store
+    numbers = tirx.Select(store.value, *(tirx.Broadcast(tirx.const(value, "int32"), lanes) for value in (1, 0)))
+    vector = tirx.Var("truths", numbers.ty)
+    places = [[*store.indices[:-1], lane_of(store.indices[-1], lane)] for lane in range(lanes)]
+    values = [tirx.NE(tirx.Shuffle([vector], [lane]), tirx.const(0, "int32")) for lane in range(lanes)]
+    stores = [tirx.BufferStore(store.buffer, value, place) for value, place in zip(values, places, strict=True)]
+    return tirx.SeqStmt([tirx.Bind(vector, numbers), *stores])
+
+
+def _gathered(dialect: Dialect, load: TensorLoad) -> tirx.Expr:
+    dtype, index = tvm.DataType(str(load.ty)), load.indices[-1]
+    lanes = int(tvm.DataType(str(index.ty)).lanes)
+    is_packed = dialect.packs_gathered_bytes and dtype.bits == 8 and not is_truth(dtype) and not _is_aligned(index)
+    if lanes == 1 or not (is_packed or (dialect.widens_truth_values and is_truth(dtype))):
+        return load
+    scalars = [tirx.BufferLoad(load.source, [*load.indices[:-1], lane_of(index, lane)]) for lane in range(lanes)]
+    if is_truth(dtype):
+        return tirx.NE(dialect.vector_of(scalars, f"int32x{lanes}"), tirx.Broadcast(tirx.const(0, "int32"), lanes))
+    return dialect.vector_of(scalars, str(dtype))
+
+
+def _is_aligned(index: tirx.Expr) -> bool:
+    """Whether TVM's code generator takes the lanes of an address for one whole vector: contiguous, from a multiple of their number on."""
+    if not isinstance(index, tirx.Ramp) or not isinstance(index.stride, tirx.IntImm) or int(index.stride) != 1:
+        return False
+    start = tvm.sym.Analyzer().modular_set(index.base)
+    lanes = int(tvm.DataType(str(index.ty)).lanes)
+    return int(start.coeff) % lanes == 0 and int(start.base) % lanes == 0
+
+
+def lane_of(expr: tirx.Expr, lane: int) -> tirx.Expr:
+    """Return one lane of a vector of integers as a scalar expression."""
+    if int(tvm.DataType(str(expr.ty)).lanes) == 1:
+        return expr
+    if isinstance(expr, tirx.Ramp):
+        return expr.base + expr.stride * lane
+    if isinstance(expr, tirx.Broadcast):
+        return expr.value
+    if isinstance(expr, tirx.Cast):
+        return tirx.Cast(str(tvm.DataType(str(expr.ty)).with_lanes(1)), lane_of(expr.value, lane))
+    if isinstance(expr, tirx.Select):
+        return tirx.Select(*(lane_of(part, lane) for part in (expr.condition, expr.true_value, expr.false_value)))
+    if isinstance(expr, _ELEMENTWISE):
+        return type(expr)(lane_of(expr.a, lane), lane_of(expr.b, lane))
+    return tirx.Shuffle([expr], [lane])
+
+
+def _inverted(inversion: tirx.BitwiseNot) -> tirx.Expr:
+    dtype = tvm.DataType(str(inversion.ty))
+    ones = tirx.const(-1 if dtype.type_code == tvm.DataType("int").type_code else 2**dtype.bits - 1, str(dtype.with_lanes(1)))
+    return inversion if dtype.lanes == 1 else tirx.bitwise_xor(inversion.a, tirx.Broadcast(ones, dtype.lanes))
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def narrow_choices(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Give both choices of a scalar of 8 or 16 bits that type, which arithmetic widens in C. Run when divisions are written out as choices.
+
+    select(c, x + y, x)      ->      select(c, (short)(x + y), (short)(x))
+    """
+    dialect = dialect_of(func)
+
+    def narrowed(select: tirx.Select) -> tirx.Expr:
+        if str(select.ty) not in _PROMOTED:
+            return select
+        return tirx.Select(select.condition, dialect.narrowed(select.true_value), dialect.narrowed(select.false_value))
+
+    return func.with_body(structural_map(func.body, (tirx.Select, narrowed)))
+
+
+def _compared(select: tirx.Select) -> tirx.Expr:
+    condition = select.condition.value if isinstance(select.condition, tirx.Broadcast) else select.condition
+    lanes = int(tvm.DataType(str(select.ty)).lanes)
+    if lanes == 1 or int(tvm.DataType(str(condition.ty)).lanes) > 1:
+        return select
+    vectors = [tirx.Broadcast(value, lanes) for value in (tirx.Cast("int32", condition), tirx.const(0, "int32"))]
+    return tirx.Select(tirx.NE(*vectors), select.true_value, select.false_value)
+
+
+def _number(cast: tirx.Cast) -> tirx.Expr:
+    given, wanted = (tvm.DataType(str(expr.ty)) for expr in (cast.value, cast))
+    lanes = int(given.lanes)
+    if not is_truth(given) or lanes == 1:
+        return cast
+    scalar = str(wanted).removesuffix(f"x{lanes}")
+    return tirx.Select(cast.value, *(tirx.Broadcast(tirx.const(value, scalar), lanes) for value in (1, 0)))
+
+
+_CHANGING = ("local", "shared", "shared.dyn")
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def name_register_reads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run after the last simplification, on device functions."""
+    if not dialect_of(func).takes_vectors_apart:
+        return func
+    return func.with_body(structural_map(func.body, ((tirx.BufferStore, tirx.Bind, tirx.Evaluate), _named)))
+
+
+def _named(stmt: Any) -> tirx.Stmt:
+    if isinstance(getattr(stmt, "value", None), tvm.ir.TensorLoad):
+        return stmt  # a copy is written as it stands
+    found: list[tvm.ir.TensorLoad] = []
+
+    def read(load: tvm.ir.TensorLoad) -> None:
+        if int(tvm.DataType(str(load.ty)).lanes) > 1 and str(load.source.scope()) in _CHANGING and not any(structural_equal(load, other) for other in found):
+            found.append(load)
+
+    structural_walk(stmt, (tvm.ir.TensorLoad, read))
+    if not found:
+        return stmt
+    variables = [tirx.Var("read", load.ty) for load in found]
+
+    def name(load: tvm.ir.TensorLoad) -> tirx.Expr:
+        place = next((i for i, other in enumerate(found) if structural_equal(load, other)), None)
+        return load if place is None else variables[place]
+
+    named = structural_map(stmt, (tvm.ir.TensorLoad, name))
+    return tirx.SeqStmt([*(tirx.Bind(v, load) for v, load in zip(variables, found, strict=True)), named])

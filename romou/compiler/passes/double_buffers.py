@@ -1,0 +1,130 @@
+"""Local memory in two halves: while a work group sums up one share, the next one is on its way.
+
+A schedule marks the loop that stages a share in local memory and sums it up (`primitives.double_buffer`). Its work-items then load the next share
+into registers before they sum up this one, and put it into the other half of local memory afterwards. No arithmetic waits for a load, and
+one barrier in each iteration is enough ("register prefetching", Tan et al., "Fast implementation of DGEMM on Fermi GPU", SC 2011, section 4).
+
+    for k in n:                                 share[...] = data[0]
+      barrier                                   for k in n:
+      share[...] = data[k]              ->        barrier
+      barrier                                     if k + 1 < n: ahead = data[k + 1]
+      acc += share[...]                           acc += share[k % 2 * size + ...]
+                                                  if k + 1 < n: share[(k + 1) % 2 * size + ...] = ahead
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm_ffi.structural import structural_map, structural_mutate
+
+from romou.base.errors import BuildError
+from romou.compiler.passes.bindings import is_barrier, sequence_of, statements_of
+from romou.compiler.tir.primitives import DOUBLE_BUFFER
+from romou.compiler.tir.traversal import nodes_in
+
+_HALVES = 2
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def double_buffers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run when barriers stand in their places; the loops that it makes are left to unroll. The marks go."""
+    doubled: dict[tirx.Var, tirx.Var] = {}
+
+    def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+        return _prefetched(stmt.body, doubled) if stmt.attr_key == DOUBLE_BUFFER else mutator.default_mutate(stmt)
+
+    body = structural_mutate(func.body, (tirx.AttrStmt, marked))
+    # Declared before the loop, outside of it.
+    return func.with_body(structural_map(body, (tirx.AllocBuffer, lambda s: tirx.AllocBuffer(doubled[s.buffer]) if s.buffer in doubled else s)))
+
+
+def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
+    staging: list[tirx.Stmt] = []
+    sums: list[tirx.Stmt] = []
+    for stmt in statements_of(loop.body):
+        if is_barrier(stmt):
+            barrier = stmt
+        elif buffers := _staged_in(stmt):
+            staging.append(stmt)
+            for old in buffers:
+                doubled.setdefault(old, tirx.decl_buffer([_HALVES * old.shape[0]], str(old.dtype), old.name, scope=str(old.scope())))
+            if sums:
+                raise BuildError("what is staged in two halves of local memory is staged before it is summed up, not in between")
+        else:
+            # A mark may stand around the barrier too.
+            sums.append(structural_map(stmt, (tirx.SeqStmt, lambda s: sequence_of([child for child in s.seq if not is_barrier(child)]))))
+    iteration, iterations = loop.loop_var, loop.extent
+
+    def in_half(of_iteration: tirx.Expr) -> tuple[Any, ...]:
+        def place(old: tirx.Var, index: tirx.Expr) -> list[tirx.Expr]:
+            first = of_iteration % _HALVES * old.shape[0]
+            return [tirx.Ramp(first + index.base, index.stride, index.lanes) if isinstance(index, tirx.Ramp) else first + index]
+
+        def load(access: TensorLoad) -> tirx.Expr:
+            old = access.source
+            return tirx.BufferLoad(doubled[old], place(old, access.indices[0])) if old in doubled else access
+
+        def store(access: tirx.BufferStore) -> tirx.Stmt:
+            old = access.buffer
+            return tirx.BufferStore(doubled[old], access.value, place(old, access.indices[0])) if old in doubled else access
+
+        return (TensorLoad, load), (tirx.BufferStore, store)
+
+    def at(stmt: tirx.Stmt, of_iteration: tirx.Expr) -> tirx.Stmt:
+        return structural_map(stmt, (tirx.Var, lambda var: of_iteration if var.same_as(iteration) else var))
+
+    first = tirx.const(0, "int32")
+    before = [structural_map(at(stmt, first), list(in_half(first))) for stmt in staging]
+    registers: list[tirx.Stmt] = []
+    fetches, puts = zip(*(_through_registers(stmt, [], registers) for stmt in staging), strict=True)
+    following = iteration + 1
+    has_next = following < iterations
+    body = [
+        barrier,
+        tirx.IfThenElse(has_next, at(sequence_of(fetches), following), None),
+        *(structural_map(stmt, list(in_half(iteration))) for stmt in sums),
+        tirx.IfThenElse(has_next, structural_map(sequence_of(puts), list(in_half(following))), None),
+    ]
+    new = tirx.For(iteration, loop.min, iterations, loop.kind, tirx.SeqStmt(body), loop.thread_binding, loop.annotations, loop.step)
+    return tirx.SeqStmt([*registers, *before, new])
+
+
+def _through_registers(stmt: tirx.Stmt, loops: Sequence[tirx.For], registers: list[tirx.Stmt]) -> tuple[tirx.Stmt, tirx.Stmt]:
+    """A nest that fills local memory as two, one that loads into registers and one that stores them; what these are is added to `registers`."""
+    match stmt:
+        case tirx.SeqStmt():
+            fetches, puts = zip(*(_through_registers(child, loops, registers) for child in stmt.seq), strict=True)
+            return sequence_of(fetches), sequence_of(puts)
+        case tirx.For():
+            parts = _through_registers(stmt.body, [*loops, stmt], registers)
+            fetch, put = (_unrolled(stmt, part) for part in parts)
+            return fetch, put
+        case tirx.IfThenElse() if stmt.else_case is None:
+            fetch, put = _through_registers(stmt.then_case, loops, registers)
+            return tirx.IfThenElse(stmt.condition, fetch, None), tirx.IfThenElse(stmt.condition, put, None)
+        case tirx.BufferStore():
+            ahead = tirx.decl_buffer([math.prod(int(loop.extent) for loop in loops)], str(stmt.value.ty.dtype), f"{stmt.buffer.name}_ahead", scope="local")
+            registers.append(tirx.AllocBuffer(ahead))
+            place: tirx.Expr = tirx.const(0, "int32")
+            for loop in loops:
+                place = place * loop.extent + (loop.loop_var - loop.min)
+            return tirx.BufferStore(ahead, stmt.value, [place]), tirx.BufferStore(stmt.buffer, tirx.BufferLoad(ahead, [place]), stmt.indices)
+    raise BuildError(f"what is staged in two halves of local memory is stored by loops and conditions alone, not by {stmt}")
+
+
+def _unrolled(loop: tirx.For, body: tirx.Stmt) -> tirx.For:
+    """A loop like this one over a variable of its own; unrolled, for registers have no addresses."""
+    variable = tirx.Var(loop.loop_var.name, loop.loop_var.ty)
+    body = structural_map(body, (tirx.Var, lambda var: variable if var.same_as(loop.loop_var) else var))
+    return tirx.For(variable, loop.min, loop.extent, tirx.ForKind.UNROLLED, body)
+
+
+def _staged_in(stmt: tirx.Stmt) -> list[tirx.Var]:
+    """Buffers of local memory that a statement stores to."""
+    return [store.buffer for store in nodes_in(stmt, tirx.BufferStore) if str(store.buffer.scope()) == "shared"]

@@ -1,0 +1,49 @@
+"""Divisions whose last bit decides a whole step of what is quantized.
+
+OpenCL lets a device divide with an error of 2.5 units in the last place, and NVIDIA's do. Where the quotient is rounded to an integer, one unit may decide
+between neighbours; so it may in the scale, which a kernel of its own computes. All other divisions stay as fast as the device makes them:
+
+    rint(x / scale)      ->      rint(/* correctly rounded */(x / scale))
+
+The runtime compiles a kernel with this text for correctly rounded division, where the device has that (`tvm_patches/opencl_runtime/program.cc`).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_map, structural_mutate
+
+from romou.compiler.tir.calls import op_name
+from romou.devices.backends.dialect import dialect_of
+
+_ROUNDINGS = tuple(f"tirx.{name}" for name in ("ceil", "floor", "nearbyint", "round", "trunc"))
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def divide_exactly(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run when vectors are made, before buffers lose their shapes: divisions that are rounded, and all of a kernel that makes a single number."""
+    dialect = dialect_of(func)
+
+    def divided(expr: tirx.Div) -> tirx.Expr:
+        return dialect.correctly_rounded(expr) if str(expr.ty).startswith("float32") else expr
+
+    def rounded(expr: Any, mutator: Any) -> Any:
+        return structural_map(expr, (tirx.Div, divided)) if _is_rounding(expr) else mutator.default_mutate(expr)
+
+    if func.params and isinstance(func.params[-1], tirx.Buffer) and math.prod(map(_extent, func.params[-1].shape)) == 1:
+        return func.with_body(structural_map(func.body, (tirx.Div, divided)))
+    return func.with_body(structural_mutate(func.body, ((tvm.ir.Call, tirx.Cast), rounded)))
+
+
+def _is_rounding(expr: tvm.ir.Call | tirx.Cast) -> bool:
+    if isinstance(expr, tirx.Cast):
+        return "int" in str(expr.ty) and "float" in str(expr.value.ty)
+    return op_name(expr) in _ROUNDINGS
+
+
+def _extent(extent: tirx.Expr) -> int:
+    return int(extent) if isinstance(extent, tirx.IntImm) else 0

@@ -1,0 +1,68 @@
+"""Buffers with one axis, as TVM's `FlattenBuffer` makes them, with addresses that stay what they are.
+
+TVM simplifies addresses there as iterations of loops, and gets quotients of shifted or falling numbers wrong. In other passes it does not:
+
+    x[(1 - i) % 3]               ->      x[i % -3 * -1]                   the 1 is lost
+    x[(8 - i) // 3]              ->      x[i // -3 + 2]                   rounded in the other direction
+    x[(i * 2 + j + 5) // 2 % 3]  ->      x[((j + 1) // 2 + i) % 3]        the 4 of the 5 is lost
+
+So these quotients are calls of an unknown function while it runs. Drop this when it leaves them as they are (tests/passes/test_flat_buffers.py).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from romou.compiler.tir.calls import extern_name
+from romou.compiler.tir.traversal import rewriting
+
+_FUNCTIONS: dict[str, type] = {"romou_floor_mod": tirx.FloorMod, "romou_floor_div": tirx.FloorDiv}
+_NAMES = {kind: name for name, kind in _FUNCTIONS.items()}
+
+
+def _hidden(expr: tirx.FloorMod | tirx.FloorDiv, mutator: Any) -> tirx.Expr:
+    new = mutator.default_mutate(expr)
+    return tirx.call_pure_extern(str(new.ty), _NAMES[type(new)], new.a, new.b) if _is_shifted(new.a) else new
+
+
+def _shown(call: tvm.ir.Call, mutator: Any) -> tirx.Expr:
+    new = mutator.default_mutate(call)
+    kind = _FUNCTIONS.get(extern_name(new) or "")
+    return new if kind is None else kind(*new.args[1:])
+
+
+def _is_shifted(numerator: tirx.Expr, factor: int = 1) -> bool:
+    """Whether a sum has a constant, or a term with a negative factor."""
+    match numerator:
+        case tirx.IntImm():
+            return factor * int(numerator) != 0
+        case tirx.Add():
+            return _is_shifted(numerator.a, factor) or _is_shifted(numerator.b, factor)
+        case tirx.Sub():
+            return _is_shifted(numerator.a, factor) or _is_shifted(numerator.b, -factor)
+        case tirx.Mul() if isinstance(numerator.b, tirx.IntImm):
+            return _is_shifted(numerator.a, factor * int(numerator.b))
+        case tirx.Mul() if isinstance(numerator.a, tirx.IntImm):
+            return _is_shifted(numerator.b, factor * int(numerator.a))
+    return factor < 0
+
+
+_hide, _show = rewriting(((tirx.FloorMod, tirx.FloorDiv), _hidden)), rewriting((tvm.ir.Call, _shown))
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def hide_quotients(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run before `FlattenBuffer`."""
+    return func.with_body(_hide(func.body))
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def show_quotients(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run after `FlattenBuffer`."""
+    return func.with_body(_show(func.body))
+
+
+flatten_buffers = tvm.transform.Sequential([hide_quotients, tirx.transform.FlattenBuffer(), show_quotients], name="flatten_buffers")

@@ -1,0 +1,126 @@
+"""Moves of fp16 as bits: a kernel reads numbers and writes them again, maybe through registers, but computes nothing with them.
+
+A conversion to fp32 and back costs instructions on some devices (OpenCL's vloada_half4 is four loads in Mesa's compilers), and what is no number loses its
+payload. What a kernel computes with is `fp16_storage.py`'s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import tirx
+from tvm.ir import TensorLoad
+from tvm_ffi.structural import structural_map, structural_visit
+
+from romou.compiler.tir.calls import is_conditional, op_name
+from romou.compiler.tir.traversal import nodes_in
+
+
+def only_moves(value: tirx.Expr, is_moved: Callable[[tirx.Var], bool] = lambda _: True) -> bool:
+    """Whether an expression is nothing but what was read, or constants, converted between fp16 and fp32 at most; is_moved: whether a buffer's numbers are."""
+    if isinstance(value, TensorLoad):
+        return is_moved(value.source)
+    if isinstance(value, tirx.Cast):
+        kinds = {str(tvm.DataType(str(one.ty)).with_lanes(1)) for one in (value, value.value)}
+        return kinds <= {"float16", "float32"} and only_moves(value.value, is_moved)
+    parts = _parts(value)
+    return isinstance(value, tirx.FloatImm) or (bool(parts) and all(only_moves(part, is_moved) for part in parts))
+
+
+class Moves:
+    """The moves of a device function whose accesses still are those of scalar buffers.
+
+    memory: its fp16 buffers, which lie in no image.   registers: arrays of its work-items that hold nothing but what is moved.
+    """
+
+    def __init__(self, body: tirx.Stmt, memory: set[tirx.Var]) -> None:
+        allocated = {stmt.buffer for stmt in nodes_in(body, tirx.AllocBuffer)}
+        self.memory = memory
+        self.registers = {one for one in allocated if str(one.scope()) == "local" and str(one.dtype).partition("x")[0] in ("float16", "float32")}
+        while found := self._computed(body) & self.registers:
+            self.registers -= found
+
+    def is_move(self, store: tirx.BufferStore) -> bool:
+        """Whether a store writes what was read, or constants, to where fp16 is kept as bits."""
+        return self._holds(store.buffer) and only_moves(store.value, self._holds)
+
+    def with_bits(self, body: tirx.Stmt, buffers: Mapping[tirx.Var, tirx.Var], place: Callable[..., Any]) -> tirx.Stmt:
+        """Write the moves with `buffers`, which hold the bits of the old ones: half y[i] = x[i]      ->      ushort y[i] = x[i].
+
+        place: (old buffer, old indices) -> indices in the new one.
+        """
+
+        def bits(value: tirx.Expr) -> tirx.Expr:
+            if isinstance(value, tirx.FloatImm):
+                return tirx.const(int(np.float16(float(value.value)).view(np.uint16)), "uint16")
+            if isinstance(value, tirx.Cast):
+                return bits(value.value)
+            if isinstance(value, TensorLoad):
+                return tirx.BufferLoad(buffers[value.source], place(value.source, value.indices))
+            if isinstance(value, tirx.Broadcast):
+                return tirx.Broadcast(bits(value.value), value.lanes)
+            if isinstance(value, tirx.Shuffle):
+                return tirx.Shuffle([bits(vector) for vector in value.vectors], value.indices)
+            if isinstance(value, tirx.Select):
+                return tirx.Select(value.condition, bits(value.true_value), bits(value.false_value))
+            condition, *values = value.args
+            return tirx.if_then_else(condition, *map(bits, values))
+
+        def store(access: tirx.BufferStore) -> tirx.Stmt:
+            return tirx.BufferStore(buffers[access.buffer], bits(access.value), place(access.buffer, access.indices)) if self.is_move(access) else access
+
+        return structural_map(body, (tirx.BufferStore, store))
+
+    def _holds(self, buffer: tirx.Var) -> bool:
+        return buffer in self.memory or buffer in self.registers
+
+    def _computed(self, body: tirx.Stmt) -> set[tirx.Var]:
+        """Buffers of which something is read for anything but a move, or into which something else is written."""
+        found: set[tirx.Var] = set()
+
+        def store(access: tirx.BufferStore, visitor: Any) -> None:
+            if self.is_move(access):
+                for index in access.indices:
+                    visitor.visit(index)
+                moved(access.value, visitor)
+            else:
+                found.add(access.buffer)
+                visitor.default_visit(access)
+
+        def moved(value: tirx.Expr, visitor: Any) -> None:
+            """Visit what says where a moved value lies, and which it is."""
+            if isinstance(value, TensorLoad):
+                for index in value.indices:
+                    visitor.visit(index)
+            elif isinstance(value, tirx.Cast):
+                moved(value.value, visitor)
+            elif isinstance(value, tirx.Select) or is_conditional(value):
+                visitor.visit(value.condition if isinstance(value, tirx.Select) else value.args[0])
+            for part in _parts(value):
+                moved(part, visitor)
+
+        def load(access: TensorLoad, visitor: Any) -> None:
+            found.add(access.source)
+            visitor.default_visit(access)
+
+        def call(expr: tvm.ir.Call, visitor: Any) -> None:
+            if op_name(expr) == "tirx.buffer_data":
+                found.add(expr.args[0])
+            visitor.default_visit(expr)
+
+        structural_visit(body, [(tirx.BufferStore, store), (TensorLoad, load), (tvm.ir.Call, call)])
+        return found
+
+
+def _parts(value: tirx.Expr) -> list[tirx.Expr]:
+    """Return the expressions from which one that chooses or arranges numbers takes them."""
+    if isinstance(value, tirx.Broadcast):
+        return [value.value]
+    if isinstance(value, tirx.Shuffle):
+        return list(value.vectors)
+    if isinstance(value, tirx.Select):
+        return [value.true_value, value.false_value]
+    return list(value.args[1:]) if is_conditional(value) else []

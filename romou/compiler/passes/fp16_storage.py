@@ -1,0 +1,261 @@
+"""fp16 as storage: memory holds fp16, registers and arithmetic are fp32.
+
+OpenCL reads and writes fp16 in any device's memory (vload_half, read_imagef on a half image), whether or not it computes with it
+(cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.devices.backends.dialect`). So kernels of
+fp16 models run everywhere, with fp32 sums. Only where a template asks for fp16 arithmetic (`primitives.FP16_ARITHMETIC`) does fp16 stay as it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+from tvm.ir import Call, PointerType, PrimType, TensorLoad
+from tvm_ffi.structural import structural_map
+
+from romou.compiler.passes.fp16_moves import Moves
+from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, op_name
+from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, TENSOR_CORES
+from romou.compiler.tir.traversal import nodes_in
+from romou.devices.backends.dialect import Dialect, dialect_of
+
+_BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
+
+
+def _widened(dtype: str) -> str:
+    return dtype.replace("float16", "float32")
+
+
+def _without_round_trip(cast: tirx.Cast) -> tirx.Expr:
+    """Drop a cast from fp16 to fp32 and back, which changes nothing."""
+    inner = cast.value
+    is_round_trip = isinstance(inner, tirx.Cast) and str(inner.value.ty) == str(cast.ty) and str(inner.ty) == _widened(str(cast.ty))
+    return inner.value if is_round_trip else cast
+
+
+def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
+    """Return an fp32 value as the bits of fp16; what only was read from memory stays as it was."""
+    if is_fp16_conversion(value):
+        return value.args[1]
+    if is_conditional(value):
+        condition, *values = value.args
+        return tirx.if_then_else(condition, *(_bits_of(one, dialect) for one in values))
+    return dialect.fp16_of_fp32(value)
+
+
+def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
+    """Buffers from which tensor cores take fp16 as it is."""
+    marked = [stmt for stmt in nodes_in(func.body, tirx.AttrStmt) if stmt.attr_key == TENSOR_CORES]
+    return {load.source for stmt in marked for load in nodes_in(stmt.body, TensorLoad)}
+
+
+def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr]:
+    """The indices that an access of an array of vectors has in an array of their lanes."""
+    lanes = int(tvm.DataType(str(buffer.dtype)).lanes)
+    return [tirx.Ramp(indices[0] * lanes, tirx.const(1, "int32"), lanes)] if lanes > 1 else list(indices)
+
+
+def _is_in_memory(pointer: tirx.Var, pointers: Mapping[tirx.Var, tirx.Var]) -> bool:
+    """Whether a parameter's fp16 is kept as bits: an image gives floats."""
+    return pointer in pointers and str(pointers[pointer].ty.element_type) == "uint16"
+
+
+def _mentions_halfs(func: tirx.PrimFunc) -> bool:
+    """Whether a kernel whose parameters are none keeps or computes fp16: most do not, and need no rewriting."""
+    found = nodes_in(func.body, tirx.AllocBuffer, tirx.Cast)
+    return any("float16" in str(node.ty if isinstance(node, tirx.Cast) else node.buffer.dtype) for node in found)
+
+
+def _cast(old: tirx.Cast) -> tirx.Expr:
+    dtype = _widened(str(old.ty))
+    return old.value if str(old.value.ty) == dtype else tirx.Cast(dtype, old.value)
+
+
+# Expressions made again of operands that have become single precision.
+_ARITHMETIC: list[tuple[Any, Callable[[Any], Any]]] = [
+    (tirx.Cast, _cast),
+    (tirx.FloatImm, lambda old: tirx.FloatImm(_widened(str(old.ty)), old.value)),
+    (_BINARY, lambda old: type(old)(old.a, old.b)),
+    (tirx.Broadcast, lambda old: tirx.Broadcast(old.value, old.lanes)),
+    (tirx.Select, lambda old: tirx.Select(old.condition, old.true_value, old.false_value)),
+    (tirx.Shuffle, lambda old: tirx.Shuffle(old.vectors, old.indices)),
+]
+
+
+def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Return an unscheduled function that computes as its kernels do: fp16 in its parameters alone, rounded once, when they are stored.
+
+    a: fp16; s[i] = s[i] + a[i, k]; b[i] = s[i] / fp16(2)      ->      s: float; s[i] = s[i] + float(a[i, k]); b[i] = fp16(s[i] / 2.0f)
+    """
+    if not any(str(p.dtype) == "float16" for p in func.params):
+        return func
+    root = func.body.block
+    inside = {old: tirx.decl_buffer(old.shape, _widened(str(old.dtype)), old.name) for old in root.alloc_buffers if str(old.dtype) == "float16"}
+
+    def load(access: TensorLoad) -> tirx.Expr:
+        if access.source in inside:
+            return tirx.BufferLoad(inside[access.source], access.indices)
+        return tirx.Cast("float32", access) if str(access.ty) == "float16" else access
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        buffer = inside.get(access.buffer, access.buffer)
+        value = access.value
+        return tirx.BufferStore(buffer, value if str(value.ty) == str(buffer.dtype) else tirx.Cast(str(buffer.dtype), value), access.indices)
+
+    def call(old: Call) -> tirx.Expr:
+        return Call(old.op, old.args, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty))) if isinstance(old.ty, PrimType) else old
+
+    def block(old: s_tir.SBlock) -> s_tir.SBlock:
+        regions = ([tirx.BufferRegion(inside.get(r.source, r.source), r.region) for r in part] for part in (old.reads, old.writes))
+        allocated = [inside.get(buffer, buffer) for buffer in old.alloc_buffers]
+        return s_tir.SBlock(old.iter_vars, *regions, old.name_hint, old.body, old.init, allocated, old.match_buffers, old.annotations)
+
+    body = structural_map(func.body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), (s_tir.SBlock, block), *_ARITHMETIC])
+    return func.with_body(body)
+
+
+def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
+    """The body of a kernel that computes with fp16; but what it stores is computed of its sums in fp32, and rounded once.
+
+    half4* y; half4* bias; y[i] = max(half4(acc) + bias[i], half4(0))      ->      y[i] = half4(max(acc + float4(bias[i]), float4(0)))
+    """
+
+    def load(access: TensorLoad) -> tirx.Expr:
+        return tirx.Cast(_widened(str(access.ty)), access) if "float16" in str(access.ty) else access
+
+    def call(old: Call) -> tirx.Expr:
+        if op_name(old) == "tirx.texture2d_load":
+            return tirx.Cast(_widened(str(old.ty)), old) if "float16" in str(old.ty) else old
+        return Call(old.op, old.args, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty))) if isinstance(old.ty, PrimType) else old
+
+    def wide(value: tirx.Expr) -> tirx.Expr:
+        found = structural_map(value, [(TensorLoad, load), (Call, call), *_ARITHMETIC])
+        return _without_round_trip(tirx.Cast(str(value.ty), found)) if str(found.ty) != str(value.ty) else found
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        if "float16" not in str(access.value.ty) or str(access.buffer.scope()) != "global":
+            return access
+        return tirx.BufferStore(access.buffer, wide(access.value), access.indices)
+
+    def evaluated(stmt: tirx.Evaluate) -> tirx.Stmt:
+        found = stmt.value
+        if op_name(found) != "tirx.texture2d_store" or "float16" not in str(found.args[-1].ty):
+            return stmt
+        return tirx.Evaluate(Call(found.op, [*found.args[:-1], wide(found.args[-1])], found.attrs, found.ty_args, ret_ty=found.ty))
+
+    marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == FP16_ARITHMETIC else s)
+    return structural_map(func.body, [marks, (tirx.BufferStore, store), (tirx.Evaluate, evaluated), (tirx.Cast, _without_round_trip)])
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function while accesses still are those of scalar buffers.
+
+    half* a; a[4 * i : 4 * i + 4] * h(2)        ->      ushort* a; vloada_half4(i, (half*)a) * 2.0f                   OpenCL
+                                                        ushort* a; float_of_half(a[4 * i : 4 * i + 4]) * 2.0f         CUDA
+
+    What only is moved stays bits (`fp16_moves.py`):    half* a, b; b[i] = a[i]      ->      ushort* a, b; b[i] = a[i]
+
+    A vector at a multiple of its lanes is aligned, as every buffer is; OpenCL reads others number by number.
+    """
+    dialect = dialect_of(func)
+    analyzer = tvm.sym.Analyzer()
+    pointers: dict[tirx.Var, tirx.Var] = {}
+    buffers: dict[tirx.Var, tirx.Var] = {}
+    names: dict[tirx.Var, tirx.Var] = {}
+
+    for parameter in func.params:
+        # TVM makes workspaces, which lie in no parameter of the function, arrays of vectors.
+        if isinstance(parameter.ty, PointerType) and str(parameter.ty.element_type).partition("x")[0] == "float16":
+            # The text of a kernel that names the type half asks for the extension; 16 bits of anything else do not.
+            image = "float16" if dialect.names_fp16_images else "float32"
+            stored = image if "texture" in str(parameter.ty.storage_scope) else "uint16"
+            pointers[parameter] = tirx.Var(parameter.name, PointerType(PrimType(stored), parameter.ty.storage_scope))
+
+    def declare(stmt: tirx.DeclBuffer) -> tirx.Stmt:
+        if stmt.data not in pointers:
+            return stmt
+        old, pointer = stmt.buffer, pointers[stmt.data]
+        shape = [*old.shape[:-1], old.shape[-1] * int(tvm.DataType(str(old.dtype)).lanes)]
+        buffers[old] = tirx.decl_buffer(shape, str(pointer.ty.element_type), old.name, data=pointer, scope=str(old.scope()))
+        return tirx.DeclBuffer(buffers[old], data=pointer)
+
+    def allocate(stmt: tirx.AllocBuffer) -> tirx.Stmt:
+        old = stmt.buffer
+        if moves is not None and old in moves.registers:
+            stored = str(tvm.DataType("uint16").with_lanes(tvm.DataType(str(old.dtype)).lanes))
+        elif "float16" not in str(old.dtype):
+            return stmt
+        else:
+            stored = "uint16" if old in for_tensor_cores else _widened(str(old.dtype))
+        buffers[old] = tirx.decl_buffer(old.shape, stored, old.name, scope=str(old.scope()))
+        return tirx.AllocBuffer(buffers[old])
+
+    def bind(stmt: tirx.Bind) -> tirx.Stmt:
+        if "float16" not in str(stmt.var.ty):
+            return stmt
+        names[stmt.var] = tirx.Var(stmt.var.name, _widened(str(stmt.var.ty)))
+        return tirx.Bind(names[stmt.var], stmt.value)
+
+    def place(buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, int, bool]:
+        """(offset, p, lanes, whether it is aligned) of an access of p[lanes * offset] and on."""
+        (index,) = indices
+        base, lanes = (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)
+        found = analyzer.modular_set(base)
+        is_aligned = int(found.coeff) % lanes == int(found.base) % lanes == 0
+        if not is_aligned:
+            start, offset = tirx.address_of(tirx.BufferLoad(buffers[buffer], [base])), tirx.const(0, "int32")
+        else:
+            start, offset = buffers[buffer].data, analyzer.simplify(base // lanes)
+        return offset, dialect.fp16_pointer(start, str(buffer.scope())), lanes, is_aligned
+
+    def load(access: TensorLoad) -> tirx.Expr:
+        new = buffers.get(access.source)
+        if new is None:
+            return access
+        if str(new.dtype) != "uint16":
+            return tirx.BufferLoad(new, access.indices)
+        indices = _of_scalars(access.source, access.indices)
+        if dialect.converts_fp16_in_memory:
+            return dialect.load_fp16(*place(access.source, indices))
+        return dialect.fp32_of_fp16(tirx.BufferLoad(new, indices))
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        new = buffers.get(access.buffer)
+        if new is None:
+            return access
+        if str(new.dtype) != "uint16":
+            return tirx.BufferStore(new, access.value, access.indices)
+        indices = _of_scalars(access.buffer, access.indices)
+        if dialect.converts_fp16_in_memory:
+            return dialect.store_fp16(access.value, *place(access.buffer, indices))
+        return tirx.BufferStore(new, _bits_of(access.value, dialect), indices)
+
+    def call(old: Call) -> tirx.Expr:
+        name = op_name(old)
+        arguments = list(old.args)
+        if name == "tirx.buffer_data":
+            return buffers[old.args[0]].data if old.args[0] in buffers else old
+        if name in ("tirx.texture2d_load", "tirx.texture2d_store"):
+            # Four floats are read from and written to an fp16 image as well; the bits tell the code generator which function to call.
+            arguments[4] = tirx.const(LANES * np.dtype("float32").itemsize * 8, "int32")
+        elif not isinstance(old.ty, PrimType):
+            return old
+        return Call(old.op, arguments, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty)))
+
+    if not pointers and not _mentions_halfs(func):
+        return func
+    if any(stmt.attr_key == FP16_ARITHMETIC for stmt in nodes_in(func.body, tirx.AttrStmt)):
+        return func.with_body(_with_wide_outputs(func))
+    for_tensor_cores = _read_by_tensor_cores(func)
+    stored_as_bits = {stmt.buffer for stmt in nodes_in(func.body, tirx.DeclBuffer) if _is_in_memory(stmt.data, pointers)}
+    moves = Moves(func.body, stored_as_bits) if stored_as_bits and dialect.moves_fp16_bits else None
+    body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
+    if moves is not None:
+        body = moves.with_bits(body, buffers, lambda buffer, indices: _of_scalars(buffer, indices) if buffer in moves.memory else indices)
+    bindings = [(tirx.Bind, bind), (tirx.Var, lambda var: names.get(var, var))]
+    body = structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), *bindings, *_ARITHMETIC])
+    return tirx.PrimFunc([pointers.get(p, p) for p in func.params], body, func.ret_type, func.attrs)

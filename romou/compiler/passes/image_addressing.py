@@ -1,0 +1,123 @@
+"""Loads and stores of a buffer that setImage marked become reads and writes of whole texels (paper, Section 4.1).
+
+TVM's own TextureFlatten scalarises stores and is not connected to any pipeline that works; this pass replaces it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm_ffi.structural import structural_map
+
+from romou.base.errors import BuildError
+from romou.compiler.passes.image_bounds import read_inside
+from romou.compiler.tir.calls import op_name
+from romou.compiler.tir.primitives import LANES, SEPARATORS, is_image, is_texel, replace_parameter
+from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, ROW_AXES
+
+# A pass runs inside TVM: without this, its error would come out as a RuntimeError.
+tvm_ffi.register_error("BuildError", BuildError)
+
+
+def _coordinates(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
+    rows = SEPARATORS[str(buffer.scope())] % len(indices)
+
+    def flat(first: int, last: int) -> tirx.Expr:
+        total: tirx.Expr = tirx.const(0, "int32")
+        for axis in range(first, last):
+            total = total * buffer.shape[axis] + indices[axis]
+        return total
+
+    if str(buffer.scope()) in ROW_AXES:
+        rows = len(indices) - ROW_AXES[str(buffer.scope())]
+        texel = tvm.sym.Analyzer().simplify(tirx.floordiv(indices[-1].base, LANES))
+        return flat(rows, len(indices) - 1) * (buffer.shape[-1] // LANES) + texel, flat(0, rows), tirx.const(0, "int32")
+    return flat(rows, len(indices) - 1), flat(rows - 1, rows), flat(0, rows - 1)
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run after VectorizeLoop and before FlattenBuffer, while indices still are those of the tensor.
+
+        image[n, c, y, x, 0:4]            ->  texture2d_load(image, x, y, n * C + c)      a read_only image
+        image[n, c, y, x, 0:4] = value    ->  texture2d_store(image, x, y, n * C + c, value)      write_only
+        matrix[y, x * 4:x * 4 + 4]        ->  texture2d_load(matrix, x, y, 0)                     in scope `ROWS_IMAGE`
+        matrix[y, h, x * 4:x * 4 + 4]     ->  texture2d_load(matrix, h * (columns / 4) + x, y, 0)        `JOINED_ROWS_IMAGE`
+
+    Reads outside the image give zero; one that is read inside alone is marked by its scope.
+
+    BuildError where a single lane of a texel is accessed, or one image is both read and written, which OpenCL 1.2 does not allow.
+    """
+    for image in read_inside(func, [p for p in func.params if str(p.scope()) == IMAGE]):
+        func = replace_parameter(func, str(image.name), scope=INSIDE_IMAGE)
+    images = [p for p in func.params if is_image(p)]
+    if not images:
+        return func
+    read: set[int] = set()
+    written: set[int] = set()
+
+    def find(buffer: tirx.Expr) -> int | None:
+        return next((i for i, image in enumerate(images) if image.same_as(buffer)), None)
+
+    def whole_texel(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Ramp:
+        lanes = indices[-1]
+        # A column of a matrix may be the first one of no texel.
+        if not is_texel(lanes) or not tvm.sym.Analyzer().can_prove_equal(tirx.floormod(lanes.base, LANES), 0):
+            raise BuildError(
+                f"image {buffer.name}: lane {lanes} of a texel is accessed by itself; an image is read and written in texels of {LANES} lanes",
+                hint="Vectorize the lane axis by 4, or keep the tensor in a buffer.",
+                buffer=str(buffer.name),
+            )
+        return lanes
+
+    def texel_bits(buffer: tirx.Buffer) -> tirx.Expr:
+        return tirx.const(LANES * np.dtype(str(buffer.dtype)).itemsize * 8, "int32")
+
+    def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
+        found = find(access.source)
+        if found is None:
+            return access
+        read.add(found)
+        buffer, indices = access.source, list(access.indices)
+        lanes = whole_texel(buffer, indices)
+        return tirx.call_intrin(
+            f"{buffer.dtype}x{LANES}", "tirx.texture2d_load", buffer.data, *_coordinates(buffer, indices), texel_bits(buffer), tirx.Ramp(0, 1, lanes.lanes)
+        )
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        found = find(access.buffer)
+        if found is None:
+            return access
+        written.add(found)
+        buffer, indices = access.buffer, list(access.indices)
+        whole_texel(buffer, indices)
+        return tirx.Evaluate(tirx.call_intrin("int32", "tirx.texture2d_store", buffer.data, *_coordinates(buffer, indices), texel_bits(buffer), access.value))
+
+    body = structural_map(func.body, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
+    both = sorted(read & written)
+    if both:
+        name = str(images[both[0]].name)
+        raise BuildError(f"image {name} is read and written by one kernel; OpenCL 1.2 allows one of both", hint="Keep it in a buffer.", buffer=name)
+    return func.with_body(body)
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def name_stored_texels(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run after the last simplification: what is written to an image becomes a variable first.
+
+    TVM's code generator takes two texels whose expressions read the same for the same texel, even if registers changed in between.
+    """
+
+    def store(stmt: tirx.Evaluate) -> tirx.Stmt:
+        call = stmt.value
+        if op_name(call) != "tirx.texture2d_store":
+            return stmt
+        *place, value = call.args
+        texel = tirx.Var("texel", value.ty)
+        return tirx.SeqStmt([tirx.Bind(texel, value), tirx.Evaluate(tvm.ir.Call(call.op, [*place, texel], call.attrs, call.ty_args, ret_ty=call.ty))])
+
+    return func.with_body(structural_map(func.body, (tirx.Evaluate, store)))

@@ -1,0 +1,67 @@
+"""Maxima and minima of floats that keep NaN, as onnxruntime has them for Relu, Clip, Max, Min, ReduceMax and ReduceMin.
+
+OpenCL's max and min leave open what comes of NaN, and CUDA's give the other operand. A comparison is false with NaN, on every device:
+
+    max(x, 0)      ->      x < 0 ? 0 : x
+    max(x, y)      ->      y == y ? (x < y ? y : x) : y
+
+An operand that is not a name or a constant gets one, so that the text does not grow with the depth of a chain. What `primitives.ignore_nan` marked stays as
+it is: a maximum whose NaN comes back by another way, as in softmax, and the window of MaxPool, where onnxruntime's answer depends on the NaN's place.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_mutate
+
+from romou.compiler.tir.primitives import IGNORE_NAN
+from romou.devices.backends.dialect import dialect_of
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def keep_nan(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function when nothing simplifies any more; the marks go."""
+
+    def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+        return stmt.body if stmt.attr_key == IGNORE_NAN else mutator.default_mutate(stmt)
+
+    dialect = dialect_of(func)
+
+    def extreme(expr: tirx.Max | tirx.Min, mutator: Any) -> tirx.Expr:
+        new = mutator.default_mutate(expr)
+        if "float" not in str(new.ty):
+            return new
+        kept = dialect.keep_nan(new)
+        return _keeping(new) if kept is None else kept
+
+    return func.with_body(structural_mutate(func.body, [(tirx.AttrStmt, marked), ((tirx.Max, tirx.Min), extreme)]))
+
+
+def _keeping(expr: tirx.Max | tirx.Min) -> tirx.Expr:
+    # A constant is the second operand: a comparison with it is all that is needed.
+    a, b = (expr.b, expr.a) if _is_number(expr.a) else (expr.a, expr.b)
+    names: list[tuple[tirx.Var, tirx.Expr]] = []
+
+    def named(operand: tirx.Expr) -> tirx.Expr:
+        if isinstance(operand, tirx.Var) or _is_number(operand):
+            return operand
+        names.append((tirx.Var("operand", operand.ty), operand))
+        return names[-1][0]
+
+    a, b = named(a), named(b)
+    kept = tirx.Select(tirx.LT(a, b) if isinstance(expr, tirx.Max) else tirx.GT(a, b), b, a)
+    if not _is_number(b):
+        kept = tirx.Select(tirx.EQ(b, b), kept, b)
+    for name, value in reversed(names):
+        kept = tirx.Let(name, value, kept)
+    return kept
+
+
+def _is_number(expr: tirx.Expr) -> bool:
+    """Whether an expression is a constant other than NaN, or a vector of it."""
+    scalar = expr.value if isinstance(expr, tirx.Broadcast) else expr
+    return isinstance(scalar, tirx.FloatImm) and not math.isnan(scalar.value)

@@ -1,0 +1,141 @@
+"""Loads of the same address, and vectors of copies of the same scalar, are made once.
+
+TVM's code generator writes out a load wherever it is used, and a broadcast as the scalar written four times. Within a sequence of
+statements this pass gives a name to what is used more than once:
+
+    acc[0] = acc[0] + x * w[at];                    ->      float4 v = w[at];
+    acc[1] = acc[1] + y * w[at];                            acc[0] = acc[0] + x * v;   acc[1] = acc[1] + y * v;
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm.ir import Call, TensorLoad
+from tvm_ffi.structural import structural_equal, structural_hash, structural_walk
+
+from romou.compiler.passes.bindings import inline_single_uses, sequence_of, statements_of
+from romou.compiler.tir.calls import is_conditional, is_fp16_conversion, is_fp16_load, is_texel_load, op_name
+from romou.compiler.tir.traversal import rewriting, walking
+
+_SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_packed")
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def share_loads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function, after addresses have become variables: equal addresses are equal expressions then."""
+    sharer = _Sharer(func)
+    return func.with_body(inline_single_uses(sharer.sequence(func.body), sharer.declared))
+
+
+@dataclass(frozen=True)
+class _Value:
+    """name: of the variable that holds `expr`.   reads: the buffers that it was read from."""
+
+    expr: tirx.Expr
+    name: tirx.Var
+    reads: frozenset[tirx.Var]
+
+
+@dataclass
+class _Changes:
+    """written: the buffers that a statement stores to.   is_unknown: it may change any memory."""
+
+    written: set[tirx.Var] = field(default_factory=set)
+    is_unknown: bool = False
+
+
+class _Sharer:
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.declared: list[tirx.Var] = []
+        # By structural hash: what has a name at this place of the program.
+        self._known: dict[int, _Value] = {}
+        self._pending: list[tirx.Bind] = []
+        self._registers: set[tirx.Var] = set()
+        structural_walk(func.body, (tirx.AllocBuffer, lambda s: self._registers.add(s.buffer)))
+        self._share = rewriting((tirx.Select, lambda expr, _mutator: expr), ((Call, TensorLoad, tirx.Broadcast), self._expression))
+        self._changes: dict[tirx.Stmt, _Changes] = {}
+        self._found = _Changes()
+        self._find_changes = walking((tirx.BufferStore, self._find_store), (Call, self._find_effect))
+
+    def sequence(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        """A scope of its own: it knows what is known around it; what it names is not known afterwards."""
+        known, pending = self._known, self._pending
+        self._known, self._pending = dict(known), []
+        done: list[tirx.Stmt] = []
+        for child in statements_of(stmt):
+            new = self._statement(child)
+            done += [*self._pending, new]
+            self._pending.clear()
+            self._forget(child)
+        self._known, self._pending = known, pending
+        return sequence_of(done)
+
+    def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
+        match stmt:
+            case tirx.For():
+                # What one iteration writes, the next one reads.
+                self._forget(stmt.body)
+                body = self.sequence(stmt.body)
+                return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step)
+            case tirx.AttrStmt():
+                return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, self.sequence(stmt.body))
+            case tirx.IfThenElse():
+                otherwise = None if stmt.else_case is None else self.sequence(stmt.else_case)
+                return tirx.IfThenElse(stmt.condition, self.sequence(stmt.then_case), otherwise)
+            case tirx.Bind() | tirx.BufferStore() | tirx.Evaluate():
+                return self._share(stmt)
+        return stmt
+
+    def _forget(self, stmt: tirx.Stmt) -> None:
+        """Names of values that `stmt` may have changed in memory."""
+        changes = self._changes_of(stmt)
+        if changes.written or changes.is_unknown:
+            self._known = {h: v for h, v in self._known.items() if not (changes.is_unknown and v.reads) and not v.reads & changes.written}
+
+    def _changes_of(self, stmt: tirx.Stmt) -> _Changes:
+        """What `stmt` may change, found once for each statement of a loop's body, however many loops stand around it."""
+        if stmt not in self._changes:
+            self._found = _Changes()
+            inner = list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt.body] if isinstance(stmt, (tirx.For, tirx.AttrStmt)) else None
+            if inner is None:
+                self._find_changes(stmt)
+                self._changes[stmt] = self._found
+            else:
+                parts = [self._changes_of(part) for part in inner]
+                self._changes[stmt] = _Changes(set().union(*(p.written for p in parts)), any(p.is_unknown for p in parts))
+        return self._changes[stmt]
+
+    def _find_store(self, stmt: tirx.BufferStore) -> None:
+        self._found.written.add(stmt.buffer)
+
+    def _find_effect(self, expr: Call) -> None:
+        self._found.is_unknown |= op_name(expr) in _SIDE_EFFECTS
+
+    def _expression(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
+        # Evaluated only under a condition: a load in it must stay there.
+        if is_conditional(expr):
+            return expr
+        new = mutator.default_mutate(expr)
+        if not self._is_worth_a_name(new):
+            return new
+        number = structural_hash(new)
+        found = self._known.get(number)
+        if found is None or not structural_equal(found.expr, new):
+            reads: set[tirx.Var] = set()
+            structural_walk(new, [(TensorLoad, lambda a: reads.add(a.source)), (Call, lambda c: reads.update(c.args[1:]) if is_fp16_load(c) else None)])
+            found = self._known[number] = _Value(new, tirx.Var("value", new.ty), frozenset(reads))
+            self.declared.append(found.name)
+            self._pending.append(tirx.Bind(found.name, new))
+        return found.name
+
+    def _is_worth_a_name(self, expr: tirx.Expr) -> bool:
+        if isinstance(expr, TensorLoad):
+            # Registers have a name already.
+            return expr.source not in self._registers or str(expr.source.scope()) != "local"
+        if isinstance(expr, tirx.Broadcast):
+            return not isinstance(expr.value, (tirx.IntImm, tirx.FloatImm))
+        return is_texel_load(expr) or is_fp16_load(expr) or is_fp16_conversion(expr)

@@ -1,0 +1,72 @@
+"""Functions that compilers of mobile GPUs write at length, and that a few multiply-adds give within the errors that OpenCL allows.
+
+    exp(x)         ->      exp_float4(x)                 without a branch (`backends/opencl/functions.py`); tanh, erf, sin and cos likewise
+    sigmoid(x)     ->      1 / (1 + exp_float4(-x))
+    pow(x, 0.5)    ->      square_root_float4(x)         and inverse_root for -0.5; those of whole numbers are products since the import
+    x / c          ->      x * (1.0f / c)                for a constant; within 1.5 units in the last place, where OpenCL allows a division 2.5
+
+Languages other than OpenCL C keep the functions as they were. A kernel of one function of four lanes, in instructions under Mesa's compilers:
+
+                   Adreno 630        Mali-G76
+    exp            224 -> 137        139 -> 99
+    sigmoid        221 -> 185        183 -> 147
+    tanh           392 -> 165        259 -> 127
+    sin            2225 -> 484       1407 -> 401
+    pow(x, 0.5)    1058 -> 73        39, which the compiler did not survive before
+
+Four lanes of erf by themselves take 137 instead of 866 on Adreno 630. What has to be rounded correctly (`passes/exact_division.py`) stays a division.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_mutate
+
+from romou.compiler.tir.calls import extern_name, op_name
+from romou.devices.backends.dialect import dialect_of
+
+# Constants outside of this range have a reciprocal that is no normal number, or nearly so.
+_LEAST, _MOST = 1e-30, 1e30
+_SHORT = ("cos", "erf", "exp", "sin", "tanh")
+_POWERS = {0.5: "square_root", -0.5: "inverse_root"}
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def shorten_functions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function when nothing simplifies any more."""
+    dialect = dialect_of(func)
+
+    def call(expr: tvm.ir.Call, mutator: Any) -> tirx.Expr:
+        if dialect.rounding_mark and extern_name(expr) == dialect.rounding_mark:
+            return expr
+        new = mutator.default_mutate(expr)
+        name = op_name(new).removeprefix("tirx.")
+        if not str(new.ty).startswith("float32"):
+            return new
+        if name == "pow" and (power := _POWERS.get(getattr(_scalar_of(new.args[1]), "value", 0.0))):
+            return dialect.short_function(power, new.args[0], new)
+        if name == "sigmoid":
+            exponential = tirx.exp(-new.args[0])
+            short, one = dialect.short_function("exp", exponential.args[0], exponential), tirx.const(1, str(new.ty))
+            return new if short.same_as(exponential) else one / (one + short)
+        return dialect.short_function(name, new.args[0], new) if name in _SHORT else new
+
+    def divided(expr: tirx.Div, mutator: Any) -> tirx.Expr:
+        new = mutator.default_mutate(expr)
+        constant = _scalar_of(new.b)
+        if not (dialect.rounds_divisions_roughly and isinstance(constant, tirx.FloatImm) and str(constant.ty) == "float32"):
+            return new
+        if not _LEAST < abs(constant.value) < _MOST:
+            return new
+        # A compiler folds it, with more digits than TVM would write of the reciprocal.
+        inverse = tirx.Div(tirx.const(1, "float32"), constant)
+        return new.a * (tirx.Broadcast(inverse, new.b.lanes) if isinstance(new.b, tirx.Broadcast) else inverse)
+
+    return func.with_body(structural_mutate(func.body, ((tvm.ir.Call, call), (tirx.Div, divided))))
+
+
+def _scalar_of(expr: tirx.Expr) -> tirx.Expr:
+    return expr.value if isinstance(expr, tirx.Broadcast) else expr

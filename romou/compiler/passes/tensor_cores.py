@@ -1,0 +1,106 @@
+"""Sums of products on tensor cores: what each work-item of a warp would sum up by itself, the warp sums up together.
+
+A schedule marks a nest (`primitives.tensor_cores`) in which a work-item adds 16 products to each number of its register tile. The same nest without
+this pass computes the same sums one by one: the pass only changes who loads what. PTX's `mma.sync.m16n8k16` multiplies 16 rows with 8 columns, 16 deep;
+work-item (x = t, y % 8 = g) of the warp brings, and gets (PTX ISA, "Matrix Fragments for mma.m16n8k16"),
+
+    A   rows g and g + 8, depths 2t, 2t + 1, 2t + 8, 2t + 9
+    B   column g, the same depths
+    C   rows g and g + 8, columns 2t and 2t + 1
+
+The order of the 16 depths is free, as long as A and B agree, and so is what rows and columns stand for. The four depths of t are the four lanes of input
+texel `group` = t: what B wants of a work-item is one texel, as it lies in memory. Rows g and g + 8 are two lanes of an output texel of the work-items with
+g, so that two instructions make the whole texel; columns 2t and 2t + 1 are two pixels of those with x = t. Then every work-item ends with the
+sums of its own tile, and nothing behind the nest changes:
+
+    for group in 4: for ilane in 4:                     a = texels of the weight at (own texel, group = t, ilane in 4)
+      for o, w, lane:                          ->       b = texel of the data at (pixel of column g, group = t)
+        acc[o, w, lane] += data(group, ilane, w)        tensor_core_fma(acc, a, b)           for each texel and each pair of pixels
+          * weight(group, ilane, o, lane)
+
+where column g is pixel w + g % 2 of work-item x = g / 2. In a language whose tensor cores take whole matrices, `cooperative_matrices.py` goes on from there.
+
+fp32 takes two of `mma.sync.m16n8k8` for one instruction of fp16, each with two lanes of the input texel: of work-item (t, g) it wants depths t and t + 4 in
+A and B, and gives the same C. fp32 is rounded to TF32 once, when it is loaded.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+from tvm import tirx
+from tvm_ffi.structural import structural_mutate, structural_walk
+
+from romou.base.errors import BuildError
+from romou.compiler.passes.cooperative_matrices import multiply_in_local_memory
+from romou.compiler.passes.warp_nest import FLOATS, PAIR, WarpNest
+from romou.compiler.tir.calls import is_fp16_conversion
+from romou.compiler.tir.primitives import LANES, TENSOR_CORES
+from romou.devices.backends.dialect import dialect_of, load_texel_pair, tensor_core_fma, tf32_of_fp32
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Run on a device function after its fp16 has become bits, before addresses are eliminated; the marks go."""
+    dialect = dialect_of(func)
+    threads: dict[str, tirx.Var] = {}
+
+    def thread(stmt: tirx.AttrStmt) -> None:
+        if stmt.attr_key == "thread_extent":
+            threads[str(stmt.node.thread_tag)] = stmt.node.var
+
+    def nest_of(stmt: tirx.AttrStmt) -> WarpNest:
+        return WarpNest(stmt.body, threads, dialect.fp16_texel)
+
+    def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
+        return _warp_sums(nest_of(stmt)) if stmt.attr_key == TENSOR_CORES else mutator.default_mutate(stmt)
+
+    structural_walk(func.body, (tirx.AttrStmt, thread))
+    if dialect.has_cooperative_matrices:
+        return multiply_in_local_memory(func, nest_of)
+    return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
+
+
+def _warp_sums(nest: WarpNest) -> tirx.Stmt:
+    statements = nest.before
+
+    def bind(name: str, factor: tirx.Expr) -> tirx.Var:
+        texel = nest.texel_of(factor)
+        is_fp16 = str(texel.ty.dtype) == nest.fp16_texel
+        variable = tirx.Var(name, nest.fp16_texel if is_fp16 else FLOATS)
+        statements.append(tirx.Bind(variable, texel if is_fp16 else tf32_of_fp32(texel)))
+        return variable
+
+    weights: list[list[tirx.Expr]] = [[] for _ in range(nest.texels)]
+    for texel, depth in itertools.product(range(0, nest.texels, PAIR), range(LANES)):
+        factors = [nest.weight(one, depth) for one in range(texel, min(texel + PAIR, nest.texels))]
+        place_of_pair = _place_of_pair(factors, nest.analyzer)
+        if place_of_pair is None:
+            values: list[tirx.Expr] = [bind("weight", factor) for factor in factors]
+        else:
+            both = tirx.decl_buffer([PAIR], nest.fp16_texel, "weights", scope="local")
+            statements += [tirx.AllocBuffer(both), load_texel_pair(*place_of_pair, both)]
+            values = [tirx.BufferLoad(both, [one]) for one in range(PAIR)]
+        for one, value in enumerate(values):
+            weights[texel + one].append(value)
+    columns = [bind("data", nest.data(pixel)) for pixel in range(0, nest.pixels, PAIR)]
+    for texel, factors in enumerate(weights):
+        for pixel, column in zip(range(0, nest.pixels, PAIR), columns, strict=True):
+            first = nest.place(texel, pixel, 0)
+            if [nest.place(texel, pixel + p, number) - first for p in range(PAIR) for number in range(LANES)] != list(range(PAIR * LANES)):
+                raise BuildError(f"tensor cores add to pixels that lie side by side in registers; these do not: {nest.store}")
+            statements.append(tensor_core_fma(nest.store.buffer, first, factors, column))
+    return tirx.SeqStmt(statements)
+
+
+def _place_of_pair(factors: Sequence[tirx.Expr], analyzer: Any) -> tuple[tirx.Expr, tirx.Var] | None:
+    """(pair, buffer) where two factors are texels side by side in memory, the first one at an even place: one load brings both. None elsewhere."""
+    if len(factors) < PAIR or not all(map(is_fp16_conversion, factors)):
+        return None
+    (first,), (second,) = (factor.args[1].indices for factor in factors)
+    found = analyzer.modular_set(first)
+    is_pair = analyzer.can_prove_equal(second - first, LANES) and not int(found.coeff) % (PAIR * LANES) and not int(found.base) % (PAIR * LANES)
+    return (analyzer.simplify(first // (PAIR * LANES)), factors[0].args[1].source) if is_pair else None

@@ -1,0 +1,1 @@
+"""Tools of schedules: blocks, loops, pieces of TIR."""

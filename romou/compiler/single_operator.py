@@ -1,0 +1,26 @@
+"""Single operators as tasks, without a network around them: what spaces are recorded of, and what tests tune."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from romou.compiler.operators.families import family_of
+from romou.compiler.operators.workload import Conv2d, Workload
+from romou.compiler.task import TunableTask
+
+
+def conv(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any) -> Conv2d:
+    """A convolution; what is not given is as `Conv2d` has it."""
+    return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
+
+
+def task_of(work: Workload, *, has_epilogue: bool = True, is_weight_computed: bool = False) -> TunableTask:
+    """The operator with a bias and a ReLU behind it, or by itself.
+
+    is_weight_computed: whether a convolution packs its weight in each call, as in training, where it changes.
+    """
+    family = family_of(work)
+    is_weight_computed = is_weight_computed and family.has_constant_weight
+    task = TunableTask.of(family.function(work, has_epilogue=has_epilogue, is_weight_computed=is_weight_computed))
+    assert task is not None, "every workload has a family"
+    return task

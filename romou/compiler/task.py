@@ -1,0 +1,151 @@
+"""A task: a fused function, the template that schedules it, and the knob space on a target; and a way to other processes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tvm
+from tvm import s_tir, tirx
+from tvm_ffi.structural import structural_hash
+
+from romou.base.limits import Limits
+from romou.base.space import Config, Space
+from romou.base.task import Task
+from romou.compiler.operators.base import Template
+from romou.compiler.operators.families import template_of
+from romou.compiler.operators.winograd import StoredWeight
+from romou.compiler.scheduling.blocks import is_scheduled
+from romou.compiler.tir.expressions import bytes_of
+from romou.compiler.tir.primitives import FREE_IMAGES
+from romou.compiler.tir.slices import without_slices
+from romou.compiler.tir.traversal import nodes_in
+
+if TYPE_CHECKING:
+    from romou.devices.targets import Target
+
+
+# On any GPU a kernel that moves less takes no longer than its launch.
+_SMALL_BYTES = 1 << 16
+
+
+class TunableTask(Task):
+    """A task with its schedule template: its knob space on any target, and kernels of its configs."""
+
+    @classmethod
+    def of(cls, func: tirx.PrimFunc, calls: int = 1) -> TunableTask | None:
+        """The task of a fused function, or None where no template covers it, or where it came with a schedule."""
+        func = without_slices(func)
+        if is_scheduled(func) or template_of(func) is None:
+            return None
+        plain = plain_form(func)
+        template = template_of(plain)
+        assert template is not None, "the plain form keeps the block that carries the template's name"
+        return cls(key_of(plain), template.name, template.family, plain, calls, template.flops)
+
+    @property
+    def is_small(self) -> bool:
+        """Whether its time is that of a launch, so that trials have nothing to win: it moves little and sums no products."""
+        return not self.template.sums_products and self.moved_bytes < _SMALL_BYTES
+
+    @property
+    def moved_bytes(self) -> int:
+        """Bytes of its inputs, weights and output."""
+        return sum(bytes_of(p.shape, str(p.dtype)) for p in self.func.params)
+
+    def with_free_images(self) -> TunableTask:
+        """Return the operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
+        task = TunableTask.of(self.func.with_attr(FREE_IMAGES, True), self.calls)
+        assert task is not None, "an attribute changes nothing that the template looks at"
+        return task
+
+    @cached_property
+    def template(self) -> Template:
+        """The schedule template that covers the function."""
+        template = template_of(self.func)
+        assert template is not None, "a Task is made by TunableTask.of or from_json, from a function that has a template"
+        return template
+
+    def limits(self, target: Target) -> Limits:
+        """What schedules look at on the target's device."""
+        return target.limits
+
+    def space(self, target: Target) -> Space:
+        """The knob space on `target`."""
+        return self.template.space(self.limits(target))
+
+    def default_config(self, target: Target) -> Config:
+        """The config that is tried first, and used where nothing was tuned."""
+        if target not in self._defaults:
+            self._defaults[target] = self.template.default_config(self.limits(target))
+        return self._defaults[target]
+
+    @cached_property
+    def _defaults(self) -> dict[Target, Config]:
+        """Default configs that were asked for."""
+        return {}
+
+    def starts(self, target: Target) -> list[Config]:
+        """A decent config of each algorithm, the default config first."""
+        return self.template.starts(self.limits(target))
+
+    def schedule(self, config: Config, target: Target) -> tvm.IRModule:
+        """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""
+        # Of the whole space: a process that builds one config has no need of what pruning leaves.
+        limits = self.limits(target)
+        self.template.space(limits).index_of(config)
+        return self.template.schedule(config, limits)
+
+    def image_scopes(self, config: Config, target: Target) -> dict[str, str]:
+        """Parameter name -> memory scope, for the parameters that `schedule` puts in images."""
+        return self.template.image_scopes(config, self.limits(target))
+
+    def stored_weight(self, config: Config) -> StoredWeight | None:
+        """How the kernel of `config` wants the weight; None where it takes that of `func` as it is."""
+        return self.template.stored_weight(config)
+
+    def precision(self, config: Config) -> str | None:
+        """What the kernel of `config` rounds its factors to, "tf32"; None where it multiplies numbers as they lie in memory."""
+        return self.template.precision(config)
+
+    def arguments(self, arrays: Sequence[np.ndarray], config: Config) -> list[np.ndarray]:
+        """Arrays for the first parameters of `func`, in order, as the kernel of `config` takes them."""
+        stored = self.stored_weight(config)
+        return [stored(array) if stored and str(p.name) == stored.name else array for p, array in zip(self.func.params, arrays, strict=False)]
+
+    def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
+        """Raise InvalidConfigError if a lowered kernel may not be built. A task whose space is not pruned lets everything pass."""
+
+    def to_json(self) -> str:
+        """Text from which `from_json` makes an equal task."""
+        return json.dumps({"func": tvm.ir.save_json(self.func), "calls": self.calls})
+
+    @staticmethod
+    def from_json(text: str) -> TunableTask:
+        """Inverse of `to_json`."""
+        data = json.loads(text)
+        task = TunableTask.of(tvm.ir.load_json(data["func"]), data["calls"])
+        assert task is not None, "the text was written from a task"
+        return task
+
+
+def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """`func` by itself, with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
+    func = without_slices(func)
+    for name in ("global_symbol", "op_pattern"):
+        if func.attrs and name in func.attrs:
+            func = func.without_attr(name)
+    # Numbers between the operators that were fused into it count too: TVM casts a float to int32 by way of int64.
+    between = [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
+    if any("int64" in str(p.dtype) for p in (*func.params, *between)):
+        return func  # numbers of 64 bits stay what they are, and so do the indices that are made of them
+    narrow = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": func}))
+    return narrow["main"]
+
+
+def key_of(func: tirx.PrimFunc) -> str:
+    """16 hex digits that depend on structure alone, not on names of variables."""
+    return f"{structural_hash(func) & (2**64 - 1):016x}"

@@ -1,0 +1,79 @@
+"""The ONNX nodes of a Relax variable: the names of their first outputs, as the source name of the variable's span.
+
+TVM's graph passes keep the variables that they rewrite, with their spans. `romou.compiler.graph.rewrite` hands the origin on where bindings are emitted anew,
+`romou.compiler.graph.origins` where operators are fused. So a kernel that cannot be built leads to the nodes of the model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from tvm import relax
+from tvm.ir import SourceName, Span
+from tvm_ffi.structural import structural_map
+
+Origin = frozenset[str]
+NOWHERE: Origin = frozenset()
+
+# Stands between names: no name of a tensor holds it, as ONNX's own tools print them line by line.
+_SEPARATOR = "\n"
+
+
+def origin_of(var: relax.Var) -> Origin:
+    """The nodes that a variable comes from; empty where that is not known."""
+    span = var.span
+    if not isinstance(span, Span) or span.source_name is None or not span.source_name.name:
+        return NOWHERE
+    return frozenset(span.source_name.name.split(_SEPARATOR))
+
+
+def span_of(origin: Iterable[str]) -> Span | None:
+    """The span that says where a variable comes from; None for no nodes."""
+    names = sorted(set(origin))
+    return Span(SourceName(_SEPARATOR.join(names)), 0, 0, 0, 0) if names else None
+
+
+def with_origins(main: relax.Function, origins: Mapping[relax.Var, Origin]) -> relax.Function:
+    """A function of one level, in which these of its variables come from these nodes."""
+    changed = {var: type(var)(var.name, var.ty, span_of(origin)) for var, origin in origins.items() if origin and origin != origin_of(var)}
+    if not changed:
+        return main
+    body = structural_map(main.body, (relax.Var, lambda var: changed.get(var, var)), (relax.DataflowVar, lambda var: changed.get(var, var)))
+    return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+
+
+def bindings_of(function: relax.Function) -> list[relax.Binding]:
+    """All bindings of a function of one level, in order."""
+    return [binding for block in function.body.blocks for binding in block.bindings]
+
+
+def origins_of(function: relax.Function) -> dict[relax.Var, Origin]:
+    """The origin of each variable that a function binds; of one that names none, that of what reads it, or else of what it reads."""
+    bindings = bindings_of(function)
+    found = {binding.var: origin_of(binding.var) for binding in bindings}
+    reads = {binding.var: [var for var in relax.analysis.free_vars(binding.value) if var in found] for binding in bindings}
+    for binding in reversed(bindings):
+        for var in reads[binding.var]:
+            if not origin_of(var):
+                found[var] |= found[binding.var]
+    for binding in bindings:
+        if not found[binding.var]:
+            found[binding.var] = NOWHERE.union(*(found[var] for var in reads[binding.var]))
+    return found
+
+
+def with_heirs(before: relax.Function, after: relax.Function) -> relax.Function:
+    """`after`, made of `before`, in which nodes that no variable comes from any more are those of what read them: a kernel computes them on the way."""
+    origins, left = origins_of(before), {binding.var: origin_of(binding.var) for binding in bindings_of(after)}
+    present = NOWHERE.union(*left.values())
+    if all(origin <= present for origin in origins.values()):
+        return after
+    heirs: dict[relax.Var, Origin] = {var: origin & present for var, origin in origins.items()}
+    more: dict[str, Origin] = {}
+    for binding in reversed(bindings_of(before)):
+        for var in relax.analysis.free_vars(binding.value):
+            if var in heirs and not origins[var] & present:
+                heirs[var] |= heirs[binding.var]
+        for name in heirs[binding.var]:
+            more[name] = more.get(name, NOWHERE) | (origins[binding.var] - present)
+    return with_origins(after, {var: origin.union(*(more.get(name, NOWHERE) for name in origin)) for var, origin in left.items()})

@@ -1,0 +1,1 @@
+"""Devices: facts, presets, targets, backends."""

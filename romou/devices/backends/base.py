@@ -1,0 +1,403 @@
+"""What Romou asks of a device kind: its target options, limits, devices, kernel language, compiler and runtime."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Protocol
+
+from romou.base.arguments import whole_of
+from romou.base.errors import DeviceError, RomouError, UsageError
+from romou.devices.backends.programs import Programs, keeping
+from romou.devices.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
+from romou.devices.hardware import HardwareSpec, device_called, known_devices, load_device
+from romou.devices.hardware.quirks import rules_for
+
+if TYPE_CHECKING:
+    import tvm.runtime
+
+    from romou.devices.backends.dialect import Dialect
+
+
+class Connection(Protocol):
+    """A device machine behind a connection: its packed functions, and the facts of its devices."""
+
+    @property
+    def session(self) -> Any: ...
+
+    @property
+    def devices(self) -> Sequence[Mapping[str, Any]]: ...
+
+
+# Limits that the text of any target may set, by TVM's names; all are whole numbers above zero.
+COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
+# The most bytes of a buffer or an image: a limit that TVM has no name for.
+BUFFER_BYTES = "max_buffer_bytes"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TargetOption:
+    """An option of a target's text.
+
+    pattern: what its whole value has to match.   error, hint: the words where it does not, with {value} for the value.
+    """
+
+    name: str
+    pattern: str
+    error: str
+    hint: str | None = None
+
+    def checked(self, value: Any) -> str:
+        """The value as text; UsageError where it does not match."""
+        if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
+            raise UsageError(self.error.format(value=value), hint=self.hint, option=self.name, value=value)
+        return value
+
+
+DEVICE = TargetOption(name="device", pattern=".+", error="target option -device={value}: must be the name of a device")
+WITHOUT = TargetOption(
+    name="without",
+    pattern=r"\w+:\w+(\+\w+:\w+)*",
+    error="target option -without={value}: must be knobs and choices to leave out, as in multiply_add:fma+data:image",
+)
+HOST = TargetOption(
+    name="host",
+    # LLVM takes any text until code is generated, and then says nothing that helps.
+    pattern=r"(x86_64|i[3-6]86|aarch64|arm64|arm\w*|thumb\w*|riscv(32|64)|powerpc64(le)?|ppc64(le)?|s390x|loongarch64|mips\w*)(-[\w.]*){2,}",
+    error="host {value!r} is not an LLVM triple",
+    hint="For example aarch64-linux-android; leave it out for this machine.",
+)
+IMAGES = TargetOption(name="images", pattern="prefer|never", error="target option -images={value}: must be prefer or never")
+FACTS = TargetOption(name="facts", pattern="own|nearest", error="target option -facts={value}: must be own or nearest")
+
+
+class CapturedRun(Protocol):
+    """A run that the driver keeps and starts as a whole: a captured CUDA graph, a recorded command buffer.
+
+    It reads and writes the memory that it was captured with, whatever the arguments of a later call are. what: its description for a person.
+    """
+
+    what: str
+
+    def launch(self) -> None:
+        """Start it, behind whatever was enqueued before; does not wait."""
+
+    def time_ms(self) -> float:
+        """Start it, wait, and return its time on the device in milliseconds, from its first kernel to its last."""
+
+
+class Backend:
+    """A device kind. A subclass in the kind's folder overrides what differs; one instance of it stands behind the entry point.
+
+    name                what target texts, records and messages call the kind
+    title               the kind for a person
+    language            the kernel language of `TunedModel.sources`; "" without kernels
+    source_suffix       of a file that holds a kernel
+    options             options of a target's text besides limits, in the order in which a target prints them
+    limit_names         limits that a target's text may set, by TVM's names
+    buffer_limit        which of them is the number of buffers that a kernel can bind; "" for none
+    default_limits      values of those limits where the device's are not known
+    search_options      fields of `TuningOptions` that are not to have their usual default
+    learns_from         the kind whose pretrained cost models hold for this one as well, where it has none of its own
+    device_variable     how to choose one of several devices, for hints
+    has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels on a device
+    has_images          whether kernels can read and write images
+    is_served           whether `romou serve` offers such devices over RPC
+    is_optional         whether a machine without such a device is as it should be
+    """
+
+    name: str
+    title: str
+    language: str = ""
+    source_suffix: str = ""
+    learns_from: str | None = None
+    options: tuple[TargetOption, ...] = (DEVICE, HOST)
+    limit_names: tuple[str, ...] = COMMON_LIMITS
+    buffer_limit: str = ""
+    default_limits: Mapping[str, int] = {"max_num_threads": 256, "max_shared_memory_per_block": 16384}
+    search_options: Mapping[str, int] = {}
+    device_variable: str = ""
+    has_kernels: bool = True
+    has_images: bool = False
+    is_served: bool = False
+    is_optional: bool = True
+
+    @property
+    def tvm_kind(self) -> str:
+        """TVM's target kind, which chooses its code generator."""
+        return self.name
+
+    @property
+    def device_type(self) -> str:
+        """TVM's name of the device type in `tvm.device`."""
+        return self.name
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        """How the kernel language spells what TIR has no word for."""
+        from romou.devices.backends.dialect import Dialect
+
+        return Dialect()
+
+    # Facts and limits
+
+    def named_devices(self) -> tuple[str, ...]:
+        """The names that `-device=` accepts."""
+        return known_devices()
+
+    def named_device(self, device_name: str) -> str:
+        """The name of a device's file, of that name or of what a driver calls the device; UsageError for what `-device=` does not accept."""
+        return load_device(device_name).name
+
+    def attached_spec(self) -> HardwareSpec:
+        """Facts of the attached device, asked from its driver; DeviceError without one."""
+        raise NotImplementedError
+
+    def device_of(self, facts: Mapping[str, Any]) -> str | None:
+        """Name of the file of an attached device, by what its driver says, an entry of `list_devices`; None where there is none, and for a CPU."""
+        return None if facts["type"] == "cpu" else device_called(f"{facts['name']} {facts.get('version', '')}")
+
+    def with_known_facts(self, asked: HardwareSpec, facts: Mapping[str, Any]) -> HardwareSpec:
+        """`asked`, what a driver says of a device whose entry of `list_devices` is `facts`, with what only the device's file knows, if there is one."""
+        name = self.device_of(facts)
+        if name is None:
+            return asked
+        known = load_device(name)
+        return dataclasses.replace(asked, name=name, nearest=known.nearest).filled_from(known)
+
+    def spec(self, device_name: str | None) -> HardwareSpec:
+        """Facts of a named device, or of the attached one where the name is None. DeviceError where none is attached."""
+        return self.attached_spec() if device_name is None else load_device(device_name)
+
+    def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
+        """The limits that are known of a device, by TVM's names."""
+        found = {
+            "max_num_threads": spec.max_work_group_size,
+            # With a larger number TVM leaves out barriers between work-items of a warp. OpenCL promises no lockstep, drivers choose the
+            # warp size by kernel, and a CPU that stands in for the phone has none: the sums of such a kernel are wrong there.
+            "thread_warp_size": 1,
+            "max_shared_memory_per_block": spec.local_mem_bytes,
+        }
+        return {name: value for name, value in found.items() if value is not None}
+
+    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of `romou.base.limits.Limits` that say what kernels can compute with; those left out keep their default."""
+        return {}
+
+    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Target options that keep kernels for one device within what another one allows.
+
+        limits, abilities: of the target, see `device_limits` and `abilities`.   facts: of the attached device, see `list_devices`.
+        """
+        allowed = self.allowed_limits(facts)
+        return {name: limit for name, limit in allowed.items() if limit < limits[name]}
+
+    def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
+        """The limits of an attached device, by TVM's names."""
+        return {"max_num_threads": int(facts["max_work_group_size"]), "max_shared_memory_per_block": int(facts["local_mem_bytes"])}
+
+    def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+        """The target in TVM's form, without its host; `options` and `limits` are those of a `Target`."""
+        # TVM has two names for the largest work group; its passes read one or the other.
+        both = {"max_threads_per_block": limits["max_num_threads"]} if "max_num_threads" in limits else {}
+        return {"kind": self.tvm_kind, **{name: limit for name, limit in limits.items() if name != BUFFER_BYTES}, **both}
+
+    @property
+    def bare_tvm_config(self) -> dict[str, Any]:
+        """The least that TVM takes for a target of this kind without looking for a device."""
+        return {"kind": self.tvm_kind}
+
+    # Devices
+
+    def list_devices(self) -> list[dict[str, Any]]:
+        """Facts of every attached device, in `device(i)` order; empty without one.
+
+        Each has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units, max_work_group_size, local_mem_bytes, has_images and extensions.
+        """
+        raise NotImplementedError
+
+    def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
+        """The error for a device index that does not exist, with what to do about it."""
+        if found:
+            names = ", ".join(f"{i}: {facts['name']}" for i, facts in enumerate(found))
+            return DeviceError(f"there is no {self.title} device {index}; the runtime sees {names}", index=index, hint="`romou devices` lists them.")
+        return DeviceError(f"no {self.title} device is attached", index=index, hint="`romou doctor` says what is missing.")
+
+    def diagnose(self) -> RomouError:
+        """Why no device is attached, as far as this machine tells; for `romou doctor`."""
+        return self.no_device_error(0, [])
+
+    def facts(self, index: int) -> dict[str, Any]:
+        """The entry of `list_devices` for a device; DeviceError where it does not exist."""
+        whole_of("device", index)
+        found = self.list_devices()
+        if not 0 <= index < len(found):
+            raise self.no_device_error(index, found)
+        return found[index]
+
+    def identity(self, facts: Mapping[str, Any]) -> str:
+        """Name the piece of hardware behind an entry of `list_devices`, as part of a file's name; the same for all device kinds that reach it, if they tell."""
+        if facts["type"] == "cpu":
+            return "cpu"
+        uuid = str(facts.get("uuid", ""))
+        # Some drivers answer with zeros.
+        return re.sub(r"\W+", "-", uuid if uuid.strip("0") else f"{self.name} {facts['platform']} {facts['name']}")
+
+    def device(self, index: int = 0) -> tvm.runtime.Device:
+        """TVM's handle of a device."""
+        import tvm
+
+        return tvm.device(self.device_type, index)
+
+    def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
+        """Index of the device that a target runs on: the first one.
+
+        DeviceError where no device is attached.
+
+        found: the devices of another machine; None: those of this one.
+        """
+        if not (self.list_devices() if found is None else found):
+            raise self.no_device_error(0, [])
+        return 0
+
+    def check_device(self, index: int, *, timeout_s: float = PROBE_TIMEOUT_S) -> DeviceReport:
+        """Build and run tiny kernels on a device in a child process.
+
+        DeviceError where there is no device with this index; says how many there are and how to get one.
+        """
+        facts = self.facts(index)
+        lacks = self.lacks(facts)
+        answers, crash = run_probe(self.name, index, timeout_s, without=lacks)
+        problem = crash or answers.get("buffers")
+        notes = [*dict.fromkeys(lacks.values()), *(f"{aspect}: {first_line(text)}" for aspect, text in answers.items() if text)]
+        return DeviceReport(
+            index=index,
+            device=str(facts["name"]),
+            platform=str(facts["platform"]),
+            driver=str(facts["driver"]),
+            origin=self.origin(facts),
+            is_usable=problem is None,
+            has_images=problem is None and bool(facts["has_images"]) and answers.get("images") is None,
+            has_fp16=problem is None and "fp16" not in lacks and answers.get("fp16") is None,
+            has_recorded_runs=problem is None and self.can_record(facts) and not rules_for(facts).captures_no_runs,
+            problem=problem,
+            hint=self._repair(facts) if problem else None,
+            notes=tuple(notes) if problem is None else (),
+        )
+
+    def origin(self, facts: Mapping[str, Any]) -> str | None:
+        """What brought a device's driver to this machine, for a person: the system, or a package by its name and version. None where nothing tells."""
+        return None
+
+    def is_usable(self, index: int = 0) -> bool:
+        """True if device `index` exists and computed a tiny kernel correctly; `check_device` gives the reasons."""
+        try:
+            return self.check_device(index).is_usable
+        except DeviceError:
+            return False
+
+    def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
+        """Aspects of `romou.devices.backends.probe` that the driver says a device has not, with one line each for a person."""
+        return {}
+
+    def _repair(self, facts: Mapping[str, Any]) -> str:
+        choose = f", or choose another device with {self.device_variable}" if self.device_variable else ""
+        return f"Update or reinstall the vendor's driver{choose}."
+
+    def manifest_line(self, library: str) -> str | None:
+        """What an Android app's manifest has to hold so that the app may open a driver's library; None where every app may."""
+        return None
+
+    # Compiler and runtime
+
+    def toolchain(self) -> tuple[str, Callable[[], str]] | None:
+        """Name of a compiler that is part of Romou's way to kernels, and a call that describes it or raises RomouError; None without one."""
+        return None
+
+    def split_kernels(self, source: str) -> dict[str, str]:
+        """Name -> text that compiles by itself, of each kernel in the text of a module."""
+        return {}
+
+    def prepare_to_load(self) -> None:
+        """Make this process ready for a compiled library; DeviceError where it cannot be."""
+
+    def can_record(self, facts: Mapping[str, Any]) -> bool:
+        """Whether `record` works on a device."""
+        return False
+
+    def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
+        """Record what `run` has a virtual machine enqueue; nothing is computed.
+
+        DeviceError where the device cannot record, or not this run; says why. RuntimeError where TVM failed while it ran.
+
+        device: a device of this machine; everything that `vm` launches goes there.   run: was called before: kernels are loaded, and memory has its size.
+        """
+        raise DeviceError(f"{self.name} devices record no runs")
+
+    def compile_kernels(self, module: tvm.runtime.Module, index: int) -> bool:
+        """Let the driver compile the kernels of a module now; False where it does so at their first launch and cannot be asked."""
+        import tvm
+
+        compiler = tvm.get_global_func(self.function("compile"), allow_missing=True)
+        if compiler is not None:
+            compiler(module, index)
+        return compiler is not None
+
+    def programs(self, library: Any, index: int, connection: Connection | None = None) -> Programs | None:
+        """The programs of a model on a device, of this machine or behind a connection; None where its facts do not say `keeps_programs`.
+
+        A runtime that does has the functions "prepare", "keep" and "program_folder".
+
+        library: TVM's executable or module, or the connection's.
+        """
+        import tvm
+
+        devices = self.list_devices() if connection is None else connection.devices
+        # A backend that stands on another one's runtime may list none.
+        if index >= len(devices) or not devices[index].get("keeps_programs"):
+            return None
+        facts = devices[index]
+        find = tvm.get_global_func if connection is None else connection.session.get_function
+        prepare, keep, folder = (find(self.function(name)) for name in ("prepare", "keep", "program_folder"))
+        rules = rules_for(facts)
+        if rules.profiling_queue_above_bytes is not None:
+            find(self.function("profile_above"))(index, rules.profiling_queue_above_bytes)
+        threads = 0 if self.compiles_in_parallel(facts) and not rules.compiles_in_order else 1
+        how: dict[str, Any] = {"prepare": prepare, "keep": keep, "folder": folder, "threads": threads}
+        if connection is None:
+            how |= {name: tvm.get_global_func(self.function(name), allow_missing=True) for name in ("missing", "module_bytes")}
+        is_kept, crashes = not rules.keeps_no_programs, rules.compiles_apart
+        return Programs(getattr(library, "mod", library), index, is_kept=is_kept, crashes=crashes, **how)
+
+    def keeping_programs(self) -> contextlib.AbstractContextManager[None]:
+        """While a model is built or loaded: what is compiled then is kept for the next time. Drivers compile later, see `programs`."""
+        return keeping()
+
+    def drop_weights(self, executable: Any) -> None:
+        """Let go of the host's copy of the weights of an executable whose virtual machine has started; no other one can be started of it.
+
+        A kind whose runtime cannot keeps them.
+        """
+
+    def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
+        """Whether the driver's compiler may be called by several threads, and gains by it."""
+        return False
+
+    def hold_clocks(self, index: int) -> None:
+        """Keep an attached device at its working clocks until this process ends, where its driver lowers them between launches that are timed."""
+
+    # Over RPC
+
+    def function(self, name: str) -> str:
+        """The packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile", "record", "source_kernel", "prepare"."""
+        return f"romou.{self.name}.{name}"
+
+    def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
+        """Seconds of a fixed piece of arithmetic on a server's device, the least of a few launches; it tells whether the device throttles.
+
+        DeviceError where the device computes wrong numbers.
+        """
+        raise DeviceError(f"{self.name} devices have no reference kernel")

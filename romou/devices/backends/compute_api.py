@@ -1,0 +1,160 @@
+"""What OpenCL and Vulkan have in common: any vendor's driver may offer devices, the CPU's among them, with images and recorded command buffers."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from romou.base.errors import DeviceError
+from romou.base.limits import SubGroups
+from romou.devices.backends.base import BUFFER_BYTES, WITHOUT, Backend, CapturedRun, TargetOption
+from romou.devices.backends.command_buffer import CommandBuffer
+from romou.devices.hardware import HardwareSpec, load_device
+from romou.devices.hardware.quirks import quirks_of
+
+if TYPE_CHECKING:
+    import tvm.runtime
+
+FP16 = TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage")
+IMAGE_LIMITS = ("texture_depth_limit", "texture_spatial_limit")
+# Bytes of a buffer that are no limit to think of, and the largest number in a target's text.
+_NO_LIMIT = 2**31 - 1
+_CLOCK_ITERATIONS, _CLOCK_LOCAL, _CLOCK_GROUPS_PER_UNIT, _CLOCK_LAUNCHES = 4096, 64, 4, 3
+
+
+class ComputeApi(Backend):
+    """A kind whose devices drivers offer, in the order of `tvm.device(kind, i)`.
+
+    command_buffer   what the kind calls recorded launches, for a person
+    driver_hint      how to get a driver
+    missing          what may be missing where there is no device, for a person
+    """
+
+    command_buffer: str
+    driver_hint: str
+    missing: str
+    has_images = True
+    is_served = True
+
+    def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields of `HardwareSpec` that the driver of this kind tells besides those that all do."""
+        raise NotImplementedError
+
+    def clock_kernel(self) -> str | bytes:
+        """A kernel `clock_check(float *out, int iterations)`, as the runtime's function "source_kernel" takes it.
+
+        In each of four chains one fused multiply-add follows the other. So it takes as long as the clock is slow, whatever the memory does.
+        """
+        raise NotImplementedError
+
+    def spec(self, device_name: str | None) -> HardwareSpec:
+        """See `Backend.spec`. Limits of "host" are asked from the CPU's driver; the rest, or all where no CPU is attached, is in host.json."""
+        if device_name != "host":
+            return super().spec(device_name)
+        minimum = load_device("host")
+        try:
+            asked = self._asked_spec(self.facts(self.device_index("host")))
+        except DeviceError:
+            return minimum
+        return dataclasses.replace(asked, name=minimum.name, title=minimum.title).filled_from(minimum)
+
+    def attached_spec(self) -> HardwareSpec:
+        facts = self.facts(self.device_index(None))
+        return self.with_known_facts(self._asked_spec(facts), facts)
+
+    def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
+        sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
+        found = super().device_limits(spec) | ({"texture_spatial_limit": min(sides)} if sides else {})
+        return found | ({BUFFER_BYTES: spec.max_buffer_bytes} if spec.max_buffer_bytes else {})
+
+    def sub_groups(self, spec: HardwareSpec) -> SubGroups | None:
+        """What kernels can do with sub-groups; None where that is nothing, or not known."""
+        reductions, shuffles = bool(spec.has_sub_group_reductions), bool(spec.has_sub_group_shuffles)
+        is_usable = spec.sub_group_size is not None and (reductions or shuffles)
+        return SubGroups(size=spec.sub_group_size, has_reductions=reductions, has_shuffles=shuffles) if is_usable else None  # type: ignore[arg-type]
+
+    def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
+        """What kernels for `wanted` find on an attached device, with the size they ask for where it lets them choose; None: nothing."""
+        raise NotImplementedError
+
+    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Backend.narrower_options`; a buffer has no limit as long as none is known."""
+        found = super().narrower_options(limits, abilities, facts)
+        wanted: SubGroups | None = abilities["sub_groups"]
+        if wanted is not None:
+            there = self.sub_groups_there(wanted, facts)
+            found |= {} if there is not None and there.includes(wanted) else {WITHOUT.name: f"sub_group:{wanted.size}"}
+        bytes_ = int(facts.get("max_alloc_bytes", _NO_LIMIT))
+        is_narrower = bytes_ < limits.get(BUFFER_BYTES, _NO_LIMIT)
+        return found | ({BUFFER_BYTES: bytes_} if is_narrower else {})
+
+    def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
+        """See `Backend.allowed_limits`. Without images nothing fits into one texel: everything stays in buffers."""
+        sides, layers = min(facts["max_image_width"], facts["max_image_height"]), facts["max_image_layers"]
+        spatial, depth = (int(sides), int(layers)) if facts["has_images"] else (1, 1)
+        return super().allowed_limits(facts) | {"texture_spatial_limit": spatial, "texture_depth_limit": depth}
+
+    def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
+        if found:
+            return super().no_device_error(index, found)
+        return DeviceError(f"no {self.title} device: {self.missing}", index=index, hint="`romou doctor` says what is missing.")
+
+    def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
+        """See `Backend.device_index`; for "host" it is the first CPU, and DeviceError where no device is one."""
+        found = self.list_devices() if found is None else found
+        index = super().device_index(device_name, found)
+        if device_name != "host":
+            return index
+        for index, facts in enumerate(found):
+            if facts["type"] == "cpu":
+                return index
+        names = ", ".join(str(facts["name"]) for facts in found)
+        text = f"-device=host means the CPU through {self.title}, but the runtime sees only {names}"
+        raise DeviceError(text, hint=self.driver_hint, device="host")
+
+    def drop_weights(self, executable: Any) -> None:
+        import tvm
+
+        tvm.get_global_func(self.function("drop_constants"))(executable)
+
+    def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
+        import tvm_ffi
+
+        for quirk in quirks_of(self.facts(device.index)):
+            if quirk.rules.get("captures_no_runs"):
+                raise DeviceError(quirk.describe(), quirk=quirk.name)
+        return CommandBuffer(self.command_buffer, device.index, run, tvm_ffi.get_global_func(self.function("record")))
+
+    def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
+        import numpy as np
+        import tvm.runtime
+
+        work_items = max(1, facts["compute_units"]) * _CLOCK_GROUPS_PER_UNIT * _CLOCK_LOCAL
+        module = session.get_function(self.function("source_kernel"))(index, self.clock_kernel(), "clock_check")
+        output = tvm.runtime.empty((work_items,), "float32", session.device(self.device_type, index))
+        launch = module["launch"]
+        times = [int(launch("mi", work_items, _CLOCK_LOCAL, output, _CLOCK_ITERATIONS)) for _ in range(_CLOCK_LAUNCHES)]
+        found = output.numpy()
+        # Each of the four sums goes to 2.
+        if not np.allclose(found, 8.0, rtol=1e-3):
+            raise DeviceError(f"computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
+        return max(min(times), 1) * 1e-9
+
+    def _asked_spec(self, facts: Mapping[str, Any]) -> HardwareSpec:
+        # Only what a driver can answer; caches, registers and bandwidths stay unknown until they are measured.
+        asked: dict[str, Any] = {
+            "shader_cores": facts["compute_units"],
+            "max_work_group_size": facts["max_work_group_size"],
+            "local_mem_bytes": facts["local_mem_bytes"],
+            "max_image_width_texels": facts["max_image_width"],
+            "max_image_height_texels": facts["max_image_height"],
+            "max_buffer_bytes": bytes_ if (bytes_ := int(facts.get("max_alloc_bytes", _NO_LIMIT))) < _NO_LIMIT else None,
+            "clock_mhz": facts.get("clock_mhz"),
+            **self.asked_of(facts),
+        }
+        if facts["type"] == "cpu":
+            asked["warp_sizes"] = (1,)
+        known: dict[str, Any] = {key: value for key, value in asked.items() if value or value is False}
+        source = f"asked from the driver of {facts['name']} ({facts['platform']})"
+        return HardwareSpec(name=str(facts["name"]), title=f"{facts['name']} ({facts['platform']})", sources=dict.fromkeys(known, source), **known)

@@ -1,0 +1,216 @@
+"""CUDA as a backend: NVIDIA GPUs through TVM's CUDA runtime."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import re
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
+
+from romou.base.errors import DeviceError, UsageError
+from romou.base.limits import SubGroups
+from romou.devices.backends.base import COMMON_LIMITS, DEVICE, HOST, Backend, CapturedRun, TargetOption
+from romou.devices.hardware import HardwareSpec
+
+if TYPE_CHECKING:
+    import tvm.runtime
+
+    from romou.devices.backends.dialect import Dialect
+
+# Device file -> architecture, which a report measured through OpenCL does not tell. With the suffix, all instructions of the generation.
+ARCHITECTURES = {"nvidia_h200": "sm_90a"}
+# Without opting in, a work group has no more local memory than this, whatever the device holds.
+_LOCAL_BYTES = 49152
+# The first architecture with mma.sync.m16n8k16 (PTX ISA).
+_TENSOR_CORES_FROM = 80
+_INSTALL = "It takes an NVIDIA GPU with its driver, and libcudart.so.13: pip install 'romou[cuda]', or a CUDA 13 toolkit."
+# nvml.h: the library, the flag that leaves GPUs alone, and how long a version may be.
+_NVML, _NVML_ATTACH_NONE, _NVML_CHARS = "libnvidia-ml.so.1", 2, 80
+_KERNEL = re.compile(r'^extern "C" __global__ .*?(?P<name>\w+)\(\w[^(]*\) ?(?P<end>[;{])$', re.MULTILINE)
+
+
+class Cuda(Backend):
+    """The attached NVIDIA GPUs, in the order of `tvm.cuda(i)`."""
+
+    name = "cuda"
+    title = "CUDA"
+    language = "CUDA C++"
+    source_suffix = "cu"
+    # Seen on an H200, without tensor cores: its correction of the estimate is right in CUDA, too.
+    learns_from = "opencl"
+    options = (
+        DEVICE,
+        TargetOption(name="arch", pattern=r"sm_\d{2,3}[af]?", error="target option -arch={value}: must be a CUDA architecture such as sm_80 or sm_90a"),
+        HOST,
+        # It changes numbers: without a word nobody's products are rounded.
+        TargetOption(name="tf32", pattern="allow", error="target option -tf32={value}: must be allow, or left out"),
+    )
+    # NVRTC takes seconds for a kernel: builds, not the device, are what a batch waits for.
+    search_options: Mapping[str, int] = {"batch_size": 8}
+    device_variable = "CUDA_VISIBLE_DEVICES=NUMBER"
+
+    @functools.cached_property
+    def dialect(self) -> Dialect:
+        from romou.devices.backends.cuda.dialect import CudaCpp
+
+        return CudaCpp()
+
+    def named_devices(self) -> tuple[str, ...]:
+        return tuple(sorted(ARCHITECTURES))
+
+    def named_device(self, device_name: str) -> str:
+        """See `Backend.named_device`; UsageError also for a device that CUDA does not run on."""
+        device_name = super().named_device(device_name)
+        if device_name not in ARCHITECTURES:
+            known = ", ".join(self.named_devices())
+            raise UsageError(f"device {device_name!r} is no CUDA device; with -device= cuda knows {known}", hint="Leave -device= out for the attached GPU.")
+        return device_name
+
+    def architecture(self, options: Mapping[str, Any]) -> str:
+        """What NVRTC makes code for, e.g. "sm_90a": as given in a target's options, else the named device's, else the attached one's.
+
+        DeviceError where none was given, no device was named and none is attached.
+        """
+        if "arch" in options:
+            return str(options["arch"])
+        if "device" in options:
+            return ARCHITECTURES[options["device"]]
+        found = self.list_devices()
+        if not found:
+            error = self.no_device_error(0, found)
+            raise DeviceError(error.message, hint="Without one, name what to compile for: cuda -device=nvidia_h200, or cuda -arch=sm_80.")
+        return str(found[0]["arch"])
+
+    def attached_spec(self) -> HardwareSpec:
+        """See `Backend.attached_spec`; without a device it is what every GPU since 2018 has, as an architecture is enough to compile for."""
+        found = self.list_devices()
+        if not found:
+            known: dict[str, Any] = {"max_work_group_size": 1024, "local_mem_bytes": _LOCAL_BYTES, "warp_sizes": (32,), "has_half_arithmetic": True}
+            source = "CUDA C++ Programming Guide, compute capabilities from 7.5 on"
+            return HardwareSpec(name="cuda", title="any CUDA device", sources=dict.fromkeys(known, source), **known)
+        facts = found[0]
+        asked: dict[str, Any] = {
+            "shader_cores": facts["compute_units"],
+            "max_work_group_size": facts["max_work_group_size"],
+            "local_mem_bytes": facts["local_mem_bytes"],
+            "clock_mhz": facts["clock_mhz"],
+            "warp_sizes": (facts["warp_size"],),
+            "has_half_arithmetic": True,
+        }
+        source = f"asked from the driver of {facts['name']} ({facts['platform']})"
+        return HardwareSpec(name=facts["name"], title=f"{facts['name']} ({facts['platform']})", sources=dict.fromkeys(asked, source), **asked)
+
+    def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
+        """See `Backend.device_limits`; warps run in step, which TVM makes use of."""
+        local = min(spec.local_mem_bytes or _LOCAL_BYTES, _LOCAL_BYTES)
+        return dict(zip(COMMON_LIMITS, (spec.max_work_group_size or 1024, local, 32), strict=True))
+
+    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
+        """See `Backend.abilities`. Scalar fp16 arithmetic is no faster than fp32, so there is none."""
+        has_tensor_cores = int(re.sub(r"\D", "", self.architecture(options))) >= _TENSOR_CORES_FROM
+        return {
+            "has_vector_arithmetic": False,
+            "has_tensor_cores": has_tensor_cores,
+            "allows_tf32": has_tensor_cores and "tf32" in options,
+            # Of floats no instruction of a warp makes a sum.
+            "sub_groups": SubGroups(size=32, has_reductions=False, has_shuffles=True),
+        }
+
+    def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+        """See `Backend.tvm_config`; from here on TVM compiles CUDA with NVRTC."""
+        from romou.devices.backends.cuda import compiler
+
+        compiler.install()
+        return {**super().tvm_config(options, limits), "arch": self.architecture(options)}
+
+    @property
+    def bare_tvm_config(self) -> dict[str, Any]:
+        """See `Backend.bare_tvm_config`. Without an architecture TVM looks for a device, and warns that there is none."""
+        return {"kind": self.tvm_kind, "arch": "sm_50"}
+
+    def list_devices(self) -> list[dict[str, Any]]:
+        """See `Backend.list_devices`; `warp_size`, `clock_mhz` and `arch` besides."""
+        import tvm
+
+        from tvm_patches import cuda_runtime
+
+        found: list[dict[str, Any]] = []
+        for device in map(tvm.cuda, range(cuda_runtime.device_count())):
+            major, minor = str(device.compute_version).split(".")
+            found.append(
+                {
+                    "name": str(device.device_name),
+                    "platform": "NVIDIA CUDA",
+                    "vendor": "NVIDIA Corporation",
+                    "driver": _driver(),
+                    "uuid": cuda_runtime.device_uuid(len(found)),
+                    "type": "gpu",
+                    "compute_units": int(device.multi_processor_count),
+                    "clock_mhz": int(device.max_clock_rate) // 1000,
+                    "max_work_group_size": int(device.max_threads_per_block),
+                    "local_mem_bytes": int(device.max_shared_memory_per_block),
+                    "warp_size": int(device.warp_size),
+                    # From 9.0 on, instructions of one generation alone need the suffix.
+                    "arch": f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""),
+                    "has_images": False,
+                    "extensions": "",
+                }
+            )
+        return found
+
+    def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
+        from tvm_patches import cuda_runtime
+
+        if found:
+            return super().no_device_error(index, found)
+        return DeviceError(f"no CUDA device: {cuda_runtime.load() or 'the driver offers none'}", index=index, hint=_INSTALL)
+
+    def toolchain(self) -> tuple[str, Callable[[], str]]:
+        from romou.devices.backends.cuda import compiler
+
+        return "nvrtc", lambda: f"CUDA's compiler {compiler.version()}"
+
+    def split_kernels(self, source: str) -> dict[str, str]:
+        """See `Backend.split_kernels`. What comes before the first declaration is for all kernels."""
+        heads = list(_KERNEL.finditer(source))
+        starts = [head.start() for head in heads]
+        return {
+            head["name"]: f"{source[: starts[0]].strip()}\n\n{source[head.start() : end].strip()}\n"
+            for head, end in zip(heads, [*starts[1:], len(source)], strict=False)
+            if head["end"] == "{"
+        }
+
+    def prepare_to_load(self) -> None:
+        """See `Backend.prepare_to_load`. A model compiled on a machine without CUDA holds text, which is compiled when it is loaded."""
+        from romou.devices.backends.cuda import compiler
+        from tvm_patches import cuda_runtime
+
+        if cuda_runtime.load() is not None:
+            raise self.no_device_error(0, [])
+        compiler.install()
+
+    def can_record(self, facts: Mapping[str, Any]) -> bool:
+        return True
+
+    def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
+        from romou.devices.backends.cuda.graph import CudaGraph
+
+        return CudaGraph(device, vm, run)
+
+
+@functools.cache
+def _driver() -> str:
+    """Version of NVIDIA's driver, which the CUDA runtime does not tell, by NVML: `nvidia-smi` asks every GPU of the machine first."""
+    version = ctypes.create_string_buffer(_NVML_CHARS)
+    try:
+        nvml = ctypes.CDLL(_NVML)
+    except OSError:
+        return f"unknown (no {_NVML})"
+    if nvml.nvmlInitWithFlags(_NVML_ATTACH_NONE):
+        return "unknown (NVML does not answer)"
+    try:
+        return "unknown (NVML does not tell it)" if nvml.nvmlSystemGetDriverVersion(version, _NVML_CHARS) else version.value.decode()
+    finally:
+        # The flag holds as long as the library is open: for PyTorch, which counts its GPUs by it, there would be none in this process.
+        nvml.nvmlShutdown()

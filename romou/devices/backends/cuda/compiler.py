@@ -1,0 +1,155 @@
+"""CUDA C++ to machine code, by NVRTC: no toolkit is needed, and no GPU.
+
+TVM hands the text of a module to the packed function `tvm_callback_cuda_compile`. Its own one wants a whole toolkit, whose path it guesses, and turns on
+approximate mathematics; `install` puts this one in its place, and the functions that Romou's passes call in front of the text.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+from romou.base.errors import BuildError, CompatError, DeviceError
+from romou.devices.backends.programs import is_keeping, kept
+
+INSTALL = "pip install 'romou[cuda]' (cuda-bindings, nvidia-cuda-nvrtc and nvidia-cuda-runtime of one major version); a CUDA toolkit's NVRTC does as well."
+
+# What TVM's preamble includes from the C++ library, which only a toolkit brings; a dozen lines do, and are read in no time.
+_INTEGERS = {"int8_t": "signed char", "int16_t": "short", "int32_t": "int", "int64_t": "long long"}
+_HEADERS = {
+    "cuda/std/cstdint": "#pragma once\nnamespace cuda { namespace std {\n"
+    + "".join(f"typedef {c} {name};\ntypedef unsigned {c.removeprefix('signed ')} u{name};\n" for name, c in _INTEGERS.items())
+    + "} }\n",
+    "cuda/std/type_traits": """#pragma once
+namespace cuda { namespace std {
+template <bool B> struct truth { static constexpr bool value = B; };
+template <class A, class B> struct is_same : truth<false> {};
+template <class A> struct is_same<A, A> : truth<true> {};
+template <class A, class B> constexpr bool is_same_v = is_same<A, B>::value;
+template <class A> struct is_floating_point : truth<is_same_v<A, float> || is_same_v<A, double>> {};
+template <class A, class... B> constexpr bool is_any_of = (is_same_v<A, B> || ...);
+template <class A> struct is_integral : truth<is_any_of<A, bool, char, signed char, unsigned char, short, unsigned short, int, unsigned int, long,
+  unsigned long, long long, unsigned long long>> {};
+template <class A> struct is_signed : truth<(A(-1) < A(0))> {};
+template <class A> struct is_unsigned : truth<!is_signed<A>::value> {};
+template <bool B, class A = void> struct enable_if {};
+template <class A> struct enable_if<true, A> { typedef A type; };
+template <bool C, class A, class B> struct conditional { typedef A type; };
+template <class A, class B> struct conditional<false, A, B> { typedef B type; };
+} }
+""",
+}
+
+
+def compile_cuda(source: str, arch: str) -> bytes:
+    """Machine code (cubin) for an architecture such as "sm_90a".
+
+    CompatError where there is no NVRTC on this machine; says what to install. BuildError where NVRTC refused the source, or does not know the architecture;
+    the text is its log.
+    """
+    nvrtc, options = _nvrtc(), _options(arch)
+    names, texts = ([text.encode() for text in part] for part in (_HEADERS, _HEADERS.values()))
+    program = _value(nvrtc, nvrtc.nvrtcCreateProgram(source.encode(), b"romou.cu", len(names), texts, names))
+    try:
+        (status,) = nvrtc.nvrtcCompileProgram(program, len(options), [option.encode() for option in options])
+        if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+            log = bytearray(_value(nvrtc, nvrtc.nvrtcGetProgramLogSize(program)))
+            nvrtc.nvrtcGetProgramLog(program, log)
+            text = log.rstrip(b"\0\n").decode(errors="replace") or str(status)
+            raise BuildError(f"NVRTC {version()} refused a kernel for {arch}: {text}", arch=arch, log=text, source=source)
+        code = bytearray(_value(nvrtc, nvrtc.nvrtcGetCUBINSize(program)))
+        _value(nvrtc, nvrtc.nvrtcGetCUBIN(program, code))
+        return bytes(code)
+    finally:
+        nvrtc.nvrtcDestroyProgram(program)
+
+
+def _options(arch: str) -> list[str]:
+    return [f"--gpu-architecture={arch}", "--std=c++17", "--device-int128", *(f"--include-path={folder}" for folder in _include_folders())]
+
+
+def kept_cuda(source: str, arch: str) -> bytes:
+    """`compile_cuda`, whose answer is kept on disk: by the source, options, architecture, NVRTC's version, and headers. Errors are the same."""
+    headers = [(folder, os.stat(folder).st_mtime_ns) for folder in _include_folders()]
+    depends = [source, _options(arch), version(), _HEADERS, headers]
+    return kept("NVRTC", depends, f"a CUDA module for {arch}", lambda: compile_cuda(source, arch))
+
+
+def version() -> str:
+    """Return the version of NVRTC, "13.0"; CompatError where there is none."""
+    nvrtc = _nvrtc()
+    status, major, minor = nvrtc.nvrtcVersion()
+    assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS
+    return f"{major}.{minor}"
+
+
+@functools.cache
+def install() -> None:
+    """Make TVM compile CUDA as this file does.
+
+    With a CUDA runtime in the process, modules are compiled when they are built; without one, they are text, and compiled where they are loaded.
+    """
+    import tvm_ffi
+
+    from romou.devices.backends.cuda.dialect import complete
+
+    def with_functions(source: str, target: Any) -> str:
+        # The compiler is called next, and is not told the target.
+        _building.arch = str(target.attrs["arch"])
+        return complete(str(source))
+
+    def compile_text(source: str) -> bytes:
+        from romou.devices.backends.cuda import BACKEND
+
+        arch, _building.arch = _building.arch, None
+        return (kept_cuda if is_keeping() else compile_cuda)(str(source), arch or BACKEND.architecture({}))
+
+    for error in (BuildError, CompatError, DeviceError):
+        # They pass through TVM as what they are.
+        tvm_ffi.register_error(error.__name__, error)
+    tvm_ffi.register_global_func("tvm_callback_cuda_postproc", with_functions, override=True)
+    tvm_ffi.register_global_func("tvm_callback_cuda_compile", compile_text, override=True)
+
+
+class _Building(threading.local):
+    """arch: the architecture of the module whose text was just completed in this thread."""
+
+    arch: str | None = None
+
+
+_building = _Building()
+
+
+@functools.cache
+def _nvrtc() -> Any:
+    try:
+        from cuda.bindings import nvrtc
+
+        # The first call opens the library.
+        nvrtc.nvrtcVersion()
+    except ImportError as error:
+        raise CompatError("compiling for CUDA needs NVIDIA's NVRTC: the Python package cuda-bindings is not installed", hint=INSTALL) from error
+    except RuntimeError as error:
+        raise CompatError(f"compiling for CUDA needs NVIDIA's NVRTC, which cuda-bindings does not find: {str(error).splitlines()[0]}", hint=INSTALL) from error
+    return nvrtc
+
+
+@functools.cache
+def _include_folders() -> tuple[str, ...]:
+    """Where CUDA's headers lie; kernels of Romou's templates include none, TVM's own with fp16 or bfloat16 arithmetic do."""
+    from cuda import pathfinder
+
+    # Before 1.3, it found libraries alone.
+    find = getattr(pathfinder, "find_nvidia_header_directory", None)
+    found = find("cudart") if find is not None else None
+    return (found,) if found and Path(found).is_dir() else ()
+
+
+def _value(nvrtc: Any, answer: tuple[Any, ...]) -> Any:
+    status, *values = answer
+    if status != nvrtc.nvrtcResult.NVRTC_SUCCESS:
+        raise BuildError(f"NVRTC failed: {nvrtc.nvrtcGetErrorString(status)[1].decode()}")
+    return values[0] if values else None

@@ -1,0 +1,98 @@
+"""A whole run captured once and then started by one call: a CUDA graph."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import tvm_ffi
+
+from romou.base.errors import DeviceError
+
+
+class CudaGraph:
+    """A run captured on a stream of its own, with all storages that it allocated; `vm` is None where no virtual machine runs, and nothing is allocated."""
+
+    def __init__(self, device: Any, vm: Any | None, run: Callable[[], None]) -> None:
+        cuda = self._cuda = _cuda_driver()
+        self._device = device
+        self._context = _value(cuda, cuda.cuDevicePrimaryCtxRetain(_value(cuda, cuda.cuDeviceGet(device.index))))
+        _value(cuda, cuda.cuCtxSetCurrent(self._context))
+        # Storages go back to TVM's pool when the run ends, and the next one to ask would write into what the graph uses.
+        self._kept: list[Any] = []
+        graph = self._capture(vm, run)
+        try:
+            _, launches = _value(cuda, cuda.cuGraphGetNodes(graph))
+            if launches == 0:
+                raise DeviceError("nothing of the run was captured: its kernels did not go to TVM's stream")
+            self._executable = _value(cuda, cuda.cuGraphInstantiate(graph, 0))
+        finally:
+            cuda.cuGraphDestroy(graph)
+        self.what = f"a CUDA graph of {launches} launches"
+        self._begin, self._end = (_value(cuda, cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DEFAULT.value)) for _ in range(2))
+        for destroy, what in ((cuda.cuGraphExecDestroy, self._executable), (cuda.cuEventDestroy, self._begin), (cuda.cuEventDestroy, self._end)):
+            # At the process's end the driver may be gone before.
+            weakref.finalize(self, destroy, what).atexit = False
+
+    def _capture(self, vm: Any | None, run: Callable[[], None]) -> Any:
+        cuda = self._cuda
+
+        def keep(function: Any, name: str, is_before: bool, result: Any, *arguments: Any) -> None:
+            if not is_before and result is not None:
+                self._kept.append(result)
+
+        stream = _value(cuda, cuda.cuStreamCreate(cuda.CUstream_flags.CU_STREAM_NON_BLOCKING.value))
+        try:
+            if vm is not None:
+                vm.set_instrument(keep)
+            with tvm_ffi.use_raw_stream(self._device, int(stream)):
+                # Relaxed: where the pool has no storage left, allocating is allowed meanwhile.
+                _value(cuda, cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
+                try:
+                    run()
+                except BaseException:
+                    _, *graph = cuda.cuStreamEndCapture(stream)
+                    if graph and graph[0]:
+                        cuda.cuGraphDestroy(graph[0])
+                    raise
+                return _value(cuda, cuda.cuStreamEndCapture(stream))
+        finally:
+            if vm is not None:
+                vm.set_instrument(None)
+            cuda.cuStreamDestroy(stream)
+
+    def launch(self) -> None:
+        cuda = self._cuda
+        _value(cuda, cuda.cuCtxSetCurrent(self._context))
+        _value(cuda, cuda.cuGraphLaunch(self._executable, self._stream()))
+
+    def time_ms(self) -> float:
+        cuda = self._cuda
+        _value(cuda, cuda.cuCtxSetCurrent(self._context))
+        stream = self._stream()
+        _value(cuda, cuda.cuEventRecord(self._begin, stream))
+        _value(cuda, cuda.cuGraphLaunch(self._executable, stream))
+        _value(cuda, cuda.cuEventRecord(self._end, stream))
+        _value(cuda, cuda.cuEventSynchronize(self._end))
+        return float(_value(cuda, cuda.cuEventElapsedTime(self._begin, self._end)))
+
+    def _stream(self) -> Any:
+        """The stream that TVM enqueues copies on."""
+        return self._cuda.CUstream(tvm_ffi.get_raw_stream(self._device))
+
+
+def _cuda_driver() -> Any:
+    try:
+        from cuda.bindings import driver
+    except ImportError as error:
+        raise DeviceError("a CUDA graph takes the Python package cuda-bindings, which is not installed", hint="pip install 'romou[cuda]'") from error
+    return driver
+
+
+def _value(cuda: Any, answer: tuple[Any, ...]) -> Any:
+    """Return what a call of NVIDIA's driver gave besides its status; DeviceError if that is a failure."""
+    status, *values = answer
+    if status != cuda.CUresult.CUDA_SUCCESS:
+        raise DeviceError(f"NVIDIA's driver failed: {getattr(status, 'name', status)}")
+    return values[0] if len(values) == 1 else tuple(values)

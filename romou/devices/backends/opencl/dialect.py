@@ -1,0 +1,99 @@
+"""OpenCL C as passes write it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import tvm
+from tvm import tirx
+from tvm.ir import PointerType
+
+from romou.devices.backends.dialect import Dialect, vector_type
+from romou.devices.backends.opencl.functions import function_name
+
+_NAMES = {"float32": "float", "float16": "half", "int32": "int", "int16": "short", "uint16": "ushort", "int8": "char", "uint8": "uchar"}
+
+# TVM calls these by their names in C (acosf), or has no name for them. OpenCL's have none for each type, and take vectors.
+_FUNCTIONS = ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "hypot", "ldexp", "log1p", "nextafter", "rsqrt", "tan")
+
+
+def name_functions() -> None:
+    """Tell TVM what OpenCL calls the functions for which it has no rule."""
+    for name in _FUNCTIONS:
+        operator = tvm.ir.Op.get(f"tirx.{name}")
+        operator.set_attr("opencl.FLowerIntrinsic", lambda call, name=name: tirx.call_pure_extern(call.ty, name, *call.args))
+
+
+name_functions()
+
+
+class OpenCLC(Dialect):
+    """Vectors are values like scalars, and any device's memory holds fp16, whether or not it computes with it.
+
+    four copies of a scalar     (float4)(x)
+    a scalar times a vector     x * v
+    a * b + c                   mad(a, b, c), fma(a, b, c)
+    read fp16 as fp32           vloada_half4(i, (half*)p), where 4 * i need not be aligned vload_half4
+    write fp32 as fp16          vstorea_half4(v, i, (half*)p)
+    const global float4* p = data + i;      float4* p = POINTER(data, i);
+    p += 128;                               ADVANCE(p, 128);
+
+    An external call with a vector as its type is called once.
+    """
+
+    has_negative_truth = True
+    has_pointers = True
+    widens_truth_values = True
+    packs_gathered_bytes = True
+    prints_seven_digits = True
+    rounds_divisions_roughly = True
+    # `opencl_runtime/program.cc` looks for the comment.
+    rounding_mark = "/* correctly rounded */"
+
+    def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
+        return self.vector_of([scalar], dtype)
+
+    def vector_of(self, scalars: Sequence[tirx.Expr], dtype: str) -> tirx.Expr:
+        """See `Dialect.vector_of`: TVM would print a call of a function `char4`."""
+        base, _, lanes = dtype.partition("x")
+        return tirx.call_pure_extern(dtype, f"({_NAMES[base]}{lanes})", *scalars)
+
+    def narrowed(self, value: tirx.Expr) -> tirx.Expr:
+        """See `Dialect.narrowed`: `select` takes no int beside a short."""
+        return tirx.call_pure_extern(value.ty, f"({_NAMES[str(value.ty)]})", value)
+
+    def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
+        """See `Dialect.bare_scalar`: a call of a function without a name prints its argument in parentheses."""
+        return tirx.call_pure_extern(dtype, "", scalar)
+
+    def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
+        return tirx.call_pure_extern(quotient.ty, self.rounding_mark, quotient)
+
+    def short_function(self, name: str, operand: tirx.Expr, call: tirx.Expr) -> tirx.Expr:
+        called = function_name("sin" if name == "cos" else name, int(tvm.DataType(str(call.ty)).lanes))
+        # A cosine is the sine of pi / 2 more.
+        quarters = {"sin": [tirx.const(0, "int32")], "cos": [tirx.const(1, "int32")]}.get(name, [])
+        return tirx.call_pure_extern(call.ty, called, operand, *quarters)
+
+    def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
+        # Declared to return a number: the code generator would cast a pointer to void*, which has no address space.
+        return tirx.call_pure_extern("int32", f"(__{scope} half*)", start)
+
+    def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
+        return tirx.call_pure_extern(vector_type("float32", lanes), _access("vload", lanes, is_aligned), offset, pointer)
+
+    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Stmt:
+        return tirx.Evaluate(tirx.call_extern("int32", _access("vstore", lanes, is_aligned), value, offset, pointer))
+
+    # `compiler.py` finds these by their names: TVM would declare a pointer without its address space, and no variable of TIR changes.
+
+    def pointer_to(self, ty: PointerType, buffer: tirx.Buffer, index: tirx.Expr) -> tirx.Expr:
+        return tirx.call_pure_extern(ty, "POINTER", buffer.data, index)
+
+    def advance(self, pointer: tirx.Var, elements: int) -> tirx.Stmt:
+        return tirx.Evaluate(tirx.call_extern("int32", "ADVANCE", pointer, elements))
+
+
+def _access(name: str, lanes: int, is_aligned: bool) -> str:
+    """OpenCL's function that accesses so many fp16 numbers."""
+    return f"{name}_half" if lanes == 1 else f"{name}{'a' * is_aligned}_half{lanes}"

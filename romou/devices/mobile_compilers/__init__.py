@@ -1,0 +1,21 @@
+"""Mesa's compilers for Adreno and Mali, asked without a phone what they make of a kernel.
+
+They are not the vendors' compilers, which phones run; `scripts/setup_mobile_compilers.sh` fetches them.
+"""
+
+from romou.devices.mobile_compilers.compiler import MobileCompilersMissingError, compile_all, compile_statistics, find_compilers, mesa_version
+from romou.devices.mobile_compilers.gpus import GPUS, compiler_for, mobile_gpu
+from romou.devices.mobile_compilers.statistics import KernelStatistics, LoopStatistics
+
+__all__ = [
+    "GPUS",
+    "KernelStatistics",
+    "LoopStatistics",
+    "MobileCompilersMissingError",
+    "compile_all",
+    "compile_statistics",
+    "compiler_for",
+    "find_compilers",
+    "mesa_version",
+    "mobile_gpu",
+]

@@ -1,0 +1,185 @@
+"""Run Mesa's compilers for Adreno and Mali on OpenCL C, and read what they say."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from romou.base import environment
+from romou.base.errors import BuildError
+from romou.base.folders import HeldFolder
+from romou.devices.mobile_compilers.gpus import mobile_gpu
+from romou.devices.mobile_compilers.statistics import KernelStatistics, NoStatisticsError, read_statistics
+
+SETUP = "scripts/setup_mobile_compilers.sh"
+# How often a running compiler is looked at.
+_POLL_S = 0.5
+# A processor without pointer authentication, which Debian's programs use in every function: emulating it takes up to as long as all else.
+_CPU = ("-cpu", "neoverse-n1")
+_TRIVIAL = "__kernel void trivial(__global float *a) { a[get_local_id(0)] = 1.0f; }\n"
+
+
+class MobileCompilersMissingError(BuildError):
+    """Mesa's mobile compilers have not been set up."""
+
+
+def find_compilers(folder: Path | None = None) -> Path:
+    """The folder that the set-up script filled: `folder`, or ROMOU_MOBILE_COMPILERS, or ~/.cache/romou/mobile_compilers.
+
+    MobileCompilersMissingError where it is not there; says which script to run.
+    """
+    folder = (folder or environment.from_environment().mobile_compilers).expanduser().absolute()
+    if not (folder / "ready.json").is_file():
+        raise MobileCompilersMissingError(
+            f"Mesa's mobile compilers are not in {folder}", hint=f"Run {SETUP} (from Romou's source, on Debian; no root needed), or set ROMOU_MOBILE_COMPILERS."
+        )
+    return folder
+
+
+def mesa_version(folder: Path | None = None) -> str:
+    """Version of the compilers, as Debian names it: "25.0.7-2+deb13u1"."""
+    return str(json.loads((find_compilers(folder) / "ready.json").read_text(encoding="utf-8"))["mesa"])
+
+
+def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None = None, *, folder: Path | None = None) -> list[KernelStatistics]:
+    """Compile OpenCL C with Mesa's compiler for a mobile GPU; the statistics of each kernel, in the compiler's order. Nothing is executed.
+
+    These are Mesa's compilers and not the vendors', which phones run: the numbers compare kernels, they do not predict a phone's.
+
+    MobileCompilersMissingError where the compilers have not been set up. BuildError where the compiler refuses the source, crashes or takes too long.
+
+    source: one or more kernels.   gpu: a name of `GPUS`, e.g. "a630" (Adreno 630) or "g76" (Mali-G76).
+    work_group: sides of the work group, for kernels whose source does not fix them: compile as if it had reqd_work_group_size(x, y, z). None: for any work
+        group.
+    folder: where the compilers are; see `find_compilers`.
+    """
+    (result,) = compile_all([source], gpu, work_group, folder=folder)
+    if isinstance(result, BuildError):
+        raise result
+    return result
+
+
+# Mesa 25.0.7's OpenCL crashes on the function, or takes its result for fp32. Rounded towards zero, which changes nothing of what is fp16 in memory, the
+# conversions in its place become part of the read; others are instructions of their own. To be dropped when Mesa reads fp16 by itself.
+_READ_IMAGEH = re.compile(r"\bread_imageh(\(image, (?:sampler, coord|coord|\(coord\)\.xy)\))")
+
+
+# Kernels that call functions of sub-groups (`backends/opencl/sub_groups.py`). Mesa 25.0.7's OpenCL offers these for neither Adreno nor Mali.
+_SUB_GROUPS = re.compile(r"\bsub_group_\w+_of_\d+\(")
+
+
+def compile_all(
+    sources: Sequence[str], gpu: str, work_group: Sequence[int] | None = None, *, folder: Path | None = None, timeout_s: float = 120.0
+) -> list[list[KernelStatistics] | BuildError]:
+    """`compile_statistics` of many sources in one process, which saves its start for each; a source that fails gives its error."""
+    mobile_gpu(gpu)  # an unknown one fails here
+    root = find_compilers(folder)
+    if work_group is not None:
+        sides = ", ".join(str(int(side)) for side in [*work_group, 1, 1][:3])
+        sources = [re.sub(r"\b(?:__)?kernel\s+void\b", f"__kernel __attribute__((reqd_work_group_size({sides}))) void", s) for s in sources]
+    results: list[list[KernelStatistics] | BuildError] = []
+    has_sub_groups = [_SUB_GROUPS.search(source) is not None for source in sources]
+    with HeldFolder("mesa") as scratch:
+        files = []
+        for index, source in enumerate(sources):
+            if not has_sub_groups[index]:
+                files.append(Path(scratch) / f"{index}.cl")
+                files[-1].write_text(_READ_IMAGEH.sub(r"convert_half4_rtz(read_imagef\1)", source), encoding="utf-8")
+        while len(results) < len(files):
+            results += _run_batch(root, gpu, files[len(results) :], timeout_s)
+    found = iter(results)
+    return [_no_sub_groups(gpu) if has else next(found) for has in has_sub_groups]
+
+
+def _no_sub_groups(gpu: str) -> BuildError:
+    return BuildError(f"Mesa's compiler for {gpu} has no sub-groups, whose functions the kernel calls", hint="Look at a config with sub_group=1.")
+
+
+def _run_batch(root: Path, gpu: str, files: Sequence[Path], timeout_s: float) -> list[list[KernelStatistics] | BuildError]:
+    """Results of the first files, at least of one: a crash, a file that takes too long, and a kernel that was compiled before end the batch."""
+    # Translating the OpenCL library takes seconds, so it comes from a cache. Of a kernel in the cache nothing is printed, hence the copy.
+    with HeldFolder("mesa") as scratch:
+        cache = shutil.copytree(_filled_cache(root, gpu), Path(scratch) / "cache")
+        text, how = _run(root, gpu, files, {"MESA_SHADER_CACHE_DIR": str(cache)}, timeout_s)
+    results: list[list[KernelStatistics] | BuildError] = []
+    for file, part in zip(files, text.split("@romou begin ")[1:], strict=False):
+        if not part.startswith(f"{file}\n"):
+            raise BuildError(f"Mesa's compiler for {gpu}: its output does not follow the files; {file.name} is missing")
+        try:
+            if "\n@romou end" not in part:
+                raise BuildError(f"Mesa's compiler for {gpu} {how}; its last words: {part.strip().splitlines()[-1][:200]}")
+            results.append(read_statistics(part, gpu))
+        except NoStatisticsError as error:
+            if results:
+                break
+            results.append(error)
+        except BuildError as error:
+            results.append(error)
+    if not results:
+        raise BuildError(f"Mesa's compiler for {gpu} does not start: it {how}: {text.strip()[-500:]}", hint=f"Remove {root} and run {SETUP} again.")
+    return results
+
+
+def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], timeout_s: float) -> tuple[str, str]:
+    """(what the compiler printed, how it ended); it is stopped when one file takes longer than the timeout."""
+    wanted = mobile_gpu(gpu)
+    library = root / "arm64/usr/lib/aarch64-linux-gnu"
+    inside = {
+        "LD_PRELOAD": f"{library}/lib{wanted.driver}_noop_drm_shim.so",
+        "LD_LIBRARY_PATH": str(library),
+        "OCL_ICD_VENDORS": f"{root}/arm64/etc/OpenCL/vendors/rusticl.icd",
+        "RUSTICL_ENABLE": wanted.driver,
+        "RUSTICL_FEATURES": "fp16",
+    }
+    python = next((root / "arm64/usr/bin").glob("python3.[0-9]*"))
+    command = [str(root / "qemu-aarch64"), *_CPU, "-L", str(root / "arm64")]
+    for name, value in inside.items():
+        command += ["-E", f"{name}={value}"]
+    command += [str(python), "-S", "-E", str(Path(__file__).with_name("driver.py")), "", *map(str, files)]
+    kept = {name: setting for name in ("HOME", "PATH", "TMPDIR") if (setting := environment.variable(name)) is not None}
+    # The output is a file and no pipe: what a stopped compiler printed is kept, and nothing waits for a reader.
+    with tempfile.NamedTemporaryFile() as output:
+
+        def text() -> str:
+            # Opened anew: a file that is shared with the compiler has one position for both.
+            return Path(output.name).read_text(encoding="utf-8", errors="replace")
+
+        process = subprocess.Popen(command, env={**kept, **wanted.environment, **extra}, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        done, since = 0, time.monotonic()
+        while True:
+            try:
+                code = process.wait(timeout=min(_POLL_S, timeout_s))
+                return text(), f"ended with code {code}"
+            except subprocess.TimeoutExpired:
+                if text().count("@romou end") > done:
+                    done, since = text().count("@romou end"), time.monotonic()
+                elif time.monotonic() - since > timeout_s:
+                    process.kill()
+                    process.wait()
+                    return text(), f"took longer than {timeout_s:.0f} s"
+
+
+@functools.cache
+def _filled_cache(root: Path, gpu: str) -> Path:
+    """Mesa's shader cache with the OpenCL library in it; made at the first use."""
+    cache = root / "cache" / gpu
+    if not cache.is_dir():
+        cache.parent.mkdir(exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=cache.parent) as scratch:
+            (Path(scratch) / "trivial.cl").write_text(_TRIVIAL, encoding="utf-8")
+            fresh = Path(scratch) / gpu
+            text, how = _run(root, gpu, [Path(scratch) / "trivial.cl"], {"MESA_SHADER_CACHE_DIR": str(fresh), "ROMOU_FILL_CACHE": "1"}, 300.0)
+            if "@romou end" not in text or not fresh.is_dir():
+                raise BuildError(f"Mesa's compiler for {gpu} does not work: it {how}: {text.strip()[-500:]}", hint=f"Remove {root} and run {SETUP} again.")
+            # Another process may have been faster.
+            with contextlib.suppress(OSError):
+                fresh.rename(cache)
+    return cache

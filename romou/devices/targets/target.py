@@ -1,0 +1,209 @@
+"""A compilation target: a backend, its checked options, and the facts and limits that follow from them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from romou.base.errors import UsageError
+from romou.base.limits import LOCAL_MEMORY_ALPHA, Limits
+from romou.devices.backends import DEFAULT_KIND
+from romou.devices.backends.base import BUFFER_BYTES, Backend
+from romou.devices.hardware import HardwareSpec, load_device
+from romou.devices.hardware.quirks import rules_for
+from romou.devices.targets.text import ATTACHED, checked_options, parse, parse_json
+
+if TYPE_CHECKING:
+    import tvm.target
+
+
+class Target:
+    """An immutable compilation target; equal targets have equal text.
+
+    Target("opencl")                            the attached device, asked for its limits when they are first needed
+    Target("opencl -device=host")               the CPU through OpenCL (PoCL)
+    Target("opencl -device=adreno640")          facts from romou/devices/hardware/devices/adreno640.json
+    Target("opencl -device=adreno640 -half=storage")      the same without fp16 arithmetic
+    Target("opencl -device=mali_g76 -images=never")       every tensor in a buffer; -images=prefer: activations in images
+    Target("opencl -device=adreno740 -facts=nearest")     what adreno740.json does not know is taken from adreno640.json, but for limits
+    Target({"kind": "opencl", "device": "QUALCOMM Adreno(TM) 740"})        a device by what its driver calls it
+    Target("opencl -device=adreno640", host="aarch64-linux-android")       kernels and host code for a phone
+    Target("cuda"), Target("cuda -device=nvidia_h200")                     the attached NVIDIA GPU; facts from a file
+    Target("cuda -arch=sm_80")                  machine code for another architecture than the device's
+    Target("cuda -tf32=allow")                  kernels may round the factors of products of floats to TF32
+    Target("null")                              no kernels: the reference runs on the host
+    Target({"kind": "opencl", "device": "mali_g76"}), Target(tvm_target)
+
+    TVM is imported only when `tvm_target` is asked for.
+
+    Parameters
+    ----------
+    target
+        Text ("opencl -device=adreno640"), a dict in TVM's form, a tvm Target, or another Target.
+    host
+        LLVM triple of the machine that runs the host code, e.g. "aarch64-linux-android"; None is this machine.
+
+    Raises
+    ------
+    UsageError
+        An unknown kind, device or option (with the known ones and the nearest name) or a value out of range.
+    """
+
+    __slots__ = ("_options", "_spec", "_tvm_target", "backend")
+
+    backend: Backend
+
+    def __init__(self, target: str | Mapping[str, Any] | tvm.target.Target | Target = DEFAULT_KIND, *, host: str | None = None) -> None:
+        self.backend, options = (target.backend, target.options) if isinstance(target, Target) else parse(target)
+        self._options = checked_options(self.backend, options | ({} if host is None else {"host": host}))
+        self._spec: HardwareSpec | None = None
+        self._tvm_target: Any = None
+
+    @property
+    def kind(self) -> str:
+        """The device kind, the name of the backend."""
+        return self.backend.name
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Everything that was given besides the kind, checked, limits by TVM's names included."""
+        return dict(self._options)
+
+    @property
+    def device_name(self) -> str | None:
+        """The device whose facts are used; None: the attached one."""
+        return self._options.get("device")
+
+    @property
+    def host(self) -> str | None:
+        """LLVM triple of the machine that runs the host code; None: this machine."""
+        return self._options.get("host")
+
+    @property
+    def spec(self) -> HardwareSpec:
+        """Facts of the device: of a named one from its file, of the attached one from its driver, asked once.
+
+        Raises
+        ------
+        DeviceError
+            No device was named and none is attached.
+        """
+        if self._spec is None:
+            spec = self.backend.spec(self.device_name)
+            self._spec = self._guessed(spec) if self._options.get("facts") == "nearest" else spec
+        return self._spec
+
+    @staticmethod
+    def _guessed(spec: HardwareSpec) -> HardwareSpec:
+        if spec.nearest is None:
+            raise UsageError(f"-facts=nearest: of {spec.title} no similar device is known of which more was measured", hint="Leave it out.")
+        return spec.guessed_from(load_device(spec.nearest))
+
+    @property
+    def _known_limits(self) -> dict[str, int]:
+        """Limits by TVM's names: those given in the target itself win over those of the device."""
+        return self.backend.device_limits(self.spec) | {name: self._options[name] for name in self.backend.limit_names if name in self._options}
+
+    @property
+    def limits(self) -> Limits:
+        """What kernels have to keep to, and what the device likes."""
+        numbers, spec = {**self.backend.default_limits, **self._known_limits}, self.spec
+        group, is_cpu = numbers["max_num_threads"], spec.warp_sizes == (1,)
+        has_images = self._may_have_images and "texture_spatial_limit" in self._known_limits
+        is_pooled = spec.register_file == "pooled"
+        return Limits(
+            max_work_group_size=group,
+            local_memory_bytes=numbers["max_shared_memory_per_block"],
+            # A CPU is busy with a work group a core; where the number of cores is unknown, no default is bent to fill them.
+            busy_work_items=group * spec.shader_cores if spec.shader_cores and not is_cpu else 1,
+            warp_size=min(spec.warp_sizes or (1,)),
+            most_with_local_memory=None if is_cpu or spec.alus_per_core is None else int(LOCAL_MEMORY_ALPHA * spec.alus_per_core),
+            registers=spec.registers_per_lane,
+            registers_of_all=spec.registers_per_core * (spec.shader_cores or 1) if is_pooled and spec.registers_per_core is not None else None,
+            max_buffers=numbers.get(self.backend.buffer_limit),
+            max_buffer_bytes=numbers.get(BUFFER_BYTES),
+            instructions_per_byte=spec.instructions_per_byte or Limits.instructions_per_byte,
+            max_image=(numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None,
+            prefers_images=has_images and (self._options.get("images") == "prefer" or (self._guessed(spec) if spec.nearest else spec).prefers_images),
+            without=tuple(tuple(pair.split(":")) for pair in str(self._options.get("without", "")).split("+") if pair),  # type: ignore[misc]
+            **self.backend.abilities(spec, self._options),
+        )
+
+    @property
+    def _may_have_images(self) -> bool:
+        # A CPU computes what a texture unit does, slowly.
+        return self.backend.has_images and self.spec.warp_sizes != (1,) and self._options.get("images") != "never"
+
+    @property
+    def lacks_image_sizes(self) -> bool:
+        """Whether kernels keep to buffers only because nobody knows how large an image may be on the device."""
+        return self._may_have_images and "texture_spatial_limit" not in self._known_limits
+
+    @property
+    def tvm_target(self) -> tvm.target.Target:
+        """The target for TVM, limits and host included; limits that are not known keep TVM's defaults."""
+        if self._tvm_target is None:
+            import tvm.target
+
+            # The host only checks arguments and launches: that is as fast unoptimized, and LLVM takes a third of the time.
+            host = {"kind": "llvm", "opt-level": 0} | ({} if self.host is None else {"mtriple": self.host})
+            config = self.backend.tvm_config(self._options, self._known_limits)
+            self._tvm_target = tvm.target.Target({**config, "model": self.device_name or ATTACHED}, host=host)
+        return self._tvm_target
+
+    @property
+    def anonymous_tvm_target(self) -> tvm.target.Target:
+        """`tvm_target` without the device's name and the host's triple: the same limits, seen by TVM as any device of the kind.
+
+        For TVM's own default schedules: those that it keeps for Adreno and Android (dlight's GEMV) compute wrong sums.
+        """
+        import tvm.target
+
+        options = {k: v for k, v in self.tvm_target.export().items() if k not in ("model", "host", "tag")}
+        return tvm.target.Target(options, host={"kind": "llvm"})
+
+    def with_options(self, **options: Any) -> Target:
+        """Return this target with other `options`, checked as those of its text are."""
+        return Target({"kind": self.kind, **self._options, **options})
+
+    def limited_to(self, facts: Mapping[str, Any]) -> Target:
+        """Return this target with no limit above what an attached device allows, and with the workarounds for its driver's quirks.
+
+        A phone's target may be measured on another device: kernels must run there too.
+
+        facts    the device's entry of `Backend.list_devices`
+        """
+        limits = {**self.backend.default_limits, **self._known_limits}
+        allowed = self.backend.narrower_options(limits, self.backend.abilities(self.spec, self._options), facts)
+        known = [option.name for option in self.backend.options]
+        quirks = {name: value for name, value in rules_for(facts).target_options().items() if name in known}
+        lower = allowed | quirks
+        left_out = {pair for options in (self._options, allowed, quirks) for pair in options.get("without", "").split("+") if pair}
+        if left_out - {*self._options.get("without", "").split("+")}:
+            lower["without"] = "+".join(sorted(left_out))
+        return self.with_options(**lower) if lower else self
+
+    def to_json(self) -> str:
+        """Canonical JSON text; ``Target.from_json`` gives an equal target."""
+        return json.dumps({"kind": self.kind, **self._options}, sort_keys=True)
+
+    @staticmethod
+    def from_json(text: str) -> Target:
+        """The target that ``to_json`` wrote; UsageError if `text` is not such JSON."""
+        return Target(parse_json(text))
+
+    def __str__(self) -> str:
+        return " ".join([self.kind, *(f"-{name}={value}" for name, value in self._options.items())])
+
+    def __repr__(self) -> str:
+        return f"Target({str(self)!r})"
+
+    def __eq__(self, other: object) -> bool:
+        return str(self) == str(other) if isinstance(other, Target) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(str(self))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Target, (str(self),)

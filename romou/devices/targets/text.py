@@ -1,0 +1,149 @@
+"""Target text, dicts and TVM targets as a backend and its options. TVM no longer parses "-key=value" text."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from romou.base.errors import UsageError, unknown_name
+from romou.devices.backends import backend
+from romou.devices.backends.base import Backend
+
+# TVM keeps free text in "model"; it carries the device through a tvm Target and back.
+ATTACHED = "attached"
+
+
+def parse(target: Any) -> tuple[Backend, dict[str, Any]]:
+    """The backend and the options, unchecked, of a text, a dict in TVM's form or ours, or a tvm Target.
+
+    "opencl -device=host -max_num_threads=64"      ->      (opencl, {"device": "host", "max_num_threads": "64"})
+
+    UsageError for what is no target, text that cannot be read, or an unknown kind.
+    """
+    if isinstance(target, str):
+        return _parse_mapping(parse_json(target)) if target.strip().startswith("{") else _parse_text(target)
+    if isinstance(target, Mapping):
+        return _parse_mapping(target)
+    if hasattr(target, "export"):
+        return _parse_mapping(target.export())
+    raise UsageError(f"a target is text, a dict or a tvm Target; got {type(target).__name__}", value=repr(target))
+
+
+def parse_json(text: str) -> dict[str, Any]:
+    """The object in a JSON text; UsageError if there is none."""
+    try:
+        data = json.loads(text)
+    except ValueError as error:
+        raise UsageError(f"target is not JSON: {error}") from error
+    if not isinstance(data, dict):
+        raise UsageError(f"target JSON must be an object, got {type(data).__name__}")
+    return data
+
+
+def _parse_text(text: str) -> tuple[Backend, dict[str, Any]]:
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise UsageError(f"target {text!r}: {error}") from error
+    found = backend(words[0] if words else "")
+    options: dict[str, Any] = {}
+    for word in words[1:]:
+        name, equals, value = word.lstrip("-").partition("=")
+        if not word.startswith("-") or not equals or not value:
+            raise UsageError(f"target {text!r}: cannot read {word!r}", hint="Options have the form -name=value, e.g. -device=host.", word=word)
+        if name in options:
+            raise UsageError(f"target {text!r}: -{name} is given twice ({options[name]!r} and {value!r})", option=name)
+        options[name] = value
+    return found, options
+
+
+def _parse_mapping(data: Mapping[str, Any]) -> tuple[Backend, dict[str, Any]]:
+    """A dict in TVM's form or in ours; what TVM filled in by itself is dropped again."""
+    if "kind" not in data:
+        raise UsageError(f"target dict has no 'kind'; got {sorted(map(str, data))}", hint="For example {'kind': 'opencl', 'device': 'host'}.")
+    options = {str(k): v for k, v in data.items()}
+    found = backend(str(options.pop("kind")))
+    keys = set(options.pop("keys", ()))
+    others = keys - {found.tvm_kind, "gpu", options.get("device")}
+    if others:
+        raise UsageError(
+            f"target keys {sorted(others)} choose schedules inside TVM, which Romou does not use",
+            hint="Leave 'keys' out and name the device: {'kind': 'opencl', 'device': 'adreno640'}.",
+        )
+    if options.get("tag") == "":
+        del options["tag"]
+    if "host" in options:
+        options["host"] = _host_triple(options["host"])
+    second_name = options.pop("max_threads_per_block", None)
+    if second_name is not None:
+        options["max_num_threads"] = min(second_name, options.get("max_num_threads", second_name))
+    model = options.pop("model", None)
+    if model is not None and model != ATTACHED:
+        options.setdefault("device", model)
+    # In a hand-written dict every limit is the user's wish and stays.
+    return found, _without_implied(found, options, is_ours=model is not None) if keys else options
+
+
+def _without_implied(found: Backend, options: dict[str, Any], *, is_ours: bool) -> dict[str, Any]:
+    """Drop what a tvm Target carries without the user's asking: TVM's defaults and what `Target.tvm_target` derived of the device."""
+    import tvm.target
+
+    implied = dict(tvm.target.Target(found.bare_tvm_config).export())
+    if is_ours:
+        device = {name: options[name] for name in ("device",) if name in options}
+        implied |= found.tvm_config(device, found.device_limits(found.spec(device.get("device"))))
+    return {k: v for k, v in options.items() if k not in implied or implied[k] != v}
+
+
+def _host_triple(host: Any) -> str | None:
+    """The LLVM triple of a host given as text, dict or tvm Target; None for this machine's own."""
+    if host is None or host == "llvm":
+        return None
+    if isinstance(host, str):
+        return host
+    if not isinstance(host, Mapping):
+        host = host.export()
+    if host.get("kind") != "llvm":
+        raise UsageError(f"the host target must be of kind 'llvm', got {host.get('kind')!r}")
+    triple = host.get("mtriple")
+    if triple is None:
+        return None
+    import tvm.target
+
+    return None if triple == tvm.target.Target("llvm").export().get("mtriple") else str(triple)
+
+
+def checked_options(backend: Backend, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The options that are given and not None, in the order in which a target prints them; limits are whole numbers.
+
+    UsageError for an option that the backend does not take (with the known ones and the nearest name), an unknown device, or a value out of range.
+    """
+    options = {option.name: option for option in backend.options}
+    known = (*options, *backend.limit_names)
+    for name in given:
+        if name not in known:
+            raise unknown_name("target option", name, known)
+    found: dict[str, Any] = {}
+    for name in known:
+        if given.get(name) is not None:
+            found[name] = options[name].checked(given[name]) if name in options else _positive(name, given[name])
+    if "device" in found:
+        # An unknown device fails here, not at first use.
+        found["device"] = backend.named_device(found["device"])
+    return found
+
+
+_MOST = 2**31 - 1
+
+
+def _positive(name: str, value: Any) -> int:
+    try:
+        number = int(str(value))
+    except ValueError:
+        number = 0
+    if not 0 < number <= _MOST or isinstance(value, bool):
+        most = f", at most {_MOST}" if number > _MOST else ""
+        raise UsageError(f"target option -{name}={value}: must be a whole number above zero{most}", option=name, value=value)
+    return number

@@ -1,0 +1,1 @@
+"""What the facade is made of: a model compiled, measured, checked and assembled."""

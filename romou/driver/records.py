@@ -1,0 +1,99 @@
+"""Records as the API uses them: their folder, and the fastest config of each task among them."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import logging
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from romou.base import environment
+from romou.base.arguments import path_of
+from romou.base.errors import RecordError, UsageError
+from romou.base.space import Config
+from romou.devices.targets import Target
+from romou.tuner.measure import DeviceFingerprint
+from romou.tuner.records import Records, RecordStore
+
+if TYPE_CHECKING:
+    from romou.compiler.task import TunableTask
+    from romou.driver.graph import Graph
+
+logger = logging.getLogger("romou")
+
+
+@contextlib.contextmanager
+def open_records(work_dir: str | Path | Literal[False] | None, graph: Graph, target: Target) -> Iterator[tuple[Records, Path | None]]:
+    """The records of a tuning run, and their folder: `work_dir`, or for None the user's cache. Records without a folder end with the process:
+    for False, or where the cache cannot be used.
+
+    In the cache, a model's kernels and the target name the folder, so the same model for the same target goes on where it stopped:
+    `ROMOU_CACHE_DIR`/records/<kernels>/<target>. Other weights are the same kernels.
+    """
+    if work_dir is False:
+        yield [], None
+        return
+    if work_dir is not None and path_of("work_dir", work_dir).exists() and not Path(work_dir).is_dir():
+        raise UsageError(f"work_dir {str(work_dir)!r} is a file; give a folder")
+    folder = _cache_folder(graph, target) if work_dir is None else Path(work_dir)
+    try:
+        store = RecordStore(folder)
+    except RecordError as error:
+        if work_dir is not None:
+            raise
+        # Nobody asked for this folder: one that cannot be used is no reason to stop.
+        logger.warning("records are not kept: %s; work_dir or ROMOU_CACHE_DIR names another folder", error.message)
+        yield [], None
+        return
+    with store:
+        yield store, folder
+
+
+def _cache_folder(graph: Graph, target: Target) -> Path:
+    kernels = hashlib.sha256(" ".join(sorted(task.key for task in graph.tasks)).encode()).hexdigest()[:16]
+    cache = environment.from_environment().cache_dir.expanduser()
+    return cache / "records" / kernels / re.sub(r"[^\w.]+", "-", str(target)).strip("-")
+
+
+def recorded_configs(
+    work_dir: str | Path | None, graph: Graph, target: Target, device: DeviceFingerprint | None = None
+) -> tuple[dict[str, float], dict[str, Config | None]]:
+    """TunableTask key -> seconds and config of its fastest record, of those that the task's space on `target` holds; of joined tasks as well.
+
+    device: records of others do not count; None: all do.
+    """
+    if work_dir is None:
+        return {}, {}
+    if not path_of("work_dir", work_dir).is_dir():
+        raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
+    # The last time of a config counts: it may have been measured again.
+    times: dict[str, dict[Config, float | None]] = {}
+    spaces = {task.key: task.space(target) for task in (*graph.tasks, *(pair.task for pair in graph.pairs))}
+    left_out = 0
+    with RecordStore(work_dir) as store:
+        for record in store:
+            if record.task_key not in spaces or not (device is None or (record.device.get("kind"), record.device.get("name")) == (device.kind, device.name)):
+                continue
+            if spaces[record.task_key].knows(record.config):
+                times.setdefault(record.task_key, {})[Config(record.config)] = record.time_s
+            else:
+                left_out += 1
+    if left_out:
+        logger.warning("%d records in %s do not count: made for other knobs than this version and target have", left_out, work_dir)
+    timed = {key: [(t, config) for config, t in found.items() if t is not None] for key, found in times.items()}
+    fastest = {key: min(found, key=lambda pair: pair[0]) for key, found in timed.items() if found}
+    return {key: time_s for key, (time_s, _) in fastest.items()}, {key: config for key, (_, config) in fastest.items()}
+
+
+def valid_configs(tasks: Sequence[TunableTask], configs: Mapping[str, Config], target: Target) -> dict[str, Config | None]:
+    found: dict[str, Config | None] = {}
+    for task in tasks:
+        if task.key in configs:
+            if task.space(target).knows(configs[task.key]):
+                found[task.key] = configs[task.key]
+            else:
+                logger.warning("%s: the baseline's config is none of its space any more; the default is taken", task.name)
+    return found

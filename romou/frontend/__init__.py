@@ -1,9 +1,0 @@
-"""ONNX in, Relax out: checking, fixing shapes, folding, import, task extraction."""
-
-from romou.frontend.constants_given import with_constants
-from romou.frontend.imported import ImportedModel
-from romou.frontend.input_uses import draws_of
-from romou.frontend.onnx_import import import_alone, import_onnx, load_onnx
-from romou.frontend.precision import Precision
-
-__all__ = ["ImportedModel", "Precision", "draws_of", "import_alone", "import_onnx", "load_onnx", "with_constants"]

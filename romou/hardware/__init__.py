@@ -1,6 +1,0 @@
-"""Facts about devices."""
-
-from romou.hardware.files import device_called, known_devices, load_device, load_spec
-from romou.hardware.spec import HardwareSpec, spec_from_dict
-
-__all__ = ["HardwareSpec", "device_called", "known_devices", "load_device", "load_spec", "spec_from_dict"]

@@ -1,0 +1,1 @@
+"""Models that run: here, over RPC, on a phone; and worker processes."""

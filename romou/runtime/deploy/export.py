@@ -1,0 +1,88 @@
+"""Write a compiled model as files that run without Romou."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from romou.base.environment import variable
+from romou.base.errors import BuildError, UsageError
+from romou.base.folders import replacing
+from romou.base.linking import compiler_for, export_library, is_here
+from romou.compiler.tir.primitives import SEPARATORS
+from romou.devices.backends import backend, device_backends
+from romou.runtime.deploy.phone import FOLDER as PHONE_FOLDER
+from tvm_patches.quiet import quiet_stderr
+
+if TYPE_CHECKING:
+    from tvm import relax
+
+META = "model.json"
+FORMAT = 1
+_SAMPLES = ("run_model.cc", "run_model.py")
+# What a folder of `scripts/build_phone_runtime.sh` runs on.
+_RUNTIME_TARGETS = {"aarch64-linux-android": "android-arm64", "aarch64-linux-gnu": "linux-arm64"}
+
+
+def export_model(
+    executable: relax.VMExecutable,
+    folder: Path,
+    *,
+    kind: str,
+    host: str | None,
+    inputs: Mapping[str, tuple[tuple[int, ...], str]],
+    outputs: Sequence[str],
+    runtime: Path | None = None,
+) -> Path:
+    """Write `folder`; parameters and errors are those of `TunedModel.export_android`, `executable` is compiled for `host` (None: this machine)."""
+    if not backend(kind).is_served:
+        kinds = ", ".join(served.name for served in device_backends() if served.is_served)
+        raise UsageError(f"a model for {kind} cannot be exported: the phone's runtime has devices of {kinds}", kind=kind)
+    with replacing(folder, marker=META, what="an exported model") as fresh:
+        (kernels,) = executable.mod.imports
+        with quiet_stderr():
+            export_library(kernels, fresh / "model.so", host=host)
+        executable.mod.write_to_file(str(fresh / "weights.bin"))
+        about = {
+            "format": FORMAT,
+            "host": host,
+            "kind": backend(kind).device_type,
+            "device_type": backend(kind).device().dlpack_device_type(),
+            # Relax counts a device for each memory scope that a module names; on the device all of them are one.
+            "devices": 1 + len(SEPARATORS),
+            "inputs": [{"name": name, "shape": list(shape), "dtype": dtype} for name, (shape, dtype) in inputs.items()],
+            "outputs": list(outputs),
+        }
+        (fresh / META).write_text(json.dumps(about, indent=1), encoding="utf-8")
+        for sample in _SAMPLES:
+            shutil.copyfile(Path(__file__).with_name(sample), fresh / sample)
+        if runtime is not None:
+            _compile_sample(fresh, host, runtime)
+    return folder
+
+
+def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
+    """folder/run_model, linked against the libraries in `runtime`."""
+    import tvm_ffi.libinfo
+
+    wanted = "host" if is_here(host) else _RUNTIME_TARGETS.get(str(host))
+    try:
+        found = json.loads((runtime / "runtime.json").read_text(encoding="utf-8"))["target"]
+    except (OSError, ValueError, KeyError) as error:
+        raise UsageError(f"{runtime} holds no runtime for a phone", hint="Build it: scripts/build_phone_runtime.sh --out FOLDER") from error
+    if found != wanted:
+        what = f"{runtime} was built for {found}; the model is for {host or 'this machine'}"
+        raise UsageError(what, hint=f"Build the other one: scripts/build_phone_runtime.sh --target {wanted} --out FOLDER")
+    compiler = (variable("CXX") or "g++") if is_here(host) else compiler_for(str(host))
+    includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
+    command = [*compiler.split(), "-std=c++17", "-O2", *(f"-I{path}" for path in sorted(includes))]
+    command += [str(folder / "run_model.cc"), "-o", str(folder / "run_model"), f"-L{runtime}", f"-Wl,-rpath,$ORIGIN:{PHONE_FOLDER}"]
+    # The sample names no function of TVM's runtime, which registers what it calls: the linker must not leave it out.
+    command += ["-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi", "-ldl"]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise BuildError(f"compiling the C++ sample failed: {done.stderr.strip()[:800]}", command=" ".join(command))

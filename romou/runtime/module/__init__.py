@@ -1,0 +1,33 @@
+"""The tuned model: assembled, run, saved, loaded."""
+
+from romou.base.inputs import random_inputs
+from romou.compiler.assembly.assemble import CompiledModel, ScheduledFunction, compile_model, schedule_model, scheduled_functions
+from romou.compiler.assembly.build import Failures, Kept
+from romou.compiler.memory.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
+from romou.runtime.module.outputs import Outputs
+from romou.runtime.module.saved import load
+from romou.runtime.module.summary import HostRow, LayerRow, MovedRow, Summary
+from romou.runtime.module.tuned_model import Argument, TunedModel
+
+__all__ = [
+    "Argument",
+    "CompiledModel",
+    "Failures",
+    "HostRow",
+    "Kept",
+    "LayerRow",
+    "MemoryPlan",
+    "MemoryUse",
+    "MovedRow",
+    "Outputs",
+    "PlannedTensor",
+    "ScheduledFunction",
+    "Summary",
+    "TunedModel",
+    "compile_model",
+    "load",
+    "plan_memory",
+    "random_inputs",
+    "schedule_model",
+    "scheduled_functions",
+]

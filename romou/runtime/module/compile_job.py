@@ -1,0 +1,44 @@
+"""Programs compiled in a process of their own: a driver's compiler that crashes ends that one."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from romou.devices.backends import backend
+from romou.runtime.workers.child import ChildBugError, ChildCrashError, ChildProcess
+
+logger = logging.getLogger("romou")
+
+
+def compile_apart(kind: str, modules: Sequence[bytes], index: int, folder: str, threads: int) -> None:
+    """Compile modules of kernels, and keep their programs in `folder`.
+
+    The second time after a crash, on one thread: the mark that stays in the folder is then of the program at fault, and who
+    compiles it next refuses it. What the driver says besides, it says again to who asks for the program.
+    """
+    child = ChildProcess("compiler")
+    try:
+        for width in (threads, 1):
+            try:
+                child.call("romou.runtime.module.compile_job:compile_modules", kind, list(modules), index, folder, width)
+                return
+            except ChildCrashError as error:
+                logger.info("a driver's compiler crashed: %s", error)
+            except ChildBugError as error:
+                logger.info("programs are compiled in this process: %s", error)
+                return
+    finally:
+        child.kill()
+
+
+def compile_modules(kind: str, modules: Sequence[bytes], index: int, folder: str, threads: int) -> None:
+    """Compile modules of kernels in this process and keep their programs in `folder`."""
+    import tvm
+
+    function = backend(kind).function
+    prepare, keep = (tvm.get_global_func(function(name)) for name in ("prepare", "keep"))
+    load = tvm.get_global_func(f"ffi.Module.load_from_bytes.{kind}")
+    for module in map(load, modules):
+        prepare(module, index, folder, threads)
+        keep(module, index, folder)

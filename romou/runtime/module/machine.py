@@ -1,0 +1,275 @@
+"""A model's virtual machine on a device, of this machine or behind a connection: the same calls for both."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from romou.base.device_lock import alone_on
+from romou.base.errors import DeviceError, UsageError
+from romou.compiler.tir.primitives import SEPARATORS
+from romou.devices.backends import backend
+from romou.devices.backends.base import CapturedRun
+from romou.devices.backends.programs import ProgramReport, Programs
+from romou.runtime.module.compile_job import compile_apart
+from romou.runtime.module.host_nodes import LEDGER
+from romou.runtime.module.tensors import device_tensor
+
+_ENTRY = "main"
+# Process that first held a model on a device; None before.
+_user_of_devices: int | None = None
+# Runs of each kind that decide whether capturing pays.
+_PAIRS = 3
+
+
+def check_process() -> None:
+    """DeviceError where this process was forked from one that had used a device: drivers keep threads, which a fork leaves behind, and wait for them."""
+    if _user_of_devices not in (None, os.getpid()):
+        raise DeviceError(
+            f"this process was forked from process {_user_of_devices}, which had used a device; the driver does not work here, a run would never end",
+            hint="Start processes by spawn (multiprocessing.get_context('spawn')), or fork before a model runs; romou.compile runs it, unless verify=False.",
+        )
+
+
+def free_idle_memory() -> None:
+    """Give back to the drivers what models that are gone have used; a pool keeps it for the next run of the same model."""
+    import tvm
+
+    tvm.get_global_func("vm.builtin.memory_manager.clear")()
+
+
+class Machine:
+    """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it lies.
+
+    module_of: (library, name) -> the module of the library that has the compiled function of that name, or None.   kind: of the target; None
+    for a device behind a connection, where runs are not captured.   capture: see `TunedModel.capture`.   has_host_nodes: whether nodes run on
+    the host between kernels; then nothing is captured.   programs: those of the library; None where they are compiled at their first launch.
+    """
+
+    def __init__(
+        self,
+        library: Any,
+        device: Any,
+        module_of: Callable[[Any, str], Any],
+        *,
+        kind: str | None = None,
+        capture: bool | None = None,
+        has_host_nodes: bool = False,
+        programs: Programs | None = None,
+    ) -> None:
+        from tvm import relax
+
+        global _user_of_devices
+        check_process()
+        _user_of_devices = os.getpid()
+        free_idle_memory()
+        self._library = library
+        self._device = device
+        self._module_of = module_of
+        # Relax counts a device for each memory scope that a module names; here all of them are one.
+        self._vm = relax.VirtualMachine(library, [device] * (1 + len(SEPARATORS)))
+        # TVM's get_outputs leaves a reference cycle, which would keep machine and library until a collection.
+        self._arity_of, self._output_of = self._vm.module["get_output_arity"], self._vm.module["get_output"]
+        # Runs share the tensors that hold inputs and outputs, and one virtual machine: threads take turns.
+        self._lock = threading.Lock()
+        self._inputs: list[Any] = []
+        self._has_run = False
+        self._is_here = kind is not None
+        self._kind = kind
+        self._captured: CapturedRun | None = None
+        self._outputs: list[Any] = []
+        self._is_required = capture is True
+        self._is_open = capture is not False and kind is not None
+        self.launching = "kernel by kernel" if capture is False else "kernel by kernel: runs behind a connection are not captured"
+        self._has_host_nodes = has_host_nodes
+        if self._is_open and has_host_nodes:
+            self._is_open = False
+            self.launching = "kernel by kernel: nodes run on the host between kernels"
+        self._programs = programs
+        if self._is_open:
+            self.launching = "kernel by kernel so far: the second run is captured"
+
+    def prepare(self) -> None:
+        """Have all programs compiled or loaded now, before the first run. DeviceError where the driver refuses one."""
+        if self._programs is not None:
+            apart = None if self._kind is None else functools.partial(compile_apart, self._kind)
+            with self._lock, self._driver():
+                self._programs.prepare(apart)
+
+    @property
+    def program_report(self) -> ProgramReport | None:
+        """See `TunedModel.programs`."""
+        return None if self._programs is None else self._programs.report
+
+    def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """The outputs for inputs in call order; DeviceError where the driver fails."""
+        with self._lock, self._driver():
+            # The first run is not captured: some drivers compile kernels in it, and many a process ends after it.
+            captured = self._captured_run() if self._has_run else None
+            self._set(inputs)
+            if captured is None:
+                outputs = [o.numpy() for o in self._invoke()]
+                self._keep_programs()
+                return outputs
+            captured.launch()
+            return [o.numpy() for o in self._outputs]
+
+    def times(self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True) -> list[float]:
+        """Milliseconds of `repeat` runs after one warm-up; see `TunedModel.times`."""
+        with self._lock, self._driver(), self._alone():
+            self._set(inputs)
+            self._launch()
+            captured = self._captured_run() if is_captured else None
+            launch = self._launch if captured is None else captured.launch
+            self._device.sync()
+            self._keep_programs()
+            if is_wall or self._has_host_nodes:
+                return [self._wall_ms(launch) for _ in range(repeat)]
+            if captured is not None:
+                captured.launch()
+                return [captured.time_ms() for _ in range(repeat)]
+            evaluator = self._vm.time_evaluator("invoke_stateful", self._device, number=1, repeat=repeat)
+            return [1e3 * float(t) for t in evaluator(_ENTRY).results]
+
+    @contextlib.contextmanager
+    def _driver(self) -> Iterator[None]:
+        """For calls of this machine's driver: what it raises becomes a DeviceError. Calls of another machine's have their connection for that."""
+        try:
+            yield
+        except RuntimeError as error:
+            # Errors of TVM's own are kinds of their own.
+            if not self._is_here or type(error) is not RuntimeError:
+                raise
+            raise DeviceError(f"the device failed: {str(error).strip()[:800]}", hint="If it goes on failing, `romou doctor` says whether it works.") from error
+
+    def timer(self, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
+        """See `TunedModel.operator_timer`; scopes: of the parameters."""
+        module = self._module_of(self._library, function)
+        if module is None:
+            raise UsageError(f"the model has no function {function!r}", function=function)
+        tensors = [device_tensor(array, self._device, scope) for array, scope in zip(arrays, scopes, strict=True)]
+
+        def times(number: int, repeat: int) -> list[float]:
+            check_process()
+            with self._alone():
+                found = module.time_evaluator(function, self._device, number=number, repeat=repeat)(*tensors)
+            return [1e3 * float(t) for t in found.results]
+
+        return times
+
+    @functools.cached_property
+    def _hardware(self) -> tuple[str, str]:
+        """Name and identity of the device."""
+        assert self._kind is not None
+        facts = backend(self._kind).facts(self._device.index)
+        return facts["name"], backend(self._kind).identity(facts)
+
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        """For what is timed: no other process of this user times on the device meanwhile, and its clocks hold. Sessions of a server come one by one."""
+        if self._kind is None:
+            yield
+            return
+        with alone_on(*self._hardware):
+            backend(self._kind).hold_clocks(self._device.index)
+            yield
+
+    def _set(self, inputs: Sequence[np.ndarray]) -> None:
+        """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine there has copies of its own."""
+        import tvm.runtime
+
+        # np.ascontiguousarray would give a scalar an axis.
+        arrays = [np.asarray(a, order="C") for a in inputs]
+        if self._inputs and self._is_here:
+            for tensor, array in zip(self._inputs, arrays, strict=True):
+                tensor.copyfrom(array)
+            return
+        self._inputs = [tvm.runtime.tensor(a, self._device) for a in arrays]
+        # The stateful calls are those that take tuples over a connection.
+        self._vm.set_input(_ENTRY, *self._inputs)
+
+    def _launch(self) -> None:
+        """Kernel by kernel; DeviceError where a node on the host fails."""
+        LEDGER.failure = None
+        try:
+            self._vm.invoke_stateful(_ENTRY)
+        except Exception:
+            if LEDGER.failure is not None:
+                raise LEDGER.failure from None
+            raise
+        self._has_run = True
+
+    def _keep_programs(self) -> None:
+        if self._programs is not None:
+            self._programs.keep()
+
+    def _invoke(self) -> list[Any]:
+        """Launch kernel by kernel; the outputs, new tensors."""
+        self._launch()
+        arity = int(self._arity_of(_ENTRY))
+        return [self._output_of(_ENTRY)] if arity < 0 else [self._output_of(_ENTRY, field) for field in range(arity)]
+
+    def _captured_run(self) -> CapturedRun | None:
+        """The captured run, where it computes the same and takes no longer; captured at the first call, after which `launching` says what came of it.
+
+        DeviceError where capturing is required and fails.
+        """
+        if not self._is_open:
+            return self._captured
+        try:
+            with self._alone():
+                self._captured, self.launching = self._capture()
+            self._is_open = False
+        except (DeviceError, RuntimeError) as error:
+            self._is_open = self._is_required
+            self._outputs = []
+            reason = str(error).strip().splitlines()[0]
+            if self._is_required:
+                raise DeviceError(f"the run cannot be captured on {self._kind}: {reason}", reason=reason) from error
+            self.launching = f"kernel by kernel: {reason}"
+        return self._captured
+
+    def _capture(self) -> tuple[CapturedRun | None, str]:
+        """A captured run that gives what the plain run gives, or None where that is faster; and how the model is launched then."""
+        assert self._kind is not None
+        plain = self._invoke()
+        expected = [o.numpy() for o in plain]
+        captured = backend(self._kind).record(self._device, self._vm, lambda: self._outputs.extend(self._invoke()))
+        _invert(self._outputs, plain, expected)
+        del plain
+        captured.launch()
+        if any(o.numpy().tobytes() != right.tobytes() for o, right in zip(self._outputs, expected, strict=True)):
+            raise DeviceError(f"{captured.what} was captured, but its outputs are not those of the run")
+        plain_ms, captured_ms = (
+            min(times) for times in zip(*((self._wall_ms(self._launch), self._wall_ms(captured.launch)) for _ in range(_PAIRS)), strict=True)
+        )
+        if captured_ms > plain_ms and not self._is_required:
+            self._outputs = []
+            return None, f"kernel by kernel: {captured.what} takes {captured_ms:.3f} ms, which is longer than {plain_ms:.3f} ms"
+        # It keeps the tensors that it was captured with; those of the runs that it was compared with are idle from now on.
+        free_idle_memory()
+        return captured, f"{captured.what}: {captured_ms:.3f} ms, kernel by kernel {plain_ms:.3f} ms"
+
+    def _wall_ms(self, launch: Callable[[], object]) -> float:
+        start = time.perf_counter()
+        launch()
+        self._device.sync()
+        return 1e3 * (time.perf_counter() - start)
+
+
+def _invert(outputs: Sequence[Any], before: Sequence[Any], values: Sequence[np.ndarray]) -> None:
+    """Put the complement of `values` into outputs: what a captured run does not write would else be there from the run before.
+
+    before: outputs of an earlier run, which are held. An output at the address of one of them is no tensor of the run: it is
+    an input, or a constant that kernels read.
+    """
+    for output, earlier, right in zip(outputs, before, values, strict=True):
+        if output.data_ptr() != earlier.data_ptr():
+            output.copyfrom((~np.atleast_1d(right).view(np.uint8)).view(right.dtype).reshape(right.shape))

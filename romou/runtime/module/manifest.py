@@ -1,0 +1,76 @@
+"""What a saved model says of itself: romou.json, which holds the size and the SHA-256 of every file beside it, and of its own text.
+
+The hashes find damage, not forgery: who can write the folder can write them, too.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from romou.base.errors import ModelError
+from romou.base.files import read_file, regular
+
+META = "romou.json"
+FORMAT = 2
+
+
+def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
+    """Describe a folder by `about`, plain data, and by the files that lie there now."""
+    files = {path.name: {"bytes": path.stat().st_size, "sha256": _hash_of(path)} for path in sorted(folder.iterdir())}
+    (folder / META).write_bytes(_document({"format": FORMAT, **about, "files": files}))
+
+
+def read_manifest(folder: Path) -> dict[str, Any]:
+    """Return what `write_manifest` was given, after every byte of the folder's files was found as it was saved.
+
+    ModelError where `folder` is no saved model, of another format, or damaged.
+    """
+    about = _described(folder)
+    for name, entry in about["files"].items():
+        path = folder / name
+        if not path.is_file():
+            raise ModelError(f"{folder}: {name} is missing; save the model again")
+        if (size := path.stat().st_size) != entry["bytes"]:
+            raise ModelError(f"{folder}: {name} is damaged: it has {size} bytes, {entry['bytes']} were saved; save the model again")
+        if _hash_of(path) != entry["sha256"]:
+            raise ModelError(f"{folder}: {name} is damaged: its SHA-256 is not that of what was saved; save the model again")
+    return about
+
+
+def _described(folder: Path) -> dict[str, Any]:
+    if not (folder / META).exists():
+        raise ModelError(f"{folder}: no saved model (it lacks {META}); `romou tune` or TunedModel.save writes one")
+    try:
+        if not (folder / META).is_file():
+            raise ValueError(f"{META} is no file")
+        content = read_file(folder / META)
+        about = json.loads(content)
+        if not isinstance(about, dict):
+            raise ValueError(f"{META} holds no JSON object")
+    except (ValueError, RecursionError, OSError) as error:
+        raise ModelError(f"{folder}: not a saved model, or a damaged one: {error}; save it again") from error
+    if about.get("format") != FORMAT:
+        hint = "Compile or tune the model again and save it; with the same records nothing is measured anew."
+        raise ModelError(f"{folder}: saved in format {about.get('format')!r}, this Romou reads {FORMAT}", hint=hint)
+    about.pop("sha256", None)
+    if _document(about) != content:
+        raise ModelError(f"{folder}: {META} is damaged: its text is not what was saved; save the model again")
+    return about
+
+
+def _document(about: Mapping[str, Any]) -> bytes:
+    """The text of romou.json; its last entry is the hash of what stands before."""
+    digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
+    return json.dumps({**about, "sha256": digest}, indent=1).encode()
+
+
+def _hash_of(path: Path) -> str:
+    with open(path, "rb", opener=regular) as file:
+        found = hashlib.sha256()
+        while block := file.read(1 << 20):
+            found.update(block)
+    return found.hexdigest()

@@ -1,0 +1,136 @@
+"""Whole models on a device behind an RPC server."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from romou.base.errors import CompatError, ConnectionLostError, DeviceError
+from romou.devices.backends import DEFAULT_KIND
+from romou.runtime.rpc import Address
+from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
+
+logger = logging.getLogger("romou")
+
+_ATTEMPTS = 5
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
+# For all answers of a server until a session is open, and after how much of it the user is told.
+_PATIENCE_S, _TELL_S = 12.0, 2.0
+# Until the process of a session has loaded TVM.
+_START_S = 60.0
+_SLOWEST_UPLOAD_BYTES_PER_S = 250e3
+_TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
+
+
+class RemoteDevice:
+    """A device that keeps several models loaded in one session, so that they can be compared in turns.
+
+    The session begins with the first call and lasts until `release`: no other tuner gets the device meanwhile. Where it is lost, calls
+    begin another one and send their model again.
+
+    device_name: that of the target; "host" stands for the server's CPU, anything else for its first device.   kind: the target's device kind.
+    wanted: the device's name as its driver gives it; another device of a tracker is left alone. None: any.
+    limit_s: seconds that one call may take, without what it sends.
+    """
+
+    def __init__(
+        self, address: Address, device_name: str | None = None, *, kind: str = DEFAULT_KIND, wanted: str | None = None, limit_s: float = 300.0
+    ) -> None:
+        self.address = address
+        self._kind = kind
+        self._device_name = device_name
+        self._wanted = wanted
+        self._limit_s = limit_s
+        self._child = ChildProcess("connection")
+        self._is_open = False
+        self._loaded: set[str] = set()
+        # Models and threads share the one session.
+        self._lock = threading.RLock()
+
+    def run(self, library: Path, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Outputs of the model in the file `library`, whose name stands for it on the server.
+
+        DeviceError where the device failed, or cannot be reached in several attempts. CompatError where the other side has other versions of TVM or Romou.
+        """
+        outputs = self._call(library, "run", list(inputs))
+        assert isinstance(outputs, list)
+        return outputs
+
+    def times(self, library: Path, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False) -> list[float]:
+        """Milliseconds of `repeat` runs; see `TunedModel.times`. Errors as of `run`."""
+        times = self._call(library, "times", list(inputs), repeat, is_wall)
+        assert isinstance(times, list)
+        return times
+
+    def operator_times(self, library: Path, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray], number: int, repeat: int) -> list[float]:
+        """Milliseconds of a launch of one function of the model, a mean of `number` for each of `repeat`.
+
+        scopes, arrays: memory scope of each parameter, and what it holds: sent with every call, into tensors that live as long as it.
+
+        UsageError where the model has no such function. Others are those of `run`.
+        """
+        times = self._call(library, "operator_times", function, list(scopes), list(arrays), number, repeat, upload_bytes=sum(a.nbytes for a in arrays))
+        assert isinstance(times, list)
+        return times
+
+    def _call(self, library: Path, function: str, *arguments: Any, upload_bytes: int = 0) -> Any:
+        with self._lock:
+            return self._call_alone(library, function, *arguments, upload_bytes=upload_bytes)
+
+    def _call_alone(self, library: Path, function: str, *arguments: Any, upload_bytes: int) -> Any:
+        pause_s, patience_s = _FIRST_PAUSE_S, _PATIENCE_S
+        for attempt in range(1, _ATTEMPTS + 1):
+            try:
+                if not self._is_open:
+                    self._connect(patience_s)
+                if library.name not in self._loaded:
+                    self._job("load", str(library), library.name, timeout_s=self._limit_for(library.stat().st_size))
+                    self._loaded.add(library.name)
+                return self._job(function, library.name, *arguments, timeout_s=self._limit_for(upload_bytes))
+            except _TROUBLE as error:
+                self.release()
+                patience_s -= getattr(error, "waited_s", 0.0)
+                if attempt == _ATTEMPTS or patience_s <= 0:
+                    tries = f"{attempt} attempts, the last" if attempt > 1 else "an attempt"
+                    raise DeviceError(f"no model runs at {self.address} after {tries}: {error}", address=str(self.address)) from error
+                logger.info("%s failed (%s); trying again", self.address, error)
+                time.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+            except (DeviceError, CompatError):
+                self.release()
+                raise
+        raise AssertionError("unreachable")
+
+    def _limit_for(self, upload_bytes: int) -> float:
+        return self._limit_s + upload_bytes / _SLOWEST_UPLOAD_BYTES_PER_S
+
+    def _connect(self, patience_s: float) -> None:
+        waiting = f"connecting to {self.address}: no answer yet; waiting for up to {patience_s:g} s, because it serves one session at a time"
+        tell = threading.Timer(_TELL_S, logger.warning, [waiting])
+        tell.daemon = True
+        tell.start()
+        try:
+            self._job("connect", self.address, self._kind, self._device_name, self._wanted, patience_s, timeout_s=_START_S + 2 * patience_s)
+        except (DeviceError, CompatError) as error:
+            if not self.address.is_tracker:
+                raise
+            # Another one of its servers may do.
+            raise ConnectionLostError(str(error)) from error
+        finally:
+            tell.cancel()
+        self._is_open = True
+
+    def _job(self, function: str, *arguments: Any, timeout_s: float) -> Any:
+        return self._child.call(f"romou.runtime.module.remote_job:{function}", *arguments, timeout_s=timeout_s)
+
+    def release(self) -> None:
+        """End the session, so that others get the device; the next call begins another one."""
+        self._child.kill()
+        self._is_open = False
+        self._loaded.clear()

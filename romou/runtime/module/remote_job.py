@@ -1,0 +1,64 @@
+"""What the process does that holds a session for whole models: connect, load, run, time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from romou.base.errors import DeviceError
+from romou.devices.backends import backend
+from romou.runtime.module.machine import Machine
+from romou.runtime.rpc import Address, Connection
+from romou.runtime.rpc import connect as open_connection
+
+_connection: Connection | None = None
+_device, _kind = 0, ""
+_machines: dict[str, Machine] = {}
+
+
+def connect(address: Address, kind: str, device_name: str | None, wanted: str | None, patience_s: float) -> None:
+    """Open the session of this process. `wanted`: the device's name as its driver gives it, or None for any.
+
+    DeviceError where another device answers. Other errors are those of `romou.runtime.rpc.connect`.
+    """
+    global _connection, _device, _kind
+    _kind = kind
+    _connection = open_connection(address, kind=kind, patience_s=patience_s)
+    _device = backend(kind).device_index(device_name, list(_connection.devices))
+    found = str(_connection.devices[_device]["name"])
+    if wanted is not None and found != wanted:
+        raise DeviceError(f"the device at {_connection.server} is {found}; the model was tuned on {wanted}", address=_connection.server)
+
+
+def load(library: str, name: str) -> None:
+    """Send a model's library, and start its machine there; its weights go to the device."""
+    assert _connection is not None
+    with _connection.calling("loading a model"):
+        _connection.session.upload(library, name)
+        module_of = _connection.session.get_function("romou.rpc.module_of")
+        module = _connection.session.load_module(name)
+        programs = backend(_kind).programs(module, _device, _connection)
+        _machines[name] = Machine(module, _connection.device(_device), module_of, programs=programs)
+        _machines[name].prepare()
+
+
+def run(name: str, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """See `Machine.run`."""
+    assert _connection is not None
+    with _connection.calling("running a model"):
+        return _machines[name].run(inputs)
+
+
+def times(name: str, inputs: Sequence[np.ndarray], repeat: int, is_wall: bool) -> list[float]:
+    """See `Machine.times`."""
+    assert _connection is not None
+    with _connection.calling("timing a model"):
+        return _machines[name].times(inputs, repeat, is_wall=is_wall)
+
+
+def operator_times(name: str, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray], number: int, repeat: int) -> list[float]:
+    """See `RemoteDevice.operator_times`."""
+    assert _connection is not None
+    with _connection.calling("timing an operator"):
+        return _machines[name].timer(function, scopes, arrays)(number, repeat)

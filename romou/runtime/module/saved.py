@@ -1,0 +1,78 @@
+"""A saved model, read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from romou.base.arguments import path_of, whole_of
+from romou.base.errors import ModelError, UsageError
+from romou.base.folders import check_replaceable
+from romou.compiler.frontend.declared import Settled
+from romou.devices.targets import Target
+from romou.runtime.module.manifest import META, read_manifest
+from romou.runtime.module.remote import RemoteDevice
+from romou.runtime.module.summary import Summary
+from romou.runtime.module.tuned_model import TunedModel
+from romou.runtime.rpc import Address
+
+
+def check_output(path: Path) -> None:
+    """UsageError where a model cannot be saved in the folder `path`: it is something else, or may not be written."""
+    check_replaceable(path, marker=META, what="a saved model")
+
+
+def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
+    """Load a model that `TunedModel.save` wrote. Its library is code, which runs with your rights: load only what you trust.
+
+    Sizes and hashes of all files are checked before the library is opened, so a damaged model is refused, but not a forged one.
+
+    Parameters
+    ----------
+    path
+        The folder of the model.
+    device
+        Number of the device of this machine that it runs on, among those of its target's kind.
+    rpc
+        Where it runs, if not on this machine: an address as in `tune`.
+    capture
+        Whether its runs are captured, see `TunedModel`.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument.
+    ModelError
+        If `path` is no saved model, is damaged, was written in another format, or holds a library for other machines.
+    DeviceError
+        The model is for CUDA, and TVM's CUDA runtime does not start on this machine.
+    """
+    path, device = path_of("path", path), whole_of("device", device)
+    try:
+        about = read_manifest(path)
+        target = Target.from_json(about["target"])
+        library = path / about["library"]
+        inputs = {str(n): (tuple(int(d) for d in s), np.dtype(d).name) for n, (s, d) in about["inputs"].items()}
+        outputs = tuple(about["outputs"])
+        summary = Summary.from_dict(about["summary"])
+        settled = [Settled.from_dict(one) for one in about["settled"]]
+        if library.name not in about["files"] or not all(isinstance(name, str) for name in outputs):
+            raise ModelError(f"{path}: {META} cannot be used: library {library.name!r}, outputs {outputs!r}; save the model again")
+    except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
+        raise ModelError(f"{path}: {META} cannot be used: {type(error).__name__}: {error}; save the model again") from error
+    model = TunedModel(
+        library,
+        target=target,
+        inputs=inputs,
+        outputs=outputs,
+        summary=summary,
+        device_index=device,
+        remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind),
+        capture=capture,
+        settled=settled,
+    )
+    if rpc is None:
+        # A library that does not fit this machine says so now.
+        _ = model._executable
+    return model

@@ -1,0 +1,161 @@
+"""What tuning brought, as numbers: one row a task, and the whole model."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from romou.base.rung import MOST_ON_HOST
+from romou.compiler.memory.memory import MemoryUse
+
+_DERIVED = ("speedup", "is_right", "host_share", "host_node_share", "host_flop_share")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LayerRow:
+    """One task; key is empty in models that older versions saved. Times are medians of one call in milliseconds, None where nothing was measured."""
+
+    name: str
+    calls: int
+    trials: int
+    flops: int
+    default_ms: float | None
+    tuned_ms: float | None
+    config: dict[str, Any]
+    key: str = ""
+
+    @property
+    def gflops(self) -> float | None:
+        """Billions of operations a second of the tuned kernel."""
+        return self.flops / self.tuned_ms / 1e6 if self.tuned_ms else None
+
+    @property
+    def speedup(self) -> float | None:
+        """default_ms / tuned_ms."""
+        return self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class HostRow:
+    """Nodes that run on the host together, by onnxruntime.
+
+    nodes: their names.   ms: mean of a run with its copies, None where nothing was measured.   flops: operations of one run, estimated from shapes.
+    """
+
+    nodes: tuple[str, ...]
+    ms: float | None = None
+    flops: int = 0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MovedRow:
+    """Nodes that have no kernel as they should.   nodes: their names.   to: what they have instead, a name of `Rung`, in lower case.   reason: why."""
+
+    nodes: tuple[str, ...]
+    to: str
+    reason: str
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Summary:
+    """A tuned model.
+
+    default_ms, tuned_ms: the whole model with default and with tuned schedules, median in milliseconds, one session.
+    relative_l2_error: of the tuned model's outputs against onnxruntime, the worst output; None where it was not checked.
+    tolerance: what `relative_l2_error` may be.   launching: how the tuned model's runs were launched when it was timed, see `TunedModel.launching`.
+    outcomes: how the trials of this run and its resumed ones ended, by name.   records: the folder that keeps them; None where they were not kept.
+    host: nodes that run on the host, in order.   moved: nodes that have other kernels than they should, or none, and why.
+    nodes, flops: all nodes of the model, and their operations in one run, estimated from shapes.   by_tvm: nodes with a schedule of TVM's.
+    precision: what was asked for: "float32", "float16" or "mixed".   fp32_layers: in fp16 and mixed models, first outputs of the nodes that stayed fp32.
+    memory: on the device; None in models that older versions saved.
+    checked_on: name of the device on which the outputs were checked; "" where they were not.
+    """
+
+    target: str
+    device: str
+    rows: tuple[LayerRow, ...]
+    default_ms: float | None
+    tuned_ms: float | None
+    relative_l2_error: float | None
+    outcomes: dict[str, int]
+    seconds: float
+    tolerance: float | None = None
+    launching: str = ""
+    records: str | None = None
+    host: tuple[HostRow, ...] = ()
+    moved: tuple[MovedRow, ...] = ()
+    nodes: int = 0
+    flops: int = 0
+    by_tvm: tuple[str, ...] = ()
+    precision: str = "float32"
+    fp32_layers: tuple[str, ...] = ()
+    memory: MemoryUse | None = None
+    checked_on: str = ""
+
+    @property
+    def host_share(self) -> float | None:
+        """Share of the tuned model's time that its host nodes take; None where that was not measured."""
+        if self.tuned_ms is None or any(row.ms is None for row in self.host):
+            return None
+        if self.host_node_share == 1:
+            # Both times are means of runs that were not the same.
+            return 1.0
+        # A model without kernels takes no time.
+        host_ms = sum(row.ms or 0.0 for row in self.host)
+        return min(1.0, host_ms / self.tuned_ms) if host_ms else 0.0
+
+    @property
+    def host_node_share(self) -> float:
+        """Share of the model's nodes that run on the host."""
+        return sum(len(row.nodes) for row in self.host) / self.nodes if self.nodes else 0.0
+
+    @property
+    def host_flop_share(self) -> float:
+        """Share of the model's operations that its host nodes have; that of the nodes where nothing computes."""
+        return sum(row.flops for row in self.host) / self.flops if self.flops else self.host_node_share
+
+    @property
+    def is_off_device(self) -> bool:
+        """Whether more of the model's operations run on the host than a compiled model should leave there."""
+        return self.host_flop_share > MOST_ON_HOST
+
+    @property
+    def is_right(self) -> bool | None:
+        """Whether the outputs agree with onnxruntime's; None where that was not checked."""
+        return None if self.relative_l2_error is None or self.tolerance is None else self.relative_l2_error <= self.tolerance
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data, derived numbers included."""
+        data = dataclasses.asdict(self)
+        data["rows"] = [{**dataclasses.asdict(r), "gflops": r.gflops, "speedup": r.speedup} for r in self.rows]
+        data["memory"] = None if self.memory is None else self.memory.to_dict()
+        data["is_right"] = self.is_right
+        data["host_share"] = self.host_share
+        data["host_node_share"], data["host_flop_share"] = self.host_node_share, self.host_flop_share
+        data["speedup"] = self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
+        return data
+
+    @classmethod
+    def unmeasured(cls, *, target: str, rows: tuple[LayerRow, ...], seconds: float, **known: Any) -> Summary:
+        """Return the summary of a model that was compiled and not measured. known: other fields."""
+        measured: dict[str, Any] = {"default_ms": None, "tuned_ms": None, "relative_l2_error": None}
+        return cls(target=target, device="", rows=rows, outcomes={}, seconds=seconds, **measured, **known)
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> Summary:
+        """Inverse of `to_dict`."""
+        fields = {f.name for f in dataclasses.fields(LayerRow)}
+        rows = tuple(LayerRow(**{k: v for k, v in row.items() if k in fields}) for row in data["rows"])
+        host = tuple(HostRow(nodes=tuple(row["nodes"]), ms=row["ms"], flops=row.get("flops", 0)) for row in data.get("host", ()))
+        moved = tuple(MovedRow(nodes=tuple(row["nodes"]), to=row["to"], reason=row["reason"]) for row in data.get("moved", ()))
+        return cls(
+            **{
+                **{k: v for k, v in data.items() if k not in _DERIVED},
+                "rows": rows,
+                "host": host,
+                "moved": moved,
+                "by_tvm": tuple(data.get("by_tvm", ())),
+                "fp32_layers": tuple(data.get("fp32_layers", ())),
+                "memory": None if data.get("memory") is None else MemoryUse.from_dict(data["memory"]),
+            }
+        )

@@ -1,0 +1,6 @@
+"""Devices behind TVM RPC servers: addresses, connections with their check of versions, the tracker, and `romou serve`."""
+
+from romou.runtime.rpc.address import Address
+from romou.runtime.rpc.connection import Connection, connect
+
+__all__ = ["Address", "Connection", "connect"]

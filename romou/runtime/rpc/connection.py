@@ -1,0 +1,185 @@
+"""One session with one RPC server, opened only where both sides have the same versions.
+
+Calls of a session cannot be interrupted. Where a server may hang, a session belongs into a `ChildProcess`, which can be killed.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import ipaddress
+import json
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from romou.base.errors import CompatError, ConnectionLostError, DeviceError, UsageError
+from romou.devices.backends import DEFAULT_KIND, backend
+from romou.runtime.rpc.address import Address
+
+PATIENCE_S = 20.0
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connection:
+    """An open session.
+
+    session: TVM's `RPCSession`.   server: host:port, which names the device in messages.
+    kind: of the devices that it is about.   devices: their facts, as `Backend.list_devices` gives them.
+    host: LLVM triple of the machine that the server runs on.
+    """
+
+    session: Any = field(repr=False)
+    server: str
+    kind: str
+    devices: tuple[dict[str, Any], ...]
+    host: str
+
+    def device(self, index: int) -> Any:
+        """TVM's handle of a device there."""
+        return self.session.device(backend(self.kind).device_type, index)
+
+    @contextlib.contextmanager
+    def calling(self, what: str, kind: type[DeviceError] = DeviceError) -> Iterator[None]:
+        """For a block of calls: what the server raises becomes `kind`, all else a ConnectionLostError; `what` says what was being done."""
+        from tvm.error import RPCError
+
+        try:
+            yield
+        except RPCError as error:
+            raise kind(f"{self.server}: {what} failed: {str(error).strip()[:800]}", address=self.server) from error
+        except RuntimeError as error:
+            raise self.lost(error, what) from error
+
+    def lost(self, error: Exception, what: str) -> ConnectionLostError:
+        """The error for a connection that ended in the middle of something."""
+        return ConnectionLostError(f"the connection to {self.server} was cut while {what}: {_first_line(error)[:300]}", address=self.server)
+
+    def close(self) -> None:
+        """End the session, so that the server can begin the next one; never raises."""
+        with contextlib.suppress(Exception):
+            self.session._sess["CloseRPCConnection"]()
+
+
+def connect(address: Address, *, kind: str = DEFAULT_KIND, patience_s: float = PATIENCE_S, limit_s: float | None = None) -> Connection:
+    """Open a session.
+
+    address: of a tracker: on whichever of its servers is free first.   kind: the device kind that is asked for.
+    patience_s: for the server's answers until the session is open; it serves one session at a time.
+    limit_s: after which the server ends the session, whatever runs there.
+
+    UsageError where devices of this kind are not served. ConnectionLostError where nobody answers, or not in time: trying again may help. DeviceError where
+    the key is another one, the server has no Romou, or a tracker has no server with that key. CompatError where the other side has other versions of TVM or
+    Romou.
+    """
+    if not backend(kind).is_served:
+        raise UsageError(f"{kind} devices are not served over RPC", hint="Leave the address out, or name another kind of target.", kind=kind)
+    end = time.monotonic() + patience_s
+    if address.is_tracker:
+        from romou.runtime.rpc.tracker import Tracker
+
+        with contextlib.closing(Tracker(address)) as tracker:
+            tracker.check_key()
+            found = tracker.request(patience_s)
+        if found is None:
+            raise ConnectionLostError(f"no device of {address} was free within {patience_s:g} s", address=str(address))
+        address = found
+    try:
+        return _checked(_open(address, end, limit_s), address.where, kind, end)
+    except concurrent.futures.TimeoutError as error:
+        raise ConnectionLostError(
+            f"the RPC server at {address.where} did not answer within {patience_s:g} s; it serves one session at a time and may have another",
+            address=address.where,
+            waited_s=patience_s,
+        ) from error
+
+
+def _open(address: Address, end: float, limit_s: float | None) -> Any:
+    from tvm import rpc
+
+    # What a tracker gives away ends in a secret that holds for one session.
+    secret = address.key.partition(":")[2]
+    where = address.where
+    try:
+        return patiently(lambda: rpc.connect(address.host, address.port, address.key, session_timeout=limit_s or 0), end)
+    except RuntimeError as error:
+        if "matches key" in str(error) and secret:
+            raise ConnectionLostError(f"the RPC server at {where} is no longer free: it withdrew what the tracker offered", address=where) from error
+        if "matches key" in str(error):
+            raise DeviceError(
+                f"the RPC server at {where} does not serve the key that was given", hint=f"Write the one that it was started with: {where}/KEY.", address=where
+            ) from error
+        raise ConnectionLostError(
+            f"no TVM RPC server answers at {where} ({_first_line(error)})",
+            hint=f"Start one there: romou serve --port {address.port} --key-file FILE. If a tracker listens there, write tracker://{where}/KEY.",
+            address=where,
+        ) from error
+
+
+def _checked(session: Any, where: str, kind: str, end: float) -> Connection:
+    """The connection, once the other side is known to be one that kernels of ours run on."""
+    from tvm_patches.compat import romou_versions
+
+    def ask(name: str) -> Any:
+        return patiently(lambda: json.loads(str(session.get_function(name)())), end)
+
+    served = backend(kind)
+
+    ours = romou_versions()
+    try:
+        theirs = ask("romou.rpc.versions")
+        # A server of another version is asked nothing else.
+        devices = ask(served.function("devices")) if {name: theirs.get(name) for name in ours} == ours else ()
+    except AttributeError as error:
+        raise DeviceError(
+            f"the RPC server at {where} lacks Romou's {served.title} runtime ({_first_line(error)})", hint="Install this version of romou there.", address=where
+        ) from error
+    except RuntimeError as error:
+        raise ConnectionLostError(f"the connection to {where} was cut before it told its versions ({_first_line(error)})", address=where) from error
+    connection = Connection(session=session, server=where, kind=kind, devices=tuple(devices), host=str(theirs.get("host", "")))
+    differing = [f"{name} {theirs.get(name, 'of an unknown version')} (here {version})" for name, version in ours.items() if theirs.get(name) != version]
+    if differing:
+        connection.close()
+        raise CompatError(
+            f"the RPC server at {where} has {', '.join(differing)}; TVM compares no versions, and other pairs crash",
+            hint="Install the same versions on both sides.",
+            address=where,
+            versions=theirs,
+        )
+    return connection
+
+
+def patiently(call: Callable[[], _T], end: float) -> _T:
+    """What `call` returns or raises; TimeoutError where that is not before `end` on `time.monotonic`.
+
+    In a thread that is not waited for: a server that is busy answers only once it is free, and the call cannot be ended.
+    """
+    answer: concurrent.futures.Future[_T] = concurrent.futures.Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except Exception as error:
+            answer.set_exception(error)
+
+    threading.Thread(target=run, daemon=True).start()
+    return answer.result(max(0.0, end - time.monotonic()))
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(entry.partition("%")[0]).is_loopback for entry in found)
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,35 @@
+"""The key of an RPC server, from where other users of this machine cannot read it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from romou.base import environment
+from romou.base.errors import UsageError
+
+VARIABLE = "ROMOU_RPC_KEY"
+WARNING = f"WARNING: every user of this machine can read --key in the list of processes, and who knows the key runs code here. Use --key-file or {VARIABLE}."
+
+
+def checked(key: str) -> str:
+    """Return the key; UsageError where it is none."""
+    if not key or any(c.isspace() or c in "/:" for c in key) or key.startswith("@"):
+        raise UsageError("the key must be a word without spaces, slashes and colons, and not begin with @", hint="Anyone who knows the key can run any code.")
+    return key
+
+
+def from_file(path: Path) -> str:
+    """Return the key that stands in a file; UsageError where it cannot be read, is none, or other users can read it."""
+    try:
+        is_open, key = bool(path.stat().st_mode & 0o077), path.read_text(encoding="utf-8").strip()
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read a key from {path}: {error}") from error
+    if is_open:
+        raise UsageError(f"other users of this machine have access to the key in {path}", hint=f"chmod 600 {path}")
+    return checked(key)
+
+
+def from_environment() -> str | None:
+    """Return the key in the environment; None where there is none."""
+    key = environment.variable(VARIABLE)
+    return None if key is None else checked(key)

@@ -1,0 +1,1 @@
+"""Worker processes that may crash without taking the caller with them."""

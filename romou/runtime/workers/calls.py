@@ -1,0 +1,30 @@
+"""Functions that a worker process finds by name, and the texts of their errors."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from romou.base.errors import UsageError
+
+_ERROR_CHARS = 1200
+
+
+def resolve(name: str) -> Any:
+    """The object that "package.module:Class.attribute" names."""
+    module, colon, path = name.partition(":")
+    if not colon:
+        raise UsageError(f"{name!r} does not name a function; write it as 'module:name'")
+    found: Any = importlib.import_module(module)
+    for part in path.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def shorten(text: str, limit: int = _ERROR_CHARS) -> str:
+    """`text` cut to `limit` characters in its middle: the first lines name the error, the last ones the place."""
+    text = text.strip()
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n... {len(text) - 2 * half} characters left out ...\n{text[-half:]}"

@@ -1,5 +1,0 @@
-"""What a model is compiled for: a device kind, the facts of one device, and where the host code runs."""
-
-from romou.target.target import Target
-
-__all__ = ["Target"]

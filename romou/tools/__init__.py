@@ -1,0 +1,1 @@
+"""What shows and compares: reports, regression baselines, kernels taken apart."""

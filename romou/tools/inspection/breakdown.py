@@ -1,0 +1,33 @@
+"""What each of Romou's passes takes away from a kernel: integer operations inside its loops, with and without it (paper, Fig. 17, counted instead of timed)."""
+
+from __future__ import annotations
+
+from tvm import tirx
+
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
+
+# Technique -> its passes. A kernel is right without any of them.
+TECHNIQUES = {"addresses": ("eliminate_addresses", "share_loads"), "broadcast": ("spell_arithmetic",), "vectors": ("vectorize_pointers",)}
+
+
+def without(*techniques: str) -> list[str]:
+    """Return the names of the passes of these techniques, to be left out."""
+    return [name for technique in techniques for name in TECHNIQUES[technique]]
+
+
+def operations_step_by_step(func: tirx.PrimFunc, target: Target) -> dict[str, int]:
+    """Return integer operations in loops of one work-item, times trips, without any technique ("none") and with one more at a time.
+
+    func: scheduled.
+    """
+    left = list(TECHNIQUES)
+    found = {"none": _operations(func, target, left)}
+    for technique in TECHNIQUES:
+        left.remove(technique)
+        found[f"+ {technique}"] = _operations(func, target, left)
+    return found
+
+
+def _operations(func: tirx.PrimFunc, target: Target, left_out: list[str]) -> int:
+    return sum(kernel.operations.in_loops_weighted for kernel in inspect_function(func, target, without=without(*left_out)))

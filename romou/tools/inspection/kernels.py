@@ -1,0 +1,160 @@
+"""A kernel taken apart: its source, its lowered TIR, and the IR before and after each pass."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import tvm
+from tvm import tirx
+from tvm.tirx.build import split_host_device_mods
+from tvm_ffi.structural import structural_equal
+
+import romou.compiler.pipeline as pipeline
+from romou.devices.backends.launch import work_group
+from romou.tuner.analysis.counts import IntegerOperations, TextOperations, Traffic, busiest_traffic, count_integer_operations, count_text_operations
+from romou.tuner.analysis.registers import RegisterEstimate, estimate_registers
+
+if TYPE_CHECKING:
+    from romou.devices.targets import Target
+
+
+@dataclass(frozen=True, kw_only=True)
+class PassStep:
+    """One pass: its name as TVM gives it, and the IR as text before and after; equal texts mean that it changed nothing."""
+
+    name: str
+    before: str
+    after: str
+
+    @property
+    def has_changed(self) -> bool:
+        """Whether the pass did anything."""
+        return self.before != self.after
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectedKernel:
+    """A kernel and what can be read off it.
+
+    function: name of the model's function that it belongs to; one function may take several kernels.
+    task, config: task and config of Romou's templates; empty where TVM's default schedule makes the kernel.
+    source, lowered: OpenCL C or CUDA C++, and TIR as the code generator gets it.
+    work_group: sides (x, y, z) of the work group, in work-items.
+    passes: passes over the function, up to the split into kernels and beyond; empty unless asked for.
+    """
+
+    name: str
+    function: str
+    task: str
+    config: Mapping[str, Any]
+    source: str
+    lowered: tirx.PrimFunc
+    work_group: tuple[int, int, int]
+    passes: tuple[PassStep, ...] = ()
+
+    @cached_property
+    def registers(self) -> RegisterEstimate:
+        """32-bit registers of a work-item, estimated: the same numbers that pruning judges."""
+        return estimate_registers(self.lowered)
+
+    @cached_property
+    def traffic(self) -> Traffic:
+        """Traffic of one iteration of the innermost reduction loop."""
+        return busiest_traffic(self.lowered)
+
+    @cached_property
+    def operations(self) -> IntegerOperations:
+        """Integer operations inside loops."""
+        return count_integer_operations(self.lowered)
+
+    @cached_property
+    def text_operations(self) -> TextOperations:
+        """Divisions and modulos that are left in the source's loops."""
+        return count_text_operations(self.source)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data; the IR as text."""
+        return {
+            "name": self.name,
+            "function": self.function,
+            "task": self.task,
+            "config": dict(self.config),
+            "work_group": list(self.work_group),
+            "registers": round(self.registers.allocated),
+            "needed_registers": self.registers.needed,
+            "bytes_per_iteration": self.traffic.bytes_loaded,
+            "buffer_bytes": self.traffic.buffer_bytes,
+            "image_bytes": self.traffic.image_bytes,
+            "local_bytes": self.traffic.local_bytes,
+            "multiply_adds_per_iteration": self.traffic.multiply_adds,
+            "integer_operations_in_loops": self.operations.in_loops,
+            "integer_operations_in_loops_weighted": self.operations.in_loops_weighted,
+            "divisions_in_loops": self.operations.divisions_in_loops,
+            "source": self.source,
+            "passes": [{"name": p.name, "before": p.before, "after": p.after} for p in self.passes],
+        }
+
+
+@tvm.instrument.pass_instrument
+class _Recorder:
+    """Keeps the IR around every pass that is no mere sequence of passes."""
+
+    def __init__(self) -> None:
+        self.steps: list[PassStep] = []
+        self._before: list[tuple[Any, str]] = []
+
+    def run_before_pass(self, mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
+        if info.name != "sequential":
+            self._before.append((mod, mod.script()))
+
+    def run_after_pass(self, mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
+        if info.name != "sequential":
+            old, before = self._before.pop()
+            # A pass that only renames has changed nothing.
+            self.steps.append(PassStep(name=str(info.name), before=before, after=before if structural_equal(old, mod) else mod.script()))
+
+
+def inspect_function(
+    func: tirx.PrimFunc,
+    target: Target,
+    *,
+    name: str = "main",
+    task: str = "",
+    config: Mapping[str, Any] | None = None,
+    with_passes: bool = False,
+    tir_pipeline: str = pipeline.NAME,
+    without: Sequence[str] = (),
+) -> list[InspectedKernel]:
+    """Lower a scheduled function as a build does and take its kernels apart; no device is needed.
+
+    func: its loops are bound to work groups and work-items.   tir_pipeline: name of the lowering pipeline, as TVM knows it; "default" is TVM's own.
+    without: names of passes to leave out.
+    """
+    recorder = _Recorder()
+    bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({name: func.with_attr("global_symbol", name)}))
+    lower, _, finish = tirx.get_tir_pipeline(tir_pipeline)
+    with tvm.transform.PassContext(instruments=[recorder] if with_passes else [], disabled_pass=list(without)):
+        _, devices = split_host_device_mods(lower(bound))
+        kernels = [(device, finish()(mod)) for device, mod in devices.items()]
+    generate = tvm.get_global_func(f"target.build.{target.backend.tvm_kind}")
+    found = []
+    for device, mod in kernels:
+        for var, lowered in mod.functions_items():
+            alone = tvm.IRModule({var: lowered}, attrs=mod.attrs)
+            kernel = str(lowered.attrs.get("global_symbol", var.name_hint))
+            found.append(
+                InspectedKernel(
+                    name=kernel,
+                    function=name,
+                    task=task,
+                    config=config or {},
+                    source=target.backend.split_kernels(generate(alone, device).inspect_source())[kernel],
+                    lowered=lowered,
+                    work_group=work_group(lowered),
+                    passes=tuple(recorder.steps),
+                )
+            )
+    return found

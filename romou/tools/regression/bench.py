@@ -1,0 +1,246 @@
+"""What `romou bench` keeps of a model: every repeat of every time, and the measures that do not depend on the machine. Data only."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Callable, Collection, Mapping
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from romou.base.arguments import path_of
+from romou.base.errors import ModelError, UsageError
+from romou.devices.targets import Target
+from romou.runtime.module.saved import load
+from romou.runtime.module.tuned_model import Argument
+
+if TYPE_CHECKING:
+    from romou.runtime.module import TunedModel
+
+KIND = "romou bench"
+# Raised when a field changes its meaning; a field that is added keeps the number and has a default.
+SCHEMA = 2
+# Schema -> measures that had another meaning in it: they are left out of what is read, and so not compared.
+_REPLACED = {1: frozenset({"registers"}), SCHEMA: frozenset[str]()}
+
+# A round's repeats, in milliseconds of one call.
+Rounds = tuple[tuple[float, ...], ...]
+_T = TypeVar("_T")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OperatorBench:
+    """One distinct function of a model.
+
+    name      what it computes, with shapes; by it, operators of two benches belong together
+    key       16 hex digits of its unscheduled structure
+    function  its name in the module, a number among its like
+    calls     how often the model calls it
+    config    of Romou's template; empty where TVM's default schedule makes it
+    arguments of the function, the output last
+    source_sha256, source_bytes   of its kernels' text (`source_mark`)
+    measures  see `JUDGED`
+    times_ms  a round each; empty where nothing was timed
+    """
+
+    name: str
+    key: str
+    function: str
+    calls: int
+    config: Mapping[str, int | str | bool]
+    arguments: tuple[Argument, ...]
+    source_sha256: str
+    source_bytes: int
+    measures: Mapping[str, int]
+    times_ms: Rounds = ()
+
+    @property
+    def time_ms(self) -> float | None:
+        """Median over the rounds of a round's shortest repeat; None where nothing was timed."""
+        return round_median(self.times_ms)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Bench:
+    """A model's operators and times. `save` and `load` are inverse.
+
+    model           as it was named
+    target          `Target.to_json()`
+    device          `DeviceFingerprint.to_dict()`; None where nothing was timed
+    romou, tvm      versions;   time   UTC, ISO 8601
+    model_times_ms  of the whole model
+    reference_times_ms  in the same rounds, of a model that no version of Romou changes: how fast the machine was
+    module          name of the compiled model's library, which lies beside in a folder of the bench's name with ".romou"; None: it was not kept
+    compiled        the model itself; no part of the file
+    """
+
+    model: str
+    target: str
+    device: Mapping[str, Any] | None
+    romou: str
+    tvm: str
+    time: str
+    operators: tuple[OperatorBench, ...]
+    model_times_ms: Rounds = ()
+    reference_times_ms: Rounds = ()
+    module: str | None = None
+    compiled: TunedModel | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def time_ms(self) -> float | None:
+        """The whole model: median over the rounds of a round's shortest repeat; None where nothing was timed."""
+        return round_median(self.model_times_ms)
+
+    def to_json(self) -> str:
+        """Return JSON text with one line for each field and operator, so that two versions differ line by line."""
+        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("operators", "compiled")}
+        head = "".join(f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)},\n" for name, value in {"kind": KIND, "schema": SCHEMA, **fields}.items())
+        lines = ",\n".join(f"  {json.dumps(dataclasses.asdict(o), allow_nan=False)}" for o in self.operators)
+        return f'{{\n{head} "operators": [\n{lines}\n ]\n}}\n'
+
+    def save(self, path: str | Path, *, module: bool = True) -> Path:
+        """Write the bench, and beside it the compiled model, where there is one; an earlier bench of that name is replaced.
+
+        Raises
+        ------
+        UsageError
+            `path` cannot be written, or its model's folder holds something else; with `module` False no model is written.
+        """
+        path = path_of("path", path)
+        bench = dataclasses.replace(self, module=None)
+        folder = module_folder(path)
+        if module and self.compiled is not None:
+            self.compiled.save(folder)
+            bench = dataclasses.replace(self, module=library_of(folder))
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(bench.to_json(), encoding="utf-8")
+        except OSError as error:
+            raise UsageError(f"{path} cannot be written: {error}", path=str(path)) from error
+        return path
+
+    @classmethod
+    def load(cls, path: str | Path) -> Bench:
+        """Read what `save` wrote, without the compiled model; UsageError for anything else."""
+        path = path_of("path", path)
+        renew = f"Write it anew: romou bench MODEL --save {path}"
+        try:
+            text = path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            raise UsageError(f"bench {str(path)!r} does not exist", hint=renew, path=str(path)) from None
+        except (OSError, UnicodeDecodeError) as error:
+            raise UsageError(f"{path}: cannot be read: {error}", hint=renew, path=str(path)) from error
+        try:
+            return cls.from_json(text)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error.message}", hint=error.hint or renew, path=str(path)) from error
+
+    @classmethod
+    def from_json(cls, text: str) -> Bench:
+        """Inverse of `to_json`; UsageError that names the field."""
+        try:
+            data = json.loads(text)
+        except ValueError as error:
+            raise UsageError(f"not JSON, or cut off: {error}") from error
+        if not isinstance(data, dict) or data.get("kind") != KIND:
+            raise UsageError(f"this is no file of `{KIND}`: it lacks kind = {KIND!r}")
+        schema = data.get("schema")
+        if not isinstance(schema, int) or schema not in _REPLACED:
+            raise UsageError(f"written in schema {schema!r}, this Romou reads {' and '.join(map(str, _REPLACED))}")
+        operators = _read(data, "operators", list)
+        found = tuple(_field(f"operators[{i}]", lambda o=o: _operator(o, _REPLACED[schema])) for i, o in enumerate(operators))  # type: ignore[misc]
+        names = [o.name for o in found]
+        if len(set(names)) != len(names):
+            raise UsageError("two operators have one name")
+        return cls(
+            model=_read(data, "model", str),
+            target=_field("target", lambda: Target.from_json(_read(data, "target", str))).to_json(),
+            device=_read(data, "device", dict, type(None)),
+            romou=_read(data, "romou", str),
+            tvm=_read(data, "tvm", str),
+            time=_read(data, "time", str),
+            operators=found,
+            model_times_ms=_rounds(data, "model_times_ms"),
+            reference_times_ms=_rounds(data, "reference_times_ms"),
+            module=_read(data, "module", str, type(None)),
+        )
+
+
+def load_module(bench: Bench, path: str | Path, *, device: Callable[[], int], rpc: str | None = None) -> TunedModel | None:
+    """The compiled model that lies beside a bench's file; None where it was not kept, or is gone.
+
+    device: gives the index of the device to run it on; asked only if there is a model.   rpc: the address that it runs at instead.
+
+    UsageError where another model lies there.
+    """
+    folder = module_folder(Path(path))
+    if bench.module is None or not folder.is_dir():
+        return None
+    if library_of(folder) != bench.module:
+        raise UsageError(f"{folder} holds another model than {path} was measured with", hint="Keep the two together, or delete the folder.", path=str(folder))
+    try:
+        return load(folder, device=device(), rpc=rpc)
+    except ModelError as error:
+        raise UsageError(error.message, hint="Restore the folder, or delete it: the times in the file are compared then.", path=str(folder)) from error
+
+
+def module_folder(path: Path) -> Path:
+    """Where the compiled model of a bench's file lies."""
+    return path.with_suffix(".romou")
+
+
+def library_of(folder: Path) -> str:
+    """File name of a saved model's library; a new one with every save."""
+    return next((p.name for p in sorted(folder.glob("module-*.so"))), "")
+
+
+def round_median(rounds: Rounds) -> float | None:
+    """Median over the rounds of each one's shortest repeat: what other processes do on the machine only adds."""
+    return median(min(r) for r in rounds) if rounds else None
+
+
+def _operator(data: Any, replaced: Collection[str]) -> OperatorBench:
+    if not isinstance(data, dict):
+        raise UsageError("must be an object")
+    arguments = [Argument(shape=tuple(map(int, a["shape"])), dtype=str(a["dtype"]), scope=str(a["scope"])) for a in _read(data, "arguments", list)]
+    measures = _read(data, "measures", dict)
+    if not all(isinstance(v, int) for v in measures.values()):
+        raise UsageError("measures: must be whole numbers")
+    return OperatorBench(
+        name=_read(data, "name", str),
+        key=_read(data, "key", str),
+        function=_read(data, "function", str),
+        calls=_read(data, "calls", int),
+        config=_read(data, "config", dict),
+        arguments=tuple(arguments),
+        source_sha256=_read(data, "source_sha256", str),
+        source_bytes=_read(data, "source_bytes", int),
+        measures={name: value for name, value in measures.items() if name not in replaced},
+        times_ms=_rounds(data, "times_ms"),
+    )
+
+
+def _field(name: str, read: Callable[[], _T]) -> _T:
+    try:
+        return read()
+    except UsageError as error:
+        raise UsageError(f"{name}: {error.message}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise UsageError(f"{name}: {type(error).__name__}: {error}") from error
+
+
+def _read(data: Mapping[str, Any], name: str, *types: type) -> Any:
+    if name not in data:
+        raise UsageError(f"{name} is missing")
+    if not isinstance(data[name], types):
+        raise UsageError(f"{name} is {data[name]!r:.60}; expected {' or '.join(t.__name__ for t in types)}")
+    return data[name]
+
+
+def _rounds(data: Mapping[str, Any], name: str) -> Rounds:
+    rounds = _field(name, lambda: tuple(tuple(float(t) for t in r) for r in _read(data, name, list)))
+    if any(not r or not all(math.isfinite(t) and t > 0 for t in r) for r in rounds):
+        raise UsageError(f"{name}: every round needs times above zero")
+    return rounds

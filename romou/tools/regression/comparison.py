@@ -1,0 +1,284 @@
+"""Two benches of a model held against each other: which operators are slower, and which kernels worse by what can be read off them."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from romou.base.errors import UsageError
+from romou.tools.regression.bench import Bench, OperatorBench, Rounds, round_median
+from romou.tools.regression.operators import JUDGED
+from romou.tools.regression.statistics import Shift, holm, paired_shift, unpaired_shift
+from romou.tools.regression.timing import MODEL
+from romou.tuner.records.record import Origin
+
+# Chance that a comparison of equals, of all operators together, calls any of them slower.
+ALPHA = 0.01
+# In turns, what is still open is measured with twice the pairs, and twice again.
+STAGES = 3
+# Slow rounds by fast ones (`_spread`): beyond this, a session's times tell more of its neighbours than of the kernel.
+_QUIET = 1.25
+
+IN_TURNS, RECORDED, NOT_TIMED = "in turns", "recorded", "not compared"
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TimeVerdict:
+    """What the times of one operator say.
+
+    verdict: "slower" and "faster" are shifted for certain and by more than the limit; "same" is within the limit for certain, or not
+        shifted; "undecided" may be slower than the limit: the machine is too noisy for the pairs that there are.
+    p: that of `Shift.p_slower` (of `p_faster` where it is faster), adjusted for the number of operators and stages.
+    """
+
+    verdict: str
+    before_ms: float
+    after_ms: float
+    shift: Shift
+    p: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rise:
+    """A measure that became worse by more than the limit. Values are divided by the second measure, where `JUDGED` names one."""
+
+    measure: str
+    before: float
+    after: float
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Row:
+    """One operator, or the whole model.
+
+    times: None where they were not compared.   rises: what is worse.   notes: what changed and is no failure.
+    """
+
+    name: str
+    calls: int
+    times: TimeVerdict | None = None
+    rises: tuple[Rise, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @property
+    def is_regression(self) -> bool:
+        """Slower for certain, or worse in a measure."""
+        return bool(self.rises) or (self.times is not None and self.times.verdict == "slower")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Comparison:
+    """Two benches of a model.
+
+    fail_over   share by which a time or a measure may rise
+    timing      "in turns", "recorded" or "not compared"
+    reason      why no better one; of times in turns, what to know of them; None
+    machine     how many times slower the machine was in the second bench, by the reference model; None unless recorded
+    device      name of the device that the times are of; None where they were not compared
+    rows        the whole model first, if it was timed; then the operators of the second bench, then those that are gone
+    """
+
+    model: str
+    target: str
+    fail_over: float
+    timing: str
+    reason: str | None
+    machine: float | None
+    device: str | None
+    rows: tuple[Row, ...]
+
+    @property
+    def regressions(self) -> list[Row]:
+        """What is worse."""
+        return [row for row in self.rows if row.is_regression]
+
+    @property
+    def undecided(self) -> list[Row]:
+        """What the times leave open."""
+        return [row for row in self.rows if row.times is not None and row.times.verdict == "undecided"]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data."""
+        rows = [{**dataclasses.asdict(row), "is_regression": row.is_regression} for row in self.rows]
+        return {**dataclasses.asdict(self), "rows": rows, "is_regression": bool(self.regressions)}
+
+
+def parse_threshold(text: str | float) -> float:
+    """ "5%" -> 0.05; 0.05 and "0.05" too. UsageError for anything else: a bare 5 may mean five times."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", str(text))
+    value = float(match[1]) / (100 if match[2] else 1) if match else math.nan
+    if not value <= (10 if match and match[2] else 1):
+        raise UsageError(f"threshold {text!r} cannot be read", hint="Write a share: 5% or 0.05, at most 1000%.", value=str(text))
+    return value
+
+
+def time_verdicts(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float, *, machine: tuple[Rounds, Rounds] | None = None) -> dict[str, TimeVerdict]:
+    """Judge the times of many subjects at once.
+
+    pairs: name -> rounds before and after. In turns: the i-th rounds of both stood next to each other.
+    machine: for times of two sessions: the reference model's rounds in both. What the machine drifted by it widens the limit. And because one model cannot tell
+        what else a session was like, only subjects that were quiet in both can be called slower, and only if not one round of one session lies among those of
+        the other; the rest is undecided.
+    """
+    shifts = {}
+    apart = dict.fromkeys(pairs, True)
+    for name, (before, after) in pairs.items():
+        x, y = shortest(before), shortest(after)
+        shifts[name] = paired_shift(x, y) if machine is None else unpaired_shift(x, y)
+        if machine is not None:
+            apart[name] = max(_spread(x), _spread(y)) < _QUIET and (min(y) > max(x) or max(y) < min(x))
+    limit = (1 + fail_over) * (math.exp(abs(math.log(drift(machine)))) if machine is not None else 1)
+    stages = STAGES if machine is None else 1
+    slower = dict(zip(shifts, holm([s.p_slower for s in shifts.values()], stages=stages), strict=True))
+    faster = dict(zip(shifts, holm([s.p_faster for s in shifts.values()], stages=stages), strict=True))
+    found = {}
+    for name, shift in shifts.items():
+        if slower[name] < ALPHA and shift.ratio > limit and apart[name]:
+            verdict, p = "slower", slower[name]
+        elif faster[name] < ALPHA and shift.ratio < 1 / limit and apart[name]:
+            verdict, p = "faster", faster[name]
+        else:
+            verdict, p = "undecided" if shift.high > limit else "same", slower[name]
+        before_ms, after_ms = map(round_median, pairs[name])
+        assert before_ms is not None
+        assert after_ms is not None
+        found[name] = TimeVerdict(verdict=verdict, before_ms=before_ms, after_ms=after_ms, shift=shift, p=p)
+    return found
+
+
+def drift(machine: tuple[Rounds, Rounds]) -> float:
+    """How many times slower the machine was in the second session."""
+    return unpaired_shift(*map(shortest, machine)).ratio
+
+
+def shortest(rounds: Rounds) -> list[float]:
+    """Return the shortest repeat of each round: other processes on the machine only add time."""
+    return [min(times) for times in rounds]
+
+
+def _spread(times: Sequence[float]) -> float:
+    """How many times longer the slow rounds take than the fast ones; a tenth at either end does not count."""
+    fast, slow = np.quantile(times, (0.1, 0.9))
+    return float(slow / fast)
+
+
+def open_names(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float) -> list[str]:
+    """Subjects measured in turns that more pairs may still decide."""
+    return [name for name, times in time_verdicts(pairs, fail_over).items() if times.verdict == "undecided"]
+
+
+def common_operators(before: Bench, after: Bench) -> list[tuple[OperatorBench, OperatorBench]]:
+    """Operators of both, by name; UsageError where there are none, or the targets differ."""
+    if before.target != after.target:
+        raise UsageError(f"the benches are of two targets, {before.target} and {after.target}", hint="Compare what was compiled for one target.")
+    known = {o.name: o for o in before.operators}
+    found = [(known[o.name], o) for o in after.operators if o.name in known]
+    if not found:
+        raise UsageError(f"the benches of {before.model!r} and {after.model!r} have no operator in common", hint="Are they of one model?")
+    return found
+
+
+def refusal_of_recorded(before: Bench, after: Bench) -> str | None:
+    """Why the recorded times of two benches cannot be compared; None where they can. One that is not timed yet may be."""
+    if before.device is None or not before.model_times_ms:
+        return "the baseline has no times"
+    if after.device is None:
+        return "the current bench has no times"
+    # Another version of Romou is what a comparison is for.
+    theirs, ours = (Origin(device=dict(device), romou="", tvm="") for device in (before.device, after.device))
+    refusal = ours.refusal(theirs)
+    return f"the baseline was {refusal}, and its compiled model is not at hand to be timed here" if refusal else None
+
+
+def compiled_elsewhere(before: Bench, device: Mapping[str, Any]) -> str | None:
+    """What to know of times in turns: that the baseline's kernels were chosen for another device than `device`; None where they were not."""
+    if before.device is None or (before.device.get("kind"), before.device.get("name")) == (device.get("kind"), device.get("name")):
+        return None
+    return f"the baseline was compiled within the limits of {before.device.get('name')!r}"
+
+
+def compare_recorded(before: Bench, after: Bench, *, fail_over: float, reason: str, has_measures: bool = True) -> Comparison:
+    """Compare the times that both benches hold; `reason`: why they were not timed in turns."""
+    if not before.model_times_ms or not after.model_times_ms:
+        raise UsageError("a bench holds no times")
+    machine = (before.reference_times_ms, after.reference_times_ms)
+    pairs = {MODEL: (before.model_times_ms, after.model_times_ms), **{b.name: (b.times_ms, a.times_ms) for b, a in common_operators(before, after)}}
+    return compare_benches(
+        before,
+        after,
+        fail_over=fail_over,
+        times=time_verdicts(pairs, fail_over, machine=machine),
+        timing=RECORDED,
+        reason=reason,
+        machine=drift(machine),
+        device=str((after.device or {}).get("name")),
+        has_measures=has_measures,
+    )
+
+
+def compare_benches(
+    before: Bench,
+    after: Bench,
+    *,
+    fail_over: float,
+    times: Mapping[str, TimeVerdict] | None = None,
+    timing: str = NOT_TIMED,
+    reason: str | None = None,
+    machine: float | None = None,
+    device: str | None = None,
+    has_measures: bool = True,
+) -> Comparison:
+    """Put the verdicts on times beside those on measures.
+
+    times: `time_verdicts` of the operators of both benches, by name, and of the whole model.
+    """
+    known = {b.name: (b, a) for b, a in common_operators(before, after)}
+    times = times or {}
+    rows = [Row(name=MODEL, calls=1, times=times[MODEL])] if MODEL in times else []
+    for one in after.operators:
+        if one.name not in known:
+            rows.append(Row(name=one.name, calls=one.calls, notes=("new",)))
+            continue
+        old, _ = known[one.name]
+        rises, notes = _judge_measures(old, one, fail_over) if has_measures else ((), ())
+        rows.append(Row(name=one.name, calls=one.calls, times=times.get(one.name), rises=rises, notes=notes))
+    rows += [Row(name=o.name, calls=o.calls, notes=("gone",)) for o in before.operators if o.name not in known]
+    return Comparison(
+        model=after.model, target=after.target, fail_over=fail_over, timing=timing, reason=reason, machine=machine, device=device, rows=tuple(rows)
+    )
+
+
+def _judge_measures(before: OperatorBench, after: OperatorBench, fail_over: float) -> tuple[tuple[Rise, ...], tuple[str, ...]]:
+    notes = []
+    if before.calls != after.calls:
+        notes.append(f"called {after.calls} times, was {before.calls}")
+    if before.key != after.key:
+        notes.append("another epilogue or definition")
+    if before.config != after.config:
+        # Another schedule buys one measure with another; only the clock can tell.
+        changed = sorted(k for k in {*before.config, *after.config} if before.config.get(k) != after.config.get(k))
+        return (), (*notes, f"another config ({', '.join(changed)}): measures not compared")
+    if before.source_sha256 != after.source_sha256:
+        notes.append("another text")
+    rises = []
+    for measure, (_, per) in JUDGED.items():
+        if measure not in after.measures:
+            continue
+        if measure not in before.measures:
+            notes.append(f"{measure}: not compared, the baseline lacks it or was counted otherwise")
+            continue
+        old, new = (_per(o.measures, measure, per) for o in (before, after))
+        if new > old * (1 + fail_over) + 1e-9:
+            rises.append(Rise(measure=measure, before=old, after=new))
+        elif new < old:
+            notes.append(f"{measure} {old:g} -> {new:g}")
+    return tuple(rises), tuple(notes)
+
+
+def _per(measures: Mapping[str, int], measure: str, per: str | None) -> float:
+    return measures[measure] / (measures.get(per, 0) or 1) if per else measures[measure]

@@ -1,0 +1,137 @@
+"""Times of operators and models in rounds: one subject after the other, and two sides of one subject in turns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import tvm
+from tvm import relax
+
+from romou.runtime.module import Summary, TunedModel, random_inputs
+from romou.tools.regression.bench import Bench, OperatorBench, Rounds
+
+if TYPE_CHECKING:
+    from romou.devices.targets import Target
+
+# (launches of one repeat, repeats) -> milliseconds of a launch, for each repeat.
+Timer = Callable[[int, int], list[float]]
+# Makes a timer with tensors of its own: where they lie in memory is no property of the kernel, so every round has new ones.
+Subject = Callable[[], Timer]
+# Name of a subject -> its rounds before and after.
+Pairs = dict[str, tuple[Rounds, Rounds]]
+
+REPEATS = 3
+# Length of one repeat: short kernels are launched until it takes this long, because events and schedulers tick coarsely.
+_REPEAT_MS = 1.0
+_MOST_LAUNCHES = 1000
+MODEL, _REFERENCE = "whole model", "reference model"
+
+
+def subjects(model: TunedModel, operators: Collection[OperatorBench], seed: int) -> dict[str, Subject]:
+    """What can be timed of a model: the whole of it, and each operator, by name."""
+
+    def whole() -> Timer:
+        # What is judged are kernels; and one side must not be recorded and the other not.
+        return lambda number, repeat: model.times(repeat=repeat, seed=seed, capture=False)
+
+    def operator(one: OperatorBench) -> Subject:
+        arrays = list(random_inputs({str(i): (a.shape, a.dtype) for i, a in enumerate(one.arguments)}, seed).values())
+        return lambda: model.operator_timer(one.function, one.arguments, arrays)
+
+    return {MODEL: whole, **{one.name: operator(one) for one in operators}}
+
+
+def time_rounds(subjects: Mapping[str, Subject], rounds: int, *, seed: int) -> dict[str, Rounds]:
+    """`rounds` samples of each subject; in each round all of them in random order."""
+    rng = np.random.default_rng(seed)
+    names = list(subjects)
+    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
+    launches: dict[str, int] = {}
+    for _ in range(rounds):
+        for name in rng.permutation(names):
+            timer = subjects[name]()
+            if name not in launches:
+                launches[name] = launches_of(timer)
+            found[name].append(tuple(timer(launches[name], REPEATS)))
+    return {name: tuple(times) for name, times in found.items()}
+
+
+def with_times(bench: Bench, model: TunedModel, rounds: int, *, seed: int) -> Bench:
+    """A bench of `model` with the times of its operators, of the whole, and of the reference model, all in the same rounds."""
+    timed = subjects(model, bench.operators, seed)
+    timed[_REFERENCE] = subjects(reference_model(model), (), seed)[MODEL]
+    times = time_rounds(timed, rounds, seed=seed)
+    operators = tuple(replace(o, times_ms=times[o.name]) for o in bench.operators)
+    return replace(bench, operators=operators, model_times_ms=times[MODEL], reference_times_ms=times[_REFERENCE])
+
+
+def time_in_turns(
+    before: Bench,
+    after: Bench,
+    models: tuple[TunedModel, TunedModel],
+    rounds: int,
+    *,
+    stages: int,
+    is_open: Callable[[Pairs], Collection[str]],
+    seed: int,
+) -> Pairs:
+    """Time the operators that two benches have in common, and the whole models, both sides next to each other: a slow moment hits both.
+
+    rounds: pairs of the first stage; each later one doubles what was measured.   is_open: all pairs so far -> names that the next stage goes on with.
+    """
+    names = {o.name for o in before.operators} & {o.name for o in after.operators}
+    both = [subjects(model, [o for o in bench.operators if o.name in names], seed) for bench, model in zip((before, after), models, strict=True)]
+    rng = np.random.default_rng(seed)
+    pairs: dict[str, tuple[list[tuple[float, ...]], list[tuple[float, ...]]]] = {name: ([], []) for name in both[0]}
+    launches: dict[str, int] = {}
+    left, found = list(pairs), {}
+    for stage in range(stages):
+        for _ in range(rounds << max(0, stage - 1)):
+            for name in rng.permutation(left):
+                timers = [side[name]() for side in both]
+                # One number for both: a shorter kernel that is launched more often would have warmer caches.
+                if name not in launches:
+                    launches[name] = max(map(launches_of, timers))
+                for side in rng.permutation(2):
+                    pairs[name][side].append(tuple(timers[side](launches[name], REPEATS)))
+        found = {name: (tuple(a), tuple(b)) for name, (a, b) in pairs.items()}
+        still = set(is_open(found))
+        left = [name for name in left if name in still]
+        if not left:
+            break
+    return found
+
+
+def launches_of(timer: Timer) -> int:
+    """Launches that fill a repeat."""
+    return min(_MOST_LAUNCHES, max(1, math.ceil(_REPEAT_MS / min(timer(1, 2)))))
+
+
+_SIDE = 256
+
+
+def reference_model(beside: TunedModel) -> TunedModel:
+    """A product of two matrices of single precision by TVM's own schedule, for the device that another model runs on."""
+    summary = Summary.unmeasured(target=str(beside.target), rows=(), seconds=0.0)
+    inputs = dict.fromkeys(("a", "b"), ((_SIDE, _SIDE), "float32"))
+    return TunedModel(
+        _executable(beside.target),
+        target=beside.target,
+        inputs=inputs,
+        outputs=("c",),
+        summary=summary,
+        device_index=beside.device_index,
+        remote=beside.remote,
+    )
+
+
+def _executable(target: Target) -> relax.VMExecutable:
+    builder = relax.BlockBuilder()
+    a, b = (relax.Var(name, relax.TensorType((_SIDE, _SIDE), "float32")) for name in ("a", "b"))
+    with builder.function("main", [a, b]):
+        builder.emit_func_output(builder.emit(relax.op.matmul(a, b)))
+    return tvm.compile(builder.finalize(), target=target.tvm_target)

@@ -1,0 +1,140 @@
+"""A comparison of two benches for a person (table, Markdown) and for a CI server (JUnit XML); a bench as a table."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from rich.markup import escape
+from rich.table import Table
+
+from romou.tools.report.table import number
+
+if TYPE_CHECKING:
+    from romou.tools.regression import Bench, Comparison, Row
+
+_COLUMNS = ("operator", "calls", "before ms", "after ms", "ratio", "99% bounds", "p", "times", "measures and notes")
+# What XML 1.0 cannot hold, even escaped.
+_NO_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF])
+
+
+def comparison_table(comparison: Comparison) -> Table:
+    """One line an operator; what is worse stands out."""
+    table = Table(title=escape(headline(comparison)))
+    for title in _COLUMNS:
+        is_text = title in (_COLUMNS[0], *_COLUMNS[-2:])
+        table.add_column(title, justify="left" if is_text else "right", no_wrap=title != _COLUMNS[-1])
+    for row in comparison.rows:
+        table.add_row(*map(escape, _cells(row)), style="bold red" if row.is_regression else None)
+    return table
+
+
+def bench_table(bench: Bench) -> Table:
+    """One line an operator: its time and what can be read off its kernels."""
+    table = Table(title=escape(f"{bench.model}, {bench.target}"))
+    table.add_column("operator", no_wrap=True)
+    for title in ("calls", "ms", "registers", "integer operations in loops", "bytes an iteration"):
+        table.add_column(title, justify="right")
+    for one in bench.operators:
+        measures = (str(one.measures.get(name, "-")) for name in ("registers", "integer_operations_in_loops", "bytes_per_iteration"))
+        table.add_row(escape(one.name), str(one.calls), number(one.time_ms, 4), *measures)
+    return table
+
+
+def headline(comparison: Comparison) -> str:
+    """The verdict in a line."""
+    worse = len(comparison.regressions)
+    what = f"{worse} of {len(comparison.rows)} rows worse by more than {100 * comparison.fail_over:g}%" if worse else "nothing is worse"
+    return f"{comparison.model}: {what}"
+
+
+def remarks(comparison: Comparison) -> Iterator[str]:
+    """How the times were compared, and what that leaves open."""
+    if comparison.timing == "in turns":
+        yield f"Times: both measured in turns on {comparison.device}" + (f"; {comparison.reason}." if comparison.reason else ".")
+    elif comparison.timing == "recorded":
+        yield f"Times: as recorded on {comparison.device}, because {comparison.reason}."
+        yield f"The machine took {comparison.machine:.3f} times as long for the reference model; that widens the limit."
+        yield "Recorded times can only tell where both sessions were quiet; timing in turns needs the baseline's .romou folder beside its file."
+    else:
+        yield f"Times were NOT compared: {comparison.reason}."
+    if comparison.undecided:
+        names = ", ".join(row.name for row in comparison.undecided)
+        yield f"Undecided, because the times scatter too widely: {names}. More --repeats, or a quieter machine, would tell."
+
+
+def markdown(comparison: Comparison) -> str:
+    """A table for a pull request's page."""
+    lines = [f"### {_md(headline(comparison))}", "", *(_md(text) + "  " for text in remarks(comparison)), ""]
+    lines += ["| " + " | ".join(_COLUMNS) + " |", "|---|" + "---:|" * (len(_COLUMNS) - 3) + "---|---|"]
+    for row in comparison.rows:
+        cells = [_md(cell) for cell in _cells(row)]
+        if row.is_regression:
+            cells[0] = f"**{cells[0]}**"
+        lines.append("| " + " | ".join(cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def junit_xml(comparison: Comparison) -> str:
+    """A test suite with a case an operator: a failure is a regression, a skipped one was not compared."""
+    rows = comparison.rows
+    skipped = [row for row in rows if _is_skipped(row)]
+    counts = {"tests": str(len(rows)), "failures": str(len(comparison.regressions)), "errors": "0", "skipped": str(len(skipped))}
+    suites = ET.Element("testsuites", counts)
+    suite = ET.SubElement(suites, "testsuite", {"name": _xml(f"romou compare {comparison.model}"), **counts})
+    for row in rows:
+        seconds = f"{row.times.after_ms / 1e3:.9f}" if row.times is not None else "0"
+        case = ET.SubElement(suite, "testcase", {"classname": _xml(comparison.model), "name": _xml(row.name), "time": seconds})
+        text = _xml(_sentence(row))
+        if row.is_regression:
+            ET.SubElement(case, "failure", {"message": text, "type": "regression"}).text = text
+        elif _is_skipped(row):
+            ET.SubElement(case, "skipped", {"message": text})
+        else:
+            ET.SubElement(case, "system-out").text = text
+    ET.SubElement(suite, "system-out").text = _xml("\n".join(remarks(comparison)))
+    ET.indent(suites)
+    return ET.tostring(suites, encoding="unicode", xml_declaration=True) + "\n"
+
+
+def _cells(row: Row) -> tuple[str, ...]:
+    times = row.times
+    if times is None:
+        numbers = ("-",) * 6
+    else:
+        shift = times.shift
+        numbers = (
+            number(times.before_ms, 4),
+            number(times.after_ms, 4),
+            number(shift.ratio),
+            f"{shift.low:.3f}-{shift.high:.3f}",
+            f"{times.p:.2g}",
+            times.verdict,
+        )
+    return (row.name, str(row.calls), *numbers, "; ".join((*_rises(row), *row.notes)))
+
+
+def _rises(row: Row) -> list[str]:
+    return [f"{rise.measure} WORSE {rise.before:g} -> {rise.after:g}" for rise in row.rises]
+
+
+def _sentence(row: Row) -> str:
+    parts = [*_rises(row), *row.notes]
+    if row.times is not None:
+        shift = row.times.shift
+        bounds = f"{shift.ratio:.3f} times as long ({shift.low:.3f} to {shift.high:.3f}, p {row.times.p:.2g})"
+        parts.insert(0, f"{row.times.verdict}: {row.times.before_ms:.4f} ms -> {row.times.after_ms:.4f} ms, {bounds}")
+    return "; ".join(parts) or "measures equal"
+
+
+def _is_skipped(row: Row) -> bool:
+    return row.notes[:1] in (("new",), ("gone",))
+
+
+def _md(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;").replace("\n", " ")
+
+
+def _xml(text: str) -> str:
+    return text.translate(_NO_XML)

@@ -1,0 +1,42 @@
+"""What is known of devices, for a person: a line a fact."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.table import Table
+
+from romou.devices.hardware import HardwareSpec
+from romou.devices.hardware.spec import LIMITS, SCHEMA
+
+UNKNOWN = "not known"
+
+
+def facts_table(spec: HardwareSpec, nearest: HardwareSpec | None) -> Table:
+    """Each fact with its unit and source; of one that is not known what the nearest device of which more was measured has."""
+    table = Table("fact", "value", "unit", "source", title=f"{spec.name}: {spec.title}")
+    for key, (unit, _) in SCHEMA.items():
+        value = getattr(spec, key)
+        offer = None if nearest is None or key in LIMITS else getattr(nearest, key)
+        source = spec.source_of(key) if value is not None else "" if nearest is None or offer is None else f"{nearest.name} has {shown(offer)}"
+        table.add_row(key, shown(value), unit, source)
+    return table
+
+
+def comparison_table(one: HardwareSpec, other: HardwareSpec) -> Table:
+    """The facts in which two devices differ, side by side."""
+    table = Table("fact", one.name, other.name, "unit", title=f"{one.title}, {other.title}: where they differ")
+    for key, (unit, _) in SCHEMA.items():
+        values = getattr(one, key), getattr(other, key)
+        if values[0] != values[1]:
+            table.add_row(key, *map(shown, values), unit)
+    return table
+
+
+def shown(value: Any) -> str:
+    """A fact's value as a person writes it."""
+    if value is None:
+        return UNKNOWN
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

@@ -1,0 +1,81 @@
+"""What is known of a model, its device and its search: all that figures are drawn from. Data only; `romou.api.report` collects it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from romou.compiler.task import TunableTask
+    from romou.devices.hardware import HardwareSpec
+    from romou.devices.targets import Target
+    from romou.runtime.module import MemoryPlan, Summary
+    from romou.tools.regression import Bench
+    from romou.tuner.pruning import PrunedSpace
+    from romou.tuner.records import Record
+
+Row = dict[str, Any]
+NEEDS_RECORDS = "No records: give the folder that `romou tune --work-dir` wrote."
+NEEDS_MODEL = "The records do not hold the kernels: name the network with --model, and the target with --target."
+
+
+class UnknownError(Exception):
+    """A figure has nothing to show; the text says what would have to be given."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """Empty or None where nothing is known.
+
+    title       what the report is of
+    summary     of a tuned model   bench   of `romou bench`
+    records     candidates, in the order of their measurement
+    spaces      tasks of the model with their pruned spaces, on `target`
+    spec        facts of the device
+    operations  task key -> technique -> integer operations in loops of one work-item
+    memory      plan of the model's memory
+    curves      aspect and curve, as ArchProbe's report has them
+    """
+
+    title: str
+    summary: Summary | None = None
+    bench: Bench | None = None
+    records: Sequence[Record] = ()
+    spaces: Sequence[tuple[TunableTask, PrunedSpace]] = ()
+    target: Target | None = None
+    spec: HardwareSpec | None = None
+    operations: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    memory: MemoryPlan | None = None
+    curves: Sequence[tuple[str, Mapping[str, Any]]] = ()
+
+    @cached_property
+    def labels(self) -> dict[str, str]:
+        """Task key -> its name; with the key's first digits where two kernels share a name."""
+        found = {task.key: task.name for task, _ in self.spaces} | {record.task_key: record.task_name for record in self.records}
+        found |= {row.key: row.name for row in (self.summary.rows if self.summary else ()) if row.key}
+        found |= {one.key: one.name for one in (self.bench.operators if self.bench else ())}
+        times = Counter(found.values())
+        return {key: name if times[name] == 1 else f"{name} ({key[:4]})" for key, name in found.items()}
+
+    @cached_property
+    def by_task(self) -> dict[str, list[Record]]:
+        """Task key -> its records, without those of the second measurement at the search's end."""
+        found: dict[str, list[Record]] = {}
+        for record in self.records:
+            if not record.is_again:
+                found.setdefault(record.task_key, []).append(record)
+        return found
+
+    @cached_property
+    def best_s(self) -> dict[str, float]:
+        """Task key -> the best time in seconds; only of kernels of which one worked."""
+        times = {key: [r.time_s for r in found if r.time_s is not None] for key, found in self.by_task.items()}
+        return {key: min(found) for key, found in times.items() if found}
+
+    @cached_property
+    def calls(self) -> dict[str, int]:
+        """Task key -> how often the model calls it, as far as that is known."""
+        return {task.key: task.calls for task, _ in self.spaces} | {row.key: row.calls for row in (self.summary.rows if self.summary else ()) if row.key}

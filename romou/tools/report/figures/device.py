@@ -1,0 +1,40 @@
+"""Curves that ArchProbe measured of the device."""
+
+from __future__ import annotations
+
+from romou.tools.report.evidence import Evidence, Row, UnknownError
+from romou.tools.report.figures.figure import Figure
+
+# Points of a curve that a page of some hundred pixels shows.
+_POINTS = 200
+
+
+def rows(evidence: Evidence) -> tuple[list[Row], str]:
+    """Return a row for each point: curve, x, y, axes. Of a long curve every so manyth point."""
+    found = [
+        {"curve": f"{aspect}: {curve['name']}", "x": x, "y": y, "axes": f"{curve['y_label']} over {curve['x_label']}"}
+        for aspect, curve in evidence.curves
+        for x, y in list(zip(curve["x"], curve["y"], strict=True))[:: -(-len(curve["x"]) // _POINTS)]
+    ]
+    if not found:
+        raise UnknownError("No curves of the device: give a report of `archprobe run` beside the other files.")
+    return found, ""
+
+
+FIGURE = Figure(
+    name="device",
+    title="Device",
+    note="What ArchProbe measured; each curve has its own axes.",
+    rows=rows,
+    menus=lambda found: {"curve": list(dict.fromkeys(row["curve"] for row in found))},
+    spec={
+        "params": [{"name": "curve", "value": ""}],
+        "transform": [{"filter": "datum.curve == curve"}],
+        "height": 240,
+        "mark": {"type": "line", "point": {"size": 14}, "tooltip": {"content": "data"}},
+        "encoding": {
+            "x": {"field": "x", "type": "quantitative", "scale": {"type": "symlog"}, "title": None, "axis": {"format": "~s"}},
+            "y": {"field": "y", "type": "quantitative", "title": None, "axis": {"format": "~s"}},
+        },
+    },
+)

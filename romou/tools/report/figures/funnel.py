@@ -1,0 +1,51 @@
+"""From all combinations of knobs to the configs that were measured: what each pruning criterion removes."""
+
+from __future__ import annotations
+
+from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
+from romou.tools.report.figures.figure import OF_LAYER, Figure
+
+
+def rows(evidence: Evidence) -> tuple[list[Row], str]:
+    """Return a row for each layer and stage, in order: layer, stage, configs, source (of a criterion's limit).
+
+    Stages are the knobs, the template, each criterion after those before it, what gave way, and the trials.
+    """
+    if not evidence.spaces:
+        raise UnknownError(NEEDS_MODEL)
+    found: list[Row] = []
+    gave_way: list[str] = []
+    for task, space in evidence.spaces:
+        layer, report = evidence.labels[task.key], space.report
+        stages = [("all combinations", report.declared, ""), ("template", report.before, "constraints of the schedule")]
+        stages += [(one.criterion, one.left, one.source) for one in report.criteria]
+        trials = evidence.by_task.get(task.key, [])
+        stages += [("kept", report.kept, "after criteria gave way where too few configs were left"), ("measured", len(trials), "")]
+        stages.append(("right and timed", sum(r.time_s is not None for r in trials), ""))
+        found += [{"layer": layer, "stage": stage, "configs": configs, "source": source} for stage, configs, source in stages]
+        gave_way += [f"{layer}: {', '.join(report.relaxed)}"] if report.relaxed else []
+    remark = f"Criteria gave way in {len(gave_way)} of {len(evidence.spaces)} layers, since too few configs would have been left." if gave_way else ""
+    return found, remark
+
+
+FIGURE = Figure(
+    name="funnel",
+    title="Pruning",
+    note="Configs that are left after each criterion, one after another; of all layers: the sum. The axis is logarithmic.",
+    rows=rows,
+    spec={
+        "transform": [
+            OF_LAYER,
+            {"aggregate": [{"op": "sum", "field": "configs", "as": "configs"}], "groupby": ["stage"]},
+            # One config has a bar, too; none has none.
+            {"filter": "datum.configs > 0"},
+        ],
+        "height": {"step": 18},
+        "encoding": {
+            "y": {"field": "stage", "type": "nominal", "sort": None, "title": None},
+            "x": {"field": "configs", "type": "quantitative", "scale": {"type": "log", "domainMin": 0.7}, "title": "configs"},
+            "x2": {"datum": 0.7},
+        },
+        "mark": {"type": "bar", "tooltip": {"content": "data"}},
+    },
+)

@@ -1,0 +1,35 @@
+"""Memory of the model's activations over a run."""
+
+from __future__ import annotations
+
+from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
+from romou.tools.report.figures.figure import Figure
+
+
+def rows(evidence: Evidence) -> tuple[list[Row], str]:
+    """Return a row for each call, in order: call, function, mib."""
+    if evidence.memory is None:
+        raise UnknownError(NEEDS_MODEL)
+    plan = evidence.memory
+    calls = zip(plan.calls, plan.live, strict=True)
+    found: list[Row] = [{"call": place, "function": function, "mib": live / 2**20} for place, (function, live) in enumerate(calls, 1)]
+    most = max(found, key=lambda row: row["mib"])
+    use = plan.use
+    held = f"{use.tensors / 2**20:.2f} MiB are allocated for them, {use.weights / 2**20:.2f} MiB for weights"
+    return found, f"At most {most['mib']:.2f} MiB, in {most['function']}; {held}."
+
+
+FIGURE = Figure(
+    name="memory",
+    title="Memory",
+    note="Activations and workspaces that are live during each call, slices of one buffer counted once. What shares no memory is allocated on top.",
+    rows=rows,
+    spec={
+        "height": 200,
+        "mark": {"type": "bar", "tooltip": {"content": "data"}},
+        "encoding": {
+            "x": {"field": "call", "type": "ordinal", "title": "call", "axis": {"labelOverlap": True, "labelAngle": 0}},
+            "y": {"field": "mib", "type": "quantitative", "title": "MiB"},
+        },
+    },
+)

@@ -1,0 +1,73 @@
+"""Registers of each measured config against the most that its work group leaves it."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from romou.base.space import Config
+from romou.devices.hardware import HardwareSpec
+from romou.tools.report.evidence import NEEDS_MODEL, NEEDS_RECORDS, Evidence, Row, UnknownError
+from romou.tools.report.figures.figure import OF_LAYER, Figure
+from romou.tuner.pruning import judge
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.pruning.forms import form_of
+
+
+def rows(evidence: Evidence) -> tuple[list[Row], str]:
+    """Return a row for each trial: layer, registers (32 bit, of a work-item), limit (None where it is not known), work_group, slower (times the best).
+
+    Registers are those of the formulas that prune.
+    """
+    if not evidence.spaces or evidence.target is None:
+        raise UnknownError(NEEDS_MODEL)
+    if not evidence.by_task:
+        raise UnknownError(NEEDS_RECORDS)
+    found: list[Row] = []
+    for task, space in evidence.spaces:
+        timed = [record for record in evidence.by_task.get(task.key, []) if record.time_s and space.knows(record.config)]
+        if not timed:
+            continue
+        usage = form_of(task.template, task.limits(evidence.target)).usage(columns_of([Config(record.config) for record in timed]))
+        verdict = judge(usage, evidence.spec or HardwareSpec(name="unknown", title="")).get("registers")
+        used, limit, size = (
+            np.broadcast_to(np.asarray(values), len(timed))
+            for values in (usage.needed_registers if verdict is None else verdict.used, np.nan if verdict is None else verdict.limit, usage.work_group_size)
+        )
+        for record, registers, most, group in zip(timed, used, limit, size, strict=True):
+            assert record.time_s is not None
+            row = {"layer": evidence.labels[task.key], "registers": float(registers), "limit": None if np.isnan(most) else float(most)}
+            found.append({**row, "work_group": int(group), "slower": record.time_s / evidence.best_s[task.key]})
+    if not found:
+        raise UnknownError("No trial of these records belongs to the model on this target.")
+    known = any(row["limit"] is not None for row in found)
+    return found, "" if known else "The device's registers are not known, so there is no limit to show."
+
+
+FIGURE = Figure(
+    name="registers",
+    title="Registers",
+    note="32-bit registers that a work-item needs, by the formulas of pruning, over the size of its work group. The line is the most it may take.",
+    rows=rows,
+    spec={
+        # One field for both, since an axis of a field without values has no end.
+        "transform": [{"fold": ["registers", "limit"], "as": ["kind", "value"]}, {"filter": "isValid(datum.value)"}],
+        "height": 260,
+        "encoding": {"x": {"field": "work_group", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "work-items of a group"}},
+        "layer": [
+            {
+                "transform": [OF_LAYER, {"filter": "datum.kind == 'registers'"}],
+                "mark": {"type": "point", "filled": True, "size": 45, "tooltip": {"content": "data"}},
+                "encoding": {
+                    "y": {"field": "value", "type": "quantitative", "title": "registers"},
+                    "color": {"field": "slower", "type": "quantitative", "scale": {"type": "log", "scheme": "viridis", "reverse": True}, "title": "times best"},
+                },
+            },
+            {
+                "needs": "limit",
+                "transform": [{"filter": "datum.kind == 'limit'"}, {"aggregate": [{"op": "min", "field": "value", "as": "value"}], "groupby": ["work_group"]}],
+                "mark": {"type": "line", "interpolate": "step-after"},
+                "encoding": {"y": {"field": "value", "type": "quantitative"}},
+            },
+        ],
+    },
+)

@@ -1,0 +1,87 @@
+"""A report as one HTML file that needs no network: the figures, their data, and the JavaScript that draws them (Vega, out of the wheel vl-convert-python)."""
+
+from __future__ import annotations
+
+import functools
+import html
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+from romou.base.errors import UsageError
+from romou.base.version import __version__
+from romou.tools.report.evidence import Evidence, UnknownError
+from romou.tools.report.figures import FIGURES
+from romou.tools.report.figures.figure import ALL
+from romou.tools.report.table import device_lines
+
+_TEMPLATE = Path(__file__).with_name("page.html")
+_HINT = "pip install 'romou[report]'"
+
+
+def write_page(evidence: Evidence, path: Path) -> Path:
+    """Write the report of what is known and return its path; UsageError where the file cannot be written, or vl-convert-python is missing."""
+    figures = [_drawn(figure, evidence) for figure in FIGURES]
+    layers = [ALL, *dict.fromkeys(str(row["layer"]) for one in figures for row in one["rows"] if row.get("layer", ALL) != ALL)]
+    # No "<": the letters "</script" would end the element that holds the data.
+    data = json.dumps({"figures": figures, "layers": layers}, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    title, about = html.escape(evidence.title), html.escape(_about(evidence))
+    parts = {"TITLE": title, "ABOUT": about, "VERSION": __version__, "LIBRARY": _library(), "DATA": data}
+    # All at once: a name in one part may look like another part.
+    text = re.sub("@([A-Z]+)@", lambda found: parts[found[1]], _TEMPLATE.read_text(encoding="utf-8"))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error}", path=str(path)) from error
+    return path
+
+
+def check_library() -> None:
+    """UsageError where what draws the figures is not installed: said before hours of tuning."""
+    _library()
+
+
+def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
+    """A figure as the page's script takes it; where nothing is known, the reason stands in its place."""
+    found = {name: getattr(figure, name) for name in ("name", "title", "note")}
+    try:
+        rows, remark = figure.rows(evidence)
+    except UnknownError as error:
+        return {**found, "spec": {}, "rows": [], "menus": {}, "remark": "", "unknown": str(error)}
+    spec = dict(figure.spec)
+    if "layer" in spec:
+        # Vega gives the axes of a layer without rows no end.
+        needed = [(one, one.get("needs")) for one in spec["layer"]]
+        drawn = [one for one, column in needed if column is None or any(row.get(column) is not None for row in rows)]
+        spec["layer"] = [{name: part for name, part in one.items() if name != "needs"} for one in drawn]
+    return {**found, "spec": spec, "rows": [_finite(row) for row in rows], "menus": figure.menus(rows), "remark": remark, "unknown": ""}
+
+
+def _finite(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
+
+
+def _about(evidence: Evidence) -> str:
+    summary, records = evidence.summary, evidence.records
+    device = (summary.device if summary else "") or (str(records[0].device.get("name", "")) if records else "")
+    parts = [f"target {evidence.target}" if evidence.target else "", device, f"{len(records)} records" if records else ""]
+    if summary is not None and summary.default_ms and summary.tuned_ms:
+        parts.append(f"{summary.default_ms:.3f} ms with default schedules, {summary.tuned_ms:.3f} ms tuned")
+    if summary is not None and summary.relative_l2_error is not None:
+        parts.append(f"relative L2 error {summary.relative_l2_error:.1e} against onnxruntime")
+    parts += device_lines(summary) if summary is not None else []
+    return "; ".join(part for part in parts if part)
+
+
+@functools.cache
+def _library() -> str:
+    try:
+        import vl_convert
+    except ImportError as error:
+        raise UsageError("a report needs vl-convert-python, which holds the library that draws its figures", hint=_HINT) from error
+    # Its type stub forgets that no snippet is needed.
+    bundle = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]
+    return str(bundle).replace("</script", "<\\/script")

@@ -1,0 +1,77 @@
+"""Knob spaces before and after pruning, for a person."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from romou.base.knob import Choice, nearest
+from romou.base.space import Space
+from romou.tools.report.table import table_of_numbers
+
+if TYPE_CHECKING:
+    from romou.tuner.pruning import PruningReport
+    from romou.tuner.pruning.prune import CriterionCount
+
+
+def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Table:
+    """Return a table with a line for each task: configs by its knobs, those that its template admits, those that are left, and which criteria gave way."""
+    table = table_of_numbers("task", ("declared", "before", "kept", "pruned"), "gave way", title=title)
+    for name, report in rows:
+        table.add_row(escape(name), str(report.declared), str(report.before), str(report.kept), percent(report.pruned_share), ", ".join(report.relaxed))
+    return table
+
+
+def criteria_table(reports: Sequence[PruningReport]) -> Table:
+    """Return a table with a line for each criterion: mean share of the spaces that it removes alone, and that it alone removes."""
+    table = table_of_numbers("criterion", ("alone", "only it", "gave way"), "limit from", title="What each criterion removes, mean over the tasks")
+    for name, counts in _by_criterion(reports).items():
+        alone, only = (sum(getattr(c, field) / r.before for r, c in counts) / len(reports) for field in ("alone", "only"))
+        gave_way = sum(c.slack != 1 for _, c in counts)
+        table.add_row(name, percent(alone), percent(only), str(gave_way), escape(counts[0][1].source))
+    together = sum(r.pruned_share for r in reports) / len(reports) if reports else 0.0
+    table.add_row("all together", percent(together), "", "", "")
+    return table
+
+
+def percent(share: float) -> str:
+    """0.999 -> "99.9%"; what is not quite all never reads 100%."""
+    return f"{min(share, 0.9999) if share < 1 else share:.2%}"
+
+
+def _by_criterion(reports: Sequence[PruningReport]) -> dict[str, list[tuple[PruningReport, CriterionCount]]]:
+    found: dict[str, list[tuple[PruningReport, CriterionCount]]] = {}
+    for report in reports:
+        for count in report.criteria:
+            found.setdefault(count.criterion, []).append((report, count))
+    return found
+
+
+def knob_rows(spaces: Sequence[Space]) -> list[dict[str, Any]]:
+    """Return one entry a knob of some tasks' spaces: its choices in any of them, how many have it, and what is declared of it."""
+    declared = {name: knob for space in spaces for name, knob in space.declared.items()}
+    rows = []
+    for name, knob in declared.items():
+        having = [space.knobs[name] for space in spaces if name in space.knobs]
+        choices = list(dict.fromkeys(choice for own in having for choice in own))
+        default = nearest(choices, knob.default)
+        rows.append({"knob": name, "choices": choices, "default": default, "tasks": len(having), "devices": knob.devices, "help": knob.help})
+    return rows
+
+
+def knob_table(spaces: Sequence[Space], *, title: str) -> Table:
+    """Return a table with a line for each knob of some tasks' spaces."""
+    table = Table(title=escape(title))
+    for column in ("knob", "choices", "default", "tasks", "devices", "meaning"):
+        table.add_column(column, no_wrap=column == "knob", justify="right" if column == "tasks" else "left")
+    for row in knob_rows(spaces):
+        texts = row["knob"], _spelled(row["choices"]), _spelled([row["default"]]), str(row["tasks"]), row["devices"], row["help"]
+        table.add_row(*map(escape, texts))
+    return table
+
+
+def _spelled(choices: Sequence[Choice]) -> str:
+    return ", ".join(("no", "yes")[choice] if isinstance(choice, bool) else str(choice) for choice in choices)

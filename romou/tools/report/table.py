@@ -1,0 +1,152 @@
+"""The per-layer table of a tuned model: time before and after, and the check against the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+from rich import box
+from rich.console import Console
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Column, Table
+from rich.text import Text
+
+if TYPE_CHECKING:
+    from romou.runtime.module.summary import LayerRow, Summary
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """Fixed digits, or a dash for what was not measured."""
+    return "-" if value is None else f"{value:.{digits}f}"
+
+
+def ratio(value: float | None) -> str:
+    """2.5 -> "2.50x"."""
+    return "-" if value is None else f"{value:.2f}x"
+
+
+def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str = "") -> Table:
+    """An empty table: a column of names, columns of numbers, and columns of text."""
+    columns = [Column(name, no_wrap=True), *(Column(column, justify="right", no_wrap=True) for column in numbers), *map(Column, texts)]
+    return Table(*columns, title=escape(title) or None)
+
+
+# Characters below which a column of text is a word a line.
+_LEAST_TEXT = 24
+
+
+def print_table(table: Table, out: Console) -> None:
+    """Print a table so that it can be read on a narrow terminal, too.
+
+    Where it does not fit, it first loses its frame; then the columns of longest text become lines below, each led by its row's first cell; then names fold.
+    """
+    columns, below = list(table.columns), list[Column]()
+    if _natural_width(table, out) > out.width:
+        table = _of_columns(table, columns)
+    while _natural_width(table, out) > out.width and (texts := [column for column in columns[1:] if not column.no_wrap]):
+        longest = max(texts, key=_width)
+        columns.remove(longest)
+        table = _of_columns(table, columns)
+        if out.width - _natural_width(table, out) > _LEAST_TEXT:
+            # There is room for it in decent lines: it wraps, at the end, and the others stay whole.
+            for column in columns:
+                column.min_width = _width(column)
+            longest.overflow = "fold"
+            table = _of_columns(table, [*columns, longest])
+            break
+        below.append(longest)
+    else:
+        if _natural_width(table, out) > out.width:
+            for column in columns[1:]:
+                column.min_width = _width(column)
+            columns[0].no_wrap, columns[0].overflow = False, "fold"
+            table = _of_columns(table, columns)
+    out.print(table)
+    names = list(table.columns[0].cells)
+    for column in reversed(below):
+        out.print(f"{column.header}:", markup=False)
+        for name, cell in zip(names, column.cells, strict=True):
+            if str(cell):
+                out.print(Padding(Text.assemble(Text.from_markup(str(name)), ": ", Text.from_markup(str(cell))), (0, 0, 0, 2)))
+
+
+def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
+    """The table with some of its columns, without a frame."""
+    found = Table(title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_footer=table.show_footer)
+    for one in columns:
+        found.add_column(one.header, one.footer, justify=one.justify, no_wrap=one.no_wrap, overflow=one.overflow, min_width=one.min_width)
+    for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
+        found.add_row(*cells, style=row.style, end_section=row.end_section)
+    return found
+
+
+def _natural_width(table: Table, out: Console) -> int:
+    return out.measure(table, options=out.options.update(max_width=10**4)).maximum
+
+
+def _width(column: Column) -> int:
+    return max((Text.from_markup(str(cell)).cell_len for cell in (column.header, *column.cells)), default=0)
+
+
+def layer_table(rows: Sequence[LayerRow]) -> Table:
+    """One line per task, the most expensive first, and a last line with the sums over all calls."""
+    before, after = _total_ms(rows, "default_ms"), _total_ms(rows, "tuned_ms")
+    table = table_of_numbers("layer", ("calls", "before", "after", "faster", "GFLOPS", "trials"), title="Time per layer (ms of one call)")
+    table.show_footer = bool(rows)
+    calls, trials = (str(sum(getattr(row, field) for row in rows)) for field in ("calls", "trials"))
+    footers = ("all calls", calls, number(before), number(after), ratio(before / after if before and after else None), "", trials)
+    for column, footer in zip(table.columns, footers, strict=True):
+        column.footer = footer
+    for row in sorted(rows, key=lambda r: -(r.default_ms or 0.0) * r.calls):
+        table.add_row(
+            escape(row.name), str(row.calls), number(row.default_ms), number(row.tuned_ms), ratio(row.speedup), number(row.gflops, 2), str(row.trials)
+        )
+    return table
+
+
+def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
+    """The sum over all calls in ms; None as soon as one row was not measured, since a part is no total."""
+    total = 0.0
+    for row in rows:
+        value = getattr(row, field)
+        if value is None:
+            return None
+        total += value * row.calls
+    return total if rows else None
+
+
+_INSTEAD = {"apart": "each by itself", "rules": "TVM's schedule", "plain": "TVM's simplest schedule", "host": "the host"}
+
+
+def device_lines(summary: Summary) -> list[str]:
+    """Return lines on nodes that are not as they should be: shares on the host, nodes that moved and why, TVM's schedules; empty if there are none."""
+    lines = []
+    if summary.host:
+        time = "" if summary.host_share is None else f", {summary.host_share:.0%} of the time"
+        nodes = sum(len(row.nodes) for row in summary.host)
+        lines.append(f"On the host: {nodes} of {summary.nodes} nodes, {summary.host_flop_share:.0%} of the operations{time}.")
+        lines += [f"on the host, by onnxruntime: {', '.join(row.nodes)}{'' if row.ms is None else f': {row.ms:.3f} ms'}" for row in summary.host]
+    lines += [f"moved to {_INSTEAD.get(row.to, row.to)}: {', '.join(row.nodes)}: {row.reason}" for row in summary.moved if row.nodes]
+    if summary.by_tvm:
+        lines.append(f"By a schedule of TVM's: {', '.join(summary.by_tvm)}.")
+    return lines
+
+
+def print_summary(summary: Summary, out: Console) -> None:
+    """The table, the time of the whole model and the check against onnxruntime."""
+    print_table(layer_table(summary.rows), out)
+    if summary.default_ms and summary.tuned_ms:
+        faster = f", {number(summary.tuned_ms)} ms tuned: {ratio(summary.default_ms / summary.tuned_ms)}"
+        found = faster if summary.tuned_ms < summary.default_ms else "; no faster config found"
+        out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules{found}.", markup=False)
+    if summary.relative_l2_error is not None:
+        verdict = "" if summary.is_right is not False else ": TOO LARGE. Please report it with the model"
+        out.print(f"Against onnxruntime: relative L2 error {summary.relative_l2_error:.2e}{verdict}.", markup=False)
+    else:
+        out.print("Against onnxruntime: not checked.", markup=False)
+    if summary.memory is not None:
+        weights, between = (number / 2**20 for number in (summary.memory.weights, summary.memory.tensors))
+        out.print(f"Memory on the device: {weights:.1f} MiB of weights, {between:.1f} MiB of tensors between kernels.", markup=False)
+    for line in device_lines(summary):
+        out.print(line, markup=False)

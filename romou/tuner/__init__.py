@@ -1,0 +1,1 @@
+"""From a task to its fastest config: analysis, pruning, search, measurement, records."""

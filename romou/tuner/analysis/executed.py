@@ -1,0 +1,109 @@
+"""How many instructions a work-item executes: the compiler's loops, weighted by the trip counts that the lowered TIR knows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm_ffi.structural import structural_visit
+
+from romou.base.errors import BuildError
+from romou.devices.mobile_compilers.statistics import LoopStatistics
+from romou.tuner.analysis.expressions import multiply_adds_of
+
+# A loop that the compiler may have unrolled is taken apart no further than this; Mesa's own limit is lower.
+_MAX_UNROLLED = 256
+
+
+class UnknownTripCountError(BuildError):
+    """A kernel has a loop whose trip count is not known before it runs."""
+
+
+# It is raised inside a visitor, which TVM calls: without this it would come out as a RuntimeError.
+tvm_ffi.register_error("UnknownTripCountError", UnknownTripCountError)
+
+
+@dataclass(frozen=True)
+class TripLoop:
+    """A loop of the lowered TIR: its iterations, the multiply-adds of one of them outside the loops inside it, and those loops."""
+
+    trips: int
+    multiply_adds: int
+    inner: tuple[TripLoop, ...] = ()
+
+    @property
+    def total(self) -> int:
+        """Multiply-adds of one iteration, the loops inside included."""
+        return self.multiply_adds + sum(loop.trips * loop.total for loop in self.inner)
+
+
+def trip_loops(func: tirx.PrimFunc) -> TripLoop:
+    """The loops of a lowered device function, as a nest with the kernel itself outermost; UnknownTripCountError where a loop's trip count is not constant."""
+    nests: list[list[TripLoop]] = [[]]
+    products: list[int] = [0]
+
+    def loop(node: tirx.For, visitor: Any) -> None:
+        if not isinstance(node.extent, tirx.IntImm):
+            raise UnknownTripCountError(f"the loop over {node.loop_var} runs {node.extent} iterations, which is not constant")
+        nests.append([])
+        products.append(0)
+        visitor.visit(node.body)
+        found = TripLoop(int(node.extent), products.pop(), tuple(nests.pop()))
+        nests[-1].append(found)
+
+    def count(node: Any, visitor: Any) -> None:
+        products[-1] += multiply_adds_of(node)
+        visitor.default_visit(node)
+
+    structural_visit(func.body, [(tirx.For, loop), ((tvm.ir.Call, tirx.Mul), count)])
+    return TripLoop(1, products[0], tuple(nests[0]))
+
+
+@dataclass(frozen=True)
+class Executed:
+    """What one work-item executes: instructions, and what they add to `LoopStatistics.units`."""
+
+    instructions: float
+    units: tuple[float, float, float] = (0, 0, 0)
+
+    def after(self, trips: float, iteration: Executed) -> Executed:
+        """Add `trips` iterations of a loop."""
+        first, second, third = (own + trips * one for own, one in zip(self.units, iteration.units, strict=True))
+        return Executed(self.instructions + trips * iteration.instructions, (first, second, third))
+
+    @property
+    def bifrost_cycles(self) -> float:
+        """Cycles that the slowest unit of a Bifrost core takes: 24 lanes of arithmetic, half a cycle for an image, one for an access of memory (Mesa)."""
+        arithmetic, images, accesses = self.units
+        return max(arithmetic / 24, images / 2, float(accesses))
+
+
+def executed_instructions(code: LoopStatistics, loops: TripLoop) -> Executed | None:
+    """Instructions that one work-item executes, conditional code counted as if it ran; None where the two nests cannot be matched.
+
+    A compiler keeps a loop or unrolls it whole; what it did is found by the multiply-adds, which every iteration must have the same number of in both.
+
+        for 16: for 3: 4 multiply-adds      and      loop of 12 multiply-adds, 30 instructions      ->      16 * 30 instructions
+    """
+    if not code.inner:
+        return Executed(code.instructions, code.units)
+    return _match(code, loops.multiply_adds, code.inner, loops.inner)
+
+
+def _match(code: LoopStatistics, products: int, kept: Sequence[LoopStatistics], loops: Sequence[TripLoop]) -> Executed | None:
+    """Instructions of one iteration of `code`; `products` multiply-adds are its own, by the loops that were taken as unrolled so far."""
+    if products > code.multiply_adds or len(loops) > _MAX_UNROLLED:
+        return None
+    if not loops:
+        return Executed(code.instructions, code.units) if not kept and products == code.multiply_adds else None
+    first, rest = loops[0], loops[1:]
+    if kept:
+        iteration = _match(kept[0], first.multiply_adds, kept[0].inner, first.inner)
+        after = _match(code, products, kept[1:], rest) if iteration is not None else None
+        if iteration is not None and after is not None:
+            return after.after(first.trips, iteration)
+    return _match(code, products + first.trips * first.multiply_adds, kept, (*(first.inner * first.trips), *rest))

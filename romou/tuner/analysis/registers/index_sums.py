@@ -1,0 +1,104 @@
+"""Indices as sums of variables times numbers: which constant bytes an access of local memory has, and what an unrolled iteration adds to them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from tvm import tirx
+
+from romou.tuner.analysis.registers.instructions import Value
+from romou.tuner.analysis.registers.values import Values
+
+
+@dataclass(frozen=True, eq=False)
+class IndexSum:
+    """Variables times numbers, of which those that count a loop's iterations add `strides` each iteration, and a constant.
+
+    is_plain: whether the index is a mere sum; otherwise `variables` are all that are in it.
+    """
+
+    variables: Mapping[Value, int] = field(default_factory=dict)
+    strides: Mapping[int, int] = field(default_factory=dict)
+    constant: int = 0
+    is_plain: bool = True
+
+    def plus(self, other: IndexSum) -> IndexSum:
+        """The sum of both."""
+        constant, is_plain = self.constant + other.constant, self.is_plain and other.is_plain
+        return IndexSum(_added(self.variables, other.variables), _added(self.strides, other.strides), constant, is_plain)
+
+    def times(self, factor: int) -> IndexSum:
+        """The product with a constant."""
+        variables = {value: each * factor for value, each in self.variables.items()}
+        return IndexSum(variables, {counter: each * factor for counter, each in self.strides.items()}, self.constant * factor, self.is_plain)
+
+
+def _added(a: Mapping[Any, int], b: Mapping[Any, int]) -> dict[Any, int]:
+    return {key: a.get(key, 0) + b.get(key, 0) for key in {**a, **b}}
+
+
+class IndexSums:
+    """Sums of a function's indices, and variables that are sums themselves.
+
+    uses_of: gives the values that an expression uses which is no sum.
+    """
+
+    def __init__(self, values: Values, uses_of: Callable[[Any], tuple[Value, ...]]) -> None:
+        self._values = values
+        self._uses_of = uses_of
+        self._counters: set[int] = set()
+        # Variables that are sums with counters, and values that are sums without any.
+        self._with_counters: dict[int, IndexSum] = {}
+        self._invariants: dict[Value, IndexSum] = {}
+
+    def add_counter(self, var: tirx.Var) -> None:
+        """Note that a variable counts a loop's iterations."""
+        self._counters.add(self._values.number_of(var))
+
+    def bind(self, var: tirx.Var, value: tirx.Expr) -> bool:
+        """Note what a variable is; True where it is a sum with counters: then only the constant differs between iterations that are unrolled."""
+        found = self.of(value)
+        if found.strides and found.is_plain:
+            self._with_counters[self._values.number_of(var)] = found
+            return True
+        if found.is_plain:
+            self._invariants.update(dict.fromkeys(self._values.variable(var), self._in_full(found)))
+        return False
+
+    def known(self, var: tirx.Var) -> IndexSum | None:
+        """What `bind` took as a sum with counters."""
+        return self._with_counters.get(self._values.number_of(var))
+
+    def of(self, index: Any) -> IndexSum:
+        """The sum that an index is."""
+        match index:
+            case tirx.IntImm():
+                return IndexSum(constant=int(index))
+            case tirx.Var():
+                name = self._values.number_of(index)
+                (value,) = self._values.variable(index)
+                return self.known(index) or IndexSum({value: 1}, {name: 1} if name in self._counters else {})
+            case tirx.Mul() if isinstance(index.b, tirx.IntImm):
+                return self.of(index.a).times(int(index.b))
+            case tirx.Add():
+                return self.of(index.a).plus(self.of(index.b))
+            case tirx.Sub():
+                return self.of(index.a).plus(self.of(index.b).times(-1))
+            case tirx.Ramp():
+                return self.of(index.base)
+        return IndexSum(dict.fromkeys(self._uses_of(index), 1), is_plain=False)
+
+    def address(self, index: tirx.Expr, element_bytes: int) -> tuple[frozenset[tuple[Value, int]], int, Mapping[int, int]]:
+        """Variables of an address in local memory with their bytes, its constant bytes, and the bytes that iterations of loops add."""
+        whole = self._in_full(self.of(index)).times(element_bytes)
+        # Iterations are told by `strides`.
+        base = frozenset((value, each) for value, each in whole.variables.items() if value[0] not in self._counters)
+        return base, whole.constant, whole.strides
+
+    def _in_full(self, found: IndexSum) -> IndexSum:
+        """A sum in which variables that are sums themselves are taken apart."""
+        parts = (self._invariants.get(value, IndexSum({value: 1})).times(factor) for value, factor in found.variables.items())
+        return functools.reduce(IndexSum.plus, parts, IndexSum(constant=found.constant, strides=found.strides))

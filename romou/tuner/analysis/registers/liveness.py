@@ -1,0 +1,85 @@
+"""From instructions to basic blocks with the values that are live before and behind each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from romou.tuner.analysis.registers.instructions import Block, Code, Instruction, Loop, Value
+
+
+def blocks_of(code: Sequence[Code], sizes: dict[Value, float]) -> Iterator[Block]:
+    """The basic blocks of a function. `sizes`: registers of each value; far addresses are added."""
+    yield from _flat(_live(code, frozenset(), sizes))
+
+
+def _flat(code: Sequence[Code]) -> Iterator[Block]:
+    for item in code:
+        if isinstance(item, Block):
+            yield item
+        elif isinstance(item, Loop):
+            yield from _flat(item.body)
+
+
+def _live(code: Sequence[Code], behind: frozenset[Value], sizes: dict[Value, float]) -> list[Code]:
+    """The code in blocks, found from the end; loops twice, as the next iteration uses what one leaves."""
+    found: list[Code] = []
+    live = behind
+
+    def close(instructions: list[Instruction]) -> None:
+        nonlocal live
+        if instructions:
+            whole = _with_far_addresses(instructions[::-1], sizes)
+            now = set(live)
+            for instruction in reversed(whole):
+                now.difference_update(instruction.defines)
+                now.update(instruction.uses, instruction.indices)
+            found.append(Block(whole, frozenset(now), live))
+            live = frozenset(now)
+            instructions.clear()
+
+    instructions: list[Instruction] = []
+    for item in reversed(code):
+        if isinstance(item, Instruction):
+            instructions.append(item)
+            continue
+        close(instructions)
+        if isinstance(item, Loop):
+            first = _before(_live(item.body, live, sizes), live)
+            body = _live(item.body, live | first, sizes)
+            if body and isinstance(body[0], Block):
+                body[0] = replace(body[0], carried=first & _defined_in(item.body))
+            found.append(Loop(body))
+            live = _before(body, live | first)
+    close(instructions)
+    return found[::-1]
+
+
+def _with_far_addresses(instructions: Sequence[Instruction], sizes: dict[Value, float]) -> list[Instruction]:
+    """A basic block with the addresses that it needs in local memory."""
+    found: list[Instruction] = []
+    there: set[Value] = set()
+    for one in instructions:
+        address = one.far_address
+        if address is None:
+            found.append(one)
+            continue
+        if address not in there:
+            there.add(address)
+            sizes[address] = 1
+            found.append(Instruction("index", one.uses if one.kind == "load" else one.indices, (address,), slots=1))
+        found.append(replace(one, uses=(*one.uses, address)))
+    return found
+
+
+def _defined_in(code: Sequence[Code]) -> frozenset[Value]:
+    return frozenset(
+        value for item in code for value in (item.defines if isinstance(item, Instruction) else _defined_in(item.body) if isinstance(item, Loop) else ())
+    )
+
+
+def _before(code: Sequence[Code], behind: frozenset[Value]) -> frozenset[Value]:
+    """What is live before code that `_live` made."""
+    for item in code:
+        return item.before if isinstance(item, Block) else _before(item.body, behind) if isinstance(item, Loop) else behind
+    return behind

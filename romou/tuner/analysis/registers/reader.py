@@ -1,0 +1,272 @@
+"""From statements of lowered TIR to instructions, with the loops unrolled that Mesa's compiler for Adreno unrolls."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import tvm
+from tvm import tirx
+
+from romou.compiler.tir.calls import extern_name, is_async_copy, is_conditional, is_fp16_store, op_name
+from romou.tuner.analysis.expressions import LOCAL, PRIVATE, dtype_of, element_bytes, lanes_of, multiply_adds_of
+from romou.tuner.analysis.registers.index_sums import IndexSums
+from romou.tuner.analysis.registers.instructions import ADDRESS, BlockEnd, Code, Instruction, Loop, Place, Value
+from romou.tuner.analysis.registers.values import Values, loads_lane_by_lane, place_of
+
+# Loops that a compiler unrolls: so many iterations at most (Mesa's limit), and so many operations when done. What an operation counts: each product
+# of floats by lanes, an index as 2, an access of memory with its 64-bit address or an image's coordinates as 8, of local memory as 2, a
+# condition with the selection behind it as 20, and so does an iteration. Fitted: it tells for 94% of 556 random kernels how many loops Mesa's Adreno
+# compiler keeps.
+_MOST_ITERATIONS, _MOST_OPERATIONS = 32, 1600
+# Up to so many operations (Mesa's limit; products by lanes, accesses and indices as 1) a loop is unrolled before addresses are taken apart.
+_MOST_EARLY_OPERATIONS = 832
+_INDEX_COST, _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 2, 8, 2, 20
+_ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
+
+
+@dataclass
+class _Cost:
+    """Operations so far in a loop's body, as `_MOST_OPERATIONS` and `_MOST_EARLY_OPERATIONS` count them, and instructions for integers."""
+
+    operations: int = 0
+    early: int = 0
+    slots: int = 0
+
+
+class Reader:
+    """Reads one function; `values` then knows the registers of each value in it."""
+
+    def __init__(self, body: tirx.Stmt) -> None:
+        self.values = Values(body)
+        self._sums = IndexSums(self.values, self._uses_without_cost)
+        self._cost = _Cost()
+        # What stays in registers around the outermost loop.
+        self._kept: dict[Value, None] = {}
+        self._depth = 0
+        self.code = self._statement(body)
+
+    def _statement(self, stmt: tirx.Stmt) -> list[Code]:
+        match stmt:
+            case tirx.SeqStmt():
+                return [one for child in stmt.seq for one in self._statement(child)]
+            case tirx.AttrStmt():
+                own: list[Code] = []
+                if stmt.attr_key == "thread_extent" and str(stmt.node.thread_tag).startswith("threadIdx"):
+                    own.append(Instruction("index", (), self.values.variable(stmt.node.var)))
+                return own + self._statement(stmt.body)
+            case tirx.For():
+                return self._loop(stmt)
+            case tirx.IfThenElse():
+                code, uses = self._expression(stmt.condition)
+                self._cost.operations += _CONDITION_COST
+                branches = [one for branch in (stmt.then_case, stmt.else_case) if branch is not None for one in [*self._statement(branch), BlockEnd()]]
+                return [*code, Instruction("index", uses), BlockEnd(), *branches]
+            case tirx.Bind():
+                return self._bind(stmt)
+            case tirx.BufferStore():
+                return self._store(stmt)
+            case tirx.Evaluate():
+                return self._call(stmt.value)
+        return []
+
+    def _loop(self, loop: tirx.For) -> list[Code]:
+        before, self._cost = self._cost, _Cost(slots=self._cost.slots)
+        if self._depth == 0:
+            self._kept = {}
+        self._depth += 1
+        counter = self.values.variable(loop.loop_var)
+        self._sums.add_counter(loop.loop_var)
+        body = self._statement(loop.body)
+        iterations = int(loop.extent) if isinstance(loop.extent, tirx.IntImm) else _MOST_ITERATIONS + 1
+        cost, early = iterations * (self._cost.operations + _CONDITION_COST), iterations * self._cost.early
+        code: list[Code]
+        if iterations > _MOST_ITERATIONS or cost > _MOST_OPERATIONS:
+            self._cost.operations += before.operations + _INDEX_COST
+            self._cost.early += before.early
+            code = [Instruction("index", (), counter), BlockEnd(), Loop([*body, Instruction("index", counter, counter)]), BlockEnd()]
+        else:
+            self._cost.operations, self._cost.early = before.operations + cost, before.early + early
+            self.values.sizes.update(dict.fromkeys(counter, 0))  # its values are constants
+            name, is_early = self.values.number_of(loop.loop_var), early <= _MOST_EARLY_OPERATIONS
+            code = [one.in_iteration(name, i, is_early=is_early) if isinstance(one, Instruction) else one for i in range(iterations) for one in body]
+        self._depth -= 1
+        return [Instruction("index", (), tuple(self._kept)), *code] if self._depth == 0 and self._kept else code
+
+    def _bind(self, stmt: tirx.Bind) -> list[Code]:
+        if "float" not in dtype_of(stmt.value):
+            before = self._cost.slots
+            code, uses = self._expression(stmt.value)
+            slots = self._cost.slots - before
+            if self._sums.bind(stmt.var, stmt.value):
+                return code
+            return [*code, Instruction("index", uses, self.values.variable(stmt.var), slots=slots)]
+        if _is_copy(stmt.value):
+            code, self.values.copies[self.values.number_of(stmt.var)] = self._expression(stmt.value)
+            return code
+        return self._assign(self.values.variable(stmt.var), stmt.value)
+
+    def _store(self, stmt: tirx.BufferStore) -> list[Code]:
+        scope = str(stmt.buffer.scope())
+        if scope == PRIVATE:
+            values = self.values.elements(stmt.buffer, stmt.indices[0], lanes_of(stmt.value))
+            return self._assign(values, stmt.value, is_part=self.values.is_whole(stmt.buffer))
+        place: Place = "local" if scope in LOCAL else "buffer"
+        stores = lanes_of(stmt.value) if isinstance(stmt.indices[0], tirx.Ramp) else 1
+        self._count_access(place, stores)
+        code, uses = self._expression(stmt.value)
+        before = self._cost.slots
+        more, indices = self._expression(stmt.indices[0])
+        one = Instruction("store", uses, (), place, ADDRESS.get(place, 0), indices, slots=self._cost.slots - before)
+        if place == "local":
+            one = self._in_local_memory(one, stmt.buffer, stmt.indices[0])
+        return [*code, *more, *(replace(one, offset=one.offset + 4 * lane) for lane in range(stores))]
+
+    def _call(self, call: Any) -> list[Code]:
+        name = op_name(call)
+        if name == "tirx.tvm_storage_sync":
+            self._cost.operations += 1
+            return [Instruction("barrier", ())]
+        if is_async_copy(call):
+            # The texel passes by the registers.
+            code, uses = self._together([call.args[place] for place in (1, 3, 5)])
+            return [*code, Instruction("store", (), (), "buffer", ADDRESS["buffer"], uses)]
+        if name != "tirx.texture2d_store" and not is_fp16_store(call):
+            code, uses = self._expression(call)
+            return [*code, Instruction("value", uses, tuple(use for use in uses if len(use) == 1))]
+        place: Place = "image" if name == "tirx.texture2d_store" else "buffer"
+        value, index = (call.args[-1], call.args[1:4]) if place == "image" else (call.args[1], [call.args[2]])
+        self._count_access(place, 1)
+        code, uses = self._expression(value)
+        before = self._cost.slots
+        more, indices = self._together(index)
+        return [*code, *more, Instruction("store", uses, (), place, ADDRESS[place], indices, slots=self._cost.slots - before)]
+
+    def _assign(self, values: tuple[Value, ...], value: Any, *, is_part: bool = False) -> list[Code]:
+        if place_of(value) is not None:
+            return self._load(value, values)
+        code, uses = self._expression(value)
+        if not is_part and _is_copy(value) and len(uses) in (1, len(values)):
+            return [*code, Instruction("copy", uses, values)]
+        return [*code, Instruction("value", (*uses, *values) if is_part else uses, values)]
+
+    def _load(self, load: Any, values: tuple[Value, ...]) -> list[Code]:
+        place = place_of(load)
+        assert place is not None
+        index = load.indices if isinstance(load, tvm.ir.TensorLoad) else load.args[1:4] if place == "image" else load.args[1:2]
+        before = self._cost.slots
+        code, uses = self._together(index)
+        slots = self._cost.slots - before
+        is_by_lane = loads_lane_by_lane(load)
+        self._count_access(place, lanes_of(load) if is_by_lane else 1)
+        is_plain = place == "local" and isinstance(load, tvm.ir.TensorLoad)
+        one = Instruction("load", uses, values, place, 0 if is_plain else ADDRESS.get(place, 1), slots=slots)
+        if is_plain:
+            one = self._in_local_memory(one, load.source, load.indices[0])
+        # What is no vector in memory is read number by number.
+        parts = [(value,) for value in values] if is_by_lane and len(values) == lanes_of(load) else [values]
+        return [*code, *(replace(one, defines=part, offset=one.offset + 4 * lane) for lane, part in enumerate(parts))]
+
+    def _count_access(self, place: Place, accesses: int) -> None:
+        self._cost.operations += _LOCAL_COST if place == "local" else _ACCESS_COST
+        self._cost.early += accesses
+
+    def _in_local_memory(self, one: Instruction, buffer: tirx.Var, index: tirx.Expr) -> Instruction:
+        base, constant, strides = self._sums.address(index, element_bytes(buffer))
+        start = self.values.local_starts.get(self.values.number_of(buffer), 0)
+        return replace(one, base=base, offset=start + constant, strides=strides)
+
+    def _together(self, exprs: Any) -> tuple[list[Code], tuple[Value, ...]]:
+        """Instructions of several expressions, and the values that they use."""
+        read = [self._expression(expr) for expr in exprs]
+        return [one for code, _ in read for one in code], tuple(value for _, values in read for value in values)
+
+    def _uses_without_cost(self, expr: Any) -> tuple[Value, ...]:
+        before = replace(self._cost)
+        _, uses = self._expression(expr)
+        self._cost = before
+        return uses
+
+    def _expression(self, expr: Any) -> tuple[list[Code], tuple[Value, ...]]:
+        """Instructions for the loads in it, and the values that it uses."""
+        if isinstance(expr, tirx.Var):
+            found = self._sums.known(expr)
+            return [], tuple(found.variables) if found else self.values.copies.get(self.values.number_of(expr)) or self.values.variable(expr)
+        if place_of(expr) is not None:
+            values = self.values.loaded(expr)
+            return self._load(expr, values), values
+        if isinstance(expr, tvm.ir.TensorLoad):
+            code, uses = self._expression(expr.indices[0])
+            return code, (*self.values.elements(expr.source, expr.indices[0], lanes_of(expr)), *uses)
+        if isinstance(expr, tirx.Shuffle):
+            (code, uses), lane = self._expression(expr.vectors[0]), expr.indices[0]
+            return code, uses[int(lane) : int(lane) + 1] if len(uses) == lanes_of(expr.vectors[0]) and isinstance(lane, tirx.IntImm) else uses
+        if isinstance(expr, tirx.Let):
+            # The variable is no register of its own: the compiler computes its value where it is used.
+            code, self.values.copies[self.values.number_of(expr.var)] = self._expression(expr.value)
+            more, uses = self._expression(expr.body)
+            return [*code, *more], uses
+        if is_conditional(expr):
+            return self._conditional(expr)
+        operations = _operations(expr)
+        self._cost.operations += operations
+        if "float" in dtype_of(expr):
+            self._cost.early += operations
+        elif operations:
+            self._cost.early += 1
+            self._cost.slots += 2 if isinstance(expr, tirx.Mul) and not _is_power_of_two(expr.b) else 1
+        code, uses = self._together(_operands(expr))
+        return code, tuple(dict.fromkeys(uses))
+
+    def _conditional(self, expr: tvm.ir.Call) -> tuple[list[Code], tuple[Value, ...]]:
+        """A load under a condition is a branch of its own. Where the condition has two parts, the way past it leaves the value undefined: it then keeps
+        its registers from one iteration to the next."""
+        condition, then, otherwise = expr.args
+        self._cost.operations += _CONDITION_COST
+        (code, uses), (inside, values), (outside, others) = (self._expression(part) for part in (condition, then, otherwise))
+        if not any(isinstance(one, Instruction) and one.kind == "load" for one in inside):
+            return [*code, *inside, *outside], (*uses, *values, *others)
+        if self._depth and isinstance(condition, tirx.And):
+            kept = self.values.kept(expr)
+            self._kept.update(dict.fromkeys(kept))
+            inside = [Instruction("index", kept, kept), *inside]
+        return [*code, Instruction("index", uses), BlockEnd(), *inside, BlockEnd(), *outside], (*values, *others)
+
+
+def _operands(expr: Any) -> list[Any]:
+    match expr:
+        case tvm.ir.Call():
+            return list(expr.args)
+        case tirx.Ramp():
+            return [expr.base]
+        case tirx.Broadcast() | tirx.Cast():
+            return [expr.value]
+        case tirx.Select():
+            return [expr.condition, expr.true_value, expr.false_value]
+    return [part for part in (getattr(expr, "a", None), getattr(expr, "b", None)) if part is not None]
+
+
+def _operations(expr: Any) -> int:
+    if isinstance(expr, (tirx.Mul, tvm.ir.Call)) and multiply_adds_of(expr):
+        return multiply_adds_of(expr)
+    return _INDEX_COST if isinstance(expr, _ARITHMETIC) and "float" not in dtype_of(expr) else 0
+
+
+def _is_power_of_two(expr: Any) -> bool:
+    return isinstance(expr, tirx.IntImm) and int(expr) > 0 and int(expr) & (int(expr) - 1) == 0
+
+
+def _is_copy(expr: Any) -> bool:
+    """Whether an expression is lanes of values that there are."""
+    match expr:
+        case tirx.Var():
+            return True
+        case tvm.ir.TensorLoad():
+            return place_of(expr) is None
+        case tirx.Shuffle():
+            return all(map(_is_copy, expr.vectors))
+        case tirx.Broadcast():
+            return _is_copy(expr.value)
+        case tvm.ir.Call():
+            return (extern_name(expr) or "").startswith("(float") and all(map(_is_copy, expr.args[1:]))
+    return False

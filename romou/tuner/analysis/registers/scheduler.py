@@ -1,0 +1,229 @@
+"""The order in which Mesa's scheduler puts a basic block, and the registers that are live in it (Mesa 25, ir3_sched.c)."""
+
+from __future__ import annotations
+
+from bisect import insort
+
+from romou.tuner.analysis.registers.instructions import DELAY, SLOTS, Block, Value
+
+# Loads from memory, and from local memory, of which so many may be under way before what uses them is waited for.
+_UNDER_WAY = 8
+# While an address is computed it takes more registers (an index, its sign, half an address, a carry), and four are at a time: a result can be used three
+# cycles later.
+_COMPUTED, _COMPUTED_AT_ONCE = 4, 4
+# A value that is defined again is another one: it goes by its key and the instruction that defines it, -1 for what is there before.
+_Definition = tuple[Value, int]
+
+
+class _Dependences:
+    """Which instructions of a block use, and follow, which. They go by their number, without copies."""
+
+    def __init__(self, block: Block, sizes: dict[Value, float]) -> None:
+        self.instructions = [one for one in block.instructions if one.kind != "copy"]
+        self.used: list[list[_Definition]] = []
+        self.uses_left: dict[_Definition, int] = {}
+        self.sources: list[set[int]] = []
+        self.address_sources: list[set[int]] = []
+        self.followers: list[list[int]] = [[] for _ in self.instructions]
+        # The access of the same memory that has to come before; -1 for none.
+        self.previous: list[int] = []
+        self.barriers: list[int] = []
+        current: dict[Value, _Definition] = {value: (value, -1) for value in block.before}
+        accesses: set[int] = set()
+        latest: dict[str | None, int] = {}
+        for one in block.instructions:
+            if one.kind == "copy":
+                same = [current.get(value, (value, -1)) for value in one.uses]
+                current.update(zip(one.defines, same * len(one.defines) if len(same) == 1 else same, strict=False))
+                continue
+            number = len(self.used)
+            used = [current.get(value, (value, -1)) for value in (*one.uses, *one.indices)]
+            for definition in used:
+                self.uses_left[definition] = self.uses_left.get(definition, 0) + 1
+            self.used.append(used)
+            self.sources.append({source for _, source in used if source >= 0})
+            # What a store writes is none of what its address waits for.
+            in_address = used if one.kind == "load" else used[len(one.uses) :]
+            self.address_sources.append({source for _, source in in_address if source >= 0} if one.address else set())
+            self.previous.append(-1)
+            if one.kind in ("load", "store"):
+                accesses.add(number)
+                if one.place != "image":
+                    self.previous[-1] = latest.get(one.place, -1)
+                    latest[one.place] = number
+            elif one.kind == "barrier":
+                self.sources[-1] |= accesses
+                accesses = set()
+                self.barriers.append(number)
+            for source in self.sources[-1]:
+                self.followers[source].append(number)
+            current.update((value, (value, number)) for value in one.defines)
+        self.final = {current.get(value, (value, -1)) for value in block.behind}
+        # Registers of what each instruction defines and somebody uses.
+        self.defined = [
+            sum(sizes[value] for value in one.defines if (value, number) in self.uses_left or (value, number) in self.final)
+            for number, one in enumerate(self.instructions)
+        ]
+
+
+def live_as_written(block: Block, sizes: dict[Value, float]) -> float:
+    """Return the most registers that are live at once where instructions stay in their order, each address right before its access."""
+    found = _Dependences(block, sizes)
+    left = dict(found.uses_left)
+    now = peak = sum(sizes[value] for value in block.before)
+    for number, one in enumerate(found.instructions):
+        for definition in found.used[number]:
+            left[definition] -= 1
+        last = {definition for definition in found.used[number] if not left[definition] and definition not in found.final}
+        peak = max(peak, now + one.address * (one.kind == "load"))
+        now += found.defined[number] - sum(sizes[value] for value, _ in last)
+        peak = max(peak, now)
+    return peak
+
+
+class Scheduler:
+    """One basic block, put in order instruction by instruction. A load and a store are put in order twice, first their address."""
+
+    def __init__(self, block: Block, sizes: dict[Value, float]) -> None:
+        found = _Dependences(block, sizes)
+        self._instructions, self._sizes, self._carried = found.instructions, sizes, block.carried
+        self._used, self._uses_left, self._final = found.used, found.uses_left, found.final
+        self._sources, self._address_sources, self._followers = found.sources, found.address_sources, found.followers
+        self._previous, self._barriers, self._defined = found.previous, found.barriers, found.defined
+        self._waits = [len(sources) for sources in self._sources]
+        self._address_waits = [len(sources) for sources in self._address_sources]
+        self._loads_left = sum(one.kind == "load" and one.place != "local" for one in self._instructions)
+        self._is_done = [False] * len(self._instructions)
+        # Instructions whose sources are there: those whose address is to come, and everything else.
+        self._addresses: list[int] = []
+        self._ready: list[int] = []
+        # Is local -> loads that nothing has waited for, and for how many more instructions what uses them is put off.
+        self._under_way: dict[bool, set[int]] = {True: set(), False: set()}
+        self._delay = {True: 0, False: 0}
+        self._now = self._peak = self._written = sum(sizes[value] for value in block.before)
+
+    def run(self) -> tuple[float, float]:
+        """Return the most registers live at once, and those written one after the other, with those that were there."""
+        for number, one in enumerate(self._instructions):
+            if one.address:
+                self._waits[number] += 1  # for its address
+                if not self._address_waits[number]:
+                    insort(self._addresses, number)
+            elif not self._waits[number]:
+                insort(self._ready, number)
+        while self._addresses or self._ready:
+            self._advance()
+        return self._peak, self._written
+
+    def _advance(self) -> None:
+        """Do what comes next: first what frees registers, or adds none; then what is used next. What would wait comes when nothing else is left."""
+        ready = [number for number in self._ready if not self._is_barred(number)]
+        put_off = [number for number in ready if self._is_put_off(number)]
+        waits = set(put_off)
+        for numbers in ([number for number in ready if number not in waits], put_off):
+            nearest: tuple[int, int] | None = None
+            for number in numbers:
+                if self._effect(number) <= 0:
+                    return self._do(number)
+                use = (self._nearest_use(number), number)
+                nearest = use if nearest is None else min(nearest, use)
+            if self._addresses and (nearest is None or self._addresses[0] <= nearest[0]):
+                return self._compute_address()
+            if nearest is not None:
+                return self._do(nearest[1])
+        raise AssertionError("something is ready as long as anything is left")
+
+    def _effect(self, number: int) -> float:
+        """Registers that it adds, as Mesa counts them."""
+        one = self._instructions[number]
+        return self._defined[number] - one.address - self._freed(number, counted_only=True) * (one.kind != "load" or not one.address)
+
+    def _nearest_use(self, number: int) -> int:
+        if self._instructions[number].kind == "load" and self._defined[number] > 1:
+            return number
+        return min((f for f in self._followers[number] if not self._is_done[f]), default=len(self._instructions))
+
+    def _is_put_off(self, number: int) -> bool:
+        one, sources, previous = self._instructions[number], self._sources[number], self._previous[number]
+        if self._delay[True] and (sources & self._under_way[True] or previous in self._under_way[True]):
+            return True
+        if self._delay[False] and self._loads_left and (sources & self._under_way[False] or previous in self._under_way[False]):
+            return True
+        return one.kind == "load" and len(self._under_way[one.place == "local"]) >= _UNDER_WAY
+
+    def _is_barred(self, number: int) -> bool:
+        if self._instructions[number].kind not in ("load", "store"):
+            return False
+        previous = self._previous[number]
+        return (previous >= 0 and not self._is_done[previous]) or (bool(self._barriers) and number > self._barriers[0])
+
+    def _do(self, number: int) -> None:
+        self._ready.remove(number)
+        self._is_done[number] = True
+        one = self._instructions[number]
+        if one.kind == "barrier":
+            self._barriers.remove(number)
+        self._now -= one.address
+        if one.kind == "load":
+            assert one.place is not None
+            is_local = one.place == "local"
+            if not one.address:
+                self._use(number)
+            self._under_way[is_local].add(number)
+            self._loads_left -= not is_local
+            self._written += self._defined[number]
+            self._pass(1)
+            self._delay[is_local] = DELAY[one.place]
+            self._define(number)
+            return
+        for is_local, loads in self._under_way.items():
+            if self._sources[number] & loads:
+                loads.clear()
+                self._delay[is_local] = 0
+        self._pass(one.slots if one.kind == "index" else max(1, int(self._defined[number])))
+        self._use(number)
+        self._define(number)
+
+    def _pass(self, slots: int) -> None:
+        for is_local in (True, False):
+            self._delay[is_local] = max(0, self._delay[is_local] - slots)
+
+    def _compute_address(self) -> None:
+        number = self._addresses.pop(0)
+        one = self._instructions[number]
+        assert one.place is not None
+        if one.kind == "load":
+            self._use(number)
+        self._now += one.address
+        self._written += one.address
+        self._pass(SLOTS[one.place] + one.slots)
+        self._peak = max(self._peak, self._now + (one.place != "local") * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)))
+        self._wait_no_more(number)
+
+    def _use(self, number: int) -> None:
+        self._now -= self._freed(number)
+        for definition in self._used[number]:
+            self._uses_left[definition] -= 1
+
+    def _define(self, number: int) -> None:
+        self._now += self._defined[number]
+        self._peak = max(self._peak, self._now)
+        for follower in self._followers[number]:
+            if number in self._address_sources[follower]:
+                self._address_waits[follower] -= 1
+                if not self._address_waits[follower]:
+                    insort(self._addresses, follower)
+            self._wait_no_more(follower)
+
+    def _wait_no_more(self, number: int) -> None:
+        self._waits[number] -= 1
+        if not self._waits[number]:
+            insort(self._ready, number)
+
+    def _freed(self, number: int, *, counted_only: bool = False) -> float:
+        """Registers whose last use it is; `counted_only`: those that Mesa counts, which are not there before the block unless a loop carries them."""
+        return sum(
+            self._sizes[one[0]]
+            for one in self._used[number]
+            if self._uses_left[one] == 1 and one not in self._final and not (counted_only and one[1] < 0 and one[0] not in self._carried)
+        )

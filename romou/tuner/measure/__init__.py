@@ -1,0 +1,24 @@
+"""Build candidates, run them on a device, check them against a reference and time those that are right."""
+
+from romou.runtime.workers.child import ChildBugError
+from romou.tuner.measure.builder import LocalBuilder
+from romou.tuner.measure.fingerprint import DeviceFingerprint
+from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.rpc_runner import RpcRunner
+from romou.tuner.measure.runner import LocalRunner
+from romou.tuner.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner, Toolchain
+
+__all__ = [
+    "BuildResult",
+    "Builder",
+    "Candidate",
+    "ChildBugError",
+    "DeviceFingerprint",
+    "LocalBuilder",
+    "LocalRunner",
+    "MeasureOptions",
+    "MeasureResult",
+    "RpcRunner",
+    "Runner",
+    "Toolchain",
+]

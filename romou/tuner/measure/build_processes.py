@@ -1,0 +1,59 @@
+"""Processes that build candidates: those of a builder on this machine, and those of a worker of an engine."""
+
+from __future__ import annotations
+
+import threading
+import time
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from romou.base.outcome import Outcome
+from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
+from romou.tuner.measure.types import StoredAs
+
+# What `build_job.build` returns.
+Built: TypeAlias = "tuple[Outcome, float, str | None, tuple[str, ...], tuple[StoredAs | None, ...]]"
+
+
+class BuildProcesses:
+    """Child processes that build into files, as many as there are builds at a time; several threads may share them.
+
+    folder: where they keep temporary files. What a killed one leaves, the compiler's files too, goes with it.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        # TVM's own pool at one thread: the processes are the parallelism.
+        self._environment = {"TVM_NUM_THREADS": "1", "TMPDIR": str(folder.absolute())}
+        self._lock = threading.Lock()
+        self._all: list[ChildProcess] = []
+        self._idle: list[ChildProcess] = []
+
+    def build(self, arguments: tuple[Any, ...], limit_s: float, build_timeout_s: float) -> Built | None:
+        """Return what `build_job.build` does for `arguments`.
+
+        A crash is the candidate's BUILD_ERROR, and so is a build that takes longer than `build_timeout_s`; None where a lower `limit_s` cut it off.
+        """
+        with self._lock:
+            if not self._idle:
+                self._idle.append(ChildProcess("build", environment=self._environment))
+                self._all.append(self._idle[-1])
+            child = self._idle.pop()
+        start = time.monotonic()
+        try:
+            built: Built = child.call("romou.tuner.measure.build_job:build", *arguments, timeout_s=limit_s)
+        except ChildTimeoutError:
+            if limit_s < build_timeout_s:
+                return None
+            return Outcome.BUILD_ERROR, time.monotonic() - start, f"building took longer than build_timeout_s = {limit_s:g} s", (), ()
+        except ChildCrashError as crash:
+            return Outcome.BUILD_ERROR, time.monotonic() - start, str(crash), (), ()
+        finally:
+            with self._lock:
+                self._idle.append(child)
+        return built
+
+    def close(self) -> None:
+        """End all of them, also in the middle of a build."""
+        with self._lock:
+            for child in self._all:
+                child.kill()

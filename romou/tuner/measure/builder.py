@@ -1,0 +1,113 @@
+"""Builds candidates in worker processes on this machine."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from romou.base.folders import HeldFolder
+from romou.base.outcome import Outcome
+from romou.devices.targets import Target
+from romou.runtime.workers.child import seconds_left
+from romou.tuner.measure.build_processes import BuildProcesses, Built
+from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.types import BuildResult, Candidate, Toolchain
+
+_MOST_WORKERS = 8
+
+
+class FolderBuilder(ABC):
+    """A `Builder` that puts libraries into a folder. Each build under way has a thread, at most `most` of them.
+
+    folder: where the libraries of candidates go; a temporary folder, removed by `close`, where None.
+    """
+
+    def __init__(self, target: Target, options: MeasureOptions | None, toolchain: Toolchain | None, folder: Path | None, *, most: int) -> None:
+        self._target_json = target.to_json()
+        self._options = options or MeasureOptions()
+        self._toolchain = toolchain or Toolchain()
+        self._temporary = None if folder is not None else HeldFolder("build")
+        self._folder = folder if folder is not None else self._temporary.path  # type: ignore[union-attr]
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._threads = ThreadPoolExecutor(most, thread_name_prefix="romou-build")
+
+    @abstractmethod
+    def _build(self, job: tuple[Any, ...], entry: str, library: Path, limit_s: float, stop_at: float | None) -> Built | None:
+        """Build into the file `library`. `job`: toolchain, task, config and target as `build_job.build` takes them; None where `stop_at` came first."""
+
+    def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
+        """See `Builder.start`. Exceptions of a bug in a worker are those of the futures."""
+        return [self._threads.submit(self._build_one, candidate, stop_at) for candidate in batch]
+
+    def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
+        """Start a batch and wait for it: the results in the order of `batch`; those not finished at `stop_at` (`time.monotonic`) are left out."""
+        futures = self.start(batch, stop_at=stop_at)
+        try:
+            results = [future.result() for future in futures]
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            raise
+        return [result for result in results if result is not None]
+
+    def _build_one(self, candidate: Candidate, stop_at: float | None) -> BuildResult | None:
+        limit_s = min(self._options.build_timeout_s, seconds_left(stop_at))
+        if limit_s <= 0:
+            return None
+        library = self._folder / f"{candidate.task.key}-{candidate.trial}-{os.getpid()}.so"
+        job = (self._toolchain, candidate.task.to_json(), dict(candidate.config), self._target_json)
+        built = self._build(job, candidate.name, library, limit_s, stop_at)
+        if built is None:
+            return None
+        outcome, seconds, error, scopes, stored = built
+        if outcome != Outcome.OK:
+            library.unlink(missing_ok=True)
+        path = str(library) if outcome == Outcome.OK else None
+        return BuildResult(candidate=candidate, outcome=outcome, library=path, seconds=seconds, error=error, scopes=scopes, stored=stored, entry=candidate.name)
+
+    @abstractmethod
+    def _end_builds(self) -> None:
+        """End builds that are under way."""
+
+    def close(self) -> None:
+        """End all workers, also in the middle of a build, and remove the temporary folder."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        self._end_builds()
+        self._threads.shutdown(wait=True)
+        if self._temporary is not None:
+            self._temporary.cleanup()
+
+
+class LocalBuilder(FolderBuilder):
+    """`Builder` with `build_workers` processes that live as long as the builder.
+
+    A build that exceeds `build_timeout_s`, crashes or runs out of memory ends as BUILD_ERROR of its candidate alone.
+
+    folder: see `FolderBuilder`.
+    compile_for: a device ("opencl:0") whose driver compiles the kernels in the workers already: drivers keep the result, so that the one process that runs
+        candidates need not wait for its compiler. Not for a device that is this machine's CPU, which is busy enough.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        options: MeasureOptions | None = None,
+        *,
+        toolchain: Toolchain | None = None,
+        folder: Path | None = None,
+        compile_for: str | None = None,
+    ) -> None:
+        self.workers = (options or MeasureOptions()).build_workers or min(os.cpu_count() or 1, _MOST_WORKERS)
+        super().__init__(target, options, toolchain, folder, most=self.workers)
+        self._compile_for = compile_for
+        self._processes = BuildProcesses(self._folder)
+
+    def _build(self, job: tuple[Any, ...], entry: str, library: Path, limit_s: float, stop_at: float | None) -> Built | None:
+        return self._processes.build((*job, str(library), entry, self._compile_for), limit_s, self._options.build_timeout_s)
+
+    def _end_builds(self) -> None:
+        self._processes.close()

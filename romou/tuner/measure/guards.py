@@ -1,0 +1,152 @@
+"""Guard zones around what a candidate gets: known bytes, compared after its first run.
+
+    buffer     | zone | tensor | zone |      the kernel takes a window of a larger buffer; without "window" in the runtime there is no zone in front
+    image      one row, one column and one layer more than the tensor has; of the output, as kernels cannot write any other
+
+A kernel that is right in its output and writes beside it would spoil other tensors of the model. Times are taken in tensors without zones.
+Vulkan's kernels reach nothing in front of a buffer: a negative index is a large one, whose access the device drops or takes to the zone behind.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+# A multiple of what devices want buffers to begin at (4096 bits at most), and of a page, at which drivers let whole buffers begin.
+ZONE_BYTES = 1 << 14
+_PATTERN = np.random.default_rng(0).integers(0, 256, ZONE_BYTES, np.uint8)
+# Above it a copy on the host takes longer than two more transfers.
+_MOST_JOINED_BYTES = 1 << 20
+_PLAIN_IMAGES = ("global.texture-2d", "global.texture-rows", "global.texture-rows-joined")
+
+
+@dataclasses.dataclass(kw_only=True)
+class Guarded:
+    """A tensor of a candidate. tensor: what the kernel takes; whole: what is around it.
+
+    before: bytes of the zone in front.   extents: layers, rows and columns of an image with a border.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    scope: str
+    device: Any
+    tensor: Any
+    whole: Any = None
+    before: int = 0
+    extents: tuple[int, int, int] | None = None
+
+    def output(self) -> tuple[np.ndarray, str | None]:
+        """Return what the tensor holds, and what was written beside it, or None."""
+        if self.whole is None:
+            return self.tensor.numpy(), None
+        found = self.whole.numpy()
+        if self.extents is not None:
+            return self._image_of(found)
+        size = found.size - self.before - ZONE_BYTES
+        data = found[self.before : self.before + size].view(self.dtype).reshape(self.shape)
+        return data, self._described(found[: self.before], found[self.before + size :])
+
+    def fault(self) -> str | None:
+        """Return what was written beside the tensor, or None; reads the zones only, where it can."""
+        if self.whole is None or self.extents is not None:
+            return None
+        end = math.prod(self.whole.shape) - ZONE_BYTES
+        if _is_remote(self.device):
+            found = self.whole.numpy()
+            return self._described(found[: self.before], found[end:])
+        zones = [self.whole._create_view((length,), "uint8", start).numpy() for start, length in ((0, self.before), (end, ZONE_BYTES)) if length]
+        return self._described(zones[0] if self.before else np.empty(0, np.uint8), zones[-1])
+
+    def without_zones(self, *, is_output: bool = False) -> Any:
+        """Return a tensor of the same contents without zones; an output's contents are left out. The device copies."""
+        import tvm
+
+        if self.whole is None:
+            return self.tensor
+        plain = tvm.runtime.empty(self.shape, self.dtype, self.device, mem_scope=None if self.scope == "global" else self.scope)
+        return plain if is_output else plain.copyfrom(self.tensor)
+
+    def _described(self, before: np.ndarray, behind: np.ndarray) -> str | None:
+        counts = {where: int(np.count_nonzero(zone != _PATTERN[: zone.size])) for where, zone in (("before", before), ("behind", behind))}
+        return " and ".join(f"wrote {count} bytes {where} `{self.name}`" for where, count in counts.items() if count) or None
+
+    def _image_of(self, found: np.ndarray) -> tuple[np.ndarray, str | None]:
+        assert self.extents is not None
+        layers, rows, columns = self.extents
+        found = found.reshape((-1, *found.shape[-3:]))
+        data = found[:layers, :rows, :columns].reshape(self.shape)
+        is_border = np.ones(found.shape, bool)
+        is_border[:layers, :rows, :columns] = False
+        changed = int(np.count_nonzero((found != _border(found.shape, self.dtype)) & is_border)) * found.itemsize
+        return data, f"wrote {changed} bytes beyond the edges of the image `{self.name}`" if changed else None
+
+
+def guard(arrays: Sequence[np.ndarray], names: Sequence[str], scopes: Sequence[str], device: Any, window: Callable[[Any], Any] | None) -> list[Guarded]:
+    """Put a candidate's arrays, the output last, on a device, each with zones around it.
+
+    window: the runtime's function that makes a view a tensor of its own; None where there is none, and then no zone is in front.
+    """
+    last = len(arrays) - 1
+    return [
+        _buffer(array, name, device, window) if scope == "global" else _image(array, name, scope, device, is_written=place == last)
+        for place, (array, name, scope) in enumerate(zip(arrays, names, scopes, strict=True))
+    ]
+
+
+def _buffer(array: np.ndarray, name: str, device: Any, window: Callable[[Any], Any] | None) -> Guarded:
+    import tvm
+
+    made = {"name": name, "shape": array.shape, "dtype": str(array.dtype), "scope": "global", "device": device}
+    before = ZONE_BYTES if window is not None else 0
+    data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+    pieces = [piece for piece in (_PATTERN[:before], data, _PATTERN) if piece.size]
+    if data.size < _MOST_JOINED_BYTES or _is_remote(device):
+        pieces = [np.concatenate(pieces)]
+    try:
+        whole = tvm.runtime.empty((sum(piece.size for piece in pieces),), "uint8", device)
+    except RuntimeError:
+        # Together with its zones it may be larger than a buffer may be; what else is wrong is found again.
+        return Guarded(**made, tensor=tvm.runtime.tensor(array, device))
+    start = 0
+    for piece in pieces:
+        whole._create_view(piece.shape, "uint8", start).copyfrom(piece)
+        start += piece.size
+    view = whole._create_view(array.shape, str(array.dtype), before)
+    return Guarded(**made, tensor=view if window is None else window(view), whole=whole, before=before)
+
+
+def _is_remote(device: Any) -> bool:
+    """Whether a device is one of a connection, whose copies pass over a view's offset: only whole tensors go there and come back."""
+    return bool(device.dlpack_device_type() >= 128)
+
+
+def _image(array: np.ndarray, name: str, scope: str, device: Any, *, is_written: bool) -> Guarded:
+    import tvm
+
+    made = {"name": name, "shape": array.shape, "dtype": str(array.dtype), "scope": scope, "device": device}
+    if is_written:
+        from romou.compiler.tir.primitives import image_extents
+
+        columns, rows, layers = image_extents(array.shape, scope)
+        is_plain = scope in _PLAIN_IMAGES
+        larger = (*(() if is_plain else (layers + 1,)), rows + 1, columns + 1, 4)
+        contents = _border(larger, str(array.dtype))
+        contents.reshape((-1, *larger[-3:]))[:layers, :rows, :columns] = array.reshape(layers, rows, columns, 4)
+        try:
+            whole = tvm.runtime.empty(larger, str(array.dtype), device, mem_scope="global.texture-2d" if is_plain else "global.texture").copyfrom(contents)
+            return Guarded(**made, tensor=whole, whole=whole, extents=(layers, rows, columns))
+        except RuntimeError:
+            # An image may have as many rows as the device allows.
+            pass
+    return Guarded(**made, tensor=tvm.runtime.empty(array.shape, str(array.dtype), device, mem_scope=scope).copyfrom(array))
+
+
+def _border(shape: tuple[int, ...], dtype: str) -> np.ndarray:
+    # Whole numbers below 97 are exact in fp16; their sequence has no period of an image's row.
+    return (np.arange(math.prod(shape)) * 31 % 97).reshape(shape).astype(dtype)

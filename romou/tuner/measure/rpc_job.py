@@ -1,0 +1,81 @@
+"""What a host-side process does that holds one session with an RPC server: connect, send a candidate, run it there, and end the session.
+
+A call that hangs is ended by killing this process, which cuts the connection; the server notices and ends its side. A server that fails
+raises ConnectionLostError here; what the device or the candidate fails at is the candidate's outcome, as in run_job.py.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from romou.base.errors import ConnectionLostError, DeviceError
+from romou.base.outcome import Outcome
+from romou.devices.backends import backend
+from romou.runtime.rpc import Address, Connection
+from romou.runtime.rpc import connect as open_connection
+from romou.tuner.measure import run_job
+from romou.tuner.measure.fingerprint import split_device
+from romou.tuner.measure.run_job import RunSpec
+from romou.tuner.measure.types import RunReply
+
+_connection: Connection | None = None
+
+
+def connect(address: Address, kind: str, patience_s: float, limit_s: float) -> tuple[tuple[dict[str, Any], ...], str]:
+    """Open the session of this process; facts of the server's devices and its LLVM triple. Errors are those of `romou.runtime.rpc.connect`."""
+    global _connection
+    disconnect()
+    _connection = open_connection(address, kind=kind, patience_s=patience_s, limit_s=limit_s)
+    return _connection.devices, _connection.host
+
+
+def disconnect() -> None:
+    """End the session, if there is one."""
+    global _connection
+    if _connection is not None:
+        _connection.close()
+        _connection = None
+
+
+def clock_check(device: str) -> float:
+    """Seconds of a fixed piece of arithmetic on the device, the least of a few launches.
+
+    ConnectionLostError where the connection was cut, or the device is ill: it cannot run the kernel, or computes something else.
+    """
+    connection, (kind, index) = _open(), split_device(device)
+    with connection.calling("running the reference kernel", ConnectionLostError):
+        try:
+            return backend(kind).clock_kernel_s(connection.session, index, connection.devices[index])
+        except DeviceError as error:
+            raise ConnectionLostError(f"the device at {connection.server} {error.message}") from error
+
+
+def upload(library: str, name: str) -> None:
+    """Send a file, which lies under `name` until the session ends. ConnectionLostError, or DeviceError where the server cannot keep it."""
+    connection = _open()
+    with connection.calling("uploading"):
+        connection.session.upload(library, name)
+
+
+def run(spec: RunSpec, name: str) -> RunReply:
+    """Load, run, compare and time the candidate that was uploaded under `name`; see `run_job.check_and_time`.
+
+    ConnectionLostError where the server died or the connection was cut: of the candidate nothing is known.
+    """
+    from tvm.error import RPCError
+
+    connection, (kind, index) = _open(), split_device(spec.device)
+    try:
+        makes_windows = connection.devices[index].get("makes_windows", False)
+        window = connection.session.get_function(backend(kind).function("window")) if makes_windows else None
+        return run_job.check_and_time(spec, connection.device(index), lambda: connection.session.load_module(name), window)
+    except run_job.KernelError as error:
+        if isinstance(error.__cause__, RPCError):
+            return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))
+        raise connection.lost(error, "it had a candidate") from error
+
+
+def _open() -> Connection:
+    if _connection is None:
+        raise ConnectionLostError("there is no connection")
+    return _connection

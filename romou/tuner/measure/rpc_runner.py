@@ -1,0 +1,286 @@
+"""Runs candidates on devices behind RPC servers, and goes on when servers die, hang or throttle.
+
+Each candidate has a session of its own, in a process here that can be killed: connect, upload, run, end. So whatever a candidate leaves behind
+ends with it, and the next one goes to whichever device is free. What fails before a candidate runs is blamed on the device, which
+is tried again and in the end set aside; where it fails while the candidate runs, the candidate is tried once more, then it is to blame.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+import queue
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from romou.base.errors import CompatError, ConnectionLostError, DeviceError
+from romou.base.outcome import Outcome
+from romou.devices.backends import DEFAULT_KIND, backend
+from romou.runtime.rpc import Address
+from romou.runtime.rpc.connection import is_loopback
+from romou.runtime.rpc.tracker import Tracker
+from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
+from romou.tuner.measure.fingerprint import DeviceFingerprint, split_device
+from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.runner import CheckingRunner, run_spec, timed_out
+from romou.tuner.measure.servers import GO_ON, Servers, first_line
+from romou.tuner.measure.types import BuildResult, RunReply, Toolchain
+
+logger = logging.getLogger("romou")
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
+# While waiting for the tracker, how often to look whether the run is to end.
+_SLICE_S = 2.0
+_UPLOADS = 5
+_END_S = 5.0
+
+_TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Lane:
+    """One session at a time: the process that holds it, and a connection to the tracker."""
+
+    child: ChildProcess
+    tracker: Tracker | None
+    is_open: bool = False
+
+
+class RpcRunner(CheckingRunner):
+    """`Runner` on the server at an address, or on all servers under the key of a tracker.
+
+    `run` may be called by `width` threads. All devices must be of the same kind and driver as the first; another one is set aside.
+
+    DeviceError where the tracker has no server with this key. ConnectionLostError where the tracker does not answer.
+
+    kind, device_name: the target's; "host" stands for the server's CPU, anything else for its first device.   folder: see `CheckingRunner`.
+    """
+
+    def __init__(
+        self,
+        address: Address,
+        options: MeasureOptions | None = None,
+        *,
+        kind: str = DEFAULT_KIND,
+        device_name: str | None = None,
+        toolchain: Toolchain | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        super().__init__(options, toolchain, folder)
+        self._address = address
+        self._kind = kind
+        self._device_name = device_name
+        self._servers = Servers(address, self._options)
+        self._lanes: list[_Lane] = []
+        self._idle: queue.SimpleQueue[_Lane] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._facts: dict[str, Any] | None = None
+        self._host = ""
+        self._device = ""
+        self._is_here = False
+        self._add_lanes(1)
+        self._closing = threading.Event()
+
+    @property
+    def width(self) -> int:
+        """Return how many servers there are now, less those that are set aside. For one thread at a time."""
+        width = self._servers.count()
+        self._add_lanes(width)
+        return width
+
+    def _add_lanes(self, count: int) -> None:
+        for _ in range(count - len(self._lanes)):
+            tracker = Tracker(self._address) if self._address.is_tracker else None
+            self._lanes.append(_Lane(child=ChildProcess("connection"), tracker=tracker))
+            self._idle.put(self._lanes[-1])
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """Return the device's facts, see `Backend.list_devices`; errors as of `fingerprint`."""
+        if self._facts is None:
+            lane = self._idle.get()
+            try:
+                self._open(lane, None, with_clock=False)
+                self._end(lane)
+            finally:
+                self._idle.put(lane)
+        assert self._facts is not None
+        return self._facts
+
+    @property
+    def host(self) -> str:
+        """LLVM triple of the machine that the device belongs to; errors as of `fingerprint`."""
+        return self._host if self.facts else ""
+
+    def fingerprint(self) -> DeviceFingerprint:
+        """Name, driver and platform of the devices.
+
+        DeviceError, ConnectionLostError, CompatError where there is none, or none that can be used; see `romou.runtime.rpc.connect`.
+        """
+        return self._fingerprint_of(self.facts)
+
+    def _fingerprint_of(self, facts: dict[str, Any]) -> DeviceFingerprint:
+        return DeviceFingerprint.of_facts(self._kind, facts, is_here=self._is_here)
+
+    def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
+        # The first device says which one is meant.
+        self.fingerprint()
+        lane = self._idle.get()
+        try:
+            return self._run_on(lane, built, reference, best_s, stop_at)
+        finally:
+            self._idle.put(lane)
+
+    def _run_on(self, lane: _Lane, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
+        """The reply of a candidate, tried again once where a server failed under it; None where `stop_at` came first."""
+        options = self._options
+        spec = run_spec(built, reference, self._device, best_s, options)
+        name = f"{built.entry}.so"
+        started = time.monotonic()
+        troubles: list[tuple[str, Exception]] = []
+        uploads = 0
+        while True:
+            server = self._open(lane, stop_at)
+            if server is None:
+                return None
+            try:
+                lane.child.call("romou.tuner.measure.rpc_job:upload", spec.library, name, timeout_s=options.upload_timeout_s)
+            except (*_TROUBLE, DeviceError) as error:
+                uploads += 1
+                self._end(lane)
+                self._servers.blame(server, error)
+                if uploads == _UPLOADS:
+                    raise DeviceError(f"{name} could not be sent in {uploads} attempts, the last to {server}: {first_line(error)}", hint=GO_ON) from error
+                continue
+            limit_s = min(options.run_timeout_s, seconds_left(stop_at))
+            try:
+                reply = lane.child.call("romou.tuner.measure.rpc_job:run", spec, name, timeout_s=limit_s)
+            except _TROUBLE as error:
+                if self._closing.is_set() or (limit_s < options.run_timeout_s and isinstance(error, ChildTimeoutError)):
+                    return None
+                troubles.append((server, error))
+                logger.info("%s failed under %s: %s", server, built.entry, first_line(error))
+                if len(troubles) == 2:
+                    reply = _blamed(troubles, options)
+                    break
+            else:
+                assert isinstance(reply, RunReply)
+                self._servers.praise(server)
+                for other, trouble in troubles:
+                    if other != server:
+                        self._servers.blame(other, trouble)
+                break
+            finally:
+                self._end(lane)
+        return dataclasses.replace(reply, run_s=time.monotonic() - started, clock_ratio=self._servers.clock(server).ratio)
+
+    def _open(self, lane: _Lane, stop_at: float | None, *, with_clock: bool = True) -> str | None:
+        """Begin a session with a device that is well and cool; its server's name, or None where `stop_at` came first."""
+        retry_s = _FIRST_PAUSE_S
+        while not self._closing.is_set() and seconds_left(stop_at) > 0:
+            server: Address | None = None
+            try:
+                server = self._next_server(lane, stop_at)
+                if server is None:
+                    self._give_up_if_unreachable(ConnectionLostError(f"no device of {self._address} was free for {self._options.unreachable_s:g} s"))
+                    continue
+                pause_s = self._begin(lane, server, with_clock=with_clock)
+            except _TROUBLE as error:
+                self._end(lane)
+                if server is not None:
+                    self._servers.blame(server.where, error)
+                self._give_up_if_unreachable(error)
+                self._pause(retry_s, stop_at)
+                retry_s = min(2 * retry_s, _LONGEST_PAUSE_S)
+                continue
+            except (DeviceError, CompatError) as error:
+                # Waiting helps with none of these.
+                self._end(lane)
+                if server is None or not self._address.is_tracker:
+                    raise
+                self._servers.set_aside(server.where, error)
+                continue
+            if pause_s == 0:
+                return server.where
+            self._end(lane)
+            logger.info("%s runs at %.2f of its speed; leaving it alone for %g s", server.where, 1 / (self._servers.clock(server.where).ratio or 1), pause_s)
+            self._pause(pause_s, stop_at)
+        return None
+
+    def _next_server(self, lane: _Lane, stop_at: float | None) -> Address | None:
+        """Return a server that is ours for a session; None where none was free for a while. DeviceError where all of the tracker's are set aside."""
+        if lane.tracker is None:
+            return self._address
+        server = lane.tracker.request(min(_SLICE_S, seconds_left(stop_at)))
+        if server is None or not self._servers.is_aside(server, lane.tracker):
+            return server
+        self._pause(_FIRST_PAUSE_S, stop_at)
+        return None
+
+    def _begin(self, lane: _Lane, server: Address, *, with_clock: bool) -> float:
+        """Connect, check that it is the device that is meant, and its clock; for how long it has to cool down first."""
+        options = self._options
+        # The server's own limit stands behind ours, should the connection be lost.
+        limit_s = 2 * options.connect_timeout_s + options.upload_timeout_s + 2 * options.run_timeout_s
+        arguments = (server, self._kind, options.connect_timeout_s, limit_s)
+        devices, host = lane.child.call("romou.tuner.measure.rpc_job:connect", *arguments, timeout_s=3 * options.connect_timeout_s)
+        index = backend(self._kind).device_index(self._device_name, list(devices))
+        facts = devices[index]
+        with self._lock:
+            if self._facts is None:
+                self._facts, self._host, self._device = facts, host, f"{self._kind}:{index}"
+                self._is_here = is_loopback(server.host)
+        clock = self._servers.clock(server.where)
+        if (found := self._fingerprint_of(facts)) != (wanted := self._fingerprint_of(self._facts)) or split_device(self._device)[1] != index:
+            raise DeviceError(f"{server.where} is another device: {found.name}, driver {found.driver}; measured on {wanted.name}, driver {wanted.driver}")
+        pause_s = 0.0
+        if with_clock and clock.is_due(time.monotonic()):
+            seconds = lane.child.call("romou.tuner.measure.rpc_job:clock_check", self._device, timeout_s=options.connect_timeout_s)
+            pause_s = clock.tell(seconds, time.monotonic(), longest_s=0.0 if facts["type"] == "cpu" else options.cool_down_s)
+        lane.is_open = True
+        self._servers.heard()
+        return pause_s
+
+    def _end(self, lane: _Lane) -> None:
+        """End the lane's session, by force where it has to be."""
+        lane.is_open = False
+        if self._closing.is_set():
+            # A call would start the process anew.
+            lane.child.kill()
+            return
+        try:
+            lane.child.call("romou.tuner.measure.rpc_job:disconnect", timeout_s=_END_S)
+        except _TROUBLE:
+            lane.child.kill()
+
+    def _give_up_if_unreachable(self, error: Exception) -> None:
+        if self._facts is None and not self._address.is_tracker:
+            # Rather a wrong address than a server that is about to come back.
+            raise error if isinstance(error, ConnectionLostError) else ConnectionLostError(f"{self._address}: {first_line(error)}") from error
+        limit_s = self._options.unreachable_s
+        if not any(lane.is_open for lane in self._lanes) and self._servers.silent_s() > limit_s:
+            raise DeviceError(f"no device answered for unreachable_s = {limit_s:g} s; the last error: {first_line(error)}", hint=GO_ON) from error
+
+    def _pause(self, seconds: float, stop_at: float | None) -> None:
+        self._closing.wait(min(seconds, seconds_left(stop_at)))
+
+    def close(self) -> None:
+        """End the processes, also in the middle of a candidate, and remove the temporary folder."""
+        self._closing.set()
+        for lane in self._lanes:
+            lane.child.kill()
+            if lane.tracker is not None:
+                lane.tracker.close()
+        self._servers.close()
+        self._references.close()
+
+
+def _blamed(troubles: list[tuple[str, Exception]], options: MeasureOptions) -> RunReply:
+    """The reply of a candidate under which two sessions failed."""
+    texts = "; ".join(f"on {server}: {first_line(error)}" for server, error in troubles)
+    if all(isinstance(error, ChildTimeoutError) for _, error in troubles):
+        reply = timed_out(options)
+        return dataclasses.replace(reply, error=f"{reply.error}, twice ({texts})")
+    return RunReply(outcome=Outcome.RUN_ERROR, error=f"took the server down twice: {texts}")

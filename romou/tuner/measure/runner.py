@@ -1,0 +1,188 @@
+"""Runs candidates on a device of this machine."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import queue
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING
+
+from romou.base.device_lock import lock_path, saying_that_it_waits
+from romou.base.errors import UsageError
+from romou.base.outcome import Outcome
+from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError, seconds_left
+from romou.tuner.measure.fingerprint import DeviceFingerprint
+from romou.tuner.measure.options import MeasureOptions
+from romou.tuner.measure.references import References
+from romou.tuner.measure.run_job import RunSpec
+from romou.tuner.measure.types import BuildResult, MeasureResult, RunReply, Toolchain
+
+if TYPE_CHECKING:
+    from romou.compiler.task import TunableTask
+
+_DEVICE_TIMEOUT_S = 60.0
+# Share of run_timeout_s that the timed launches may take; loading and the driver's compiler need the rest.
+_TIMING_SHARE = 1 / 3
+# Long enough for a device to change its clock; and all that the winners of a model of a hundred kernels may rest together.
+_PAUSE_S, _ALL_PAUSES_S = 0.2, 5.0
+# Cores for each reference that is computed ahead, beside what is built.
+_CORES_OF_REFERENCE = 4
+
+
+class CheckingRunner(ABC):
+    """A runner whose candidates are checked against a reference.
+
+    folder: where inputs and reference outputs are kept (one file a task); a temporary folder, removed by `close`, where None.
+    """
+
+    def __init__(self, options: MeasureOptions | None, toolchain: Toolchain | None, folder: Path | None) -> None:
+        self._options = options or MeasureOptions()
+        self._references = References(self._options, toolchain or Toolchain(), folder)
+
+    @abstractmethod
+    def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
+        """Run one candidate; None where `stop_at` came first."""
+
+    def expect(self, tasks: Sequence[TunableTask]) -> None:
+        """See `Runner.expect`: their references are computed."""
+        self._references.expect(tasks, max(1, len(os.sched_getaffinity(0)) // _CORES_OF_REFERENCE))
+
+    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+        """See `Runner.run`.
+
+        UsageError for a candidate without a library. BuildError where the reference of a task cannot be computed. DeviceError where the device is gone, or
+        none can be reached any more; the text names them.
+        """
+        best = math.inf if best_s is None else best_s
+        for built in batch:
+            reference = self._references.of(built.candidate.task, stop_at)
+            reply = None if reference is None else self._run_one(built, reference, best, stop_at)
+            if reply is None:
+                return
+            result = MeasureResult(candidate=built.candidate, seed=self._options.seed, **vars(reply))
+            if result.times_s:
+                best = min(best, median(result.times_s))
+            yield result
+
+
+class LocalRunner(CheckingRunner):
+    """`Runner` with one process that holds the device, one candidate at a time.
+
+    The process lives on between candidates. One that hangs is killed (TIMEOUT), one that takes the process down is a RUN_ERROR
+    naming the signal; the next candidate starts a new process.
+
+    With several processes `run` may be called by as many threads: the driver compiles their candidates at the same time, and the device
+    still runs one at a time.
+
+    device: "opencl:0", "null:0".   folder: see `CheckingRunner`.   processes: how many load candidates and wait for the driver's compiler.
+    """
+
+    def __init__(
+        self, device: str, options: MeasureOptions | None = None, *, toolchain: Toolchain | None = None, folder: Path | None = None, processes: int = 1
+    ) -> None:
+        super().__init__(options, toolchain, folder)
+        self._device = device
+        self._children = [ChildProcess("device") for _ in range(processes)]
+        self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
+        for child in self._children:
+            self._idle.put(child)
+        self._device_lock = threading.Lock()
+        self._identified: tuple[DeviceFingerprint, str] | None = None
+
+    @property
+    def width(self) -> int:
+        """One: more processes only wait for the driver's compiler at the same time."""
+        return 1
+
+    def fingerprint(self) -> DeviceFingerprint:
+        """Name, driver and platform of the device; DeviceError where there is none."""
+        return self._identify(self._children[0])[0]
+
+    def _identify(self, child: ChildProcess) -> tuple[DeviceFingerprint, str]:
+        if self._identified is None:
+            self._identified = child.call("romou.tuner.measure.run_job:open_device", self._device, timeout_s=_DEVICE_TIMEOUT_S)
+        return self._identified
+
+    def _take_device(self, child: ChildProcess, stop_at: float | None) -> Path | None:
+        """Have `child` hold the device's lock until it has run a candidate; its file, or None where there is none."""
+        found, identity = self._identify(child)
+        path = lock_path(identity)
+        if path is not None:
+            with saying_that_it_waits(found.name, path):
+                child.call("romou.tuner.measure.run_job:take_device", path, timeout_s=seconds_left(stop_at))
+        return path
+
+    def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
+        options = self._options
+        spec = run_spec(built, reference, self._device, best_s, options)
+        limit_s = min(options.run_timeout_s, seconds_left(stop_at))
+        if limit_s <= 0:
+            return None
+        child = self._idle.get()
+        start = time.monotonic()
+        try:
+            if len(self._children) > 1:
+                child.call("romou.tuner.measure.run_job:compile_kernels", spec.library, self._device, timeout_s=limit_s)
+            compile_s = time.monotonic() - start
+            with self._device_lock:
+                lock = self._take_device(child, stop_at)
+                # Waiting for the device is no part of the candidate's time.
+                limit_s, start = min(options.run_timeout_s, seconds_left(stop_at)), time.monotonic() - compile_s
+                reply = child.call("romou.tuner.measure.run_job:run", spec, lock, timeout_s=limit_s)
+        except ChildTimeoutError:
+            if limit_s < options.run_timeout_s or not seconds_left(stop_at):
+                return None
+            reply = timed_out(options)
+        except KeyboardInterrupt:
+            # Between its calls it would go on holding the device.
+            child.kill()
+            raise
+        except ChildCrashError as crash:
+            reply = RunReply(outcome=Outcome.RUN_ERROR, error=str(crash))
+        finally:
+            self._idle.put(child)
+        assert isinstance(reply, RunReply)
+        return dataclasses.replace(reply, run_s=time.monotonic() - start)
+
+    def close(self) -> None:
+        """End the processes and remove the temporary folder."""
+        for child in self._children:
+            child.kill()
+        self._references.close()
+
+
+def run_spec(built: BuildResult, reference: str, device: str, best_s: float, options: MeasureOptions) -> RunSpec:
+    """What a worker needs to run a built candidate; UsageError for one without a library."""
+    if built.library is None:
+        raise UsageError(f"trial {built.candidate.trial} was not built ({built.outcome}); only built candidates can run")
+    return RunSpec(
+        library=built.library,
+        entry=built.entry,
+        scopes=built.scopes,
+        names=tuple(str(parameter.name).removesuffix("_ptr") for parameter in built.candidate.task.func.params),
+        stored=built.stored,
+        reference=reference,
+        device=device,
+        repeat=options.winner_repeat if built.candidate.is_winner else options.repeat,
+        min_repeat_ms=options.min_repeat_ms,
+        # What is measured again stands beside others that are.
+        skip_above_s=math.inf if built.candidate.is_winner else best_s * options.skip_ratio,
+        race_above_s=math.inf if built.candidate.is_winner else best_s * options.race_ratio,
+        timing_limit_s=options.run_timeout_s * _TIMING_SHARE,
+        precision=built.candidate.task.precision(built.candidate.config),
+        trust_runs=options.trust_runs if built.candidate.is_winner else 0,
+        trust_s=min(options.trust_s, options.run_timeout_s * _TIMING_SHARE),
+        trust_pause_s=min(_PAUSE_S, _ALL_PAUSES_S / built.candidate.winners),
+    )
+
+
+def timed_out(options: MeasureOptions) -> RunReply:
+    """The reply of a candidate that was given up."""
+    return RunReply(outcome=Outcome.TIMEOUT, error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s")

@@ -1,0 +1,161 @@
+"""Servers at an address: how many there are, which are set aside, when one was last heard of, and how fast their clocks run."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import time
+
+from romou.base.errors import ConnectionLostError, DeviceError
+from romou.runtime.rpc import Address
+from romou.runtime.rpc.tracker import Tracker
+from romou.tuner.measure.options import MeasureOptions
+
+logger = logging.getLogger("romou")
+
+# Failures of a server in a row, after which it is set aside where there are others.
+_FAILURES = 3
+GO_ON = "What was measured is recorded; the same call goes on where it stopped."
+
+
+@dataclasses.dataclass(kw_only=True)
+class _Server:
+    """What is known of one. reason: why it was set aside, or None."""
+
+    clock: ClockWatch
+    failures: int = 0
+    reason: str | None = None
+
+
+class Servers:
+    """All servers under the key of a tracker, or the one at an address; several threads may share it.
+
+    DeviceError where the tracker has no server with this key. ConnectionLostError where the tracker does not answer.
+    """
+
+    def __init__(self, address: Address, options: MeasureOptions) -> None:
+        self.address = address
+        self._options = options
+        self._tracker = Tracker(address) if address.is_tracker else None
+        if self._tracker is not None:
+            self._tracker.check_key()
+        self._lock = threading.Lock()
+        self._known: dict[str, _Server] = {}
+        self._last_contact = time.monotonic()
+        self._count = 1
+
+    def count(self) -> int:
+        """Return how many there are now, less those that are set aside: a tracker's come and go. For one thread at a time."""
+        if self._tracker is None:
+            return 1
+        # While the tracker is away, nothing is known to have changed.
+        with contextlib.suppress(ConnectionLostError):
+            self._count = max(1, len({*self._tracker.servers().get(self.address.key, ())} - set(self.aside())))
+        return self._count
+
+    def aside(self) -> dict[str, str]:
+        """Return the servers that are set aside, and why."""
+        with self._lock:
+            return {where: server.reason for where, server in self._known.items() if server.reason is not None}
+
+    def is_aside(self, server: Address, tracker: Tracker) -> bool:
+        """Whether a server that `tracker` gave is set aside; DeviceError where all of the tracker's are."""
+        aside = self.aside()
+        if server.where not in aside:
+            return False
+        if set(tracker.servers().get(self.address.key, [])) <= set(aside):
+            raise DeviceError(f"no device is left: {'; '.join(f'{where}: {reason}' for where, reason in aside.items())}", hint=GO_ON)
+        return True
+
+    def clock(self, where: str) -> ClockWatch:
+        """Return the watch on a server's clock."""
+        with self._lock:
+            return self._at(where).clock
+
+    def heard(self) -> None:
+        """Take note that one answered."""
+        with self._lock:
+            self._last_contact = time.monotonic()
+
+    def silent_s(self) -> float:
+        """Return the seconds since one answered."""
+        with self._lock:
+            return time.monotonic() - self._last_contact
+
+    def praise(self, where: str) -> None:
+        """Take note that a candidate ran on it."""
+        with self._lock:
+            self._at(where).failures = 0
+            self._last_contact = time.monotonic()
+
+    def blame(self, where: str, error: Exception) -> None:
+        """Take note of a failure that no candidate can be held to account for."""
+        with self._lock:
+            server = self._at(where)
+            server.failures += 1
+            failures = server.failures
+        if failures >= _FAILURES and self.address.is_tracker:
+            self.set_aside(where, DeviceError(f"failed {failures} times in a row, the last time: {first_line(error)}"))
+
+    def set_aside(self, where: str, error: Exception) -> None:
+        """Use it no more in this run."""
+        with self._lock:
+            server = self._at(where)
+            is_new = server.reason is None
+            server.reason = first_line(error)
+        if is_new:
+            logger.warning("%s is set aside for the rest of this run: %s", where, first_line(error))
+
+    def _at(self, where: str) -> _Server:
+        watch = ClockWatch(every_s=self._options.clock_every_s, limit=self._options.clock_limit)
+        return self._known.setdefault(where, _Server(clock=watch))
+
+    def close(self) -> None:
+        """Leave the tracker."""
+        if self._tracker is not None:
+            self._tracker.close()
+
+
+def first_line(error: Exception) -> str:
+    """Return what an error says, in one line."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
+@dataclasses.dataclass(kw_only=True)
+class ClockWatch:
+    """The reference kernel's times on one device.
+
+    every_s: how long a ratio holds.   limit: the ratio above which the device should cool down.
+    """
+
+    every_s: float
+    limit: float
+    best_s: float | None = None
+    ratio: float | None = None
+    _asked_at: float | None = None
+    _pause_s: float = 0.0
+    _cooled_s: float = 0.0
+
+    def is_due(self, now: float) -> bool:
+        """Whether the kernel should be timed again."""
+        return self._asked_at is None or now - self._asked_at >= self.every_s
+
+    def tell(self, seconds: float, now: float, *, longest_s: float) -> float:
+        """A new time of the kernel; for how many seconds the device should be left alone, and the kernel be timed again then. 0: go on.
+
+        Pauses double. After `longest_s` of them in a row it goes on: hot days have no end, and the ratio tells.
+        """
+        self._asked_at = now
+        self.best_s = seconds if self.best_s is None else min(self.best_s, seconds)
+        self.ratio = seconds / self.best_s
+        if self.ratio <= self.limit or self._cooled_s >= longest_s:
+            self._pause_s = self._cooled_s = 0.0
+            return 0.0
+        self._pause_s = min(max(1.0, 2 * self._pause_s), longest_s - self._cooled_s)
+        self._cooled_s += self._pause_s
+        # Due again as soon as the pause is over.
+        self._asked_at = None
+        return self._pause_s

@@ -1,0 +1,25 @@
+"""Hardware-aware pruning: what a kernel uses, what a device allows, and a space without the configs that overuse it (Romou paper, section 4.2)."""
+
+from romou.tuner.analysis.usage import KernelUsage
+from romou.tuner.pruning.criteria import BOUNDED, CRITERIA, Choices, Rules, Verdict, judge
+from romou.tuner.pruning.prune import PrunedSpace, PruningReport, prune, prune_each
+from romou.tuner.pruning.tasks import PrunedTask, load_task, pruned_space, pruned_task, usage_of
+
+__all__ = [
+    "BOUNDED",
+    "CRITERIA",
+    "Choices",
+    "KernelUsage",
+    "PrunedSpace",
+    "PrunedTask",
+    "PruningReport",
+    "Rules",
+    "Verdict",
+    "judge",
+    "load_task",
+    "prune",
+    "prune_each",
+    "pruned_space",
+    "pruned_task",
+    "usage_of",
+]

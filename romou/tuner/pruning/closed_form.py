@@ -1,0 +1,320 @@
+"""What the kernels of a whole space use, by formulas over its knobs: a million configs are judged in well under a second.
+
+The formulas follow `schedules/contraction`. The tests read the same numbers off one config's TIR (`tests/kernel_usage.py`), and hold the two
+together. Columns of knobs are NumPy arrays that broadcast: those of `Space.blocks` have an axis for each knob. A formula over three knobs then costs the
+product of these three, and only the last "and" of the verdicts runs over all configs.
+
+Bytes, sizes, local memory, widths and padding are equal to those of the TIR. Registers are a lower bound: what a kernel holds for addresses and
+epilogue is known only when it is lowered. So the formula rejects nothing that the exact pass would keep.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from romou.base.limits import Limits
+from romou.base.space import Columns
+from romou.compiler.operators.algorithms import DIRECT
+from romou.compiler.operators.contraction import tensor_core
+from romou.compiler.operators.contraction.knobs import FP32, MIXED, local_bytes, number_bytes
+from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.tir.primitives import LANES, Place
+from romou.tuner.analysis.registers import RegisterEstimate, address_registers
+from romou.tuner.analysis.usage import KernelUsage
+from romou.tuner.pruning.data_reads import DataReads, Pixels, Steps
+from romou.tuner.pruning.form import Form, combinations, loads_of_one, tabulate
+
+# A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
+SERVED, _VECTOR_BYTES = 8, 16
+# Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
+_INSIDE = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes", "multiply_add": "fma", "steps": 1}
+_IN_WORKSPACES = {name: np.asarray(value) for name, value in _INSIDE.items()}
+
+
+class ClosedForm(Form):
+    """The formulas of one operator that sums products. Arrays in, arrays out."""
+
+    def __init__(self, template: ContractionTemplate, limits: Limits, algorithm: str = DIRECT) -> None:
+        # Formulas of the contractions that other algorithms have inside.
+        self._others = {name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name}
+        self._is_direct = algorithm == DIRECT
+        self._transforms = template.algorithms[algorithm].transform_bytes, template.algorithms[algorithm].transform_registers
+        self._forms = {name: template.contraction(flat=name == "flat", algorithm=algorithm) for name in ("flat", "rows")}
+        self._element_bytes = template.element_bytes
+        form = self._forms["flat"]
+        self._varies = form.lhs_varies
+        self._rhs_vector = form.rhs_vector
+        self._has_lhs_vectors = form.lhs_vector
+        # Columns of the weight in memory; where its last texel is full, or filled up with zeros, all of the texels.
+        self._columns = form.columns or form.extents[0] * LANES
+        # In CUDA a lane of a copy is the scalar itself.
+        self._may_copy = limits.has_vector_arithmetic and form.lhs_varies != "by lane"
+        self._reads = DataReads(self._forms)
+
+    def counts(self, columns: Columns) -> dict[str, np.ndarray]:
+        """Count what `Form.counts` says: distinct steps and data of a group and of one work-item, and how often what is staged is read in rounds."""
+        names = self._algorithms_of(columns)
+        found = {name: form._counts(columns) for name, form in names.items()}
+        first, *others = found.values()
+        for name, other in zip(list(names)[1:], others, strict=True):
+            first = {key: np.where(columns["algorithm"] == name, other[key], count) for key, count in first.items()}
+        return first
+
+    def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        (_, form), *others = self._algorithms_of(columns).items()
+        usage = form._usage(columns, counts)
+        for name, form in others:
+            usage = _either(columns["algorithm"] == name, form._usage(columns, counts), usage)
+        return usage
+
+    def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
+        tile = columns["tile_o"] * columns["tile_h"] * columns["tile_w"]
+        steps = usage.multiply_adds / (tile * LANES)
+        # What is staged is dealt out to the work-items along the pixels, which read the same weights.
+        weights = columns["tile_o"] * steps * LANES / usage.access_width / np.where(usage.is_staged, columns["wg_w"], 1)
+        return tile, np.maximum(loads_of_one(usage) - weights, 0), weights, *self.lines(columns, warp_size, line_bytes)
+
+    def lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
+        """Return the cache lines that work-items in step touch by one load of the data, and by one of the weight.
+
+        Neighbours of a warp lie along the row of pixels first, then along the channels, then along the split. What is staged is loaded in order.
+        """
+        found = self._lines(columns, warp_size, line_bytes)
+        # Where fp16 has tensor cores, an operator has no other algorithms for its knob.
+        for name, form in self._others.items() if "algorithm" in columns else ():
+            inside = form._lines({**columns, **_IN_WORKSPACES}, warp_size, line_bytes)
+            data, weight = (np.where(columns["algorithm"] == name, *pair) for pair in zip(inside, found, strict=True))
+            found = data, weight
+        return found
+
+    def _algorithms_of(self, columns: Columns) -> dict[str, ClosedForm]:
+        """The algorithms that the columns have, each with its formulas."""
+        known = {DIRECT: self, **self._others}
+        return {str(name): known[str(name)] for name in np.unique(columns["algorithm"])} if "algorithm" in columns else {DIRECT: self}
+
+    def _inside(self, columns: Columns) -> Columns:
+        """The knobs of the contraction, which other algorithms have inside of transforms."""
+        return columns if self._is_direct else {**columns, **_IN_WORKSPACES}
+
+    def _counts(self, columns: Columns) -> dict[str, np.ndarray]:
+        columns = self._inside(columns)
+        reads, get, phases = self._reads, columns.__getitem__, self._phases(columns)
+        axis = (phases.on_tensor_cores, phases.first, phases.pieces, phases.together)
+        # Of every pair of pixels, tensor cores take one of each work-item.
+        apart = np.where(phases.on_tensor_cores, tensor_core.PAIR, 1) * phases.spacing_w
+        channels: Any = 1 if self._varies == "never" else get("wg_o") * get("tile_o")
+        tap = np.where(phases.ahead > 0, tabulate(reads.middle_tap, phases.first, phases.together, phases.ahead), -1) if np.any(phases.ahead) else -1
+        gives_zeros = (get("data") == Place.IMAGE) & self._forms["flat"].is_padded
+        row = (columns.get("pixels", "flat"), gives_zeros, phases.has_window, tap, get("tile_h"))
+
+        def distinct(width: Any, stride: Any, group_o: Any, is_one: bool) -> np.ndarray:
+            found, where = combinations(*row, width, stride)
+            pixels = [Pixels(*values) for values in found]
+            found, when = combinations(*axis, phases.ahead, is_one)
+            steps = [Steps(*values) for values in found]
+            return tabulate(lambda i, k, o: reads.distinct(pixels[i], steps[k], o), where, when, group_o)
+
+        # Neighbours read texels side by side, or a tile apart.
+        size, is_striped = number_bytes(columns), get("arrangement") == "striped"
+        step_o, step_w = (np.where(is_striped, 1, get(tile)) for tile in ("tile_o", "tile_w"))
+        along = reads.last if self._rhs_vector == "reduction" else 1
+        return {
+            "steps": tabulate(lambda *values: reads.distinct_steps(Steps(*values)), *axis, 0, False),
+            "steps_of_one": tabulate(lambda *values: reads.distinct_steps(Steps(*values)), *axis, 0, True),
+            "data": distinct(get("wg_w") * get("tile_w"), 1, channels, False),
+            "data_of_one": distinct(get("tile_w") * phases.spacing_w, apart, 1, True),
+            "rounds_of_data": tabulate(_rounds, True, get("wg_o"), get("wg_w"), step_w * reads.texel * size),
+            "rounds_of_weights": tabulate(_rounds, False, get("wg_o"), get("wg_w"), step_o * LANES * along * size),
+        }
+
+    def _usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        images = {name: columns[name] == Place.IMAGE for name in ("data", "weight", "output")}
+        return replace(self._contraction_usage(self._inside(columns), counts), images=images)
+
+    def _phases(self, columns: Columns) -> _Phases:
+        get, reads = columns.__getitem__, self._reads
+        is_staged, on_tensor_cores = get("local") > 0, tensor_core.fills_warps(columns)
+        # Tensor cores stage tap by tap, some iterations ahead.
+        is_ahead = is_staged & on_tensor_cores
+        return _Phases(
+            is_staged=is_staged,
+            on_tensor_cores=on_tensor_cores,
+            is_ahead=is_ahead,
+            ahead=np.where(is_ahead, columns.get("steps", 1), 0),
+            has_window=(is_staged & np.logical_not(is_ahead)) | (get("unroll") == "window"),
+            first=np.where(on_tensor_cores, tensor_core.padded(reads.texels, columns), reads.first),
+            pieces=np.where(is_staged, 1, get("split_k")),
+            together=np.where(is_staged, get("local"), tensor_core.together(columns)),
+            spacing_w=np.where(get("arrangement") == "striped", get("wg_w"), np.where(on_tensor_cores, tensor_core.WARP_W, 1)),
+        )
+
+    def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        get, phases, reads = columns.__getitem__, self._phases(columns), self._reads
+        is_staged, on_tensor_cores, ahead, has_window = phases.is_staged, phases.on_tensor_cores, phases.ahead, phases.has_window
+        is_rows = columns.get("pixels", np.asarray("flat")) == "rows"
+        o, h, w = (np.where(is_rows, *(self._forms[name].extents[axis] for name in ("rows", "flat"))) for axis in range(3))
+        tile_o, tile_h, tile_w, split, local = (get(name) for name in ("tile_o", "tile_h", "tile_w", "split_k", "local"))
+        group_o, group_w = get("wg_o") * tile_o, get("wg_w") * tile_w
+        size = get("wg_o") * get("wg_w") * split
+        images = {name: get(name) == Place.IMAGE for name in ("data", "weight", "output")}
+        staged_window = np.where(phases.is_ahead, 1, reads.window)
+        window = np.where(on_tensor_cores, reads.taps_of_texel, reads.window)
+        taps = np.where(has_window, window, 1) * reads.last
+
+        weights = np.minimum(np.minimum(group_o, o) * LANES, self._columns) * taps * counts["steps"]
+        spacing_o = np.where(get("arrangement") == "striped", get("wg_o"), 1)
+        # Beyond the last channel it is read again.
+        texels_of_one = np.minimum(tile_o, -(-o // spacing_o) + ((o - 1) % spacing_o > 0))
+        has_last = (tile_o - 1) * spacing_o >= o - 1
+        channels_of_one = texels_of_one * LANES - has_last * (o * LANES - self._columns)
+        weights_of_one = channels_of_one * taps * counts["steps_of_one"]
+        # Staged: the group's share is dealt out to the work-items, texel by texel.
+        staged_texels = local * staged_window * tile_h * group_w
+        data, data_of_one = counts["data"], np.where(is_staged, -(-staged_texels // size) * reads.texel, counts["data_of_one"])
+        along, across = (reads.last, LANES) if self._rhs_vector == "reduction" else (min(LANES, self._columns), reads.last)
+        weights_of_one = np.where(is_staged, -(-(local * staged_window * across * group_o) // size) * along, weights_of_one)
+
+        def by_place(of_data: Any, of_weights: Any) -> tuple[Any, Any]:
+            in_images = of_data * images["data"] + of_weights * images["weight"]
+            return (of_data + of_weights - in_images) * self._element_bytes, in_images * self._element_bytes
+
+        buffer_bytes, image_bytes = by_place(data, weights)
+        reread_buffer_bytes, reread_image_bytes = by_place(data * (reads.window > 1), 0)
+        unshared_buffer_bytes, unshared_image_bytes = by_place(data_of_one * size, weights_of_one * size)
+        # The next iteration's share, on its way to local memory.
+        carried = (get("local_buffers") > 1) * (data_of_one + weights_of_one) * number_bytes(columns) // 4
+        registers = self._registers(columns, taps, is_staged, carried)
+        tiles = [-(-extent // tile) for extent, tile in zip((o, h, w), (group_o, tile_h, group_w), strict=True)]
+        return KernelUsage(
+            registers=registers.allocated,
+            needed_registers=registers.needed,
+            registers_as_written=registers.as_written,
+            buffer_bytes=buffer_bytes,
+            image_bytes=image_bytes,
+            unshared_buffer_bytes=unshared_buffer_bytes,
+            unshared_image_bytes=unshared_image_bytes,
+            access_width=self._access_width(columns, is_staged),
+            output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
+            iterations=phases.first // (phases.pieces * phases.together) * np.where(has_window, 1, window) - ahead,
+            multiply_adds=tile_h * tile_w * tile_o * LANES * taps * phases.together,
+            local_loads=self._local_loads(columns, counts),
+            work_group_size=size,
+            work_groups=math.prod(tiles),
+            local_memory_bytes=local_bytes(columns, self._forms["flat"]),
+            is_staged=is_staged,
+            images=images,
+            has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
+            padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
+            on_tensor_cores=on_tensor_cores,
+            multiplies_fp16=columns["accumulate"] != FP32,
+            iterations_ahead=ahead,
+            element_bytes=self._element_bytes,
+            transform_bytes=self._transforms[0],
+            transform_registers=self._transforms[1],
+            is_prefetched=get("local_buffers") > 1,
+            reread_buffer_bytes=reread_buffer_bytes,
+            reread_image_bytes=reread_image_bytes,
+        )
+
+    def _lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
+        get = columns.__getitem__
+        along_w = np.minimum(get("wg_w"), warp_size)
+        along_o = np.minimum(get("wg_o"), np.maximum(warp_size // along_w, 1))
+        is_striped = get("arrangement") == "striped"
+        step_w, step_o = np.where(is_striped, 1, get("tile_w")), np.where(is_striped, 1, get("tile_o"))
+        pieces = np.minimum(get("split_k"), np.maximum(warp_size // (along_w * along_o), 1))
+        texels = max(line_bytes // (LANES * self._element_bytes), 1)
+        channels = np.where(np.asarray(self._varies != "never"), along_o, 1)
+        data = tabulate(self._reads.lines, columns.get("pixels", np.asarray("flat")), step_w, along_w, channels, np.asarray(texels * LANES))
+        weight = np.where(step_o < texels, -(-along_o * step_o // texels), along_o)
+        in_order = -(-np.minimum(get("wg_w") * get("wg_o"), warp_size) // texels)
+        is_staged = get("local") > 0
+        return np.where(is_staged, in_order, pieces * data), np.where(is_staged, in_order, pieces * weight)
+
+    def _access_width(self, columns: Columns, is_staged: Any) -> Any:
+        if self._varies == "by lane":
+            return columns["vector_width"]
+        if self._rhs_vector != "lanes":
+            return np.asarray(self._reads.last if self._rhs_vector == "reduction" else 1)
+        if not self._has_lhs_vectors:
+            return np.asarray(1)
+        # The data is loaded a texel at a time, and so is what is staged.
+        return np.minimum(self._reads.texel, np.where(is_staged, LANES, columns["vector_width"]))
+
+    def _local_loads(self, columns: Columns, counts: Mapping[str, Any]) -> Any:
+        """Bytes that a work-item reads of what is staged, in one iteration, each as often as local memory is asked for it."""
+        get = columns.__getitem__
+        size = number_bytes(columns)
+        of_data = counts["rounds_of_data"] * get("tile_h") * get("tile_w") * self._reads.texel
+        by_itself = of_data + counts["rounds_of_weights"] * get("tile_o") * LANES * self._reads.last
+        # A warp shares what it reads: one pixel of each pair, and of four input texels one.
+        shared = (get("tile_w") // tensor_core.PAIR + get("tile_o") * LANES) * LANES // tensor_core.GROUP
+        on_tensor_cores = tensor_core.fills_warps(columns)
+        numbers = get("local") * np.where(on_tensor_cores, shared, self._reads.window * by_itself)
+        return numbers * np.where(tensor_core.takes_fp16(columns) & on_tensor_cores, 2, size)
+
+    def _registers(self, columns: Columns, taps: Any, is_staged: Any, carried: Any) -> RegisterEstimate:
+        """A lower bound: the sums, the tile of data, what is `carried` to local memory, and the addresses of one iteration's weights, which a compiler
+        computes ahead."""
+        reads, pixels = self._reads, columns["tile_h"] * columns["tile_w"]
+        # Registers of four numbers; with fp16 arithmetic they lie two by two.
+        vector = LANES - LANES // 2 * (columns["accumulate"] != FP32)
+        # What is summed up at one go is done pixel by pixel.
+        sums = (vector + LANES * (columns["accumulate"] == MIXED)) * columns["tile_o"] * pixels * (reads.first * reads.window > 1)
+        if self._varies == "by lane":
+            return RegisterEstimate(sums, as_written=sums)
+        data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
+        # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
+        is_guarded = np.where(columns["data"] == Place.BUFFER, reads.is_guarded(False), reads.is_guarded(True))
+        loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
+        ahead = data + address_registers(loads, is_image=columns["weight"] == Place.IMAGE)
+        # A texel of fp16 as it is takes two registers: of the weights of a pair of output texels. One of floats takes four.
+        weights = np.where(tensor_core.takes_fp16(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * reads.last
+        # The whole tile of data, then the first texel of weights.
+        as_written = sums + np.where(tensor_core.fills_warps(columns), 0, data + vector)
+        return RegisterEstimate(sums + carried + np.where(tensor_core.fills_warps(columns), weights, ahead), as_written=as_written)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Phases:
+    """How configs go through the reduction, as columns.
+
+    first, pieces, together, ahead: steps of the first axis in one iteration: those that are staged together, or for each piece of the split one, or what
+        tensor cores take together.
+    spacing_w: pixels that lie between two of a work-item's: what it has for itself lies side by side, or alternates with what the others have.
+    """
+
+    is_staged: Any
+    on_tensor_cores: Any
+    is_ahead: Any
+    ahead: Any
+    has_window: Any
+    first: Any
+    pieces: Any
+    together: Any
+    spacing_w: Any
+
+
+def _either(condition: Any, one: KernelUsage, other: KernelUsage) -> KernelUsage:
+    """Where `condition` holds the one, elsewhere the other; the images of both are the same."""
+    names = (field.name for field in fields(KernelUsage) if field.name != "images")
+    return KernelUsage(images=one.images, **{name: np.where(condition, getattr(one, name), getattr(other, name)) for name in names})
+
+
+@functools.cache
+def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
+    """`bank_rounds` of the first work-items of a group of `high` rows of `wide`, which read data from pixel to pixel, weights from row to row."""
+    items = np.arange(min(SERVED, high * wide))
+    return bank_rounds((items % wide if is_data else items // wide) * step_bytes)
+
+
+def bank_rounds(places: np.ndarray) -> int:
+    """How often local memory is asked until neighbouring work-items have what they load, from so many bytes on; whoever wants the same is served at once."""
+    words = np.unique((places - places.min()) // _VECTOR_BYTES)
+    return int(np.bincount(words % SERVED).max())

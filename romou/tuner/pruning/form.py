@@ -1,0 +1,103 @@
+"""Formulas of one operator over its knobs: what holds for every family, and knobs of many configs as columns."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from romou.base.block import Block
+from romou.base.space import Columns, Space
+from romou.devices.hardware import HardwareSpec
+from romou.tuner.analysis.usage import KernelUsage
+from romou.tuner.pruning.criteria import Choices
+from romou.tuner.pruning.estimate import estimate_seconds
+
+# A number counts as so many bytes in loads, whatever its type.
+_NUMBER_BYTES = 4
+
+
+class Form(ABC):
+    """Arrays of knobs in, arrays of what kernels use out."""
+
+    def usage(self, columns: Columns) -> KernelUsage:
+        """Return the usage of the configs that the columns of knobs stand for."""
+        return self.usage_with(columns, self.counts(columns))
+
+    @abstractmethod
+    def counts(self, columns: Columns) -> dict[str, np.ndarray]:
+        """Count what depends on a few knobs, once for each combination of them; formulas over all knobs make use of it."""
+
+    @abstractmethod
+    def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        """Return the usage by formulas over the columns and what was counted."""
+
+    @abstractmethod
+    def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
+        """Return the numbers that a work-item sums up or stores, its loads of data and of weight in one iteration, and the cache lines that work-items in
+        step touch by one load of each."""
+
+    def usage_of_valid(self, block: Block) -> KernelUsage:
+        """Return the usage of a block's valid configs: arrays that broadcast to (valid ones, *axes that are free)."""
+        return self.usage_with(*block.pick(block.columns, self.counts(block.columns)))
+
+    def choices(self, space: Space, spec: HardwareSpec, usages: Iterable[KernelUsage] | None = None, default: Mapping[str, Any] | None = None) -> Choices:
+        """Return what no config of the space could do better on the device.
+
+        usages: those of all valid configs, where they are at hand.   default: the default config, by which the estimate's error is known.
+        """
+        images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs.get(name, ()))
+        width, fastest = 1, dict[int, float]()
+        for usage in map(self.usage_of_valid, space.blocks()) if usages is None else usages:
+            width = max(width, int(np.max(usage.access_width)))
+            seconds, moved = estimate_seconds(usage, spec), usage.transform_bytes
+            if seconds is not None:
+                for one in map(int, np.unique(moved)):
+                    fastest[one] = min(fastest.get(one, math.inf), float(np.min(seconds, where=moved == one, initial=np.inf)))
+        own = {} if default is None else self._seconds_of(default, spec)
+        return Choices(images=images, access_width=width, fastest_s=fastest, default_s=own)
+
+    def _seconds_of(self, config: Mapping[str, Any], spec: HardwareSpec) -> dict[int, float]:
+        """Bytes of a config's transforms -> its estimated seconds; empty where nothing can be estimated."""
+        usage = self.usage(columns_of([config]))
+        seconds = estimate_seconds(usage, spec)
+        return {} if seconds is None else {int(np.max(usage.transform_bytes)): float(np.max(seconds))}
+
+
+def loads_of_one(usage: KernelUsage) -> Any:
+    """Return the loads of a work-item in one iteration, all as wide as the narrowest."""
+    width_bytes = usage.work_group_size * _NUMBER_BYTES * usage.access_width
+    return (usage.unshared_buffer_bytes + usage.unshared_image_bytes) / width_bytes
+
+
+def columns_of(configs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
+    """Return configs as columns of knobs, one row a config."""
+    return {name: np.asarray([config[name] for config in configs]) for name in (configs[0] if configs else ())}
+
+
+def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
+    """Return `function` of each distinct combination of the columns' values, put where the combination stands."""
+    found, places = combinations(*columns)
+    results: np.ndarray = np.asarray([function(*values) for values in found], dtype=np.int64)[places]
+    return results
+
+
+def combinations(*columns: Any) -> tuple[list[tuple[Any, ...]], np.ndarray]:
+    """Return the distinct combinations of the columns' values, and which of them stands where."""
+    values, key, count = [], np.asarray(0), 1
+    for column in columns:
+        distinct, codes = np.unique(np.asarray(column), return_inverse=True)
+        values.append(distinct)
+        key, count = key * len(distinct) + codes.reshape(np.shape(column)), count * len(distinct)
+    if count <= 4 * np.size(key):
+        # Where combinations are not many more than places, a table of them takes a fraction of the time of a sort.
+        is_found = np.zeros(count, dtype=bool)
+        is_found[key] = True
+        keys, places = np.flatnonzero(is_found), (np.cumsum(is_found) - 1)[key]
+    else:
+        keys, places = np.unique(key, return_inverse=True)
+    rows = np.unravel_index(keys, [len(v) for v in values])
+    return list(zip(*(v[row].tolist() for v, row in zip(values, rows, strict=True)), strict=True)), places.reshape(np.shape(key))

@@ -1,0 +1,115 @@
+"""What the kernels of a family without a contraction use, by evaluating what the plain function reads for the elements of one work group.
+
+The template says which elements the first work group and its first work-item compute; addresses and conditions are those of the function's own
+blocks, so nothing is lowered. As with `closed_form.py`, `usage.py` reads the same numbers off the TIR. Registers are not known here: 0.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+import numpy as np
+
+from romou.base.space import Columns
+from romou.compiler.operators.streaming import Points, StreamingTemplate
+from romou.compiler.tir.evaluate import count_distinct, evaluate
+from romou.compiler.tir.guarded_loads import guarded_loads
+from romou.tuner.analysis.usage import KernelUsage
+from romou.tuner.pruning.form import Form, loads_of_one, tabulate
+
+
+class StreamingForm(Form):
+    """The formulas of one operator. Arrays in, arrays out."""
+
+    def __init__(self, template: StreamingTemplate) -> None:
+        self._template = template
+        self._loads = [
+            (block, load)
+            for block, value in zip(template.blocks, template.values, strict=True)
+            for load in guarded_loads(value)
+            if str(load.access.source.name) in template.inputs
+        ]
+        # What few of the knobs decide -> tensor -> numbers of it that are read.
+        self._known: dict[tuple[str, Hashable], dict[str, int]] = {}
+        self._counts = functools.cache(self._count)
+
+    def counts(self, columns: Columns) -> dict[str, np.ndarray]:
+        """Count the numbers of the group and of one work-item, from buffers and from images, in bytes; those of one work-item; those that a group stores."""
+        knobs = [columns[name] for name in self._template.knobs_of_traffic]
+        names = ("group", "group_images", "one", "one_images", "numbers", "stored")
+        found = {name: tabulate(lambda *values, field=field: self._counts(values)[field], *knobs) for field, name in enumerate(names)}
+        return {**found, "width": tabulate(self._template.access_width, *(columns[name] for name in self._template.knobs_of_width))}
+
+    def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        template = self._template
+        size, groups = template.work_group_size(columns), template.work_groups(columns)
+        return KernelUsage(
+            registers=np.asarray(0),
+            needed_registers=np.asarray(0),
+            buffer_bytes=counts["group"],
+            image_bytes=counts["group_images"],
+            unshared_buffer_bytes=counts["one"] * size,
+            unshared_image_bytes=counts["one_images"] * size,
+            access_width=counts["width"],
+            output_bytes=template.elements * template.element_bytes,
+            iterations=1,
+            multiply_adds=counts["numbers"],
+            local_loads=template.local_loads(columns),
+            work_group_size=size,
+            work_groups=groups,
+            local_memory_bytes=template.local_memory_bytes(columns),
+            is_staged=template.is_staged(columns),
+            images={role: name in template.images for role, name in template.names.items()},
+            has_copies=False,
+            padding=groups * counts["stored"] / template.elements - 1,
+            element_bytes=template.element_bytes,
+        )
+
+    def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
+        """Return the loads, as `Form.loads` says: neighbours in a warp read side by side, and there is no weight."""
+        items = usage.work_groups * usage.work_group_size
+        stored = (1 + usage.padding) * self._template.elements / items
+        lines = -(-np.minimum(usage.work_group_size, warp_size) * usage.access_width * self._template.element_bytes // line_bytes)
+        return stored, loads_of_one(usage), 0, lines, 0
+
+    def _count(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        knobs = dict(zip(self._template.knobs_of_traffic, values, strict=True))
+        template, known = self._template, self._known
+        for_group, for_one = ("group", template.same_group(knobs)), ("one", template.same_one(knobs))
+        if for_group not in known:
+            known[for_group] = self._distinct(template.points_of_group(knobs))
+        if for_one not in known:
+            known[for_one] = self._distinct(template.points_of_one(knobs), knobs)
+        of_group, of_one = known[for_group], known[for_one]
+        bytes_of = template.inputs
+
+        def total(found: dict[str, int], from_images: bool) -> int:
+            return sum(bytes_of[name] * count for name, count in found.items() if (name in template.images) == from_images)
+
+        parts = [total(found, from_images) for found in (of_group, of_one) for from_images in (False, True)]
+        return (*parts, sum(of_one.values()), template.stored_by_a_group(knobs))
+
+    def _distinct(self, points: Points, knobs: Mapping[str, int] | None = None) -> dict[str, int]:
+        """Tensor -> numbers of it that are read at the points; with knobs, those in loops as often as these repeat them."""
+        places: dict[tuple[str, int], list[np.ndarray]] = {}
+        for block, load in self._loads:
+            values = dict(zip((axis.var for axis in block.iter_vars), points(block), strict=True))
+            shape = np.broadcast_shapes(*(np.shape(value) for value in values.values()))
+            address: Any = 0
+            for index, extent in zip(load.access.indices, load.access.source.shape, strict=True):
+                place = evaluate(index, values)
+                # What an image gives as zero has addresses of its own.
+                before, behind = max(0, -int(np.min(place))), max(0, int(np.max(place)) + 1 - int(extent))
+                address = address * (before + int(extent) + behind) + before + place
+            is_read = np.ones(shape, dtype=bool)
+            times = 1 if knobs is None else self._template.repeats(block, knobs)
+            # What loops repeat counts as it stands in the code: the first time may be all padding.
+            for condition in load.conditions if times == 1 else ():
+                is_read = is_read & evaluate(condition, values)
+            places.setdefault((str(load.access.source.name), times), []).append(np.broadcast_to(address, shape)[is_read])
+        total: dict[str, int] = {}
+        for (name, times), found in places.items():
+            total[name] = total.get(name, 0) + times * count_distinct(np.concatenate(found))
+        return total

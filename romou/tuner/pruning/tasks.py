@@ -1,0 +1,112 @@
+"""A task whose knob space is the pruned one, and what formulas say about a config of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from tvm import tirx
+
+from romou.base.errors import InvalidConfigError
+from romou.base.space import Config
+from romou.compiler.task import TunableTask
+from romou.devices.backends.launch import launch_size, thread_extents
+from romou.tuner.analysis.registers import estimate_registers
+from romou.tuner.analysis.usage import KernelUsage
+from romou.tuner.pruning.criteria import BOUNDED, Rules, judge
+from romou.tuner.pruning.forms import form_of
+from romou.tuner.pruning.prune import LEAST_KEPT, PrunedSpace, prune
+
+if TYPE_CHECKING:
+    from romou.devices.targets import Target
+
+# Of a kernel's registers more is known than of a formula's, but not all, where a compiler moves loads ahead.
+_SURE = 2.0
+# Configs that criteria leave at least where the whole space has a few hundred.
+_LEAST_OF_FEW = 12
+
+
+def pruned_task(task: TunableTask, target: Target) -> PrunedTask:
+    """Return the task with the pruned space for `target` as its space. Pruning waits until a config's validity is first needed."""
+    made = PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops)
+    # What is known of the task need not be found out again.
+    vars(made)["template"], vars(made)["_defaults"] = task.template, task._defaults
+    made.spaces[target] = pruned_space(task, target, is_later=True)
+    return made
+
+
+def pruned_space(task: TunableTask, target: Target, rules: Rules | None = None, *, is_later: bool = False) -> PrunedSpace:
+    """Return the knob space without the configs that the criteria exclude by the facts of `target`'s device. is_later: see `prune`."""
+    limits = task.limits(target)
+    least_kept = LEAST_KEPT if task.template.sums_products else _LEAST_OF_FEW
+    return prune(task.template, task.template.space(limits), target.spec, limits, rules=rules, least_kept=least_kept, is_later=is_later)
+
+
+def usage_of(task: TunableTask, config: Mapping[str, Any], target: Target) -> KernelUsage:
+    """Return what the kernel of a config uses, by formulas."""
+    return form_of(task.template, task.limits(target)).usage({name: np.asarray(value) for name, value in config.items()})
+
+
+def load_task(text: str) -> TunableTask:
+    """Return the task that `TunableTask.to_json` wrote, pruned if it was."""
+    task, data = TunableTask.from_json(text), json.loads(text)
+    if "slacks" not in data:
+        return task
+    return PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops, given_slacks=data["slacks"])
+
+
+@dataclass(frozen=True)
+class PrunedTask(TunableTask):
+    """A task whose space on any target is the pruned one.
+
+    given_slacks: `slacks`, if the space was pruned in another process.
+    """
+
+    given_slacks: Mapping[str, float] | None = field(default=None, hash=False)
+
+    @property
+    def slacks(self) -> Mapping[str, float]:
+        """Criterion -> how many times looser its limit was made. Criteria that were dropped are missing."""
+        if self.given_slacks is not None:
+            return self.given_slacks
+        report = next(iter(self.spaces.values())).report
+        return {count.criterion: count.slack for count in report.criteria if count.slack is not None}
+
+    def space(self, target: Target) -> PrunedSpace:
+        if target not in self.spaces:
+            self.spaces[target] = pruned_space(self, target)
+        return self.spaces[target]
+
+    @cached_property
+    def spaces(self) -> dict[Target, PrunedSpace]:
+        """Pruned spaces that were made, by target."""
+        return {}
+
+    def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
+        """Judge the lowered kernel by what the formulas only bound from below. The default config always passes.
+
+        Raises
+        ------
+        InvalidConfigError
+            A criterion excludes the kernel.
+        """
+        if config == self.default_config(target):
+            return
+        registers = estimate_registers(kernel)
+        # Each kernel of several by itself: their groups differ in size.
+        counts = {"registers": registers.allocated, "needed_registers": registers.needed, "registers_as_written": registers.as_written}
+        usage = replace(usage_of(self, config, target), **counts, work_group_size=launch_size(thread_extents(kernel))[1])
+        verdicts = judge(usage, target.spec)
+        sure = 1 if target.spec.register_file == "dedicated" else _SURE
+        for name in BOUNDED & verdicts.keys() & self.slacks.keys():
+            if not verdicts[name].keep_within(sure * self.slacks[name]):
+                raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")
+
+    def to_json(self) -> str:
+        # Without slacks `check` lets everything pass: before a space is pruned, only the default config is proposed, which passes anyway.
+        is_known = self.given_slacks is not None or any(space.is_pruned for space in self.spaces.values())
+        return json.dumps({**json.loads(super().to_json()), "slacks": dict(self.slacks) if is_known else {}})

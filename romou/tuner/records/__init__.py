@@ -1,0 +1,21 @@
+"""What was measured, kept: append-only JSON lines."""
+
+from romou.tuner.records.record import SCHEMA, Origin, Record
+from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
+from romou.tuner.records.store import FILE_NAME, Records, RecordStore
+from romou.tuner.records.t4 import export_t4, from_t4, import_t4, to_t4
+
+__all__ = [
+    "FILE_NAME",
+    "SCHEMA",
+    "Origin",
+    "Record",
+    "RecordStore",
+    "RecordedConfig",
+    "RecordedSpace",
+    "Records",
+    "export_t4",
+    "from_t4",
+    "import_t4",
+    "to_t4",
+]

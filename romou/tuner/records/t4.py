@@ -1,0 +1,165 @@
+"""Records in T4, the results format of Kernel Tuner (https://github.com/odgaard/TuningSchema, schema 1.0.0): one file for each task and origin.
+
+T4 has no place for the kernel and the device that results belong to, nor for what knobs mean. They stand in the file's metadata under "romou", where
+T4's schema allows anything; a file of another tool lacks them, and its reader has to say what they are.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from romou.base.errors import RecordError
+from romou.base.outcome import Outcome
+from romou.tuner.records.record import SCHEMA, Origin, Record
+
+T4_VERSION = "1.0.0"
+# Our outcome -> T4's "invalidity".
+_INVALIDITY = {
+    Outcome.OK: "correct",
+    Outcome.INVALID: "constraints",
+    Outcome.BUILD_ERROR: "compile",
+    Outcome.RUN_ERROR: "runtime",
+    Outcome.TIMEOUT: "timeout",
+    Outcome.UNSTABLE: "correctness",
+    Outcome.WRONG_RESULT: "correctness",
+}
+OUTCOME_OF = {invalidity: outcome for outcome, invalidity in _INVALIDITY.items()}
+_MS = 1e3
+# What T4 keeps as measurements beside the time.
+_MEASURED = ("relative_l2_error", "max_error", "error", "seed", "clock_ratio")
+
+
+def to_t4(records: Sequence[Record]) -> dict[str, Any]:
+    """A T4 document. Times in milliseconds, as Kernel Tuner writes them.
+
+    RecordError where there are no records, or they are of several tasks, devices or versions.
+    """
+    if not records:
+        raise RecordError("there are no records to write")
+    first = records[0]
+    for record in records:
+        if record.task_key != first.task_key:
+            raise RecordError(f"records of two kernels, {first.task_key} and {record.task_key}, do not fit in one T4 file")
+        refusal = Origin.of(first).refusal(Origin.of(record))
+        if refusal:
+            raise RecordError(f"records of two origins do not fit in one T4 file: {refusal}")
+    own = {"schema": SCHEMA, "task_key": first.task_key, "task_name": first.task_name, "target": first.target, **dataclasses.asdict(Origin.of(first))}
+    own["knobs"] = _explained({name for record in records for name in record.config})
+    return {"schema_version": T4_VERSION, "metadata": {"timeunit": "milliseconds", "romou": own}, "results": [_result(r) for r in records]}
+
+
+def _explained(names: set[str]) -> dict[str, dict[str, Any]]:
+    """What is declared of the knobs with these names, as far as this version has them."""
+    from romou.compiler.operators.families import declared_knobs  # imported here: it takes a second
+
+    found = {name: knob for name, knob in declared_knobs().items() if name in names}
+    return {name: {"choices": list(knob.choices), "default": knob.default, "help": knob.help} for name, knob in found.items()}
+
+
+def _result(record: Record) -> dict[str, Any]:
+    measurements = [{"name": "time", "value": record.time_s * _MS, "unit": "ms"}] if record.time_s is not None else []
+    values = {name: getattr(record, name) for name in _MEASURED}
+    measurements += [{"name": name, "value": value, "unit": ""} for name, value in values.items() if value is not None]
+    return {
+        "timestamp": record.time,
+        "configuration": dict(record.config),
+        "objectives": ["time"],
+        "times": {"compilation_time": record.build_s * _MS, "runtimes": [t * _MS for t in record.times_s]},
+        "invalidity": _INVALIDITY[record.outcome],
+        "correctness": float(record.outcome == Outcome.OK),
+        "measurements": measurements,
+    }
+
+
+def from_t4(data: Mapping[str, Any], *, task_key: str | None = None, origin: Origin | None = None, name: str = "this T4 document") -> list[Record]:
+    """The records of a T4 document.
+
+    RecordError for what is no T4 document, one of another schema, or of another kernel or origin; the text says which.
+
+    task_key, origin: what the results have to belong to; of a document that does not say, what they belong to. None: whatever the document says.
+    name: the document's name, in error texts.
+    """
+    version = str(data.get("schema_version"))
+    if version.partition(".")[0] != T4_VERSION.partition(".")[0] or not isinstance(data.get("results"), list):
+        raise RecordError(f"{name}: no results in T4's schema {T4_VERSION}; schema_version is {data.get('schema_version')!r}")
+    metadata = data.get("metadata") or {}
+    unit = metadata.get("timeunit", "milliseconds")
+    if unit != "milliseconds":
+        raise RecordError(f"{name}: times are in {unit!r}; expected milliseconds")
+    own = metadata.get("romou")
+    if own is None:
+        if task_key is None or origin is None:
+            raise RecordError(f"{name}: does not say which kernel, device and versions its results belong to", hint="Give the task's key and the origin.")
+        own = {"schema": SCHEMA, "task_key": task_key, **dataclasses.asdict(origin)}
+    if not isinstance(own.get("schema"), int) or own["schema"] > SCHEMA:
+        raise RecordError(f"{name}: its records are of schema {own.get('schema')}, this Romou reads up to {SCHEMA}", hint="Update Romou.")
+    try:
+        if task_key is not None and own["task_key"] != task_key:
+            raise RecordError(f"{name}: results of kernel {own['task_key']}, not of {task_key}")
+        theirs = Origin(device=own["device"], romou=own["romou"], tvm=own["tvm"])
+        refusal = origin.refusal(theirs) if origin is not None else None
+        if refusal:
+            raise RecordError(f"{name}: {refusal}")
+        shared = {"task_key": own["task_key"], "task_name": own.get("task_name", ""), "target": own.get("target", ""), **dataclasses.asdict(theirs)}
+        return [_record(result, shared) for result in data["results"]]
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise RecordError(f"{name}: no T4 document: {type(error).__name__}: {error}") from error
+
+
+def _record(result: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
+    times = result["times"]
+    measured = {m["name"]: m["value"] for m in result.get("measurements", ())}
+    outcome = OUTCOME_OF[result["invalidity"]]
+    # Kernel Tuner names its compile time without the schema's "_time", and leaves the repeats out where it keeps their mean alone.
+    build_ms = float(times.get("compilation_time", times.get("compilation", 0.0)))
+    runs_ms = [float(t) for t in times.get("runtimes", ())] or ([float(measured["time"])] if outcome == Outcome.OK else [])
+    return Record(
+        config=dict(result["configuration"]),
+        outcome=outcome,
+        times_s=tuple(t / _MS for t in runs_ms),
+        build_s=build_ms / _MS,
+        time=result.get("timestamp", ""),
+        **{name: measured[name] for name in _MEASURED if name in measured},
+        **shared,
+    )
+
+
+def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
+    """A T4 file in `folder` for each task and origin among the records, named by the task's key and a number where it has several origins.
+
+    What was measured again at the end of a search is left out: the format knows one result of a config.
+
+    RecordError where the folder cannot be written.
+    """
+    groups: dict[tuple[str, str], list[Record]] = {}
+    for record in (r for r in records if not r.is_again):
+        origin = json.dumps(dataclasses.asdict(Origin.of(record)), sort_keys=True)
+        groups.setdefault((record.task_key, origin), []).append(record)
+    written: list[Path] = []
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        for (key, _), group in groups.items():
+            count = sum(path.name.startswith(key) for path in written)
+            path = folder / f"{key}{f'-{count + 1}' if count else ''}.t4.json"
+            partial = path.with_name(f".{path.name}.partial")
+            partial.write_text(json.dumps(to_t4(group), indent=1, allow_nan=False), encoding="utf-8")
+            partial.replace(path)
+            written.append(path)
+    except OSError as error:
+        raise RecordError(f"{folder}: cannot write: {error}") from error
+    return written
+
+
+def import_t4(path: Path, *, task_key: str | None = None, origin: Origin | None = None) -> list[Record]:
+    """The records of a T4 file; see `from_t4`. RecordError also where the file cannot be read."""
+    try:
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise RecordError(f"{path}: cannot read: {error}") from error
+    if not isinstance(data, dict):
+        raise RecordError(f"{path}: no T4 document")
+    return from_t4(data, task_key=task_key, origin=origin, name=str(path))

@@ -1,0 +1,20 @@
+"""What to try next, within a budget, and how the user sees it."""
+
+from romou.tuner.search.options import TuningOptions
+from romou.tuner.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, terminal_progress
+from romou.tuner.search.session import TuningSession
+from romou.tuner.search.task_search import TaskResult
+from romou.tuner.search.trial import Trial, TrialCallback
+
+__all__ = [
+    "NoProgress",
+    "PlainProgress",
+    "Progress",
+    "TaskResult",
+    "TerminalProgress",
+    "Trial",
+    "TrialCallback",
+    "TuningOptions",
+    "TuningSession",
+    "terminal_progress",
+]

@@ -1,0 +1,167 @@
+"""Chooses the configs of one task to measure next."""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import numpy as np
+
+from romou.base.knob import Choice
+from romou.base.space import Config, Space
+from romou.tuner.search.cost_model import CostModel
+from romou.tuner.search.features import TaskFeatures
+from romou.tuner.search.options import TuningOptions
+from romou.tuner.search.ordinal import KnobFeatures, spread
+from romou.tuner.search.strategies import EXPLORERS, Outlook, rank, subspaces
+from romou.tuner.search.transfer import TransferData
+
+# Of the choices of a knob that only spells the same arithmetic, one whose kernel took so many times longer than the best in another spelling can wait.
+_HOPELESS = 1.05
+# So many configs that were fast elsewhere are tried before any others.
+_STARTS = 8
+
+
+class Explorer:
+    """Proposes the default config first, then the first ones that it was given, then what `TuningOptions.explorer` says. Never the same config twice.
+
+    A guided explorer begins with random configs, or with configs far apart where it ranks knobs alone, until the cost model has a say. From then on it
+    proposes what the model likes best, mixed with a share of random ones. With an estimate, or with transfer data, the model has a say from the start, and
+    none are drawn at random while it tells what it knows little of. A space without untried configs proposes nothing.
+
+    default: None where none is known.   features: what the model sees of a config.   transfer_data: what is known of other tasks so far.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        default: Config | None,
+        options: TuningOptions,
+        rng: np.random.Generator,
+        *,
+        features: TaskFeatures | KnobFeatures,
+        transfer_data: Callable[[], TransferData] = TransferData,
+    ) -> None:
+        self._space = space
+        self._default = default
+        self._first: list[Config] = []
+        self._options = options
+        self._rng = rng
+        self._features = features
+        self._model = CostModel(self._features, options.seed, divided_by=space.divided_by)
+        self._transfer_data = transfer_data
+        self._trained_on: int | None = None
+        self._proposed: dict[str, Config] = {}
+        # Config key -> seconds that the model expected when it was proposed; of those only that were proposed after it had learnt something.
+        self._expected_s: dict[str, float | None] = {}
+
+    def start_with(self, configs: Sequence[Config]) -> None:
+        """Propose these right after the default config; what the space does not admit is passed over."""
+        self._first += configs
+
+    def propose(self, count: int, measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
+        """Up to `count` configs, none of which was proposed or measured before.
+
+        measured: config key -> (config, seconds or None where it failed).
+        """
+        taken = self._proposed.keys() | measured.keys()
+        chosen: dict[str, Config] = {}
+
+        def add(configs: Iterator[Config]) -> None:
+            new = (c for c in configs if c.key not in taken and c.key not in chosen)
+            chosen.update((c.key, c) for c in itertools.islice(new, count - len(chosen)))
+
+        # A space is pruned when it is first asked what is valid: a task that has no more than its default config never is.
+        add(iter([] if self._default is None else [self._default]))
+        add(config for config in self._first if config.key not in taken and self._space.is_valid(config))
+        if self._options.explorer == "exhaustive":
+            # One at a time: the order is gone through once.
+            while len(chosen) < count and (config := next(self._in_order, None)) is not None:
+                add(iter([config]))
+        else:
+            add(iter(self._guided(count - len(chosen), measured, taken | chosen.keys())))
+            spaces = subspaces(self._space)
+            # Where one space is exhausted, of all of them.
+            for where in (spaces[int(self._rng.integers(len(spaces)))], None):
+                missing = count - len(chosen)
+                add(iter(self._space.sample(self._rng, missing, exclude=taken | chosen.keys(), where=where) if missing else ()))
+        self._proposed |= chosen
+        self._note_expectations(list(chosen.values()), measured)
+        return list(chosen.values())
+
+    def expected_s(self, config: Config) -> float | None:
+        """Seconds that the model expected of a config when that was proposed; None where it had no say."""
+        if config.key in self._expected_s:
+            return self._expected_s[config.key]
+        if config.key not in self._proposed or EXPLORERS[self._options.explorer] is None or not self._features.has_estimate:
+            return None
+        # Nothing was learnt yet: it is the estimate, which is as good later, when XGBoost, which may correct it, has been imported.
+        return float(np.exp(-self._features.expected([config])[0]))
+
+    def _note_expectations(self, chosen: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> None:
+        if not chosen or not self._model.is_trained:
+            return
+        best_s = min((t for _, t in measured.values() if t is not None), default=None)
+        expected = self._model.expected_s(chosen, best_s)
+        self._expected_s |= dict(zip((c.key for c in chosen), [None] * len(chosen) if expected is None else map(float, expected), strict=True))
+
+    def _guided(self, count: int, measured: Mapping[str, tuple[Config, float | None]], taken: set[str]) -> list[Config]:
+        explore = EXPLORERS[self._options.explorer]
+        if count <= 0 or explore is None:
+            return []
+        is_told = self._features.has_estimate or len(self._transfer_data()) > 0
+        if explore is rank and isinstance(self._features, KnobFeatures):
+            # After what was fast elsewhere come configs far from it: among those that should be fast nothing tells whether others are faster.
+            first = _STARTS if is_told else 0
+            if first <= len(taken) < first + self._options.random_trials:
+                return self._spread(min(count, first + self._options.random_trials - len(taken)), taken)
+            if not taken:
+                self._model.fit([], [], self._transfer_data())
+                self._first += rank(self._outlook([], taken))[:_STARTS]
+                return self._first
+        elif not is_told and len(measured) < self._options.random_trials:
+            return []
+        if len(measured) != self._trained_on:
+            self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], self._transfer_data())
+            self._trained_on = len(measured)
+        if not (self._features.has_estimate or self._model.is_trained):
+            return []
+        if not self._model.knows_doubt:
+            count -= int(self._rng.binomial(count, min(1.0, self._options.random_share)))
+        timed = sorted((item for item in measured.values() if item[1] is not None), key=lambda item: item[1] or 0.0)
+        look = self._outlook([c for c, _ in timed], taken)
+        return self._hopeful([c for c in explore(look) if c.key not in taken], measured)[:count]
+
+    def _outlook(self, fastest: Sequence[Config], taken: set[str]) -> Outlook:
+        return Outlook(space=self._space, every=lambda: self._every, score=self._model.predict, fastest=fastest, taken=taken, rng=self._rng)
+
+    @functools.cached_property
+    def _in_order(self) -> Iterator[Config]:
+        return iter(self._space)
+
+    @functools.cached_property
+    def _every(self) -> list[Config]:
+        return list(self._space)
+
+    def _spread(self, count: int, taken: set[str]) -> list[Config]:
+        """Configs far from each other, of which more is learnt than of random ones."""
+        chosen = [place for place, config in enumerate(self._every) if config.key in taken]
+        return [self._every[place] for place in spread(self._features(self._every), chosen, count, self._rng)]
+
+    def _hopeful(self, ranked: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
+        """In the same order, but last those of which another spelling is under way, comes before or turned out to be slow."""
+        best_s = min((t for _, t in measured.values() if t is not None), default=math.inf)
+        tried = {self._kernel(c) for key, c in self._proposed.items() if key not in measured}
+        tried |= {self._kernel(c) for c, t in measured.values() if t is None or t > _HOPELESS * best_s}
+        first: list[Config] = []
+        last: list[Config] = []
+        for config in ranked:
+            (last if self._kernel(config) in tried else first).append(config)
+            tried.add(self._kernel(config))
+        return first + last
+
+    def _kernel(self, config: Config) -> tuple[Choice, ...]:
+        """What a config is but for the spelling of its arithmetic."""
+        return tuple(value for name, value in config.items() if not self._space.declared[name].is_spelling)

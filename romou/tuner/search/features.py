@@ -1,0 +1,183 @@
+"""What the cost model sees of a config: its knobs, and what the kernel will use of the device.
+
+Features that several tasks have are the same columns by name, so the data of one task trains the model of another.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from romou.base.limits import Limits
+from romou.base.space import Columns, Config
+from romou.compiler.operators.base import Template
+from romou.compiler.operators.families import declared_knobs
+from romou.devices.hardware import HardwareSpec
+from romou.tuner.analysis.usage import KernelUsage
+from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds, occupancy
+from romou.tuner.pruning.form import Form, columns_of
+from romou.tuner.pruning.forms import form_of
+
+_USAGE = (
+    "registers",
+    "buffer_bytes",
+    "image_bytes",
+    "literal_buffer_bytes",
+    "literal_image_bytes",
+    "access_width",
+    "work_group_size",
+    "work_groups",
+    "local_memory_bytes",
+    "padding",
+    "transform_bytes",
+    "turns",
+    "multiply_adds",
+    "local_loads",
+)
+# Columns that trained models know by another name than `KernelUsage`.
+_FIELDS = {"turns": "iterations", "literal_buffer_bytes": "unshared_buffer_bytes", "literal_image_bytes": "unshared_image_bytes"}
+# What the device makes of it: cycles by the estimate, in all and for some parts of it; how full cores are, and the last round of work groups; what is
+# loaded in all, out of which cache, also if cores that idle in the last round did the same; and ratios.
+_PARTS = ("issuing", "waiting", "l2")
+_ON_DEVICE = (
+    "cycles",
+    *_PARTS,
+    "last_round",
+    "groups_of_core",
+    "full_warps",
+    "items_in_flight",
+    "rounds",
+    "items_of_core",
+    "work_per_load",
+    "shared",
+    "item_loads",
+    "item_work",
+    "l2_bytes",
+    "l1_loads",
+    "l1_loads_of_rounds",
+    "bytes_in_flight",
+)
+# Features of all tasks, beside their knobs.
+_DERIVED = (*_USAGE, "work_items", "sums", "data_loads", "weight_loads", "data_lines", "weight_lines", "outputs_per_byte", *_ON_DEVICE)
+# Columns of the pretrained models come first, in the order of their training: column sampling and sums of floats depend on it. Only ever appended to.
+_FIRST = tuple((Path(__file__).parent / "pretrained_models/columns.txt").read_text(encoding="utf-8").split())
+# Of a device of which they are not known.
+_WARP, _LINE_BYTES = 32, 128
+
+
+# Features, their columns and expected scores -> corrected scores.
+Correction: TypeAlias = Callable[[np.ndarray, Sequence[str], np.ndarray], np.ndarray]
+
+
+class TaskFeatures:
+    """Features of one task's configs on a device: knobs, usage (`KernelUsage`), a work-item's loads and two ratios, all as log2(1 + value).
+
+    The loads are those of data and weight in one iteration, and the cache lines that a warp touches by one of each. The ratios are those of a
+    roofline: outputs of a work group for each byte that it loads, and work-items in all. On a device of which enough is known, there is also what
+    bounds the kernel by the estimate, and how it fills the device; 0 elsewhere. Words of knobs count as their places among the choices, and a knob
+    that the task lacks as 0. Computed once for each config.
+
+    spec: of the device that measures; None where nothing is to be expected of it.
+    correct: what is known of how wrong the estimate is there: a pretrained model.
+    """
+
+    def __init__(self, template: Template, limits: Limits, spec: HardwareSpec | None = None, correct: Correction | None = None) -> None:
+        self._template, self._limits = template, limits
+        self._correct = correct
+        self._spec = spec
+        self._rows: dict[str, np.ndarray] = {}
+        self._knobs = {knob.name: knob for knob in template.knobs}
+        self.has_estimate = spec is not None
+        self.columns = (*_FIRST, *(name for name in (*self._knobs, *_DERIVED) if name not in _FIRST))
+
+    @cached_property
+    def _form(self) -> Form:
+        return form_of(self._template, self._limits)
+
+    def __call__(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return one row a config."""
+        return self._all(configs)[:, :-1]
+
+    def expected(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return what the estimate says of the configs, -log(seconds), corrected; all 0 where there is none."""
+        return self._all(configs)[:, -1]
+
+    def _all(self, configs: Sequence[Config]) -> np.ndarray:
+        fresh = list({c.key: c for c in configs if c.key not in self._rows}.values())
+        if fresh:
+            self._rows.update(zip((c.key for c in fresh), self._compute(fresh), strict=True))
+        return np.array([self._rows[c.key] for c in configs], dtype=np.float32)
+
+    def _compute(self, configs: Sequence[Config]) -> np.ndarray:
+        columns = columns_of(configs)
+        usage = self._form.usage(columns)
+        count = len(configs)
+        # Up to a factor that is the same for all configs of a task.
+        outputs = math.prod((columns[n].astype(float) for n, knob in self._knobs.items() if knob.scales_outputs and n in columns), start=np.ones(count))
+        loaded = np.broadcast_to(np.asarray(usage.buffer_bytes + usage.image_bytes, dtype=float), count)
+        seconds = None if self._spec is None else estimate_seconds(usage, self._spec)
+        numbers = [*(getattr(usage, _FIELDS.get(name, name)) for name in _USAGE), usage.work_groups * usage.work_group_size, *self._loads(columns, usage)]
+        logs = [np.log2(1 + np.broadcast_to(np.asarray(number, dtype=float), count)) for number in (*numbers, *self._on_device(usage, seconds))]
+        logs.insert(len(numbers), np.log2(outputs / (1 + loaded)))
+        found = dict(zip(_DERIVED, logs, strict=True))
+        for name, knob in self._knobs.items():
+            found[name] = np.array([knob.number(config.get(name, 0)) for config in configs])
+        rows = np.column_stack([found.get(name, np.zeros(count)) for name in self.columns])
+        expected = np.zeros(count) if seconds is None else -np.log(np.broadcast_to(seconds, count))
+        if seconds is not None and self._correct is not None:
+            expected = self._correct(rows, self.columns, expected)
+        return np.column_stack([rows, expected])
+
+    def _on_device(self, usage: KernelUsage, seconds: Any | None) -> list[Any]:
+        """What _ON_DEVICE names, not yet as logarithms; zeros where nothing is estimated."""
+        spec = self._spec
+        parts, occupied = (None, None) if spec is None else (estimate_parts(usage, spec), occupancy(usage, spec))
+        if spec is None or parts is None or occupied is None or seconds is None:
+            return [0.0] * len(_ON_DEVICE)
+        cores, (in_flight, of_core, items) = spec.shader_cores or 1, occupied
+        at_once, groups, size = np.minimum(in_flight, of_core), usage.work_groups, np.maximum(usage.work_group_size, 1)
+        loaded, unshared = usage.buffer_bytes + usage.image_bytes, usage.unshared_buffer_bytes + usage.unshared_image_bytes
+        loads = unshared / (size * usage.access_width)
+        return [
+            seconds * (spec.clock_mhz or 1) * 1e6,
+            *(parts[name] for name in _PARTS),
+            groups / (cores * of_core),
+            groups / cores,
+            size / items,
+            at_once * items,
+            np.ceil(of_core / in_flight),
+            groups * items / cores,
+            usage.multiply_adds / np.maximum(loads, 1),
+            unshared / np.maximum(loaded, 1),
+            loads * usage.iterations,
+            usage.multiply_adds * usage.iterations,
+            loaded * usage.iterations * groups,
+            loads * usage.iterations * groups * items,
+            loads * usage.iterations * of_core * cores * items,
+            at_once * loaded,
+        ]
+
+    def _loads(self, columns: Columns, usage: KernelUsage) -> tuple[Any, ...]:
+        spec = self._spec
+        warp = min(spec.warp_sizes) if spec is not None and spec.warp_sizes else _WARP
+        line_bytes = (spec.l2_line_bytes if spec is not None else None) or _LINE_BYTES
+        return self._form.loads(columns, usage, warp, line_bytes)
+
+
+def known_columns() -> set[str]:
+    """Return the names of all features that some task has."""
+    return {*declared_knobs(), *_DERIVED}
+
+
+def aligned(rows: np.ndarray, columns: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
+    """Return the rows over the columns `wanted`; what the rows lack counts as 0."""
+    if tuple(columns) == tuple(wanted):
+        return rows
+    place = {name: at for at, name in enumerate(columns)}
+    missing = np.zeros(len(rows), dtype=rows.dtype)
+    return np.column_stack([rows[:, place[name]] if name in place else missing for name in wanted])

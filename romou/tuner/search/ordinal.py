@@ -1,0 +1,62 @@
+"""What a search sees of a config that knows only its knobs: of kernels without a template, whose spaces others recorded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from romou.base.space import Config, Space
+
+# Random configs among which the farthest one is looked for.
+_LOOKED_AT = 200
+
+
+class KnobFeatures:
+    """Features of configs as `TaskFeatures` gives them, of knobs alone: log2(1 + value) of numbers, places among the choices of words, from 0 to 1."""
+
+    has_estimate = False
+
+    def __init__(self, space: Space) -> None:
+        self._numbers: dict[str, dict[object, float]] = {}
+        for name, choices in space.knobs.items():
+            if len(choices) < 2:
+                continue
+            are_numbers = all(isinstance(choice, int | float) and choice >= 0 for choice in choices)
+            places = [np.log2(1 + float(choice)) if are_numbers else float(place) for place, choice in enumerate(choices)]
+            self._numbers[name] = {choice: (at - min(places)) / (max(places) - min(places)) for choice, at in zip(choices, places, strict=True)}
+        self.columns = tuple(self._numbers)
+        self._last: tuple[Sequence[Config], np.ndarray] = ((), np.empty((0, len(self.columns))))
+
+    def __call__(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return one row a config; the same array where the same many configs are asked for again."""
+        if configs is self._last[0]:
+            return self._last[1]
+        found = [[numbers[config[name]] for name, numbers in self._numbers.items()] for config in configs]
+        rows = np.array(found, dtype=np.float64).reshape(len(configs), len(self.columns))
+        if len(configs) > len(self._last[0]):
+            self._last = (configs, rows)
+        return rows
+
+    def expected(self, configs: Sequence[Config]) -> np.ndarray:
+        """Return zeros: nothing is expected."""
+        return np.zeros(len(configs))
+
+
+def spread(rows: np.ndarray, chosen: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
+    """Return `count` more places: first the middle of all rows, then, of some random ones, always the one farthest from those that are chosen.
+
+    So a first look at a space meets each end of each knob, and begins where least is extreme.
+    """
+    found: list[int] = []
+    while len(found) < min(count, len(rows) - len(chosen)):
+        taken = [*chosen, *found]
+        if not taken:
+            away = np.abs(rows - np.median(rows, axis=0)).sum(axis=1)
+            found.append(int(rng.choice(np.flatnonzero(away == away.min()))))
+            continue
+        free = np.setdiff1d(np.arange(len(rows)), taken)
+        some = rng.permutation(free)[:_LOOKED_AT]
+        nearest = np.min([np.abs(rows[some] - rows[place]).sum(axis=1) for place in taken], axis=0)
+        found.append(int(some[np.argmax(nearest)]))
+    return found

@@ -1,0 +1,112 @@
+"""Progress of a search on stderr: a bar on a terminal, a line now and then elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+import time
+from collections.abc import Callable, Iterable
+from typing import Protocol, TextIO
+
+from rich.console import Console, RenderableType
+from rich.progress import BarColumn, MofNCompleteColumn
+from rich.progress import Progress as Bar
+from rich.text import Text
+
+from romou.base.outcome import Outcome
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Status:
+    """One finished trial and where the search stands. Times in milliseconds, seconds_left None without a limit."""
+
+    task: str
+    outcome: Outcome
+    best_ms: float | None
+    gflops: float | None
+    model_ms: float | None
+    done: int
+    total: int
+    seconds_left: float | None
+
+    def __str__(self) -> str:
+        best = f"best {self.best_ms:.3f} ms" if self.best_ms is not None else "nothing works yet"
+        speed = f", {self.gflops:.1f} GFLOPS" if self.gflops is not None else ""
+        model = f"; all layers {self.model_ms:.2f} ms" if self.model_ms is not None else ""
+        left = f", {math.ceil(self.seconds_left)} s left" if self.seconds_left is not None else ""
+        return f"{self.task}: {best}{speed}{model}; {self.total - self.done} trials{left}"
+
+
+class Progress(Protocol):
+    """What a session tells."""
+
+    def start(self, done: int, total: int) -> None:
+        """The search begins; `done` trials were found in the records."""
+
+    def update(self, status: Status) -> None:
+        """A trial ended."""
+
+    def stop(self) -> None:
+        """The search is over."""
+
+
+class NoProgress:
+    """Says nothing."""
+
+    def start(self, done: int, total: int) -> None: ...
+    def update(self, status: Status) -> None: ...
+    def stop(self) -> None: ...
+
+
+class _BarAndText(Bar):
+    """A bar on a line of its own, and the text below it as wide as the terminal is: neither takes the other's place."""
+
+    def get_renderables(self) -> Iterable[RenderableType]:
+        yield self.make_tasks_table(self.tasks)
+        yield from (Text(str(task.fields["text"])) for task in self.tasks)
+
+
+class TerminalProgress:
+    """A bar, and the task at hand, its best time and GFLOPS, and what is left of the budget."""
+
+    def __init__(self, console: Console | None = None) -> None:
+        self._bar = _BarAndText(BarColumn(bar_width=40), MofNCompleteColumn(), console=console or Console(stderr=True), transient=True)
+
+    def start(self, done: int, total: int) -> None:
+        self._bar.start()
+        self._task = self._bar.add_task("", total=total, completed=done, text="measuring the default schedules")
+
+    def update(self, status: Status) -> None:
+        self._bar.update(self._task, completed=status.done, text=str(status))
+
+    def stop(self) -> None:
+        self._bar.stop()
+
+
+class PlainProgress:
+    """A line every few seconds, for logs."""
+
+    def __init__(self, out: TextIO | None = None, *, every_s: float = 5.0) -> None:
+        self._out = out or sys.stderr
+        self._every_s = every_s
+        self._last = -math.inf
+
+    def start(self, done: int, total: int) -> None:
+        if done:
+            print(f"{done} of {total} trials are in the records", file=self._out, flush=True)
+
+    def update(self, status: Status) -> None:
+        if time.monotonic() - self._last >= self._every_s or status.done == status.total:
+            self._last = time.monotonic()
+            print(f"[{status.done}/{status.total}] {status}", file=self._out, flush=True)
+
+    def stop(self) -> None: ...
+
+
+def terminal_progress() -> Progress:
+    """A bar where stderr is a terminal, else lines."""
+    return TerminalProgress() if sys.stderr.isatty() else PlainProgress()
+
+
+MakeProgress = Callable[[], Progress]

@@ -1,0 +1,154 @@
+"""One task during a search: what was measured of it, what its cost model sees, and what the search found."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from romou.base.outcome import Outcome
+from romou.base.space import Config
+from romou.compiler.operators.contraction import tensor_core
+from romou.tuner.search.explorer import Explorer
+from romou.tuner.search.features import Correction, TaskFeatures
+from romou.tuner.search.options import TuningOptions
+from romou.tuner.search.scheduler import Progression
+from romou.tuner.search.transfer import TransferData
+
+if TYPE_CHECKING:
+    from romou.compiler.task import TunableTask
+    from romou.devices.hardware import HardwareSpec
+    from romou.devices.targets import Target
+    from romou.tuner.measure.types import BuildResult
+
+# Measurements of one task on one device that are transfer data for other tasks, at most: evenly out of all, so training stays quick with many tasks.
+_TRANSFER_EACH = 2000
+# Configs this much apart may be equally fast.
+_CLOSE = 1.05
+# A default config this near to the best one is measured again beside it: nothing slower than it is kept.
+_NEAR_DEFAULT = 1.2
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaskResult:
+    """What the search found for a task. Times are medians of one call in milliseconds.
+
+    config: the best one; None where no config worked, so that the caller falls back to TVM's own schedule.
+    default_ms: of the default config; None where it was not measured or failed.
+    """
+
+    task_key: str
+    config: Config | None
+    best_ms: float | None
+    default_ms: float | None
+    is_default: bool
+    trials: int
+    outcomes: dict[str, int]
+
+
+class TaskSearch:
+    """What is known of one task during the search.
+
+    elsewhere: measured on other devices or by other versions; origin -> configs and seconds.
+    measured: config key -> config and seconds, None where it failed.
+    again: config key -> seconds when the search was over, None where it failed then.
+    built: config key -> what was measured, whose library is there until the builder is closed.
+    waiting: candidates that are proposed and not yet measured.
+    """
+
+    def __init__(
+        self,
+        task: TunableTask,
+        target: Target,
+        options: TuningOptions,
+        index: int,
+        transfer_data: Callable[[TaskSearch], TransferData],
+        spec: HardwareSpec | None,
+        pretrained: Correction | None,
+    ) -> None:
+        self.task = task
+        self.space = task.space(target)
+        self.default = task.default_config(target)
+        # Nothing was recorded of tensor cores.
+        is_known = task.template.sums_products and not {*self.space.knobs.get("multiply_add", ())} & {*tensor_core.CHOICES}
+        self.features = TaskFeatures(task.template, task.limits(target), spec, pretrained if is_known else None)
+        rng = np.random.default_rng([options.seed, index])
+        self.explorer = Explorer(self.space, self.default, options, rng, features=self.features, transfer_data=lambda: transfer_data(self))
+        # Of each algorithm one is measured, whatever the model expects of it.
+        self.explorer.start_with(task.starts(target)[1:])
+        self.elsewhere: dict[str, list[tuple[Config, float | None]]] = {}
+        self.measured: dict[str, tuple[Config, float | None]] = {}
+        self.again: dict[str, float | None] = {}
+        self.progression = Progression(calls=task.calls)
+        self.outcomes: dict[str, int] = {}
+        self.waiting = 0
+        self.built: dict[str, BuildResult] = {}
+        # The transfer data that it had last, and of how many measurements.
+        self.transfer_data: tuple[TransferData, int] | None = None
+
+    def add_to(self, data: TransferData, *, is_own: bool) -> None:
+        """Add what was measured of this task: elsewhere, and, where the data is for another task, also here."""
+        groups = [*self.elsewhere.values()] + ([] if is_own else [list(self.measured.values())])
+        for group in groups:
+            chosen = group[:: math.ceil(len(group) / _TRANSFER_EACH)] if group else []
+            data.add(self.features, [c for c, _ in chosen], [t for _, t in chosen])
+
+    def add(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
+        """Take note of a finished trial."""
+        self.measured[config.key] = (config, time_s)
+        self.progression.times.append(time_s)
+        self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
+
+    def fastest(self) -> list[tuple[float, Config]]:
+        """Seconds and config of those that work, the fastest first."""
+        return sorted(((t, c) for c, t in self.measured.values() if t is not None), key=lambda pair: pair[0])
+
+    def close_calls(self, count: int) -> list[Config]:
+        """At most `count` configs of which each may be the fastest, and the default one where it is near; none where that is settled."""
+        fastest = self.fastest()
+        close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]
+        default_s = self.measured.get(self.default.key, (None, None))[1]
+        if close and default_s is not None and default_s <= _NEAR_DEFAULT * fastest[0][0] and self.default not in close:
+            close.append(self.default)
+        return close if len(close) > 1 and any(config.key not in self.again for config in close) else []
+
+    def best(self) -> Config | None:
+        """The config that is the result: the fastest of those measured again, else of all."""
+        again = [(t, self.measured[key][0]) for key, t in self.again.items() if t is not None and key in self.measured]
+        return min(again, key=lambda pair: pair[0])[1] if again else next((config for _, config in self.fastest()), None)
+
+    def doubtful(self, count: int) -> list[Config]:
+        """Configs to be measured again: at most `count` of which each may be the fastest, or the result as long as that was measured once only."""
+        best = self.best()
+        return self.close_calls(count) or ([best] if count and best is not None and best.key not in self.again else [])
+
+    def confirm(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
+        """Take note of a second measurement; what fails in it is not kept, however fast it was."""
+        self.again[config.key] = time_s
+        if time_s is None:
+            self.measured[config.key] = (config, None)
+            self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
+
+    def result(self) -> TaskResult:
+        """What the search found."""
+        best = self.best()
+        again = {key: time_s for key, time_s in self.again.items() if time_s is not None}
+
+        def seconds(config: Config) -> float | None:
+            # Of a single config, a second time says nothing beside the first ones of the others.
+            return again[config.key] if len(again) > 1 and config.key in again else self.measured.get(config.key, (None, None))[1]
+
+        best_s, default = None if best is None else seconds(best), seconds(self.default)
+        return TaskResult(
+            task_key=self.task.key,
+            # Nothing measured at all (no budget): the default may well work.
+            config=best if best is not None or self.measured else self.default,
+            best_ms=None if best_s is None else best_s * 1e3,
+            default_ms=None if default is None else default * 1e3,
+            is_default=best == self.default,
+            trials=len(self.measured),
+            outcomes=dict(self.outcomes),
+        )

@@ -1,0 +1,36 @@
+"""A finished trial, as a caller's callback gets it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
+
+from romou.base.knob import Choice
+from romou.base.outcome import Outcome
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A finished trial.
+
+    task      name of the kernel
+    number    1 for the first; trials found in the records are counted before
+    config    knob -> choice
+    outcome   how it ended; compares equal to its text, "ok"
+    time_s    median of one call in seconds; None unless the outcome is OK
+    best_s    the task's best time so far in seconds, this one included; None while nothing works
+    error     why it failed; None where the outcome is OK
+    """
+
+    task: str
+    number: int
+    config: Mapping[str, Choice]
+    outcome: Outcome
+    time_s: float | None
+    best_s: float | None
+    error: str | None = None
+
+
+# Called with each finished trial; True ends the search.
+TrialCallback: TypeAlias = "Callable[[Trial], bool | None]"

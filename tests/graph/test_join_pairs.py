@@ -1,0 +1,143 @@
+"""Pairs of convolutions that share a kernel: what is a pair, what a model takes where it is faster, and where not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+import tvm
+from small_networks import Graph, random_inputs
+
+import romou
+from romou.compiler.frontend.onnx_import import import_onnx
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.graph import find_pairs, fuse_operators, join_pairs, pack_channels, place_images, tasks_of
+from romou.compiler.graph.extract import count_calls
+from romou.devices.targets import Target
+from romou.driver.assemble import model_of
+from romou.driver.graph import import_model, lower
+from romou.driver.place import Place
+from romou.runtime.module import Summary
+from romou.tuner.records import FILE_NAME
+
+# Records decide, whatever a device would measure; what shows kernels shows those of OpenCL.
+TARGET, SHOWN = "null", "opencl -device=host"
+PAD = {"pads": [1, 1, 1, 1]}
+
+
+def inverted_residual(*, activation: str = "HardSwish", size: int = 9) -> Graph:
+    """A depthwise convolution with an activation and a pointwise one with a residual, twice over the same weights' shapes."""
+    g = Graph({"image": (1, 10, size, size)})
+    x = "image"
+    for _ in range(2):
+        d = g.add(activation, g.conv(x, 10, 10, groups=10, **PAD))
+        x = g.add("Add", g.conv(d, 10, 10, (1, 1)), x)
+    g.last = x  # type: ignore[attr-defined]
+    return g
+
+
+def fused(g: Graph, output: str, target: Target | None = None) -> tvm.IRModule:
+    target = target or Target("opencl -device=host")
+    return place_images(fuse_operators(pack_channels(import_onnx(g.model(output)).mod), target), target)
+
+
+@pytest.mark.parametrize("device", ["host", "adreno640"])
+def test_pairs_are_joined_wherever_they_are_called(device: str) -> None:
+    g = inverted_residual()
+    mod = fused(g, g.last, Target(f"opencl -device={device}"))  # type: ignore[attr-defined]
+    pairs = find_pairs(mod)
+    assert sum(pair.task.calls for pair in pairs) == 2
+    assert [task.calls for task in tasks_of(pairs)] == [2] if device == "host" else len(tasks_of(pairs)) == 2
+    before, after = count_calls(mod), count_calls(join_pairs(mod, pairs))
+    assert sum(after.values()) == sum(before.values()) - 2
+    assert {pair.name: pair.task.calls for pair in pairs}.items() <= after.items()
+    assert not any(pair.first in after for pair in pairs)
+    # What is not chosen stays as it is.
+    assert count_calls(join_pairs(mod, [])) == before
+
+
+def test_what_is_no_pair() -> None:
+    """A second reader, a window, a stride, and what is returned."""
+    g = Graph({"image": (1, 8, 9, 9)})
+    d = g.add("Relu", g.conv("image", 8, 8, groups=8, **PAD))
+    first = g.add("Add", g.conv(d, 8, 8, (1, 1)), d)
+    second = g.conv(g.conv(first, 8, 8, groups=8, **PAD), 8, 4)
+    third = g.conv(g.conv(first, 8, 8, groups=8, **PAD), 8, 4, (1, 1), strides=[2, 2])
+    returned = g.conv(first, 8, 8, groups=8, **PAD)
+    fourth = g.conv(returned, 8, 4, (1, 1))
+    mod = pack_channels(import_onnx(g.model(second, third, returned, fourth)).mod)
+    assert find_pairs(fuse_operators(mod, Target("opencl -device=host"))) == []
+
+
+def test_a_model_takes_what_was_faster(tmp_path: Path) -> None:
+    """Records are changed to say one second for each convolution by itself, and more or less than two for both together."""
+    g = inverted_residual()
+    model, path = g.model(g.last), tmp_path / FILE_NAME  # type: ignore[attr-defined]
+    how = {"target": TARGET, "trials": 3, "work_dir": tmp_path, "prune": False}
+    romou.tune(model, **how)
+    measured = [record for record in map(json.loads, path.read_text().splitlines()) if not record["is_again"]]
+    assert len({record["task_key"] for record in measured}) == len(measured) == 3
+
+    def joined_of(seconds: float) -> list[str]:
+        for record in measured:
+            record["times_s"] = [seconds if "pointwise" in record["task_name"] else 1.0]
+        path.write_text("".join(json.dumps(record) + "\n" for record in measured))
+        return [kernel.task for kernel in romou.inspect(model, target=SHOWN, work_dir=tmp_path) if "pointwise" in kernel.task]
+
+    assert joined_of(2.1) == []
+    assert len(joined_of(1.9)) == 1
+    # A bench takes them as well, and what is compared with it what it has.
+    bench = romou.bench(model, target=SHOWN, work_dir=tmp_path, times=False)
+    compared = romou.compare(bench, model, fail_over=0, times=False)
+    assert compared.regressions == []
+    assert {row.name for row in compared.rows} == {operator.name for operator in bench.operators}
+    assert any("pointwise" in row.name for row in compared.rows)
+    tuned = romou.tune(model, **how)
+    summary = tuned.summary()
+    assert summary.is_right, summary.relative_l2_error
+    assert error_of(tuned, model) < 1e-4
+    (joined,) = (row for row in summary.rows if "pointwise" in row.name)
+    assert (joined.calls, joined.default_ms, joined.tuned_ms) == (2, 2000.0, 1900.0)
+    assert joined.config["local"]
+    assert not any("depthwise_1x" in row.name for row in summary.rows)
+
+
+def test_a_joined_model_in_images(opencl_device: tvm.runtime.Device) -> None:
+    g = inverted_residual(activation="Relu")
+    model, target = g.model(g.last), Target("opencl -device=adreno640")  # type: ignore[attr-defined]
+    graph = lower(import_model(model, None), target).joined_where(lambda key: True)
+    joined = [task for task in graph.tasks if task.family == "depthwise_pointwise"]
+    # The first one hands an image on to the second one, which also reads one.
+    assert sorted(len(task.template.images) for task in joined) == [2, 3]
+    made = model_of(graph, Place(named=target, target=target), {}, Summary.unmeasured(target="", rows=(), seconds=0.0))
+    assert error_of(made, model) < 1e-4
+
+
+@pytest.mark.parametrize("device", ["host", "adreno640"])
+def test_a_joined_kernel_reads_and_writes_parts(device: str, opencl_device: tvm.runtime.Device) -> None:
+    """The data of a pair is a slice, its output a part of a concatenation: neither takes a kernel of its own."""
+    g = Graph({"image": (1, 8, 7, 9)})
+    x = g.add("Relu", g.conv("image", 8, 16, (1, 1)))
+    half = g.add("Slice", x, *(g.constant(np.asarray([value], "int64")) for value in (8, 16, 1)))
+    y = g.conv(g.add("Relu", g.conv(half, 8, 8, groups=8, **PAD)), 8, 12, (1, 1))
+    model = g.model(g.conv(g.add("Concat", g.conv(x, 16, 4, (1, 1)), y, axis=1), 16, 5, (1, 1)))
+    target = Target(f"opencl -device={device}")
+    apart = lower(import_model(model, None), target)
+    graph = apart.joined_where(lambda key: True)
+    assert {key for keys in apart.alternatives.values() for key in keys} <= {task.key for task in apart.tasks}
+    assert [task.key for task in graph.tasks if task.family == "depthwise_pointwise"] == list(apart.alternatives)
+    before, after = count_calls(apart.fused), count_calls(graph.fused)
+    assert sum(after.values()) == sum(before.values()) - 1
+    assert not any("slice" in name or "concat" in name for name in after)
+    made = model_of(graph, Place(named=target, target=target), {}, Summary.unmeasured(target="", rows=(), seconds=0.0))
+    assert error_of(made, model) < 1e-4
+
+
+def error_of(tuned: romou.TunedModel, model: onnx.ModelProto) -> float:
+    inputs = random_inputs(model, seed=5)
+    reference = run_onnxruntime(model, inputs)
+    assert reference is not None
+    return max(relative_l2_error(np.asarray(a), b) for a, b in zip(tuned.run(inputs), reference, strict=True))

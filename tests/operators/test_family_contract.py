@@ -1,0 +1,114 @@
+"""What every operator family promises, on its typical cases: a new file in `romou/compiler/operators/families` is tested here without another line."""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from documents import ROOT
+from operators import assert_agrees, error_of, quick_configs, random_arrays, reference
+from tvm import relax, s_tir, tirx
+from tvm_ffi.structural import structural_equal
+
+from romou.base.space import Block
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.graph.typical import graph_of
+from romou.compiler.operators.families import families, family_of, workload_of
+from romou.compiler.operators.family import Case, Family
+from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.traversal import nodes_in
+from romou.devices.targets import Target
+
+SEED = 3
+CASES = [(family, case) for family in families() for case in family.cases]
+PHONE = Target("opencl -device=adreno640")
+TARGETS = [PHONE, *map(Target, ("opencl -device=mali_g76", "opencl -device=host", "vulkan -device=mali_g715", "cuda -device=nvidia_h200"))]
+SPACES = Path(__file__).parent / "space_sizes.json"
+each_case = pytest.mark.parametrize(("family", "case"), CASES, ids=[f"{family.name}-{case.name}" for family, case in CASES])
+
+
+GRAPHS = {id(case): functools.cache(functools.partial(graph_of, case, PHONE)) for _, case in CASES}
+
+
+def task_of_case(family: Family, case: Case) -> TunableTask:
+    (task,) = (task for task in extract_tasks(GRAPHS[id(case)]()[0])[0] if task.family == family.name)
+    return task
+
+
+def test_every_family_has_cases_and_a_name_of_its_own() -> None:
+    assert {family.name for family, _ in CASES} == {family.name for family in families()}
+    assert len({family.name for family in families()}) == len(families())
+
+
+def test_stages_walk_the_families_and_name_none() -> None:
+    """Stages import no family but the pair of convolutions, which no graph has as an operator."""
+    stages = [*(ROOT / "romou/compiler/graph").glob("*.py"), *(ROOT / "romou/compiler").glob("*.py"), ROOT / "scripts/check_operators.py"]
+    named = {path.name: re.findall(r"schedules\.families\.(\w+)", path.read_text(encoding="utf-8")) for path in stages}
+    assert {name: found for name, found in named.items() if found} == {"join_pairs.py": ["depthwise_pointwise"]}
+
+
+@each_case
+def test_it_is_recognised(family: Family, case: Case) -> None:
+    """In a graph, as one kernel; its workload finds its way back from a record."""
+    task = task_of_case(family, case)
+    assert task.calls == 1
+    if isinstance(task.template, ContractionTemplate) and task.template.contracted.operator is family:
+        work = task.template.workload
+        assert family_of(work) is family
+        assert workload_of(json.loads(json.dumps(work.to_dict()))) == work
+
+
+@each_case
+def test_the_plain_definition_is_what_numpy_says(family: Family, case: Case) -> None:
+    """Packed and fused, the graph on the CPU gives what the unpacked operator does in double precision."""
+    mod, weights = GRAPHS[id(case)]()
+    inputs = [np.random.default_rng(SEED).standard_normal(shape).astype("float32") for shape in case.inputs]
+    output = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs))
+    expected = case.compute(*(array.astype("float64") for array in (*inputs, *weights)))
+    assert output.numpy().shape == expected.shape
+    assert error_of(output.numpy(), expected) < 1e-5
+
+
+@each_case
+def test_configs_agree_with_the_plain_definition(family: Family, case: Case, opencl_device: tvm.runtime.Device) -> None:
+    task, target, rng = task_of_case(family, case), Target("opencl"), np.random.default_rng(SEED)
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays)
+    # One random config for each family.
+    drawn = quick_configs(task, target, rng, 1) if case is family.cases[0] else []
+    for config in [task.default_config(target), *drawn]:
+        assert_agrees(target, task, config, arrays, expected, 1e-5)
+
+
+@each_case
+def test_a_schedule_binds_each_variable_once(family: Family, case: Case) -> None:
+    """TVM copies no function that binds a variable twice, and slices of one task's output are written by copies of its function."""
+    task, rng = task_of_case(family, case), np.random.default_rng(SEED)
+    for target in TARGETS:
+        for config in [*task.starts(target), *task.space(target).sample(rng, 4)]:
+            func = task.schedule(config, target)["main"]
+            bound = [loop.loop_var for loop in nodes_in(func.body, tirx.For)]
+            bound += [axis.var for block in nodes_in(func.body, s_tir.SBlock) for axis in block.iter_vars]
+            twice = [str(var.name) for at, var in enumerate(bound) if any(var.same_as(other) for other in bound[:at])]
+            assert not twice, (str(target), config)
+            assert structural_equal(s_tir.renew_defs(func), func)
+
+
+def configs_in(block: Block) -> int:
+    return block.places.size * math.prod(block.digits[axis].size for axis in block.free)
+
+
+def test_spaces_keep_their_size(request: pytest.FixtureRequest) -> None:
+    """Configs that a phone's limits admit: what changes them is seen in review, and needs new records."""
+    spaces = {f"{family.name}-{case.name}": task_of_case(family, case).with_free_images().space(PHONE) for family, case in CASES}
+    sizes = {name: sum(map(configs_in, space.blocks())) for name, space in spaces.items()}
+    if request.config.getoption("--update-golden"):
+        SPACES.write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8")
+    assert sizes == json.loads(SPACES.read_text(encoding="utf-8")), "if that is meant: pytest tests/operators --update-golden"

@@ -1,0 +1,75 @@
+"""A family is one file: conv1d_family.py, laid into the package of families as it stands, is recognised in an ONNX model, packed, scheduled, pruned and
+right."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from operators import assert_agrees, random_arrays, reference
+from small_networks import Graph, random_inputs
+
+import romou
+import romou.compiler.operators.families as package
+from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.graph.typical import graph_of
+from romou.compiler.operators.families import families, template_of
+from romou.compiler.operators.family import Family
+from romou.compiler.single_operator import task_of
+from romou.devices.targets import Target
+from romou.tuner.pruning.tasks import pruned_space
+
+FILE = Path(__file__).parent / "conv1d_family.py"
+PHONE = Target("opencl -device=adreno640")
+
+
+@pytest.fixture
+def conv1d(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
+    """The family while its file is in the package; found as the others are."""
+    shutil.copy(FILE, tmp_path / "conv1d.py")
+    monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
+    families.cache_clear()
+    template_of.cache_clear()
+    yield next(family for family in families() if family.name == "conv1d_nwc")
+    families.cache_clear()
+    template_of.cache_clear()
+
+
+def test_one_file_makes_a_family(conv1d: Family, opencl_device: tvm.runtime.Device) -> None:
+    (case,), rng, target = conv1d.cases, np.random.default_rng(5), Target("opencl")
+    mod, _weights = graph_of(case, PHONE)
+    ((task,), _) = extract_tasks(mod)
+    assert (task.family, task.name) == ("conv1d_nwc", f"conv1d_nwc_{case.name}")
+    arrays = random_arrays(task, rng)
+    assert arrays[1].shape == (3, 6, 3, 4)
+    expected = reference(task, arrays)
+    np.testing.assert_allclose(case.compute(arrays[0], arrays[1].reshape(3, 6, 12).transpose(2, 1, 0)), expected, rtol=1e-4, atol=1e-5)
+    for config in [task.default_config(target), *task.space(target).sample(rng, 2)]:
+        assert_agrees(target, task, config, arrays, expected, 1e-5)
+    report = pruned_space(task, PHONE).report
+    assert 0 < report.kept < report.before
+
+
+@pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640"])
+def test_it_is_reached_from_onnx(conv1d: Family, target: str, opencl_device: tvm.runtime.Device) -> None:
+    """With what follows as its epilogue, as the only kernel, which a table shows."""
+    g = Graph({"x": (2, 19, 6)})
+    x = g.add("Conv", g.add("Transpose", "x", perm=[0, 2, 1]), g.weight(12, 6, 3), kernel_shape=[3])
+    model = g.model(g.add("Relu", g.add("Transpose", x, perm=[0, 2, 1])))
+    inputs = random_inputs(model)
+    expected = run_onnxruntime(model, inputs)
+    assert expected is not None
+    compiled = romou.compile(model, target=target, device=0)
+    assert [row.name for row in compiled.summary().rows] == ["conv1d_nwc_2x19x6_12_3"]
+    assert relative_l2_error(compiled.run(inputs)[0], expected[0]) < 1e-5
+
+
+def test_it_is_a_task_by_itself_too(conv1d: Family) -> None:
+    work = conv1d.typical[0]  # type: ignore[attr-defined]
+    assert task_of(work).family == "conv1d_nwc"
+    assert package.workload_of(work.to_dict()) == work

@@ -1,0 +1,232 @@
+"""Contractions on tensor cores: their numbers, run as CUDA on a GPU or else as the kernel's text on the CPU; who is offered them; what they use."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+
+import cuda_on_cpu
+import numpy as np
+import pytest
+import tvm
+from cuda_on_cpu import run_on_cpu
+from exhaustive import few
+from operators import assert_agrees, compile_only, conv, error_of, has_device, kind_id, random_arrays, reference, target_of, task_of
+from tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE
+from tvm import tirx
+
+from romou.base.errors import BuildError, UsageError
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.operators.contraction.tensor_core import MMA, TF32
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.passes.async_copies import copy_asynchronously
+from romou.compiler.passes.tensor_cores import use_tensor_cores
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.primitives import TENSOR_CORES
+from romou.devices.backends.cuda import dialect
+from romou.devices.targets import Target
+from romou.tuner.search.features import TaskFeatures
+
+# It changes nothing for fp16.
+TARGET = target_of("cuda").with_options(tf32="allow")
+SEED = 20
+# Of kernels with float factors: two rounded factors are off by 2.8e-4 of a product in the root mean square.
+LIMITS = {"float16": 1e-3, "float32": 5e-4}
+SHAPES = [
+    PLAIN,
+    ODD,
+    POINTWISE,
+    conv(16, (11, 11), 32, (5, 5), padding=(2, 2, 2, 2), **HALF),
+    DENSE,
+    FILLED,
+    FIRST,
+    conv(20, (9, 9), 37, (3, 1), padding=(1, 0, 1, 0), **HALF),
+]
+
+
+FLOAT_SHAPES = [dataclasses.replace(work, dtype="float32") for work in SHAPES]
+
+
+def tensor_core_config(task: TunableTask, **knobs: int | str) -> Config:
+    """The smallest tile of one warp, and what `knobs` change of it."""
+    choice = MMA if task.template.workload.dtype == "float16" else TF32
+    warp = {"multiply_add": choice, "tile_o": 1, "tile_h": 1, "tile_w": 2, "wg_o": 8, "wg_w": 4, "split_k": 1, "local": 0, "unroll": "lanes", "steps": 1}
+    config = task.default_config(TARGET).replace(**{**warp, "vector_width": 4, **knobs})
+    assert task.space(TARGET).is_valid(config), config
+    return config
+
+
+def error_of_text(task: TunableTask, config: Config) -> float:
+    arrays = random_arrays(task, np.random.default_rng(SEED))
+    return error_of(run_on_cpu(task, config, arrays, TARGET), reference(task, arrays))
+
+
+@pytest.mark.parametrize(
+    ("work", "knobs"),
+    few(
+        [
+            (PLAIN, {"tile_o": 2, "tile_w": 4, "split_k": 2, "wg_w": 8}),
+            (PLAIN, {"steps": 2, "unroll": "window", "pixels": "rows"}),
+            (PLAIN, {"local": 4, "tile_w": 8, "wg_w": 8, "wg_o": 16, "steps": 2}),
+            (ODD, {"tile_w": 4, "wg_w": 16}),
+            (ODD, {"local": 4, "wg_w": 8}),
+            (ODD, {"unroll": "taps", "split_k": 2, "tile_w": 8}),
+            (SHAPES[2], {"split_k": 4, "tile_o": 4, "tile_w": 2, "wg_o": 8}),
+            (SHAPES[3], {"tile_w": 8}),
+            (SHAPES[4], {"split_k": 8}),
+            (SHAPES[4], {"steps": 4, "tile_o": 2, "tile_w": 8, "split_k": 2}),
+            (SHAPES[5], {"tile_w": 8, "split_k": 2, "steps": 2}),
+            (SHAPES[6], {"tile_w": 4, "tile_o": 2, "split_k": 4}),
+            (SHAPES[7], {"tile_w": 8, "steps": 2}),
+            (FLOAT_SHAPES[0], {"local": 8, "tile_w": 4, "steps": 4, "pixels": "rows"}),
+            (FLOAT_SHAPES[1], {"unroll": "taps", "steps": 2, "tile_w": 8}),
+            (FLOAT_SHAPES[4], {"steps": 4, "tile_o": 4, "split_k": 4}),
+            (FLOAT_SHAPES[7], {"tile_w": 4, "tile_o": 2}),
+        ],
+        0,
+        2,
+        4,
+        5,
+        7,
+        9,
+        11,
+        13,
+        14,
+    ),
+    ids=str,
+)
+def test_numbers_of_the_text(work: Conv2d | Dense, knobs: dict[str, int | str]) -> None:
+    """Tiles lie as the fragments of the PTX ISA do; every output is written, and nothing else."""
+    task = task_of(work)
+    assert error_of_text(task, tensor_core_config(task, **knobs)) < LIMITS[work.dtype]
+
+
+@pytest.mark.parametrize(("work", "name"), [(PLAIN, "tensor_core_fma"), (FLOAT_SHAPES[0], "tensor_core_fma_tf32")], ids=["fp16", "fp32"])
+def test_the_emulation_knows_wrong_kernels(work: Conv2d, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(work)
+    right = dialect._FUNCTIONS[name]
+    swapped = right.replace('"+f"(c[4]), "+f"(c[1])', '"+f"(c[1]), "+f"(c[4])')
+    assert swapped != right
+    monkeypatch.setitem(dialect._FUNCTIONS, name, swapped)
+    assert error_of_text(task, tensor_core_config(task)) > 0.1
+
+
+def test_the_emulation_knows_what_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    task = task_of(PLAIN)
+    config = tensor_core_config(task, local=4, steps=2)
+    assert error_of_text(task, config) < 1e-3
+    # In a turn, the copies of all turns but the next one are waited for.
+    right = "async_wait_group_1() { wait_for_copies(1); }"
+    assert right in cuda_on_cpu._PRELUDE
+    monkeypatch.setattr(cuda_on_cpu, "_PRELUDE", cuda_on_cpu._PRELUDE.replace(right, right.replace("(1)", "(2)")))
+    assert not error_of_text(task, config) < 0.1
+
+
+@pytest.mark.parametrize("work", [PLAIN, FLOAT_SHAPES[4]], ids=lambda w: w.name)
+def test_the_search_begins_with_a_staged_config_too(work: Conv2d | Dense) -> None:
+    task = task_of(work)
+    default, staged = task.starts(TARGET)
+    assert default == task.default_config(TARGET)
+    assert staged["local"] > 0
+    assert staged["multiply_add"] != "fma"
+    assert task.space(TARGET).is_valid(staged)
+
+
+def test_a_turn_of_copies_ahead_has_one_barrier() -> None:
+    task = task_of(PLAIN)
+    source = build_task(task, tensor_core_config(task, local=4, steps=4), TARGET).imports[0].inspect_source()
+    (turn,) = re.findall(r"\n  for \(int .*?\n  }\n", source[source.index("main_kernel") :], re.DOTALL)
+    assert turn.count("__syncthreads();") == 1
+    assert turn.index("wait_group_3()") < turn.index("__syncthreads();") < turn.index("tensor_core_fma(") < turn.index("copy_halfs_async(")
+
+
+def test_only_whole_texels_are_copied_ahead() -> None:
+    buffer, shared = tirx.decl_buffer([8], "float32", "data"), tirx.decl_buffer([8], "float32", "staged", scope="shared")
+    store = tirx.BufferStore(shared, tirx.BufferLoad(buffer, [tirx.const(0, "int32")]), [tirx.const(0, "int32")])
+    body = tirx.AttrStmt(tirx.const(0, "int32"), "async_scope", tirx.const(1, "int32"), store)
+    with pytest.raises(BuildError, match="only whole texels are copied past the registers"):
+        copy_asynchronously(tvm.IRModule({"main": tirx.PrimFunc([], body)}))
+
+
+def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Handed over as they are, their last bits would be cut off: twice the error."""
+    task, name = task_of(FLOAT_SHAPES[0]), "tf32_of_float"
+    rounded = error_of_text(task, tensor_core_config(task))
+    monkeypatch.setitem(dialect._FUNCTIONS, name, "__device__ __forceinline__ float tf32_of_float(float value) { return value; }")
+    assert error_of_text(task, tensor_core_config(task)) > 1.7 * rounded
+
+
+def test_without_the_pass_every_work_item_sums_up_by_itself() -> None:
+    task = task_of(PLAIN)
+    with tvm.transform.PassContext(disabled_pass=["use_tensor_cores"]):
+        assert error_of_text(task, tensor_core_config(task)) < 1e-3
+
+
+@pytest.mark.parametrize("work", few([*SHAPES, FLOAT_SHAPES[1], FLOAT_SHAPES[4]], 1, 4, 6, 8), ids=lambda w: f"{w.name}_{w.dtype}-{kind_id('cuda')}")
+def test_drawn_configs(work: Conv2d | Dense) -> None:
+    """On a GPU they are run, elsewhere compiled."""
+    task, rng = task_of(work), np.random.default_rng(SEED)
+    arrays = random_arrays(task, rng)
+    expected = reference(task, arrays) if has_device(TARGET) else arrays[-1]
+    drawn = [c for c in task.space(TARGET).sample(rng, 600) if c["multiply_add"] != "fma" and c["unroll"] != "window"]
+    for config in drawn[: 12 if has_device(TARGET) else 2]:
+        assert_agrees(TARGET, task, config, arrays, expected, LIMITS[work.dtype])
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_older_gpus_compile_it_too(arch: str) -> None:
+    target = Target(f"cuda -arch={arch} -tf32=allow")
+    for task in map(task_of, (PLAIN, FLOAT_SHAPES[0])):
+        compile_only(build_task(task, tensor_core_config(task), target), target)
+
+
+def test_who_is_offered_them() -> None:
+    """Whole texels of fp16 are copied, on NVIDIA GPUs since 8.0; a phone never."""
+
+    def choices(work: Conv2d | Dense, target: Target) -> tuple[object, ...]:
+        return task_of(work).space(target).knobs["multiply_add"]
+
+    assert MMA in choices(PLAIN, TARGET)
+    for target in (Target("cuda -arch=sm_75"), target_of("opencl"), Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")):
+        assert MMA not in choices(PLAIN, target)
+        assert "steps" not in task_of(PLAIN).space(target).knobs
+    for work in (dataclasses.replace(PLAIN, groups=2), Dense(m=8, k=62, n=64, **HALF)):
+        assert MMA not in choices(work, TARGET)
+
+
+def test_floats_are_offered_them_where_the_user_allows_it() -> None:
+    floats = task_of(FLOAT_SHAPES[0])
+    allowed = Target("cuda -arch=sm_80 -tf32=allow")
+    assert floats.space(allowed).knobs["multiply_add"] == ("fma", TF32)
+    # Winograd's way needs fewer products, and makes them in single precision.
+    starts = floats.starts(allowed)
+    assert [(c["algorithm"], c["multiply_add"]) for c in starts] == [("direct", TF32)] * 2 + [("winograd2", "fma"), ("winograd4", "fma")]
+    assert all(floats.space(allowed).is_valid(c) for c in starts)
+    assert task_of(PLAIN).space(allowed).knobs["multiply_add"] == ("fma", MMA)
+    config = tensor_core_config(floats)
+    assert floats.precision(config) == floats.precision(floats.default_config(allowed)) == TF32
+    assert floats.precision(config.replace(multiply_add="fma")) is None
+    for target in (Target("cuda -arch=sm_80"), Target("cuda -arch=sm_75 -tf32=allow")):
+        assert floats.space(target).knobs["multiply_add"] == ("fma",)
+        assert not floats.space(target).knows(config)
+        # A record or a config of another target: one clear error.
+        with pytest.raises(UsageError, match="unknown knob 'steps'"):
+            build_task(floats, config, target)
+
+
+@pytest.mark.parametrize(("work", "choice"), [(PLAIN, MMA), (FLOAT_SHAPES[0], TF32)], ids=["fp16", "fp32"])
+def test_the_cost_model_knows_every_choice(work: Conv2d, choice: str) -> None:
+    task = task_of(work)
+    space, rng = task.space(TARGET), np.random.default_rng(SEED)
+    # One of thousands is valid: as many draws of each.
+    configs = [*task.starts(TARGET), *(config for name in ("fma", choice) for config in space.sample(rng, 200, where={"multiply_add": name}))]
+    assert {config["multiply_add"] for config in configs} == set(space.knobs["multiply_add"]) == {"fma", choice}
+    assert np.isfinite(TaskFeatures(task.template, TARGET.limits, TARGET.spec)(configs)).all()
+
+
+def test_a_nest_of_another_shape_is_refused() -> None:
+    body = tirx.AttrStmt(tirx.const(0, "int32"), TENSOR_CORES, tirx.const(1, "int32"), tirx.Evaluate(0))
+    with pytest.raises(BuildError, match="a nest that is marked for tensor cores adds up products"):
+        use_tensor_cores(tvm.IRModule({"main": tirx.PrimFunc([], body)}))

@@ -1,0 +1,35 @@
+"""The converter of nodes that run on the host: a call of a packed function that Romou registers (`romou/runtime/module/host_nodes.py`).
+
+The sub-model travels in the call as a text, so a compiled model carries it wherever it goes.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from tvm import relax
+from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
+
+DOMAIN = "romou"
+OPERATOR = "RomouHostNodes"
+FUNCTION = "romou.host_nodes"
+
+
+class HostNodes(OnnxOpConverter):
+    """RomouHostNodes(x, ..., text) -> call_pure_packed("romou.host_nodes", text, x, ...)."""
+
+    @classmethod
+    def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> relax.Expr:
+        text = attr["text"].decode()
+        types = [_type(dtype, dims) for dtype, dims in json.loads(text)["outputs"]]
+        # The function puts its outputs where its first tensor lies.
+        tensors = list(inputs) or [relax.const(np.zeros(1, "int32"))]
+        return bb.emit(relax.op.call_pure_packed(FUNCTION, text, *tensors, ty_args=types[0] if len(types) == 1 else relax.TupleType(types)))
+
+
+def _type(dtype: str, dims: list[int] | int | None) -> relax.TensorType:
+    if isinstance(dims, list):
+        return relax.TensorType(dims, dtype)
+    return relax.TensorType(dtype=dtype, ndim=-1 if dims is None else dims)

@@ -1,0 +1,68 @@
+"""DFT, which the wheel lacks: a product with the matrix of a discrete Fourier transform."""
+
+from __future__ import annotations
+
+import numpy as np
+from tvm import relax
+
+from tvm_patches.onnx_converters.node import Node, converter
+from tvm_patches.onnx_converters.reduction import choose_axis
+
+op = relax.op
+
+
+@converter("DFT")
+def dft(node: Node) -> relax.Expr:
+    """Along one axis; the last axis holds the real part, and the imaginary one where there is any."""
+    rank = len(node.shape())
+    if node.opset < 20:
+        return _along(node, node.attributes["axis"] % rank)
+    axis = node.constant(2)
+    if axis is not None or not node.has(2):
+        return _along(node, int(axis.item()) % rank if axis is not None else rank - 2)
+    # A length that was asked for would show in the result's shape, along an axis that is not known.
+    if node.has(1):
+        raise ValueError("its axis is computed at run time")
+    result = node.result_shape()
+    fitting = [a for a in range(rank - 1) if _result(node, a) == result]
+    return choose_axis(node, 2, fitting, lambda along: _along(node, along))
+
+
+def _length(node: Node, axis: int) -> int:
+    """Number of points of the transform."""
+    given = node.integers(1)
+    is_to_real = bool(node.attributes["inverse"]) and bool(node.attributes["onesided"])
+    return given[0] if given is not None else 2 * (node.shape()[axis] - 1) if is_to_real else node.shape()[axis]
+
+
+def _result(node: Node, axis: int) -> tuple[int, ...]:
+    points, is_inverse, is_onesided = _length(node, axis), bool(node.attributes["inverse"]), bool(node.attributes["onesided"])
+    count = points // 2 + 1 if is_onesided and not is_inverse else points
+    return (*node.shape()[:axis], count, *node.shape()[axis + 1 : -1], 1 if is_onesided and is_inverse else 2)
+
+
+def _along(node: Node, axis: int) -> relax.Expr:
+    shape, result = node.shape(), _result(node, axis)
+    matrix = _matrix(node, axis, shape[-1], result[axis], result[-1]).astype(node.dtype())
+    others = [a for a in range(len(shape) - 1) if a != axis]
+    order = [*others, axis, len(shape) - 1]
+    rows = int(np.prod([shape[a] for a in others]))
+    data = op.reshape(op.permute_dims(node.input(0), order), [rows, shape[axis] * shape[-1]])
+    product = op.reshape(op.matmul(data, relax.const(matrix, node.dtype())), [*(shape[a] for a in others), result[axis], result[-1]])
+    return op.permute_dims(product, list(np.argsort(order)))
+
+
+def _matrix(node: Node, axis: int, parts: int, count: int, result_parts: int) -> np.ndarray:
+    """(points given * parts, points wanted * parts): what each number given adds to each one wanted."""
+    points, is_inverse = _length(node, axis), bool(node.attributes["inverse"])
+    given = node.shape()[axis]
+    n, k = np.arange(given)[:, None], np.arange(count)[None, :]
+    angle = (1 if is_inverse else -1) * 2 * np.pi * n * k / points
+    # What lies behind the last point is cut off.
+    weight = np.where(n < points, 1.0, 0.0) / (points if is_inverse else 1)
+    if is_inverse and result_parts == 1:
+        # One half of a real signal's spectrum stands for the other one, which is its conjugate.
+        weight = weight * np.where((n == 0) | (2 * n == points), 1.0, 2.0) * (n <= points // 2)
+    cosine, sine = weight * np.cos(angle), weight * np.sin(angle)
+    parts_of = np.array([[cosine, sine], [-sine, cosine]])[:parts, :result_parts]
+    return parts_of.transpose(2, 0, 3, 1).reshape(given * parts, count * result_parts)

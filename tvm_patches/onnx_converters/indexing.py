@@ -1,0 +1,197 @@
+"""Operators that say where elements lie or are put: triangles, unit matrices, ranges, one-hot vectors, reversed sequences."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+from tvm import relax, te, tirx
+
+from tvm_patches.onnx_converters.node import Node, converter
+from tvm_patches.onnx_converters.reduction import choose_axis
+
+op = relax.op
+
+
+@converter("Constant")
+def constant(node: Node) -> relax.Expr:
+    """A tensor, a number or a list of numbers."""
+    ((name, value),) = [(n, v) for n, v in node.attributes.items() if v is not None]
+    if name == "value":
+        return _tensor(onnx.numpy_helper.to_array(value))
+    if "string" in name or "sparse" in name:
+        raise ValueError(f"constants by {name} are not supported")
+    return _tensor(np.array(value, "float32" if "float" in name else "int64"))
+
+
+def _tensor(array: np.ndarray) -> relax.Expr:
+    # Without a type, Relax makes 32 bits of 64.
+    return relax.const(array, array.dtype.name)
+
+
+@converter("EyeLike")
+def eye_like(node: Node) -> relax.Expr:
+    given = node.attributes.get("dtype", 0)
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given)).name if given else node.dtype()
+    rows, columns = node.shape()
+    return relax.const(np.eye(rows, columns, k=node.attributes["k"], dtype=dtype), dtype)
+
+
+@converter("Range")
+def arithmetic_range(node: Node) -> relax.Expr:
+    """start + i * delta, where the model gives the length."""
+    (count,) = node.result_shape()
+    numbers = relax.const(np.arange(count).astype(node.dtype()), node.dtype())
+    return op.add(op.multiply(numbers, node.input(2)), node.input(0))
+
+
+@converter("Trilu")
+def triangle(node: Node) -> relax.Expr:
+    """Elements on and above diagonal k, or on and below it."""
+    shape, upper = node.shape(), bool(node.attributes["upper"])
+    k = op.astype(op.reshape(node.input(1), []), "int64") if node.has(1) else relax.const(0, "int64")
+    distance = relax.const(np.arange(shape[-1])[None, :] - np.arange(shape[-2])[:, None], "int64")
+    kept = (op.greater_equal if upper else op.less_equal)(distance, k)
+    return op.where(kept, node.input(0), relax.const(np.zeros((), node.dtype()), node.dtype()))
+
+
+@converter("OneHot")
+def one_hot(node: Node) -> relax.Expr:
+    """On where a place of the new axis is the index, negative ones counting from its end."""
+    shape = node.shape()
+    depth, axis = node.integers(1), node.attributes["axis"]
+    assert depth is not None
+    axis %= len(shape) + 1
+    indices = op.astype(node.input(0), "int64") if node.dtype() != "int64" else node.input(0)
+    wrapped = op.where(op.less(indices, relax.const(0, "int64")), op.add(indices, relax.const(depth[0], "int64")), indices)
+    places = np.arange(depth[0]).reshape([-1 if i == axis else 1 for i in range(len(shape) + 1)])
+    is_on = node.emit(op.equal(op.expand_dims(wrapped, axis), relax.const(places, "int64")))
+    off, on = (op.reshape(op.strided_slice(node.input(2), [0], [i], [i + 1]), []) for i in (0, 1))
+    return op.where(is_on, on, off)
+
+
+@converter("TopK")
+def top_k(node: Node) -> relax.Expr:
+    """The k largest or smallest along an axis and where they lie; in order, which unsorted ones may be, too."""
+    k = node.integers(1) if node.opset >= 10 else (node.attributes["k"],)
+    assert k is not None
+    return op.topk(node.input(0), k[0], node.attributes["axis"], ret_type="both", largest=bool(node.attributes.get("largest", 1)), dtype="int64")
+
+
+@converter("Hardmax")
+def hardmax(node: Node) -> relax.Expr:
+    """One for the first of the largest elements along an axis, zero for the others; until opset 12, along all axes from that one on."""
+    shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
+    rows = [math.prod(shape[:axis]), math.prod(shape[axis:])] if node.opset < 13 else list(shape)
+    along = 1 if node.opset < 13 else axis
+    data = node.emit(op.reshape(node.input(0), rows)) if rows != list(shape) else node.input(0)
+    places = np.arange(rows[along]).reshape([-1 if i == along else 1 for i in range(len(rows))])
+    is_largest = op.equal(relax.const(places, "int64"), op.argmax(data, along, keepdims=True))
+    return op.reshape(op.astype(is_largest, node.dtype()), list(shape))
+
+
+@converter("ReverseSequence")
+def reverse_sequence(node: Node) -> relax.Expr:
+    """The first elements of each sequence in reverse, as many as its length."""
+    time, batch = node.attributes["time_axis"], node.attributes["batch_axis"]
+
+    def reversed_rows(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
+        def element(*i: tirx.Var) -> tirx.Expr:
+            length, at = tirx.Cast("int64", lengths[i[batch]]), tirx.Cast("int64", i[time])
+            moved = [v if axis != time else tirx.Max(tirx.const(0, "int64"), tirx.Select(at < length, length - 1 - at, at)) for axis, v in enumerate(i)]
+            return x[tuple(moved)]
+
+        return te.compute(x.shape, element, name="reverse_sequence")
+
+    return node.compute(reversed_rows, node.input(0), node.input(1))
+
+
+@converter("CumSum", "CumProd", is_single=True)
+def cumulate(node: Node) -> relax.Expr:
+    """Sums or products of all elements up to each, along an axis; each is computed by itself."""
+    axis, rank = node.constant(1), len(node.shape())
+    if axis is None:
+        return choose_axis(node, 1, range(rank), lambda along: _cumulated(node, along))
+    return _cumulated(node, int(axis.reshape(-1)[0]) % rank)
+
+
+def _cumulated(node: Node, along: int) -> relax.Expr:
+    shape, is_sum = node.shape(), node.operator == "CumSum"
+    is_exclusive, is_reverse = bool(node.attributes["exclusive"]), bool(node.attributes["reverse"])
+
+    def cumulated(x: te.Tensor) -> te.Tensor:
+        k = te.reduce_axis((0, shape[along]), name="k")
+        neutral = tirx.const(0 if is_sum else 1, x.dtype)
+
+        def element(*i: tirx.Var) -> tirx.Expr:
+            before = (k > i[along] if is_exclusive else k >= i[along]) if is_reverse else (k < i[along] if is_exclusive else k <= i[along])
+            taken = tirx.Select(before, x[(*i[:along], k, *i[along + 1 :])], neutral)
+            return te.sum(taken, axis=k) if is_sum else _PRODUCT(taken, axis=k)
+
+        return te.compute(shape, element, name="cumulate")
+
+    return node.compute(cumulated, node.input(0))
+
+
+_PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda dtype: tirx.const(1, dtype), name="prod")
+
+
+@converter("BitCast")
+def bit_cast(node: Node) -> relax.Expr:
+    """BitCast(x, to=T) -> the same bits as numbers of type T, of the same size."""
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["to"])).name
+    if "bool" in (dtype, node.dtype()):
+        raise ValueError("bits of truth values are not supported")
+    return node.compute(lambda x: te.compute(x.shape, lambda *i: tirx.reinterpret(dtype, x[tuple(i)]), name="bit_cast"), node.input(0))
+
+
+@converter("TensorScatter")
+def tensor_scatter(node: Node) -> relax.Expr:
+    """A cache with an update written over a part of an axis, for each batch from its own place on, or around its end."""
+    shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
+    length, is_circular = node.shape(1)[axis], node.attributes["mode"] == "circular"
+    starts = node.input(2) if node.has(2) else relax.const(np.zeros(shape[0], np.int64), "int64")
+
+    def written(past: te.Tensor, update: te.Tensor, starts: te.Tensor) -> te.Tensor:
+        def element(*i: tirx.Var) -> tirx.Expr:
+            distance = tirx.Cast("int64", i[axis]) - tirx.Cast("int64", starts[i[0]])
+            distance = tirx.floormod(distance, shape[axis]) if is_circular else distance
+            new = update[(*i[:axis], distance, *i[axis + 1 :])]
+            return tirx.if_then_else(tirx.all(distance >= 0, distance < length), new, past[tuple(i)])
+
+        return te.compute(shape, element, name="tensor_scatter")
+
+    return node.compute(written, node.input(0), node.input(1), starts)
+
+
+@converter("ScatterElements", "Scatter")
+def scatter_elements(node: Node) -> relax.Expr:
+    """Updates of fewer elements than the data has on other axes change a corner of it; TVM's operator would count elements of the data as theirs."""
+    shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
+    corner = tuple(e if i == axis else min(e, u) for i, (e, u) in enumerate(zip(shape, node.shape(1), strict=True)))
+    data = node.input(0)
+    if corner != shape:
+        data = node.emit(op.strided_slice(data, list(range(len(shape))), [0] * len(shape), corner))
+    reduction = {"none": "update"}.get(given := node.attributes.get("reduction", "none"), given)
+    scattered = node.emit(op.scatter_elements(data, node.input(1), node.input(2), axis=axis, reduction=reduction))
+    if corner == shape:
+        return scattered
+
+    def written(x: te.Tensor, changed: te.Tensor) -> te.Tensor:
+        def element(*i: tirx.Var) -> tirx.Expr:
+            return tirx.if_then_else(tirx.all(*(v < e for v, e in zip(i, corner, strict=True))), changed[tuple(i)], x[tuple(i)])
+
+        return te.compute(shape, element, name="scatter_elements")
+
+    return node.compute(written, node.input(0), scattered)
+
+
+@converter("SpaceToDepth")
+def space_to_depth(node: Node) -> relax.Expr:
+    batch, channels, height, width = node.shape()
+    block = node.attributes["blocksize"]
+    # Opset 28 adds the order of DepthToSpace's mode CRD.
+    order = [0, 1, 3, 5, 2, 4] if node.attributes.get("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
+    blocks = op.reshape(node.input(0), [batch, channels, height // block, block, width // block, block])
+    return op.reshape(op.permute_dims(blocks, order), [batch, channels * block * block, height // block, width // block])

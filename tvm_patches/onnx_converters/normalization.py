@@ -1,0 +1,135 @@
+"""Normalizations of the forms that the wheel gets wrong: over several axes, with statistics as outputs, in training."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from tvm import relax
+
+from tvm_patches.onnx_converters.node import Node, Result, converter
+
+op = relax.op
+
+
+@converter("LayerNormalization")
+def layer_normalization(node: Node) -> Result:
+    """Over the last axis alone it stays one operator; else mean, deviation and scale are spelled out."""
+    rank = len(node.shape())
+    axes = list(range(node.attributes["axis"] % rank, rank))
+    if len(axes) == 1 and not any(node.is_wanted[1:]) and node.shape(1) == node.shape()[-1:] and (not node.has(2) or node.shape(2) == node.shape(1)):
+        return node.wheel(**node.attributes)
+    data = _computed(node, node.input(0))
+    mean, centred = _centred(node, data, axes)
+    inverse = _inverse_deviation(node, centred, axes, node.attributes["epsilon"])
+    result = op.multiply(_stored(node, op.multiply(centred, inverse)), node.input(1))
+    return [op.add(result, node.input(2)) if node.has(2) else result, mean, inverse]
+
+
+@converter("RMSNormalization")
+def rms_normalization(node: Node) -> relax.Expr:
+    """Over the last axis alone it stays one operator."""
+    rank = len(node.shape())
+    axes = list(range(node.attributes["axis"] % rank, rank))
+    if len(axes) == 1 and node.shape(1) == node.shape()[-1:]:
+        return node.wheel(**node.attributes)
+    data = _computed(node, node.input(0))
+    inverse = _inverse_deviation(node, data, axes, node.attributes["epsilon"])
+    return op.multiply(_stored(node, op.multiply(data, inverse)), node.input(1))
+
+
+@converter("BatchNormalization")
+def batch_normalization(node: Node) -> Result:
+    """In training, statistics are those of the batch, and the running ones are outputs."""
+    if not node.attributes.get("spatial", 1):
+        raise ValueError("statistics for each position (spatial=0) are not supported")
+    # Until opset 13, training is having more than one output.
+    if not node.attributes.get("training_mode", node.opset < 14 and any(node.is_wanted[1:])):
+        return node.wheel(**node.attributes)
+    data, scale, bias, running_mean, running_variance = (node.input(i) for i in range(5))
+    shape = node.shape()
+    axes, across = [i for i in range(len(shape)) if i != 1], [shape[1], *[1] * (len(shape) - 2)]
+    mean, centred = _centred(node, _computed(node, data), axes)
+    variance = node.emit(op.mean(op.multiply(centred, centred), axes, keepdims=True))
+    normal = _stored(node, op.divide(centred, op.sqrt(op.add(variance, _scalar(variance, node.attributes["epsilon"])))))
+    result = op.add(op.multiply(normal, op.reshape(scale, across)), op.reshape(bias, across))
+    old = node.attributes["momentum"]
+    found = [result]
+    for running, batch in ((running_mean, mean), (running_variance, variance)):
+        batch = op.astype(op.reshape(batch, [shape[1]]), str(running.ty.dtype))
+        found.append(op.add(op.multiply(running, _scalar(running, old)), op.multiply(batch, _scalar(running, 1 - old))))
+    statistics = [op.astype(op.reshape(value, [shape[1]]), node.dtype(3)) for value in (mean, variance)]
+    return [*found, *statistics]
+
+
+@converter("InstanceNormalization")
+def instance_normalization(node: Node) -> relax.Expr:
+    """The wheel's computes with the type of its input; of fp16 it is a group norm, whose statistics are fp32."""
+    if node.dtype() != "float16":
+        return node.wheel(**node.attributes)
+    axes = list(range(2, len(node.shape())))
+    return op.nn.group_norm(node.input(0), node.input(1), node.input(2), node.shape()[1], 1, axes, node.attributes["epsilon"])
+
+
+@converter("GroupNormalization")
+def group_normalization(node: Node) -> relax.Expr:
+    """One operator with its scale and shift; in the wheel, fp32 only, and with kernels of their own for these."""
+    axes = list(range(2, len(node.shape())))
+    return op.nn.group_norm(node.input(0), node.input(1), node.input(2), node.attributes["num_groups"], 1, axes, node.attributes["epsilon"])
+
+
+@converter("MeanVarianceNormalization", is_single=True)
+def mean_variance_normalization(node: Node) -> relax.Expr:
+    """(x - mean) / deviation; the wheel takes the mean of squares less the squared mean, which cancels."""
+    axes = list(node.attributes["axes"])
+    _, centred = _centred(node, node.input(0), axes)
+    deviation = node.emit(op.sqrt(op.mean(op.multiply(centred, centred), axes, keepdims=True)))
+    return op.divide(centred, op.add(deviation, _scalar(deviation, 1e-9)))
+
+
+@converter("LpNormalization", is_single=True)
+def lp_normalization(node: Node) -> relax.Expr:
+    """x over the sum of its absolute values, or over the root of the sum of its squares; zero where that is zero."""
+    data, axis = node.input(0), [node.attributes["axis"]]
+    squared = node.attributes["p"] == 2
+    norm = op.sum(op.multiply(data, data) if squared else op.abs(data), axis, keepdims=True)
+    norm = node.emit(op.sqrt(norm) if squared else norm)
+    zero, one = _scalar(norm, 0.0), _scalar(norm, 1.0)
+    return op.where(op.equal(norm, zero), zero, op.divide(data, op.where(op.equal(norm, zero), one, norm)))
+
+
+@converter("LRN")
+def local_response_normalization(node: Node) -> relax.Expr:
+    """A window of an even size reaches one channel further up than down, and inputs have any rank; else the wheel's will do."""
+    size, alpha, beta, bias = (node.attributes[name] for name in ("size", "alpha", "beta", "bias"))
+    if size % 2 and len(node.shape()) in (3, 4) and node.dtype() == "float32":
+        return node.wheel(**node.attributes)
+    data = _computed(node, node.input(0))
+    rows = op.reshape(op.multiply(data, data), [node.shape()[0], 1, node.shape()[1], math.prod(node.shape()[2:])])
+    means = op.nn.avg_pool2d(rows, [size, 1], padding=[(size - 1) // 2, 0, size // 2, 0], count_include_pad=True)
+    sums = op.reshape(means, list(node.shape()))
+    scale = op.power(op.add(op.multiply(sums, relax.const(alpha, "float32")), relax.const(bias, "float32")), relax.const(beta, "float32"))
+    return _stored(node, op.divide(data, scale))
+
+
+def _computed(node: Node, value: relax.Expr) -> relax.Expr:
+    """The value in the type of the statistics: sums of half precision overflow."""
+    return node.emit(op.astype(value, "float32")) if str(value.ty.dtype) == "float16" else value
+
+
+def _stored(node: Node, value: relax.Expr) -> relax.Expr:
+    return op.astype(value, node.dtype()) if node.dtype() == "float16" else value
+
+
+def _centred(node: Node, data: relax.Expr, axes: Sequence[int]) -> tuple[relax.Expr, relax.Expr]:
+    mean = node.emit(op.mean(data, list(axes), keepdims=True))
+    return mean, node.emit(op.subtract(data, mean))
+
+
+def _inverse_deviation(node: Node, centred: relax.Expr, axes: Sequence[int], epsilon: float) -> relax.Expr:
+    variance = node.emit(op.mean(op.multiply(centred, centred), list(axes), keepdims=True))
+    return node.emit(op.divide(_scalar(variance, 1.0), op.sqrt(op.add(variance, _scalar(variance, epsilon)))))
+
+
+def _scalar(like: relax.Expr, value: float) -> relax.Expr:
+    return relax.const(value, str(like.ty.dtype))

@@ -1,0 +1,121 @@
+"""Quantization: blocks, parameters for each row, and integer products, which the wheel lacks or computes by a plain scale alone."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+from tvm import relax
+from tvm.relax.frontend.onnx import onnx_frontend
+
+from tvm_patches.onnx_converters.node import Node, converter, shape_of
+from tvm_patches.onnx_converters.padding import with_pads
+
+op = relax.op
+
+
+@converter("DequantizeLinear")
+def dequantize(node: Node) -> relax.Expr:
+    """(x - zero point) * scale."""
+    return _dequantized(node, 0, 1, 2, axis=node.attributes.get("axis", 1), dtype=_type(node, "output_dtype") or node.dtype(1))
+
+
+@converter("QuantizeLinear")
+def quantize(node: Node) -> relax.Expr:
+    """round(x / scale) + zero point, saturated."""
+    return _quantized(node, node.input(0), 1, 2, axis=node.attributes.get("axis", 1))
+
+
+@converter("ConvInteger")
+def conv_integer(node: Node) -> relax.Expr:
+    return _convolved(node, _shifted(node, 0, 2, 1), _shifted(node, 1, 3, 0))
+
+
+@converter("MatMulInteger")
+def matmul_integer(node: Node) -> relax.Expr:
+    return op.matmul(_shifted(node, 0, 2, -2), _shifted(node, 1, 3, -1))
+
+
+@converter("QLinearConv")
+def qlinear_conv(node: Node) -> relax.Expr:
+    product = node.emit(_convolved(node, _shifted(node, 0, 2, 1), _shifted(node, 3, 5, 0)))
+    rank = len(node.shape())
+    if node.has(8):
+        product = op.add(product, op.reshape(node.input(8), [1, -1, *[1] * (rank - 2)]))
+    scale = op.multiply(node.input(1), _across(node.input(4), 1, rank))
+    return _quantized(node, node.emit(op.multiply(op.astype(product, "float32"), scale)), 6, 7, axis=1)
+
+
+@converter("QLinearMatMul")
+def qlinear_matmul(node: Node) -> relax.Expr:
+    product = node.emit(op.matmul(_shifted(node, 0, 2, -2), _shifted(node, 3, 5, -1)))
+    rank = len(shape_of(product))
+    rows, columns = (_across(op.astype(node.input(i), "float32"), axis, rank) for i, axis in ((1, rank - 2), (4, rank - 1)))
+    return _quantized(node, node.emit(op.multiply(op.multiply(op.astype(product, "float32"), rows), columns)), 6, 7, axis=-1)
+
+
+def _type(node: Node, attribute: str) -> str | None:
+    given = node.attributes.get(attribute, 0)
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given)).name if given else None
+
+
+def _across(parameter: relax.Expr, axis: int, rank: int) -> relax.Expr:
+    """A parameter for each index of an axis, in a shape that broadcasts; of rank 0 or with one element, or full, as it is."""
+    if isinstance(parameter, relax.Call):
+        parameter = relax.BlockBuilder().normalize(parameter)
+    shape = shape_of(parameter)
+    if len(shape) != 1 or rank == 0:
+        return parameter
+    return op.reshape(parameter, [1]) if shape == (1,) else op.reshape(parameter, [1 if i != axis % rank else shape[0] for i in range(rank)])
+
+
+def _spread(node: Node, parameter: relax.Expr, shape: tuple[int, ...], axis: int) -> relax.Expr:
+    """A scale or a zero point in a shape that broadcasts: for each block, each index of the axis, or the whole tensor."""
+    block = node.attributes.get("block_size", 0)
+    if not block or len(shape_of(parameter)) != len(shape):
+        return _across(parameter, axis, len(shape))
+    axis %= len(shape)
+    repeated = node.emit(op.repeat(parameter, block, axis))
+    return op.strided_slice(repeated, [axis], [0], [shape[axis]]) if shape_of(repeated)[axis] != shape[axis] else repeated
+
+
+def _dequantized(node: Node, data: int, scale: int, zero: int, *, axis: int, dtype: str) -> relax.Expr:
+    wide = "float32"
+    value = op.astype(node.input(data), "int32" if node.has(zero) else wide)
+    if node.has(zero):
+        point = _spread(node, node.emit(op.astype(node.input(zero), "int32")), node.shape(data), axis)
+        value = op.astype(op.subtract(value, point), wide)
+    factor = _spread(node, node.emit(op.astype(node.input(scale), wide)), node.shape(data), axis)
+    return op.astype(op.multiply(value, factor), dtype)
+
+
+def _quantized(node: Node, value: relax.Expr, scale: int, zero: int, *, axis: int) -> relax.Expr:
+    shape = shape_of(value)
+    dtype = node.dtype(zero) if node.has(zero) else _type(node, "output_dtype") or "uint8"
+    limits = np.iinfo(dtype)
+    wide = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["precision"])).name if node.attributes.get("precision") else node_float(node, scale)
+    factor = _spread(node, node.emit(op.astype(node.input(scale), wide)), shape, axis)
+    rounded = op.round(op.divide(op.astype(value, wide), factor))
+    if node.has(zero):
+        rounded = op.add(rounded, op.astype(_spread(node, node.input(zero), shape, axis), wide))
+    bounded = op.minimum(op.maximum(rounded, relax.const(float(limits.min), wide)), relax.const(float(limits.max), wide))
+    return op.astype(op.astype(bounded, "int32"), dtype)
+
+
+def node_float(node: Node, scale: int) -> str:
+    """The type in which values are divided by the scale."""
+    return "float32" if node.dtype(scale) == "float16" else node.dtype(scale)
+
+
+def _shifted(node: Node, index: int, zero: int, axis: int) -> relax.Expr:
+    """An operand less its zero point, in 32 bits."""
+    value = op.astype(node.input(index), "int32")
+    if not node.has(zero):
+        return node.emit(value)
+    point = node.emit(op.astype(node.input(zero), "int32"))
+    return node.emit(op.subtract(value, _across(point, axis, len(node.shape(index)))))
+
+
+def _convolved(node: Node, data: relax.Expr, weight: relax.Expr) -> relax.Expr:
+    inputs = onnx_frontend.onnx_input([data, weight])
+    found: relax.Expr = onnx_frontend.Conv._impl_v11(node.builder, inputs, with_pads(node, shape_of(weight)[2:]), [{}, {}])
+    return found
