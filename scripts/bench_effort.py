@@ -87,7 +87,7 @@ def operator_row(name: str, targets: list[Target]) -> dict[str, Any]:
         mod = task.schedule(task.default_config(target), target)
         found = [kernel for var, func in mod.functions_items() for kernel in inspect_function(func, target, name=var.name_hint)]
         kernels[target.kind] = [line for kernel in found for line in kernel_lines(kernel.source)]
-    source = lines_of(ROMOU / "schedules" / "families" / f"{name}.py")
+    source = lines_of(ROMOU / "compiler/operators/families" / f"{name}.py")
     unique = len({line for lines in kernels.values() for line in lines})
     counts = {kind: len(lines) for kind, lines in kernels.items()}
     return {"operator": name, "source": source, **counts, "unique": unique, "paper": paper}
@@ -99,11 +99,11 @@ def backend_rows(targets: list[Target]) -> list[dict[str, Any]]:
     def count(folder: Path, *suffixes: str) -> int:
         return sum(lines_of(path) for suffix in suffixes for path in folder.rglob(f"*{suffix}") if not {"khronos", "shim"} & set(path.parts))
 
-    shared = [("schedules", ROMOU / "schedules"), ("passes", ROMOU / "passes"), ("runtimes, shared", ROMOU / "tvm_patches" / "device_runtime")]
+    shared = [("schedules", ROMOU / "compiler/operators"), ("passes", ROMOU / "compiler/passes"), ("runtimes, shared", ROMOU.parent / "tvm_patches/device_runtime")]
     rows: list[dict[str, Any]] = [{"part": name, "python": count(folder, ".py"), "c++": count(folder, ".cc", ".h")} for name, folder in shared]
     for target in targets:
-        runtime = ROMOU / "tvm_patches" / f"{target.kind}_runtime"
-        rows.append({"part": f"{target.kind} adds", "python": count(ROMOU / "backends" / target.kind, ".py"), "c++": count(runtime, ".cc", ".h")})
+        runtime = ROMOU.parent / "tvm_patches" / f"{target.kind}_runtime"
+        rows.append({"part": f"{target.kind} adds", "python": count(ROMOU / "devices/backends" / target.kind, ".py"), "c++": count(runtime, ".cc", ".h")})
     return rows
 
 

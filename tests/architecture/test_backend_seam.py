@@ -29,7 +29,7 @@ def named_kinds(tree: ast.AST) -> Iterator[int]:
 
 
 def test_no_other_file_names_a_kind() -> None:
-    folders = [ROMOU / "backends" / kind for kind in installed()]
+    folders = [ROMOU / "devices/backends" / kind for kind in installed()]
     found = [
         f"{path.relative_to(ROMOU)}:{line}"
         for path in sorted(ROMOU.rglob("*.py"))
@@ -37,7 +37,7 @@ def test_no_other_file_names_a_kind() -> None:
         for line in named_kinds(ast.parse(path.read_text(encoding="utf-8")))
     ]
     # The one kind that is meant where none is given.
-    assert [place for place in found if not place.startswith("backends/__init__.py:")] == []
+    assert [place for place in found if not place.startswith("devices/backends/__init__.py:")] == []
     assert len(found) == 1
 
 
@@ -59,6 +59,6 @@ def test_a_branch_on_a_kind_is_found(text: str) -> None:
 def test_every_backend_has_a_folder_and_says_what_it_is(kind: str) -> None:
     found = backend(kind)
     assert found.name == kind
-    assert (ROMOU / "backends" / kind / "__init__.py").is_file()
+    assert (ROMOU / "devices/backends" / kind / "__init__.py").is_file()
     assert found.has_kernels == bool(found.language) == bool(found.source_suffix)
     assert {"device", "host"} <= {option.name for option in found.options}

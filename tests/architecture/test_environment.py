@@ -27,7 +27,7 @@ OF_THE_SHELL = {"ROMOU_VERSION", "ROMOU_TARGET"}
 
 def python_files() -> Iterator[Path]:
     yield ROOT / "setup.py"
-    for folder in ("romou", "scripts", "archprobe"):
+    for folder in ("romou", "tvm_patches", "scripts", "archprobe"):
         yield from (ROOT / folder).rglob("*.py")
 
 
@@ -51,7 +51,7 @@ def test_the_names_that_are_read_are_declared() -> None:
         text = path.read_text(encoding="utf-8")
         named |= set(re.findall(r"""(?:variable|environ\.get|getenv|env\.get|_flag)\(\s*["'](\w+)["']""", text))
         named |= set(re.findall(r"""environ\[["'](\w+)["']\]""", text))
-    for path in (ROOT / "romou").rglob("*"):
+    for path in (ROOT / "tvm_patches").rglob("*"):
         if path.suffix in (".cc", ".h"):
             named |= set(re.findall(r'getenv\("(\w+)"\)', path.read_text(encoding="utf-8")))
     assert {"ROMOU_OPENCL_LIBRARY", "ROMOU_OPENCL_BUILD_OPTIONS", "ROMOU_OPENCL_DUMP_DIR", "ANDROID_NDK_HOME", "CXX"} <= named

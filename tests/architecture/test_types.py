@@ -30,7 +30,7 @@ def public_functions(module: Path) -> list[str]:
 def probe_text() -> tuple[str, list[tuple[str, str]]]:
     """Return a program that reveals every public function and all that `romou` exports, and (package, function) for each of them."""
     lines, revealed = ["import romou", "import tvm", "reveal_type(tvm.compile)"], [("tvm", "tvm.compile")]
-    for root in ("romou", "archprobe"):
+    for root in ("romou", "tvm_patches", "archprobe"):
         for module in sorted((ROOT / root).rglob("*.py")):
             parts = module.relative_to(ROOT).with_suffix("").parts
             dotted = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)

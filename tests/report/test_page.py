@@ -124,7 +124,7 @@ def test_no_source_and_no_target_are_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing to report on"):
         romou.write_report()
     path = tmp_path / "device.json"
-    path.write_text((Path(romou.__file__).parent / "hardware/devices/adreno640.json").read_text(encoding="utf-8"), encoding="utf-8")
+    path.write_text((Path(romou.__file__).parent / "devices/hardware/devices/adreno640.json").read_text(encoding="utf-8"), encoding="utf-8")
     path = path.rename(path.with_name("adreno640.json"))
     with pytest.raises(UsageError, match="do not say the target"):
         romou.write_report(path, output=tmp_path / "report.html", model="none.onnx")
