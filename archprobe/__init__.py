@@ -1,11 +1,29 @@
 """ArchProbe: measures what a GPU's vendor does not tell (Romou paper, MobiCom 2022, section 3).
 
-A probe is a kernel, a sweep and a pure analysis. The kernel runs on a device and gives a curve. The analysis makes numbers of the curve, each with a
-confidence, or declines and gives the reason. `archprobe run` measures, `archprobe show`, `plot` and `compare` read reports;
-``archprobe.analysis`` works on any curve, Microsoft ArchProbe's CSV files included.
+A probe is a kernel, a sweep and a pure analysis. The kernel runs on a device and gives a curve. The analysis makes
+numbers of the curve, each with a confidence, or declines and gives the reason. `archprobe run` measures, `archprobe
+show`, `plot` and `compare` read reports; ``archprobe.analysis`` works on any curve, Microsoft ArchProbe's CSV files
+included.
 """
 
-from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, DeviceError, KernelError, ReportError, UsageError
+from archprobe.errors import (
+    ArchProbeError,
+    BuildError,
+    ConnectionLostError,
+    DeviceError,
+    KernelError,
+    ReportError,
+    UsageError,
+)
 
 __version__ = "0.1.0"
-__all__ = ["ArchProbeError", "BuildError", "ConnectionLostError", "DeviceError", "KernelError", "ReportError", "UsageError", "__version__"]
+__all__ = [
+    "ArchProbeError",
+    "BuildError",
+    "ConnectionLostError",
+    "DeviceError",
+    "KernelError",
+    "ReportError",
+    "UsageError",
+    "__version__",
+]

@@ -1,4 +1,6 @@
-"""How a probe measures: iterations calibrated to a least time, sweeps repeated until their noise is small or the budget is spent."""
+"""How a probe measures: iterations calibrated to a least time, sweeps repeated until their noise is small or the budget
+is spent.
+"""
 
 from __future__ import annotations
 
@@ -23,8 +25,10 @@ _MAX_ITERATIONS = 2**30
 class Bench:
     """A device, and how long and how precisely one probe measures on it.
 
-    least_s: the least time of a run, since timers are coarse. tolerance: the relative half-width that the median of repeats should reach.
-    budget_s: what one sweep may take. known: the answers of earlier probes, by "Aspect.Key". on_progress: told the share of the probe that is done.
+    least_s: the least time of a run, since timers are coarse. tolerance: the relative half-width that the median of
+    repeats should reach.
+    budget_s: what one sweep may take. known: the answers of earlier probes, by "Aspect.Key". on_progress: told the
+    share of the probe that is done.
     """
 
     device: Device
@@ -56,7 +60,10 @@ class Bench:
             iterations = int(min(iterations * factor, _MAX_ITERATIONS))
             seconds = run(iterations)
         if iterations >= _MAX_ITERATIONS:
-            raise KernelError(f"{iterations} iterations take {seconds:.2e} s: the compiler removed the kernel's work", iterations=iterations)
+            raise KernelError(
+                f"{iterations} iterations take {seconds:.2e} s: the compiler removed the kernel's work",
+                iterations=iterations,
+            )
         # Others may use the device: the least times tell, they need several tries, and a longer run is disturbed less.
         for longer in (1, 4, 16):
             once = twice = np.inf
@@ -64,7 +71,10 @@ class Bench:
                 once, twice = min(once, run(longer * iterations)), min(twice, run(2 * longer * iterations))
                 if twice / once > 1.3:
                     return longer * iterations
-        raise KernelError(f"twice the iterations take {twice / once:.2f} times as long, not 2: the time does not follow the work", ratio=twice / once)
+        raise KernelError(
+            f"twice the iterations take {twice / once:.2f} times as long, not 2: the time does not follow the work",
+            ratio=twice / once,
+        )
 
     def rate(self, run: Run, **how: float) -> tuple[np.ndarray, int]:
         """Return the seconds of an iteration, one entry for each repeat, and the iterations of a run."""
@@ -92,8 +102,9 @@ class Bench:
     ) -> Curve:
         """Time `make(x)` at every position, pass after pass, so that a drift of the clock spreads over all positions.
 
-        The curve holds ``convert(x, seconds of an iteration)``, with the lower quartile of the passes, since disturbances only add time. With
-        `is_absolute` (for rates) the median counts. Every point has as many iterations as its least time needs.
+        The curve holds ``convert(x, seconds of an iteration)``, with the lower quartile of the passes, since
+        disturbances only add time. With `is_absolute` (for rates) the median counts. Every point has as many iterations
+        as its least time needs.
         """
         runs = [make(x) for x in positions]
         iterations: list[int] = []
@@ -117,10 +128,21 @@ class Bench:
         value_of = np.median if is_absolute and len(samples[0]) > 2 else undisturbed
         values = tuple(convert(x, float(value_of(np.array(s)))) for x, s in zip(positions, samples, strict=True))
         spread = float(np.median([np.std(s) / np.median(s) for s in samples]))
-        return Curve(name=name, x_label=x_label, y_label=y_label, x=tuple(positions), y=values, spread=spread, repeats=len(samples[0]), is_log_x=is_log_x)
+        return Curve(
+            name=name,
+            x_label=x_label,
+            y_label=y_label,
+            x=tuple(positions),
+            y=values,
+            spread=spread,
+            repeats=len(samples[0]),
+            is_log_x=is_log_x,
+        )
 
     def iterations(self, run: Run, last: int | None, least_s: float | None = None) -> int:
-        """Return the iterations for a point: the last point's count where it still fits, because a full calibration costs several runs."""
+        """Return the iterations for a point: the last point's count where it still fits, because a full calibration
+        costs several runs.
+        """
         least_s = least_s or self.least_s
         if last is None:
             return self.calibrate(run, least_s=least_s)
@@ -136,7 +158,11 @@ def half_width(samples: Sequence[float]) -> float:
     """Return the relative half-width of the median's 95% interval."""
     values = np.asarray(samples)
     middle = float(np.median(values))
-    return float(1.96 * 1.2533 * 1.4826 * np.median(np.abs(values - middle)) / middle / np.sqrt(values.size)) if values.size > 1 else 1.0
+    return (
+        float(1.96 * 1.2533 * 1.4826 * np.median(np.abs(values - middle)) / middle / np.sqrt(values.size))
+        if values.size > 1
+        else 1.0
+    )
 
 
 def powers(low: int, high: int) -> list[int]:

@@ -23,7 +23,11 @@ from archprobe.report import original
 from archprobe.report.document import Report, load_report
 
 _PATH = click.Path(path_type=Path)
-_RPC = click.option("--rpc", default="", help="host:port/key of a TVM RPC server with Romou, or tracker://host:port/key: the devices there.")
+_RPC = click.option(
+    "--rpc",
+    default="",
+    help="host:port/key of a TVM RPC server with Romou, or tracker://host:port/key: the devices there.",
+)
 
 
 @click.group()
@@ -42,7 +46,9 @@ def devices(rpc: str) -> None:
     else:
         from archprobe.devices.opencl import list_devices
 
-        found = [f"{d.name.strip()}  ({d.platform.name.strip()}, driver {d.driver_version.strip()})" for d in list_devices()]
+        found = [
+            f"{d.name.strip()}  ({d.platform.name.strip()}, driver {d.driver_version.strip()})" for d in list_devices()
+        ]
     for index, line in enumerate(found):
         click.echo(f"opencl:{index}  {line}")
     if not found:
@@ -51,9 +57,21 @@ def devices(rpc: str) -> None:
 
 
 @app.command()
-@click.option("--device", default="opencl:0", show_default=True, help="opencl:INDEX, as `archprobe devices` lists them, or cuda:INDEX, or vulkan:INDEX.")
+@click.option(
+    "--device",
+    default="opencl:0",
+    show_default=True,
+    help="opencl:INDEX, as `archprobe devices` lists them, or cuda:INDEX, or vulkan:INDEX.",
+)
 @_RPC
-@click.option("--output", "-o", type=_PATH, default="report.json", show_default=True, help="The report; an unfinished one is continued.")
+@click.option(
+    "--output",
+    "-o",
+    type=_PATH,
+    default="report.json",
+    show_default=True,
+    help="The report; an unfinished one is continued.",
+)
 @click.option("--quick", is_flag=True, help="Fewer points and repeats: under a minute.")
 @click.option("--only", default="", help="Probes to run, with commas between them.")
 @click.option("--fresh", is_flag=True, help="Begin anew, whatever the report holds.")
@@ -62,7 +80,12 @@ def run(device: str, rpc: str, output: Path, quick: bool, only: str, fresh: bool
     console = Console(stderr=True)
     chosen = select(only)
     opened = open_device(device, rpc=rpc)
-    columns = (TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:>3.0f}%"), TimeElapsedColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.percentage:>3.0f}%"),
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
         whole = bar.add_task(opened.facts.name, total=len(chosen))
 
@@ -72,7 +95,9 @@ def run(device: str, rpc: str, output: Path, quick: bool, only: str, fresh: bool
         def on_done(probe: Probe, findings: Findings) -> None:
             bar.console.print(_line(probe, findings), highlight=False, markup=False, soft_wrap=True)
 
-        report = session.run(opened, chosen, output, is_quick=quick, is_fresh=fresh, on_progress=on_progress, on_done=on_done)
+        report = session.run(
+            opened, chosen, output, is_quick=quick, is_fresh=fresh, on_progress=on_progress, on_done=on_done
+        )
         bar.update(whole, completed=len(chosen))
     seconds = sum(findings.seconds for findings in report.aspects.values())
     click.echo(f"{len(report.aspects)} aspects of {report.device_name} in {seconds:.0f} s: {output}")
@@ -92,7 +117,9 @@ def show(report: Path, is_wide: bool) -> None:
 @app.command()
 @click.argument("folder", type=_PATH)
 def analyse(folder: Path) -> None:
-    """Draw conclusions from the CSV files that Microsoft's ArchProbe wrote to FOLDER, and say which of its own they do not support."""
+    """Draw conclusions from the CSV files that Microsoft's ArchProbe wrote to FOLDER, and say which of its own they do
+    not support.
+    """
     found = original.analyse(folder)
     console = Console()
     _print_answers(console, {aspect: Findings(answers=answers) for aspect, answers in found.items()}, has_reasons=True)
@@ -104,7 +131,9 @@ def analyse(folder: Path) -> None:
 
 @app.command()
 @click.argument("report", type=_PATH)
-@click.option("--output", "-o", type=_PATH, default="plots", show_default=True, help="A folder for the pictures and page.")
+@click.option(
+    "--output", "-o", type=_PATH, default="plots", show_default=True, help="A folder for the pictures and page."
+)
 def plot(report: Path, output: Path) -> None:
     """Draw every curve with the points found on it, the architecture, and one HTML page of all."""
     from archprobe.plots.page import write_page
@@ -154,23 +183,31 @@ def text(value: object) -> str:
 
 
 def _print_answers(console: Console, aspects: Mapping[str, Findings], *, has_reasons: bool) -> None:
-    """Print a table with a line for each answer and, below it, how each was found: beside it, a reason would be a word a line."""
+    """Print a table with a line for each answer and, below it, how each was found: beside it, a reason would be a word
+    a line.
+    """
     table = Table("key", "value", "from to", "sure", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     reasons = []
     for aspect, findings in aspects.items():
-        table.add_row(f"[bold]{escape(aspect)}[/]", "" if findings.state == "done" else findings.state.replace("_", " "))
+        table.add_row(
+            f"[bold]{escape(aspect)}[/]", "" if findings.state == "done" else findings.state.replace("_", " ")
+        )
         reasons += [(aspect, findings.reason)] if findings.reason else []
         for key, answer in findings.answers.items():
             interval = "" if answer.low is None or answer.high is None else f"{answer.low:.4g} {answer.high:.4g}"
             # The unit of a word names the words that there are.
             unit = "" if isinstance(answer.value, str) else f" {answer.unit}"
-            value, sure = ("undecided", "") if answer.is_declined else (f"{text(answer.value)}{unit}", f"{answer.confidence:.2f}")
+            value, sure = (
+                ("undecided", "") if answer.is_declined else (f"{text(answer.value)}{unit}", f"{answer.confidence:.2f}")
+            )
             table.add_row(f"  {escape(key)}", escape(value), interval, sure)
             reasons.append((f"{aspect}.{key}", "; ".join((answer.reason, *answer.notes))))
     for column in table.columns:
         column.overflow = "fold"
     # Names stay whole; what is long of the rest folds.
-    table.columns[0].min_width = max((len(f"  {key}") for findings in aspects.values() for key in findings.answers), default=0)
+    table.columns[0].min_width = max(
+        (len(f"  {key}") for findings in aspects.values() for key in findings.answers), default=0
+    )
     console.print(table)
     for name, reason in reasons if has_reasons else []:
         console.print(f"{name}: {reason}", highlight=False, markup=False)

@@ -16,7 +16,8 @@ STATES = ("done", "not_applicable", "failed")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One series of a sweep: `y` over `x`, with their units; `spread` is the relative scatter of repeated points (0 where unknown).
+    """One series of a sweep: `y` over `x`, with their units; `spread` is the relative scatter of repeated points (0
+    where unknown).
 
     `marks` are positions in x that the analysis found, by the key of their answer.
     """
@@ -45,7 +46,11 @@ class Curve:
 
     def marked(self, answers: Mapping[str, Answer]) -> Curve:
         """Return this curve with the numbers of `answers` as marks; words and declined answers leave none."""
-        numbers = {k: float(a.value) for k, a in answers.items() if isinstance(a.value, (int, float)) and not isinstance(a.value, bool)}
+        numbers = {
+            k: float(a.value)
+            for k, a in answers.items()
+            if isinstance(a.value, (int, float)) and not isinstance(a.value, bool)
+        }
         return dataclasses.replace(self, marks={**self.marks, **numbers})
 
     def to_dict(self) -> dict[str, Any]:
@@ -65,7 +70,9 @@ def _short(values: Sequence[float]) -> list[float]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything that one probe found: answers by the keys of the report, curves, and how it ended (one of STATES) with the reason."""
+    """Everything that one probe found: answers by the keys of the report, curves, and how it ended (one of STATES) with
+    the reason.
+    """
 
     answers: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
     curves: tuple[Curve, ...] = ()

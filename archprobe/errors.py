@@ -1,6 +1,7 @@
 """Every error that ArchProbe raises on purpose.
 
-A message says what went wrong, the value, the limit and what to do next. Exit codes: 0 fine, 1 failed, 2 wrong use, 3 no usable device.
+A message says what went wrong, the value, the limit and what to do next. Exit codes: 0 fine, 1 failed, 2 wrong use, 3
+no usable device.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ class ArchProbeError(Exception):
 
 
 class UsageError(ArchProbeError):
-    """The caller asked for something that does not exist or cannot be: an unknown probe, a bad device text, a wrong curve."""
+    """The caller asked for something that does not exist or cannot be: an unknown probe, a bad device text, a wrong
+    curve.
+    """
 
     exit_code = EXIT_USAGE
 
@@ -38,7 +41,9 @@ class DeviceError(ArchProbeError):
 
 
 class ConnectionLostError(ArchProbeError):
-    """The device was behind a connection, which is cut: no answer about the device, and nothing more can be asked of it."""
+    """The device was behind a connection, which is cut: no answer about the device, and nothing more can be asked of
+    it.
+    """
 
     exit_code = EXIT_NO_DEVICE
 

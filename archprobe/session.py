@@ -32,10 +32,12 @@ def run(
 ) -> Report:
     """Run `probes` and save the report at `path` after each one.
 
-    Probes that an unfinished report at `path` holds already are not run again; a finished one is replaced, as is any with `is_fresh`.
+    Probes that an unfinished report at `path` holds already are not run again; a finished one is replaced, as is any
+    with `is_fresh`.
 
-    ReportError where the unfinished report belongs to another device or driver, or to another kind of run. ConnectionLostError where the device is gone;
-    what was measured until then is saved, and the next run continues there.
+    ReportError where the unfinished report belongs to another device or driver, or to another kind of run.
+    ConnectionLostError where the device is gone; what was measured until then is saved, and the next run continues
+    there.
     """
     report = _started(device, path, is_quick=is_quick, is_fresh=is_fresh)
     warm_up(device)
@@ -99,8 +101,13 @@ def _started(device: Device, path: Path, *, is_quick: bool, is_fresh: bool) -> R
     for key in ("name", "driver", "platform"):
         was, now = old.header["Driver"][key], fresh.header["Driver"][key]
         if was != now:
-            raise ReportError(f"{path} was begun on another device: its {key} is {was!r}, here {now!r}. Choose another file, or start afresh with --fresh.")
+            raise ReportError(
+                f"{path} was begun on another device: its {key} is {was!r}, here {now!r}. Choose another file, or start"
+                " afresh with --fresh."
+            )
     if old.header["IsQuick"] != is_quick:
         was, now = ("full", "quick") if is_quick else ("quick", "full")
-        raise ReportError(f"{path} was begun as a {was} run, this is a {now} one. Choose another file, or start afresh with --fresh.")
+        raise ReportError(
+            f"{path} was begun as a {was} run, this is a {now} one. Choose another file, or start afresh with --fresh."
+        )
     return old

@@ -65,8 +65,24 @@ _NAMES = {
     "romou.tuner.search.trial": ("Trial",),
     "romou.base.outcome": ("Outcome",),
     "romou.base.errors": (
-        *("RomouError", "UsageError", "DeviceError", "ConnectionLostError", "ModelError", "BrokenModelError", "NumericError"),
-        *("RecordError", "BuildError", "BrokenFunctionsError", "BrokenNodesError", "CompatError", "InvalidConfigError", "SpaceEmptyError"),
+        *(
+            "RomouError",
+            "UsageError",
+            "DeviceError",
+            "ConnectionLostError",
+            "ModelError",
+            "BrokenModelError",
+            "NumericError",
+        ),
+        *(
+            "RecordError",
+            "BuildError",
+            "BrokenFunctionsError",
+            "BrokenNodesError",
+            "CompatError",
+            "InvalidConfigError",
+            "SpaceEmptyError",
+        ),
     ),
 }
 # Modules whose functions belong to the interface too.

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""How fast candidates are built on the workers of a dask scheduler, beside processes of this machine: real worker processes on the loopback.
+"""How fast candidates are built on the workers of a dask scheduler, beside processes of this machine: real worker
+processes on the loopback.
 
     python scripts/bench_builders.py                                       squeezenet1_0 for adreno640: 1, 2 and 4 workers, 48 candidates each
     python scripts/bench_builders.py --workers 1,2,4,8,16 --count 256      on a larger machine
     python scripts/bench_builders.py --kill                                one worker is killed in the middle of each run
 
-No device is needed. Every worker is warm when the clock starts. Each run builds the same candidates; their kernels and libraries have to be the same, byte for
-byte, as those of the first run, and all of them have to be there. What a build takes by itself (build ms) grows where workers share cores.
-"""
+No device is needed. Every worker is warm when the clock starts. Each run builds the same candidates; their kernels and
+libraries have to be the same, byte for byte, as those of the first run, and all of them have to be there. What a build
+takes by itself (build ms) grows where workers share cores.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -60,7 +62,10 @@ def here(workers: int, target: Target) -> Iterator[FolderBuilder]:
 def on_dask(workers: int, target: Target) -> Iterator[FolderBuilder]:
     """Worker processes of a dask scheduler on the loopback, a build at a time each."""
     cluster = distributed.LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None)
-    with cluster, contextlib.closing(DaskBuilder(str(cluster.scheduler_address).replace("tcp://", "dask://"), target)) as builder:
+    with (
+        cluster,
+        contextlib.closing(DaskBuilder(str(cluster.scheduler_address).replace("tcp://", "dask://"), target)) as builder,
+    ):
         yield builder
 
 
@@ -73,7 +78,9 @@ def kill_one(address: str) -> None:
 def digest(built: Sequence[BuildResult]) -> str:
     """Depends on how each candidate ended, and on every byte of the libraries."""
     libraries = [Path(b.library).read_bytes() if b.library is not None else b"" for b in built]
-    return hashlib.sha256(b"".join(str(b.outcome).encode() + library for b, library in zip(built, libraries, strict=True))).hexdigest()[:12]
+    return hashlib.sha256(
+        b"".join(str(b.outcome).encode() + library for b, library in zip(built, libraries, strict=True))
+    ).hexdigest()[:12]
 
 
 def run(how: str, workers: int, target: Target, candidates: list[Candidate], *, is_killing: bool) -> dict[str, Any]:
@@ -87,8 +94,17 @@ def run(how: str, workers: int, target: Target, candidates: list[Candidate], *, 
         built = builder.build(candidates)
         seconds = time.monotonic() - start
         build_s = [b.seconds for b in built]
-        ended = {str(outcome): sum(b.outcome == outcome for b in built) for outcome in sorted({b.outcome for b in built})}
-        return {"how": how, "workers": workers, "seconds": seconds, "build_s": build_s, "outcomes": ended, "digest": digest(built)}
+        ended = {
+            str(outcome): sum(b.outcome == outcome for b in built) for outcome in sorted({b.outcome for b in built})
+        }
+        return {
+            "how": how,
+            "workers": workers,
+            "seconds": seconds,
+            "build_s": build_s,
+            "outcomes": ended,
+            "digest": digest(built),
+        }
 
 
 @click.command()
@@ -114,10 +130,29 @@ def main(model: str, text: str, workers: str, count: int, seed: int, kill: bool,
     for row in rows:
         ended = ", ".join(f"{n} {outcome}" for outcome, n in row["outcomes"].items())
         median_ms = f"{statistics.median(row['build_s']) * 1e3:.0f}"
-        table.add_row(row["how"], str(row["workers"]), f"{row['seconds']:.1f}", f"{len(candidates) / row['seconds']:.2f}", median_ms, ended, row["digest"])
+        table.add_row(
+            row["how"],
+            str(row["workers"]),
+            f"{row['seconds']:.1f}",
+            f"{len(candidates) / row['seconds']:.2f}",
+            median_ms,
+            ended,
+            row["digest"],
+        )
     Console(width=160).print(table)
     if output is not None:
-        output.write_text(json.dumps({"model": model, "target": str(target), "count": len(candidates), "cores": os.cpu_count(), "rows": rows}, indent=1))
+        output.write_text(
+            json.dumps(
+                {
+                    "model": model,
+                    "target": str(target),
+                    "count": len(candidates),
+                    "cores": os.cpu_count(),
+                    "rows": rows,
+                },
+                indent=1,
+            )
+        )
     if len({row["digest"] for row in rows}) > 1:
         raise SystemExit("the runs built different libraries")
 

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""How much is written once, and how much for each backend: MetaGPU's measure of programming effort, in lines of code. Needs no device.
+"""How much is written once, and how much for each backend: MetaGPU's measure of programming effort, in lines of code.
+Needs no device.
 
     python scripts/bench_effort.py
     python scripts/bench_effort.py --json effort.json
 
-A line is one that is neither empty nor only a comment or a docstring. `source` is the operator's own file in romou/compiler/operators/families, which holds a whole
-space of kernels and nothing of any backend. Beside it stand the kernels of its default config on each backend, and how many different lines they have.
-The paper counts one kernel, and with it the host's code of each API; Romou writes that once for all operators, which is the second table.
+A line is one that is neither empty nor only a comment or a docstring. `source` is the operator's own file in
+romou/compiler/operators/families, which holds a whole space of kernels and nothing of any backend. Beside it stand the
+kernels of its default config on each backend, and how many different lines they have. The paper counts one kernel, and
+with it the host's code of each API; Romou writes that once for all operators, which is the second table.
 """
 
 from __future__ import annotations
@@ -29,7 +31,8 @@ from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 
 ROMOU = Path(__file__).resolve().parents[1] / "romou"
-# Operator -> its kernels' names begin so, and the nearest row of the paper's table 5: lines of MetaGPU and of CUDA, OpenCL and Vulkan, unique lines, effort.
+# Operator -> its kernels' names begin so, and the nearest row of the paper's table 5: lines of MetaGPU and of CUDA,
+# OpenCL and Vulkan, unique lines, effort.
 OPERATORS = {
     "conv2d": ("conv2d_1x", "direct convolution: 113; 562, 631, 1137; 2330; 4.84%"),
     "dense": ("dense_", "GEMM convolution: 89; 1103, 1172, 1666; 3941; 2.25%"),
@@ -50,7 +53,14 @@ def python_lines(text: str) -> int:
     found: set[int] = set()
     before = tokenize.NEWLINE
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
-        if token.type in (tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER):
+        if token.type in (
+            tokenize.COMMENT,
+            tokenize.NL,
+            tokenize.NEWLINE,
+            tokenize.INDENT,
+            tokenize.DEDENT,
+            tokenize.ENDMARKER,
+        ):
             before = before if token.type in (tokenize.COMMENT, tokenize.NL) else tokenize.NEWLINE
             continue
         if token.type != tokenize.STRING or before != tokenize.NEWLINE:
@@ -85,7 +95,11 @@ def operator_row(name: str, targets: list[Target]) -> dict[str, Any]:
     for target in targets:
         task = next(task for task in typical_tasks(target) if task.name.startswith(prefix))
         mod = task.schedule(task.default_config(target), target)
-        found = [kernel for var, func in mod.functions_items() for kernel in inspect_function(func, target, name=var.name_hint)]
+        found = [
+            kernel
+            for var, func in mod.functions_items()
+            for kernel in inspect_function(func, target, name=var.name_hint)
+        ]
         kernels[target.kind] = [line for kernel in found for line in kernel_lines(kernel.source)]
     source = lines_of(ROMOU / "compiler/operators/families" / f"{name}.py")
     unique = len({line for lines in kernels.values() for line in lines})
@@ -97,13 +111,30 @@ def backend_rows(targets: list[Target]) -> list[dict[str, Any]]:
     """Count what all backends share, and what each adds: its Python and its C++."""
 
     def count(folder: Path, *suffixes: str) -> int:
-        return sum(lines_of(path) for suffix in suffixes for path in folder.rglob(f"*{suffix}") if not {"khronos", "shim"} & set(path.parts))
+        return sum(
+            lines_of(path)
+            for suffix in suffixes
+            for path in folder.rglob(f"*{suffix}")
+            if not {"khronos", "shim"} & set(path.parts)
+        )
 
-    shared = [("schedules", ROMOU / "compiler/operators"), ("passes", ROMOU / "compiler/passes"), ("runtimes, shared", ROMOU.parent / "tvm_patches/device_runtime")]
-    rows: list[dict[str, Any]] = [{"part": name, "python": count(folder, ".py"), "c++": count(folder, ".cc", ".h")} for name, folder in shared]
+    shared = [
+        ("schedules", ROMOU / "compiler/operators"),
+        ("passes", ROMOU / "compiler/passes"),
+        ("runtimes, shared", ROMOU.parent / "tvm_patches/device_runtime"),
+    ]
+    rows: list[dict[str, Any]] = [
+        {"part": name, "python": count(folder, ".py"), "c++": count(folder, ".cc", ".h")} for name, folder in shared
+    ]
     for target in targets:
         runtime = ROMOU.parent / "tvm_patches" / f"{target.kind}_runtime"
-        rows.append({"part": f"{target.kind} adds", "python": count(ROMOU / "devices/backends" / target.kind, ".py"), "c++": count(runtime, ".cc", ".h")})
+        rows.append(
+            {
+                "part": f"{target.kind} adds",
+                "python": count(ROMOU / "devices/backends" / target.kind, ".py"),
+                "c++": count(runtime, ".cc", ".h"),
+            }
+        )
     return rows
 
 
@@ -123,7 +154,10 @@ def main(output: Path | None) -> None:
     """Print both tables."""
     targets = list(kinds())
     operators, backends = [operator_row(name, targets) for name in OPERATORS], backend_rows(targets)
-    print_rows(operators, "Lines of an operator, and of its kernels; of the paper: MetaGPU; CUDA, OpenCL, Vulkan; unique; effort")
+    print_rows(
+        operators,
+        "Lines of an operator, and of its kernels; of the paper: MetaGPU; CUDA, OpenCL, Vulkan; unique; effort",
+    )
     print_rows(backends, "Lines that all backends share, and that each adds")
     if output is not None:
         output.write_text(json.dumps({"operators": operators, "backends": backends}, indent=1), encoding="utf-8")

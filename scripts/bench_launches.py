@@ -4,10 +4,10 @@
     python scripts/bench_launches.py --target vulkan                 100 kernels: a wait behind each, one wait behind all, recorded once
     python scripts/bench_launches.py --target vulkan --target opencl --target cuda --length 100 --json launches.json
 
-The wall time of a chain is the median of several, taken alternately. On Vulkan a wait ends a submission, so the first two columns
-are a hundred submissions and one.
-MetaGPU ran equal kernels on an NVIDIA GPU 1.86 times as fast by Vulkan as by OpenCL, 1.54 times as fast as by CUDA, and puts that down to kernel batching.
-"""
+The wall time of a chain is the median of several, taken alternately. On Vulkan a wait ends a submission, so the first
+two columns are a hundred submissions and one. MetaGPU ran equal kernels on an NVIDIA GPU 1.86 times as fast by Vulkan
+as by OpenCL, 1.54 times as fast as by CUDA, and puts that down to kernel batching.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -75,7 +75,11 @@ def measure(text: str, length: int, repeat: int) -> dict[str, Any]:
             run()
             device.sync()
             times[name].append(time.perf_counter() - begun)
-    return {"target": text, "device": device.device_name, "us": {name: 1e6 * statistics.median(found) / length for name, found in times.items()}}
+    return {
+        "target": text,
+        "device": device.device_name,
+        "us": {name: 1e6 * statistics.median(found) / length for name, found in times.items()},
+    }
 
 
 @click.command(help=__doc__.partition("\n")[0] if __doc__ else None)

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What the bundled networks take of a device's memory, and how near the plan of their tensors is to the lower bound: the most that is live at once.
+"""What the bundled networks take of a device's memory, and how near the plan of their tensors is to the lower bound:
+the most that is live at once.
 
     python scripts/bench_memory.py
     python scripts/bench_memory.py resnet18 --target "opencl -device=adreno640" --precision float16
@@ -28,12 +29,18 @@ TARGETS = ("opencl -device=host", "opencl -device=adreno640")
 
 
 def image_bytes(tensors: Sequence[PlannedTensor], *, is_larger: bool) -> int:
-    """Bytes of the images that hold all tensors: shared by those of equal width and height, or, where no kernel relied on zeros outside, by any.
+    """Bytes of the images that hold all tensors: shared by those of equal width and height, or, where no kernel relied
+    on zeros outside, by any.
 
-    A shared image has the largest extents of its tensors, and is shared only where that takes fewer bytes than one more image.
+    A shared image has the largest extents of its tensors, and is shared only where that takes fewer bytes than one more
+    image.
     """
     best = None
-    for order in (lambda one: -one.bytes, lambda one: one.first, lambda one: (-image_extents(one.shape, one.scope)[0], -one.bytes)):
+    for order in (
+        lambda one: -one.bytes,
+        lambda one: one.first,
+        lambda one: (-image_extents(one.shape, one.scope)[0], -one.bytes),
+    ):
         made: list[tuple[list[PlannedTensor], tuple[int, ...], int]] = []
         for tensor in sorted(tensors, key=order):
             extents = image_extents(tensor.shape, tensor.scope)
@@ -55,12 +62,21 @@ def image_bytes(tensors: Sequence[PlannedTensor], *, is_larger: bool) -> int:
 
 
 def print_larger(names: Sequence[str], target: str, precision: str) -> None:
-    table = table_of_numbers("network", ("equal width and height", "any", "live at once"), title=f"images between kernels, {target}, {precision}, MiB")
+    table = table_of_numbers(
+        "network",
+        ("equal width and height", "any", "live at once"),
+        title=f"images between kernels, {target}, {precision}, MiB",
+    )
     for name in names:
         plan = romou.memory_plan(models.load(name), target=target, precision=precision)
         images = [one for one in plan.tensors if one.scope in SEPARATORS]
-        live = max((sum(one.bytes for one in images if one.first <= place <= one.last) for place in range(len(plan.calls))), default=0)
-        table.add_row(name, mib(image_bytes(images, is_larger=False)), mib(image_bytes(images, is_larger=True)), mib(live))
+        live = max(
+            (sum(one.bytes for one in images if one.first <= place <= one.last) for place in range(len(plan.calls))),
+            default=0,
+        )
+        table.add_row(
+            name, mib(image_bytes(images, is_larger=False)), mib(image_bytes(images, is_larger=True)), mib(live)
+        )
     print_table(table, Console())
 
 
@@ -68,18 +84,28 @@ def print_larger(names: Sequence[str], target: str, precision: str) -> None:
 @click.argument("names", nargs=-1)
 @click.option("--target", "targets", multiple=True, default=TARGETS, show_default=True)
 @click.option("--precision", default="float32", show_default=True)
-@click.option("--larger-images", is_flag=True, help="What images would take if one served tensors of any smaller width and height as well.")
+@click.option(
+    "--larger-images",
+    is_flag=True,
+    help="What images would take if one served tensors of any smaller width and height as well.",
+)
 def main(names: tuple[str, ...], targets: tuple[str, ...], precision: str, larger_images: bool) -> None:
     """Print a table for each target, default configs, in MiB."""
     for target in targets:
         if larger_images:
             print_larger(names or models.names(), target, precision)
             continue
-        table = table_of_numbers("network", ("weights", "tensors", "live at once", "ratio", "workspaces", "total"), title=f"{target}, {precision}, MiB")
+        table = table_of_numbers(
+            "network",
+            ("weights", "tensors", "live at once", "ratio", "workspaces", "total"),
+            title=f"{target}, {precision}, MiB",
+        )
         for name in names or models.names():
             use = romou.memory_plan(models.load(name), target=target, precision=precision).use
             share = f"{use.tensors / use.least:.2f}"
-            table.add_row(name, mib(use.weights), mib(use.tensors), mib(use.least), share, mib(use.workspaces), mib(use.total))
+            table.add_row(
+                name, mib(use.weights), mib(use.tensors), mib(use.least), share, mib(use.workspaces), mib(use.total)
+            )
         print_table(table, Console())
 
 

@@ -1,9 +1,11 @@
-"""Kernels that only move numbers under Mesa's compilers for Adreno 630 and Mali-G76: channels packed by four, unpacked, and plain operators.
+"""Kernels that only move numbers under Mesa's compilers for Adreno 630 and Mali-G76: channels packed by four, unpacked,
+and plain operators.
 
     python scripts/bench_mobile_moves.py
     python scripts/bench_mobile_moves.py --gpu a630 --precision float16 --only unpack
 
-Static counts of default configs: nothing is executed. Millions of machine instructions for all work-items of a kernel, on Mali also of cycles.
+Static counts of default configs: nothing is executed. Millions of machine instructions for all work-items of a kernel,
+on Mali also of cycles.
 """
 
 from __future__ import annotations
@@ -32,7 +34,16 @@ from romou.tools.inspection.kernels import InspectedKernel
 from romou.tools.report.table import table_of_numbers
 from romou.tuner.pruning.tasks import pruned_task
 
-UNPACKED = ((32, 112, 112), (32, 149, 149), (64, 56, 56), (64, 35, 35), (255, 13, 13), (21, 65, 65), (6, 112, 112), (3, 224, 224))
+UNPACKED = (
+    (32, 112, 112),
+    (32, 149, 149),
+    (64, 56, 56),
+    (64, 35, 35),
+    (255, 13, 13),
+    (21, 65, 65),
+    (6, 112, 112),
+    (3, 224, 224),
+)
 PACKED = ((3, 224, 224), (3, 299, 299), (32, 112, 112), (64, 35, 35))
 MOVED: tuple[tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...]], ...] = (
     ("transpose 128x1024", lambda x: op.permute_dims(x), ((128, 1024),)),
@@ -41,7 +52,9 @@ MOVED: tuple[tuple[str, Callable[..., Any], tuple[tuple[int, ...], ...]], ...] =
     ("pad 32x56x56 by 1", lambda x: op.nn.pad(x, [0, 0, 0, 0, 1, 1, 1, 1]), ((1, 32, 56, 56),)),
     (
         "depth to space 32x56x56",
-        lambda x: op.reshape(op.permute_dims(op.reshape(x, (1, 2, 2, 8, 56, 56)), [0, 3, 4, 1, 5, 2]), (1, 8, 112, 112)),
+        lambda x: op.reshape(
+            op.permute_dims(op.reshape(x, (1, 2, 2, 8, 56, 56)), [0, 3, 4, 1, 5, 2]), (1, 8, 112, 112)
+        ),
         ((1, 32, 56, 56),),
     ),
 )
@@ -60,15 +73,23 @@ def graph(build: Callable[..., Any], shapes: tuple[tuple[int, ...], ...], precis
 
 def moves(precision: str, target: Target) -> Iterator[tuple[str, TunableTask]]:
     """(what is moved, its task), from buffers to buffers, and where channels are packed also to or from an image."""
-    packed = [(f"{name} {'x'.join(map(str, shape))}", name, shape) for name, shapes in (("unpack", UNPACKED), ("pack", PACKED)) for shape in shapes]
+    packed = [
+        (f"{name} {'x'.join(map(str, shape))}", name, shape)
+        for name, shapes in (("unpack", UNPACKED), ("pack", PACKED))
+        for shape in shapes
+    ]
     for label, name, shape in packed:
         data = (1, *shape) if name == "pack" else (1, 4, *shape[1:])
         weight = relax.const(np.ones((4 if name == "pack" else shape[0], data[1], 1, 1), precision))
         made = pack_channels(graph(lambda x, weight=weight: op.nn.conv2d(x, weight), (data,), precision))
-        tasks = [task for task in extract_tasks(fuse_operators(made, target))[0] if task.template.family == "elementwise"]
+        tasks = [
+            task for task in extract_tasks(fuse_operators(made, target))[0] if task.template.family == "elementwise"
+        ]
         for task in tasks:
             plain, texels = sorted((p for p in task.func.params), key=lambda p: len(p.shape))
-            if tuple(map(int, plain.shape)) == (1, *shape) and str(task.func.params[-1].name) == str((texels if name == "pack" else plain).name):
+            if tuple(map(int, plain.shape)) == (1, *shape) and str(task.func.params[-1].name) == str(
+                (texels if name == "pack" else plain).name
+            ):
                 yield label, task
                 if (found := TunableTask.of(set_image(task.func, str(texels.name), SCOPE))) is not None:
                     yield f"{label}, image", found
@@ -84,13 +105,28 @@ def counted(task: TunableTask, target: Target, gpu: str) -> tuple[list[Inspected
         kernels = layers.kernels_of(pruned, pruned.default_config(target), target)
     except BuildError:  # an image is not read number by number
         return [], None
-    made = [one for one in compile_all([kernel.source for kernel in kernels], gpu, timeout_s=layers.TIMEOUT_S) if isinstance(one, list)]
-    return kernels, layers.count_of(kernels, [one[0] for one in made], 1) if kernels and len(made) == len(kernels) else None
+    made = [
+        one
+        for one in compile_all([kernel.source for kernel in kernels], gpu, timeout_s=layers.TIMEOUT_S)
+        if isinstance(one, list)
+    ]
+    return kernels, layers.count_of(kernels, [one[0] for one in made], 1) if kernels and len(made) == len(
+        kernels
+    ) else None
 
 
 @click.command()
-@click.option("--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(static.COMPARED), show_default=True)
-@click.option("--precision", "precisions", type=click.Choice(["float32", "float16"]), multiple=True, default=["float32", "float16"], show_default=True)
+@click.option(
+    "--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(static.COMPARED), show_default=True
+)
+@click.option(
+    "--precision",
+    "precisions",
+    type=click.Choice(["float32", "float16"]),
+    multiple=True,
+    default=["float32", "float16"],
+    show_default=True,
+)
 @click.option("--only", default="", help="Only moves whose name holds this text.")
 @click.option("--source", "shows_source", is_flag=True, help="Print the kernels, too.")
 def main(gpus: tuple[str, ...], precisions: tuple[str, ...], only: str, shows_source: bool) -> None:
@@ -110,7 +146,9 @@ def main(gpus: tuple[str, ...], precisions: tuple[str, ...], only: str, shows_so
             cycles = f"; {count.cycles / 24e6:.2f}" if count and count.cycles else ""
             cell = f"{'' if count.is_exact else '~'}{count.instructions / 1e6:.2f}{cycles}" if count else "-"
             rows.setdefault(label, []).append(cell)
-    table = table_of_numbers("moved", [f"{gpu}, {precision}" for gpu, precision in columns], title="Millions of instructions; of cycles")
+    table = table_of_numbers(
+        "moved", [f"{gpu}, {precision}" for gpu, precision in columns], title="Millions of instructions; of cycles"
+    )
     for label, cells in rows.items():
         table.add_row(label, *cells)
     out.print(table)

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Compares tuned models with their peers in one run: TVM's default GPU schedules (dlight), TVM's MetaSchedule, PyTorch eager and compiled.
+"""Compares tuned models with their peers in one run: TVM's default GPU schedules (dlight), TVM's MetaSchedule, PyTorch
+eager and compiled.
 
     python scripts/bench_models.py                                        resnet18 and mobilenetv1_100 against dlight on the first OpenCL device
-    python scripts/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json
-    python scripts/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir records_cuda
+    python scripts/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json python
+    scripts/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir
+    records_cuda
     python scripts/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        as far as it comes in 500 seconds
     python scripts/bench_models.py --target cuda --models all --precision float16 --peers fp32,compiled       fp16 against fp32, and PyTorch's half precision
     python scripts/bench_models.py --target cuda --models detector,esrgan,denoiser,swin --peers compiled --trials 128          networks of torch_networks.py
 
 How it measures, and what it prints: docs/benchmarks.md.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -51,8 +53,11 @@ from romou.tools.report.table import number, ratio, table_of_numbers
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
 # Trials of a task in one round of MetaSchedule's scheduler.
 MS_LEAST_TRIALS = 4
-# In the first round, the only one of most tasks, the cost model knows nothing: ranking the usual 512 candidates takes minutes for nothing.
-MS_SEARCH = meta_schedule.search_strategy.EvolutionarySearch(population_size=128, init_min_unmeasured=8, genetic_num_iters=2)
+# In the first round, the only one of most tasks, the cost model knows nothing: ranking the usual 512 candidates takes
+# minutes for nothing.
+MS_SEARCH = meta_schedule.search_strategy.EvolutionarySearch(
+    population_size=128, init_min_unmeasured=8, genetic_num_iters=2
+)
 
 
 class Timed(Protocol):
@@ -73,7 +78,15 @@ class Effort:
 def as_model(executable: Any, imported: ImportedModel, target: romou.Target, index: int) -> TunedModel:
     """Wrap an executable of TVM's as a model that runs and is timed like ours."""
     summary = Summary.unmeasured(target=str(target), rows=(), seconds=0.0)
-    return TunedModel(executable, target=target, inputs=imported.inputs, outputs=imported.outputs, summary=summary, device_index=index, capture=False)
+    return TunedModel(
+        executable,
+        target=target,
+        inputs=imported.inputs,
+        outputs=imported.outputs,
+        summary=summary,
+        device_index=index,
+        capture=False,
+    )
 
 
 def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:
@@ -83,7 +96,9 @@ def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int,
 
 @derived_object
 class BuilderHere(meta_schedule.builder.PyBuilder):
-    """Builds MetaSchedule's candidates in this process: its own builder starts new processes for each batch, half a minute each."""
+    """Builds MetaSchedule's candidates in this process: its own builder starts new processes for each batch, half a
+    minute each.
+    """
 
     def build(self, build_inputs: list[Any]) -> list[Any]:
         """Return a file for each candidate, or why there is none."""
@@ -106,9 +121,20 @@ def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index
     tasks = len(meta_schedule.relax_integration.extract_tasks(graph, kind))
     # The default of 64 trials a round would leave most tasks of a model without any.
     per_round = min(64, max(MS_LEAST_TRIALS, effort.trials // tasks))
-    with patch.dict(os.environ, child_environment()), tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder:
+    with (
+        patch.dict(os.environ, child_environment()),
+        tempfile.TemporaryDirectory(prefix="romou-metaschedule-") as folder,
+    ):
         database = meta_schedule.relax_integration.tune_relax(
-            graph, {}, kind, folder, max_trials_global=effort.trials, num_trials_per_iter=per_round, builder=BuilderHere(), strategy=MS_SEARCH, seed=1
+            graph,
+            {},
+            kind,
+            folder,
+            max_trials_global=effort.trials,
+            num_trials_per_iter=per_round,
+            builder=BuilderHere(),
+            strategy=MS_SEARCH,
+            seed=1,
         )
         with kind, database:
             tuned = relax.transform.MetaScheduleApplyDatabase()(graph)
@@ -170,7 +196,10 @@ def torch_network(name: str) -> Any:
             return timm.create_model(name)
         from torchvision import models as vision
     except ImportError as error:
-        raise UsageError(f"PyTorch's side of {name} needs the package {error.name}, which is not installed", hint="Or leave eager and compiled out.") from error
+        raise UsageError(
+            f"PyTorch's side of {name} needs the package {error.name}, which is not installed",
+            hint="Or leave eager and compiled out.",
+        ) from error
     settings = {"aux_logits": False, "init_weights": False} if name in ("googlenet", "inception_v3") else {}
     return getattr(vision, name)(weights=None, **settings)
 
@@ -195,7 +224,9 @@ def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> T
     assert imported.onnx_model is not None
     wanted = run_onnxruntime(imported.onnx_model, random_inputs(imported.inputs, seed=1))
     if wanted is not None and int(np.prod(sizes)) != wanted[0].size:
-        raise UsageError(f"PyTorch's {name} gives {sizes}, the bundled one {wanted[0].shape}: they are not the same network")
+        raise UsageError(
+            f"PyTorch's {name} gives {sizes}, the bundled one {wanted[0].shape}: they are not the same network"
+        )
     return TorchModel(run, peer)
 
 
@@ -209,7 +240,9 @@ def compiled(name: str, imported: ImportedModel, target: romou.Target, index: in
     return through_torch(name, imported, is_compiled=True)
 
 
-PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, Effort], Timed]] = {p.__name__: p for p in (dlight, fp32, eager, compiled, metaschedule)}
+PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, Effort], Timed]] = {
+    p.__name__: p for p in (dlight, fp32, eager, compiled, metaschedule)
+}
 # These come after all quick ones.
 SLOW = ("compiled", "metaschedule")
 
@@ -230,7 +263,11 @@ def worst_error(model: TunedModel, imported: ImportedModel) -> float | None:
     inputs = random_inputs(imported.inputs, seed=1)
     assert imported.onnx_model is not None
     reference = run_onnxruntime(imported.onnx_model, inputs)
-    return None if reference is None else max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
+    return (
+        None
+        if reference is None
+        else max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
+    )
 
 
 @dataclass
@@ -286,7 +323,10 @@ def compare(contest: Contest, target: romou.Target, peers: Sequence[str], effort
             row[f"{side}_wall_ms" if clock == "wall" else f"{side}_ms"] = statistics.median(found)
     for peer, model in sides.items():
         if peer in row["peers"]:
-            ratios = {clock: statistics.median(p / t for p, t in zip(found, times["tuned"][clock], strict=True)) for clock, found in times[peer].items()}
+            ratios = {
+                clock: statistics.median(p / t for p, t in zip(found, times["tuned"][clock], strict=True))
+                for clock, found in times[peer].items()
+            }
             if isinstance(model, TunedModel) and model.summary().default_ms is not None:
                 row["peers"][peer]["default_ms"] = model.summary().default_ms
             row["peers"][peer] |= {
@@ -318,14 +358,27 @@ def print_table(rows: Sequence[dict[str, Any]], peers: Sequence[str], title: str
             table.add_row(row["model"], "failed")
             continue
         cells = [number(row[key]) for key in ("default_ms", "tuned_ms", "tuned_wall_ms", "plain_ms", "plain_wall_ms")]
-        cells += ["not checked" if row["tuned_error"] is None else f"{row['tuned_error']:.1e}", str(row["trials"]), f"{row['tuning_s']:.0f}"]
+        cells += [
+            "not checked" if row["tuned_error"] is None else f"{row['tuned_error']:.1e}",
+            str(row["trials"]),
+            f"{row['tuning_s']:.0f}",
+        ]
         for name in peers:
             peer = row["peers"].get(name, {})
-            cells += [number(peer.get("ms")), ratio(peer.get("ratio")), number(peer.get("wall_ms")), ratio(peer.get("wall_ratio"))]
+            cells += [
+                number(peer.get("ms")),
+                ratio(peer.get("ratio")),
+                number(peer.get("wall_ms")),
+                ratio(peer.get("wall_ratio")),
+            ]
         table.add_row(row["model"], *cells)
     out.print(table)
     for row in rows:
-        failures = {"": row["failure"]} if "failure" in row else {f", {peer}": found["failure"] for peer, found in row["peers"].items() if "failure" in found}
+        failures = (
+            {"": row["failure"]}
+            if "failure" in row
+            else {f", {peer}": found["failure"] for peer, found in row["peers"].items() if "failure" in found}
+        )
         for who, failure in failures.items():
             out.print(f"{row['model']}{who}: {failure}", markup=False)
 
@@ -333,7 +386,12 @@ def print_table(rows: Sequence[dict[str, Any]], peers: Sequence[str], title: str
 @click.command()
 @click.option("--models", "chosen", default=DEFAULT_MODELS, show_default=True, help="Names of bundled models, or all.")
 @click.option("--target", default="opencl", show_default=True)
-@click.option("--precision", default="float32", show_default=True, help="float32, float16 or mixed: of Romou's side and of all peers but fp32.")
+@click.option(
+    "--precision",
+    default="float32",
+    show_default=True,
+    help="float32, float16 or mixed: of Romou's side and of all peers but fp32.",
+)
 @click.option("--peers", "peer_names", default="dlight", show_default=True, help=f"Some of {', '.join(PEERS)}, or all.")
 @click.option("--trials", default=200, show_default=True, help="Over all tasks of a model; MetaSchedule gets as many.")
 @click.option("--seconds", type=float, default=None, help="Limit of the search, per model.")
@@ -353,7 +411,9 @@ def main(
     pairs: int,
     output: Path | None,
 ) -> None:
-    """Print a line for each model as soon as it is done, and one table; exit code 1 if a model failed or its outputs are wrong."""
+    """Print a line for each model as soon as it is done, and one table; exit code 1 if a model failed or its outputs
+    are wrong.
+    """
     started = time.monotonic()
     peers = list(PEERS) if peer_names == "all" else [name for name in peer_names.split(",") if name]
     out = Console(width=110 + 50 * len(peers))
@@ -376,7 +436,9 @@ def main(
         print_table([row], which, f"after {time.monotonic() - started:.0f} s", out)
         clocks[1:] = [gpu_clocks()]
         if output is not None:
-            output.write_text(json.dumps({"device": facts, "target": target, "clocks": clocks, "rows": list(rows.values())}, indent=1))
+            output.write_text(
+                json.dumps({"device": facts, "target": target, "clocks": clocks, "rows": list(rows.values())}, indent=1)
+            )
 
     for stage in ([peer for peer in peers if peer not in SLOW], *([peer] for peer in peers if peer in SLOW)):
         for name in names:
@@ -393,9 +455,16 @@ def main(
                 contests.pop(name, None)
                 say({"model": name, "failure": last_line(error)}, ())
     print(f"clocks after: {gpu_clocks()}", flush=True)
-    print_table(list(rows.values()), peers, f"{facts['name']} ({facts['platform']}), target {target!r}, {precision}, {trials} trials a model", out)
+    print_table(
+        list(rows.values()),
+        peers,
+        f"{facts['name']} ({facts['platform']}), target {target!r}, {precision}, {trials} trials a model",
+        out,
+    )
     limit = 1e-4 if precision == "float32" else TOLERANCE
-    is_fine = bool(rows) and all("failure" not in row and row["tuned_error"] is not None and row["tuned_error"] < limit for row in rows.values())
+    is_fine = bool(rows) and all(
+        "failure" not in row and row["tuned_error"] is not None and row["tuned_error"] < limit for row in rows.values()
+    )
     raise SystemExit(0 if is_fine else 1)
 
 

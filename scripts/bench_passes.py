@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""What each of Romou's techniques brings, alone and together, on the 20 convolutions of scripts/data/paper_ops_sample.csv.
+"""What each of Romou's techniques brings, alone and together, on the 20 convolutions of
+scripts/data/paper_ops_sample.csv.
 
     python scripts/bench_passes.py                                    integer operations inside loops; no device needed
     python scripts/bench_passes.py --time --json result.json          with kernel times on the first OpenCL device
@@ -66,7 +67,12 @@ def count(task: TunableTask, target: Target) -> dict[str, dict[str, int]]:
         kernels = inspect_function(task.schedule(config, target)["main"], target, without=left_out(variant))
         found[variant] = {
             "integer_operations": sum(k.operations.in_loops_weighted for k in kernels),
-            "divisions": sum(k.operations.divisions_in_loops + k.text_operations.divisions_in_loops + k.text_operations.modulos_in_loops for k in kernels),
+            "divisions": sum(
+                k.operations.divisions_in_loops
+                + k.text_operations.divisions_in_loops
+                + k.text_operations.modulos_in_loops
+                for k in kernels
+            ),
         }
     return found
 
@@ -86,7 +92,10 @@ def measure(task: TunableTask, target: Target, device: tvm.runtime.Device, round
         with tvm.transform.PassContext(disabled_pass=left_out(variant)):
             module = build_task(task, config, target)
         arrays[-1][:] = np.nan
-        tensors = [device_tensor(a, device, scopes.get(n, "global")) for n, a in zip(names, task.arguments(arrays, config), strict=True)]
+        tensors = [
+            device_tensor(a, device, scopes.get(n, "global"))
+            for n, a in zip(names, task.arguments(arrays, config), strict=True)
+        ]
         module["main"](*tensors)
         error = np.linalg.norm(tensors[-1].numpy() - expected) / np.linalg.norm(expected)
         ready[variant] = (module, tensors) if error < TOLERANCE else None
@@ -101,7 +110,11 @@ def measure(task: TunableTask, target: Target, device: tvm.runtime.Device, round
 
 def print_tables(rows: list[dict[str, Any]], title: str, out: Console) -> None:
     """Integer operations of each variant; times and speedups over "none" where they were measured."""
-    table = table_of_numbers("operator", (*VARIANTS, "none -> all", "divisions"), title=f"integer operations in loops of one work-item, {title}")
+    table = table_of_numbers(
+        "operator",
+        (*VARIANTS, "none -> all", "divisions"),
+        title=f"integer operations in loops of one work-item, {title}",
+    )
     for row in rows:
         numbers = [row["counts"][v]["integer_operations"] for v in VARIANTS]
         divisions = f"{row['counts']['none']['divisions']} -> {row['counts']['all']['divisions']}"
@@ -112,7 +125,9 @@ def print_tables(rows: list[dict[str, Any]], title: str, out: Console) -> None:
     timed = [row for row in rows if "ms" in row]
     if not timed:
         return
-    table = table_of_numbers("operator", ("none ms", *VARIANTS[1:]), title=f"kernel time, {title}: ms of none, then speedup over it")
+    table = table_of_numbers(
+        "operator", ("none ms", *VARIANTS[1:]), title=f"kernel time, {title}: ms of none, then speedup over it"
+    )
     speedups: dict[str, list[float]] = {v: [] for v in VARIANTS[1:]}
     for row in timed:
         base = row["ms"]["none"]
@@ -123,12 +138,19 @@ def print_tables(rows: list[dict[str, Any]], title: str, out: Console) -> None:
                 speedups[variant].append(base / ms)
             cells.append(f"{base / ms:.2f}x" if base and ms else "wrong")
         table.add_row(row["name"], f"{base:.4f}" if base else "wrong", *cells)
-    table.add_row("geometric mean", "", *(f"{statistics.geometric_mean(s):.2f}x" if s else "-" for s in speedups.values()))
+    table.add_row(
+        "geometric mean", "", *(f"{statistics.geometric_mean(s):.2f}x" if s else "-" for s in speedups.values())
+    )
     out.print(table)
 
 
 @click.command()
-@click.option("--target", default="opencl -device=adreno640", show_default=True, help="The default config and its limits are this target's.")
+@click.option(
+    "--target",
+    default="opencl -device=adreno640",
+    show_default=True,
+    help="The default config and its limits are this target's.",
+)
 @click.option("--time", "is_timed", is_flag=True, help="Also run every variant on the first OpenCL device.")
 @click.option("--rounds", default=11, show_default=True)
 @click.option("--only", default="", help="Operators whose name contains this.")
@@ -142,7 +164,11 @@ def main(target: str, is_timed: bool, rounds: int, only: str, output: Path | Non
         if is_timed:
             index = wanted.backend.device_index(None)
             facts = wanted.backend.facts(index)
-            wanted, device, title = wanted.limited_to(facts), wanted.backend.device(index), f"{target} on {facts['name']}"
+            wanted, device, title = (
+                wanted.limited_to(facts),
+                wanted.backend.device(index),
+                f"{target} on {facts['name']}",
+            )
         with SAMPLE.open(encoding="utf-8") as file:
             operators = [row for row in csv.DictReader(file) if only in row["op"]]
         rows = []
@@ -153,7 +179,9 @@ def main(target: str, is_timed: bool, rounds: int, only: str, output: Path | Non
                 row["ms"] = measure(task, wanted, device, rounds)
             rows.append(row)
             if output is not None:
-                output.write_text(json.dumps({"target": target, "title": title, "rows": rows}, indent=1), encoding="utf-8")
+                output.write_text(
+                    json.dumps({"target": target, "title": title, "rows": rows}, indent=1), encoding="utf-8"
+                )
         print_tables(rows, title, console)
     except RomouError as error:
         raise SystemExit(f"bench_passes: {error}") from error

@@ -1,11 +1,12 @@
-"""Romou's estimate of registers against Mesa's compiler for Adreno 630, on random configs of all families. Nothing is executed.
+"""Romou's estimate of registers against Mesa's compiler for Adreno 630, on random configs of all families. Nothing is
+executed.
 
     python scripts/bench_registers.py                                  200 configs: ten minutes of two cores, most of them Mesa's
     python scripts/bench_registers.py --configs 40 --seed 3 --json result.json
     python scripts/bench_registers.py --cache DIR                      what Mesa said of a kernel is kept there: the next time takes a minute
 
 How it measures, and what it prints: docs/benchmarks.md.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -81,18 +82,26 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
             if len(kernels) > 1:
                 continue
             registers = kernels[0].registers
-            usage = replace(usage_of(task, config, TARGET), registers=registers.allocated, needed_registers=registers.needed)
+            usage = replace(
+                usage_of(task, config, TARGET), registers=registers.allocated, needed_registers=registers.needed
+            )
             yield task.name, kernels[0], usage
             wanted -= 1
 
 
 def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str, dict[str, Any]]:
-    """Ask Mesa's compiler about each source: "registers", "spills", "waves", or the "error". Errors are kept in the cache, too."""
+    """Ask Mesa's compiler about each source: "registers", "spills", "waves", or the "error". Errors are kept in the
+    cache, too.
+    """
     version = mesa_version()
     found: dict[str, dict[str, Any]] = {}
 
     def place(source: str) -> Path | None:
-        return None if cache is None else cache / f"{hashlib.sha256(f'{version} {GPU} {source}'.encode()).hexdigest()}.json"
+        return (
+            None
+            if cache is None
+            else cache / f"{hashlib.sha256(f'{version} {GPU} {source}'.encode()).hexdigest()}.json"
+        )
 
     def compile_batch(batch: Sequence[str]) -> None:
         for source, made in zip(batch, compile_all(batch, GPU, timeout_s=TIMEOUT_S), strict=True):
@@ -121,7 +130,9 @@ def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str,
 @click.option("--configs", default=200, show_default=True)
 @click.option("--seed", default=0, show_default=True, help="Of the configs.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
-@click.option("--cache", type=click.Path(path_type=Path), default=None, help="Folder for what Mesa said of each source.")
+@click.option(
+    "--cache", type=click.Path(path_type=Path), default=None, help="Folder for what Mesa said of each source."
+)
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Compilers at a time.")
 def main(configs: int, seed: int, output: Path | None, cache: Path | None, jobs: int) -> None:
     """Print correlation and confusion table; exit code 1 below a correlation of 0.9."""
@@ -138,7 +149,13 @@ def main(configs: int, seed: int, output: Path | None, cache: Path | None, jobs:
             continue
         verdict = judge(usage, DEVICE.spec)["registers"]
         is_bad = bool(said["spills"]) or said["waves"] * WAVE < int(usage.work_group_size)
-        row = {"operator": name, "config": dict(kernel.config), "estimate": usage.registers, "mesa": said["registers"], "spills": said["spills"]}
+        row = {
+            "operator": name,
+            "config": dict(kernel.config),
+            "estimate": usage.registers,
+            "mesa": said["registers"],
+            "spills": said["spills"],
+        }
         rows.append({**row, "waves": said["waves"], "is_rejected": not verdict.keep, "is_bad": is_bad})
     if output is not None:
         output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
@@ -154,7 +171,10 @@ def main(configs: int, seed: int, output: Path | None, cache: Path | None, jobs:
         table.add_row(name, *map(str, counts))
     out.print(table)
     spilled = [row for row in rows if row["spills"]]
-    out.print(f"{len(rows)} configs; rank correlation {correlation:.3f}; of {len(spilled)} that spill, {sum(r['is_rejected'] for r in spilled)} are rejected")
+    out.print(
+        f"{len(rows)} configs; rank correlation {correlation:.3f}; of {len(spilled)} that spill,"
+        f" {sum(r['is_rejected'] for r in spilled)} are rejected"
+    )
     raise SystemExit(0 if correlation >= 0.9 else 1)
 
 

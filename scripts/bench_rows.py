@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""How work-items that share a row add up their parts: in local memory, in one step or two, or by functions of their sub-group. Times, taken in turns.
+"""How work-items that share a row add up their parts: in local memory, in one step or two, or by functions of their
+sub-group. Times, taken in turns.
 
     ROMOU_OPENCL_DEVICE="Intel(R) OpenCL" python scripts/bench_rows.py --target "opencl -device=adreno730 -half=storage"
     python scripts/bench_rows.py --target vulkan --threads 8 --threads 32
 
-The kernels of a line differ in the knobs `combine` and `sub_group` alone. They are timed one after the other, round by round, and each output is compared with
-the reference. A phone's kernels run on the CPU here: that they are right there is seen, what they cost on the phone is not.
+The kernels of a line differ in the knobs `combine` and `sub_group` alone. They are timed one after the other, round by
+round, and each output is compared with the reference. A phone's kernels run on the CPU here: that they are right there
+is seen, what they cost on the phone is not.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ def layer_norm(*operands: relax.Expr) -> relax.Expr:
     return op.nn.layer_norm(*operands, axes=[-1])
 
 
-OPERATORS: dict[str, tuple[Callable[..., relax.Expr], int]] = {"softmax": (lambda x: op.nn.softmax(x, axis=-1), 0), "layer norm": (layer_norm, 2)}
+OPERATORS: dict[str, tuple[Callable[..., relax.Expr], int]] = {
+    "softmax": (lambda x: op.nn.softmax(x, axis=-1), 0),
+    "layer norm": (layer_norm, 2),
+}
 
 
 def task_of_rows(name: str, length: int, target: Target) -> TunableTask:
@@ -63,10 +68,12 @@ def ways(task: TunableTask, target: Target, threads: int) -> dict[str, Config]:
     """Return the ways of adding up -> config: the default one with so many work-items for a row, in groups of `GROUP`; {} where that makes no whole sub-group.
 
     UsageError where the target has no sub-groups.
-    """
+    """  # noqa: E501
     sub_groups = target.limits.sub_groups
     if sub_groups is None:
-        raise UsageError(f"{target} has no sub-groups", hint="`romou devices --facts NAME` says what is known of a device.")
+        raise UsageError(
+            f"{target} has no sub-groups", hint="`romou devices --facts NAME` says what is known of a device."
+        )
     space, rows = task.space(target), max(GROUP, sub_groups.size) // threads or 1
     with_sub_groups = task.default_config(target).replace(threads=threads, rows=rows, sub_group=sub_groups.size)
     # Without warps, spaces have one way of adding up in local memory.
@@ -108,33 +115,59 @@ def taken_in_turns(timers: Mapping[str, Callable[[], float]], rounds: int) -> di
 
 
 @click.command(help=__doc__)
-@click.option("--target", "text", default="opencl", show_default=True, help="Whose kernels; they run on the first device of the kind.")
-@click.option("--threads", multiple=True, type=int, default=(8, 32, 64, 256), show_default=True, help="Work-items of a row; repeatable.")
+@click.option(
+    "--target",
+    "text",
+    default="opencl",
+    show_default=True,
+    help="Whose kernels; they run on the first device of the kind.",
+)
+@click.option(
+    "--threads",
+    multiple=True,
+    type=int,
+    default=(8, 32, 64, 256),
+    show_default=True,
+    help="Work-items of a row; repeatable.",
+)
 @click.option("--rounds", default=15, show_default=True)
 def main(text: str, threads: tuple[int, ...], rounds: int) -> None:
     """See the module."""
     try:
         target, out = Target(text), Console()
         target = target.limited_to(target.backend.facts(0))
-        table = table_of_numbers(f"{ROWS} rows", ["work-items", "serial", "tree", "sub-group", "serial / sub-group"], title="Microseconds")
+        table = table_of_numbers(
+            f"{ROWS} rows", ["work-items", "serial", "tree", "sub-group", "serial / sub-group"], title="Microseconds"
+        )
         for name in OPERATORS:
             for length in LENGTHS:
                 task = task_of_rows(name, length, target)
                 for count in threads:
-                    timers = {way: timer(task, config, target, target.backend.device(0)) for way, config in ways(task, target, count).items()}
+                    timers = {
+                        way: timer(task, config, target, target.backend.device(0))
+                        for way, config in ways(task, target, count).items()
+                    }
                     if timers:
                         table.add_row(f"{name} of {length}", str(count), *cells(taken_in_turns(timers, rounds)))
         print_table(table, out)
         facts: Mapping[str, Any] = target.backend.facts(0)
-        out.print(f"{target} on {facts['name']} ({facts['platform']}), the best of {rounds} rounds; ratios are medians of the rounds'")
+        out.print(
+            f"{target} on {facts['name']} ({facts['platform']}), the best of {rounds} rounds; ratios are medians of the"
+            " rounds'"
+        )
     except RomouError as error:
         raise click.ClickException(str(error)) from error
 
 
 def cells(times: Mapping[str, list[float]]) -> list[str]:
-    """Return a line of the table: each way's best time, and how much faster than serial sub-groups are in the median round."""
+    """Return a line of the table: each way's best time, and how much faster than serial sub-groups are in the median
+    round.
+    """
     ratio = statistics.median(serial / other for serial, other in zip(times["serial"], times["sub-group"], strict=True))
-    return [*(f"{min(times[way]) * 1e6:.0f}" if way in times else "" for way in ("serial", "tree", "sub-group")), f"{ratio:.2f}"]
+    return [
+        *(f"{min(times[way]) * 1e6:.0f}" if way in times else "" for way in ("serial", "tree", "sub-group")),
+        f"{ratio:.2f}",
+    ]
 
 
 if __name__ == "__main__":

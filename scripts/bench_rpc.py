@@ -1,11 +1,13 @@
 #!/usr/bin/env python3
-"""How much faster two devices behind a tracker tune than one: real processes on this machine's loopback, PoCL for the devices.
+"""How much faster two devices behind a tracker tune than one: real processes on this machine's loopback, PoCL for the
+devices.
 
     python scripts/bench_rpc.py                                 squeezenet1_0, 48 trials on one server, then on two
     python scripts/bench_rpc.py --model resnet18 --trials 96 --servers 1,2,4
 
-Each server has one core of its own, as a phone has its own processor, as far as there are cores; candidates are built here, on all of them. The throughput is
-that of the search, from the first finished trial to the last, builds included. The tuned model runs over RPC as well, and is held against onnxruntime.
+Each server has one core of its own, as a phone has its own processor, as far as there are cores; candidates are built
+here, on all of them. The throughput is that of the search, from the first finished trial to the last, builds included.
+The tuned model runs over RPC as well, and is held against onnxruntime.
 """
 
 from __future__ import annotations
@@ -42,7 +44,10 @@ _START_S = 120.0
 @contextlib.contextmanager
 def process(command: list[str], core: int | None = None) -> Iterator[None]:
     """A command that runs while the block does, on one core if that is given."""
-    with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True) as running:
+    with (
+        tempfile.TemporaryFile() as log,
+        subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True) as running,
+    ):
         if core is not None:
             os.sched_setaffinity(running.pid, {core})
         try:
@@ -59,8 +64,30 @@ def devices(count: int) -> Iterator[str]:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     cores = sorted(os.sched_getaffinity(0))
-    tracker = [sys.executable, "-m", "tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1), "--silent"]
-    server = [sys.executable, "-m", "romou.cli", "serve", "--port", "0", "--key", _KEY, "--tracker", f"127.0.0.1:{port}"]
+    tracker = [
+        sys.executable,
+        "-m",
+        "tvm.exec.rpc_tracker",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--port-end",
+        str(port + 1),
+        "--silent",
+    ]
+    server = [
+        sys.executable,
+        "-m",
+        "romou.cli",
+        "serve",
+        "--port",
+        "0",
+        "--key",
+        _KEY,
+        "--tracker",
+        f"127.0.0.1:{port}",
+    ]
     address = f"tracker://127.0.0.1:{port}/{_KEY}"
     with contextlib.ExitStack() as stack:
         stack.enter_context(process(tracker))
@@ -111,7 +138,9 @@ def server_counts(_ctx: click.Context, _option: click.Parameter, text: str) -> l
 @click.command()
 @click.option("--model", default="squeezenet1_0", show_default=True, help="A bundled model.")
 @click.option("--trials", default=48, show_default=True, help="Over all tasks, on each number of servers.")
-@click.option("--servers", default="1,2", show_default=True, callback=server_counts, help="Numbers of servers to compare.")
+@click.option(
+    "--servers", default="1,2", show_default=True, callback=server_counts, help="Numbers of servers to compare."
+)
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(model: str, trials: int, servers: list[int], output: Path | None) -> None:
     """Print one table; exit code 1 if a tuned model is wrong."""
@@ -122,7 +151,13 @@ def main(model: str, trials: int, servers: list[int], output: Path | None) -> No
     table = Table(*columns, title=f"{model}, {trials} trials, {os.cpu_count()} cores")
     for row in rows:
         rate = row["trials_per_s"]
-        cells = [f"{rate:.2f}", f"{rate / rows[0]['trials_per_s']:.2f}x", f"{row['seconds']:.0f}", f"{row['default_ms']:.1f}", f"{row['tuned_ms']:.1f}"]
+        cells = [
+            f"{rate:.2f}",
+            f"{rate / rows[0]['trials_per_s']:.2f}x",
+            f"{row['seconds']:.0f}",
+            f"{row['default_ms']:.1f}",
+            f"{row['tuned_ms']:.1f}",
+        ]
         outcomes = ", ".join(f"{name} {count}" for name, count in row["outcomes"].items())
         table.add_row(str(row["servers"]), *cells, f"{row['error']:.1e}", outcomes)
     Console(width=140).print(table)

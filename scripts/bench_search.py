@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""How many trials and seconds searches need on recorded spaces until they are within 2% of the best known config. Needs no device.
+"""How many trials and seconds searches need on recorded spaces until they are within 2% of the best known config. Needs
+no device.
 
     python scripts/bench_search.py                                       all operators of scripts/data/spaces_h200, 50 seeds, every method
     python scripts/bench_search.py --operators dense --seeds 5 --methods random,xgboost --out FOLDER
@@ -7,7 +8,7 @@
     python scripts/bench_search.py --spaces hub --seeds 5 --out FOLDER   spaces that others recorded: *_T4.json.gz, or caches of Kernel Tuner
 
 How it measures, and what it prints: docs/benchmarks.md.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -28,7 +29,19 @@ import foreign_searches
 import numpy as np
 from rich.console import Console
 from rich.table import Table
-from simulated_searches import DEVICE, KERNEL_TUNER, ROMOU, SPACES, WITHIN, Run, best_of, recording, some_runs, target_of, task_of
+from simulated_searches import (
+    DEVICE,
+    KERNEL_TUNER,
+    ROMOU,
+    SPACES,
+    WITHIN,
+    Run,
+    best_of,
+    recording,
+    some_runs,
+    target_of,
+    task_of,
+)
 
 from romou.devices.hardware import load_device
 from romou.tools.report.table import table_of_numbers
@@ -59,7 +72,10 @@ def _cell(trials: float, seconds: float) -> str:
 
 def result_table(runs: Sequence[Run], methods: Sequence[str]) -> Table:
     """Median and 90th percentile of trials and seconds."""
-    title = f"Until within {(WITHIN - 1) * 100:.0f}% of the best: trials (seconds), median / 90th percentile; 'never' where fewer runs came so far"
+    title = (
+        f"Until within {(WITHIN - 1) * 100:.0f}% of the best: trials (seconds), median / 90th percentile; 'never' where"
+        " fewer runs came so far"
+    )
     table = table_of_numbers("operator", methods, title=title)
     for operator in [*dict.fromkeys(r.operator for r in runs), "all"]:
         cells = []
@@ -79,7 +95,9 @@ def result_table(runs: Sequence[Run], methods: Sequence[str]) -> Table:
 def survival_table(paths: Sequence[Path]) -> Table:
     """What pruning leaves of each recording, and of its best."""
     columns = ("recorded", "kept", "best, us", "best kept", "best / best kept", "the best is excluded by")
-    table = table_of_numbers("operator", columns, title=f"Recorded configs that survive pruning by the facts of {DEVICE}")
+    table = table_of_numbers(
+        "operator", columns, title=f"Recorded configs that survive pruning by the facts of {DEVICE}"
+    )
     for path in paths:
         recorded, task = recording(path), task_of(path, True)
         allowed = task.allowed or frozenset()
@@ -93,7 +111,15 @@ def survival_table(paths: Sequence[Path]) -> Table:
         verdicts = judge(form.usage(best), load_device(DEVICE), choices=form.choices(space, load_device(DEVICE)))
         excluded = ", ".join(name for name, verdict in verdicts.items() if not np.all(verdict.keep))
         verdict = "yes" if first in allowed else "within 2%" if kept_s <= best_s * WITHIN else "LOST"
-        table.add_row(recorded.name, str(len(recorded.configs)), str(len(allowed)), f"{best_s * 1e6:.2f}", verdict, f"{best_s / kept_s:.3f}", excluded)
+        table.add_row(
+            recorded.name,
+            str(len(recorded.configs)),
+            str(len(allowed)),
+            f"{best_s * 1e6:.2f}",
+            verdict,
+            f"{best_s / kept_s:.3f}",
+            excluded,
+        )
     return table
 
 
@@ -104,12 +130,17 @@ def summary(runs: Sequence[Run], methods: Sequence[str]) -> str:
     for slow, fast in itertools.combinations([m for m in methods if m in ROMOU], 2):
         ratios = []
         for operator in operators:
-            medians = [quantile([r.trials for r in runs if (r.operator, r.method) == (operator, m)], 0.5) for m in (slow, fast)]
+            medians = [
+                quantile([r.trials for r in runs if (r.operator, r.method) == (operator, m)], 0.5) for m in (slow, fast)
+            ]
             if all(map(math.isfinite, medians)):
                 ratios.append(medians[0] / medians[1])
         if ratios:
             mean = math.exp(float(np.mean(np.log(ratios))))
-            text = f"{slow} / {fast}: {mean:.1f} times the trials, geometric mean over {len(ratios)} of {len(operators)} operators"
+            text = (
+                f"{slow} / {fast}: {mean:.1f} times the trials, geometric mean over {len(ratios)} of {len(operators)}"
+                " operators"
+            )
             lines.append(f"{text}; {min(ratios):.1f} to {max(ratios):.1f}")
     return "\n".join(lines)
 
@@ -130,11 +161,16 @@ def draw(runs: Sequence[Run], methods: Sequence[str], path: Path) -> None:
             continue
         # A run that has ended keeps its best.
         curves = np.array([r.curve + (r.curve[-1],) * (longest - len(r.curve)) for r in mine])
-        style: dict[str, Any] = {"linewidth": 2, "linestyle": "-"} if method in ROMOU else {"linewidth": 1, "linestyle": "--"}
+        style: dict[str, Any] = (
+            {"linewidth": 2, "linestyle": "-"} if method in ROMOU else {"linewidth": 1, "linestyle": "--"}
+        )
         left.plot(steps, curves.mean(axis=0), label=method, **style)
         ends = np.sort([math.inf if r.trials is None else r.trials for r in mine])
         right.plot(steps, np.searchsorted(ends, steps, side="right") / len(mine), **style)
-    for axes, label in ((left, "best known time / best time so far, mean"), (right, "runs within 2% of the best known")):
+    for axes, label in (
+        (left, "best known time / best time so far, mean"),
+        (right, "runs within 2% of the best known"),
+    ):
         axes.set(xscale="log", xlabel="trials", ylabel=label, ylim=(0, 1.02))
         axes.grid(alpha=0.3)
     left.legend(loc="lower right")
@@ -155,9 +191,15 @@ def methods_of(text: str, out: Console) -> list[str]:
     return wanted
 
 
-def compare_foreign(paths: Sequence[Path], methods: str, seeds: int, jobs: int, seconds: float, folder: Path | None, out: Console) -> None:
-    """Print the scores of searches on recordings of others; runs are kept, and gone on from, as those on Romou's own."""
-    chosen = [m for m in methods.split(",") if m] if methods else [*foreign_searches.ROMOU, *(f"kt_{name}" for name in foreign_searches.STRATEGIES)]
+def compare_foreign(
+    paths: Sequence[Path], methods: str, seeds: int, jobs: int, seconds: float, folder: Path | None, out: Console
+) -> None:
+    """Print the scores of searches on recordings of others; runs are kept, and gone on from, as those on Romou's own."""  # noqa: E501
+    chosen = (
+        [m for m in methods.split(",") if m]
+        if methods
+        else [*foreign_searches.ROMOU, *(f"kt_{name}" for name in foreign_searches.STRATEGIES)]
+    )
     file = None if folder is None else folder / "foreign.jsonl"
     lines = file.read_text(encoding="utf-8").splitlines() if file is not None and file.exists() else []
     runs = [foreign_searches.ForeignRun(**json.loads(line)) for line in lines if line.endswith("}")]
@@ -195,19 +237,58 @@ def compare_foreign(paths: Sequence[Path], methods: str, seeds: int, jobs: int, 
 
 
 @click.command()
-@click.option("--spaces", type=click.Path(exists=True, file_okay=False, path_type=Path), default=SPACES, help="Folder of recordings.")
+@click.option(
+    "--spaces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    default=SPACES,
+    help="Folder of recordings.",
+)
 @click.option("--operators", default="", help="Which ones, with commas; default: all in the folder.")
-@click.option("--methods", default="", help=f"Default: {','.join((*ROMOU, *KERNEL_TUNER))}; on recordings of others romou, romou_transfer, and kt_*.")
+@click.option(
+    "--methods",
+    default="",
+    help=f"Default: {','.join((*ROMOU, *KERNEL_TUNER))}; on recordings of others romou, romou_transfer, and kt_*.",
+)
 @click.option("--seeds", type=click.IntRange(min=1), default=50, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Processes.")
-@click.option("--seconds", type=click.FloatRange(min=0), default=math.inf, help="On recordings of others: begin no run after it; 0 prints those kept.")
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0),
+    default=math.inf,
+    help="On recordings of others: begin no run after it; 0 prints those kept.",
+)
 @click.option("--options", default="{}", help='Of the search, as JSON: {"batch_size": 4}.')
-@click.option("--pretrain-on", "source", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Folder of another device's recordings.")
-@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), default=None, help="Where search.jsonl and search.png go.")
-def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, seconds: float, options: str, source: Path | None, folder: Path | None) -> None:
+@click.option(
+    "--pretrain-on",
+    "source",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="Folder of another device's recordings.",
+)
+@click.option(
+    "--out",
+    "folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Where search.jsonl and search.png go.",
+)
+def main(
+    spaces: Path,
+    operators: str,
+    methods: str,
+    seeds: int,
+    jobs: int,
+    seconds: float,
+    options: str,
+    source: Path | None,
+    folder: Path | None,
+) -> None:
     """See the file's docstring."""
     out = Console(width=260)
-    foreign = sorted(path for path in spaces.iterdir() if foreign_searches.FILES.fullmatch(path.name) and (not operators or path.name.startswith(operators)))
+    foreign = sorted(
+        path
+        for path in spaces.iterdir()
+        if foreign_searches.FILES.fullmatch(path.name) and (not operators or path.name.startswith(operators))
+    )
     if foreign:
         compare_foreign(foreign, methods, seeds, jobs, seconds, folder, out)
         return
@@ -227,7 +308,11 @@ def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, seco
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         jobs_of = {}
         for start, path, method in itertools.product(range(0, seeds, SEEDS_AT_A_TIME), paths, chosen):
-            chunk = [seed for seed in range(start, min(start + SEEDS_AT_A_TIME, seeds)) if (path.name.partition(".")[0], method, seed) not in done]
+            chunk = [
+                seed
+                for seed in range(start, min(start + SEEDS_AT_A_TIME, seeds))
+                if (path.name.partition(".")[0], method, seed) not in done
+            ]
             if chunk:
                 jobs_of[pool.submit(some_runs, path, method, chunk, given, source)] = path, method
         for future in as_completed(jobs_of):
@@ -246,7 +331,10 @@ def main(spaces: Path, operators: str, methods: str, seeds: int, jobs: int, seco
                 with file.open("a", encoding="utf-8") as lines:
                     lines.writelines(json.dumps(dataclasses.asdict(run)) + "\n" for run in fresh)
     names = {path.name.partition(".")[0] for path in paths}
-    runs = sorted((r for r in runs if r.operator in names and r.method in chosen and r.seed < seeds), key=lambda r: (r.operator, r.seed))
+    runs = sorted(
+        (r for r in runs if r.operator in names and r.method in chosen and r.seed < seeds),
+        key=lambda r: (r.operator, r.seed),
+    )
     out.print(result_table(runs, chosen))
     out.print(summary(runs, chosen), markup=False)
     if folder is not None:

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""What a search of a whole model takes: seconds to its first trial, trials a second, and how soon it is within 5% of where it ends.
+"""What a search of a whole model takes: seconds to its first trial, trials a second, and how soon it is within 5% of
+where it ends.
 
     python scripts/bench_tuning.py squeezenet1_0                                                       1000 trials on the first OpenCL device
     python scripts/bench_tuning.py densenet121 --target "cuda -device=nvidia_h200" --trials 128        an architecture of torchvision, with random weights
 
-MODEL is a bundled network, an ONNX file, or a model of torchvision, which has to be installed for that. The search starts with empty records.
-Times are seconds from the call of `romou.tune`, which imports TVM. "ms" adds up the best times of all kernels so far, times their calls.
-"""
+MODEL is a bundled network, an ONNX file, or a model of torchvision, which has to be installed for that. The search
+starts with empty records. Times are seconds from the call of `romou.tune`, which imports TVM. "ms" adds up the best
+times of all kernels so far, times their calls.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -46,7 +48,10 @@ def find(name: str, folder: Path) -> onnx.ModelProto | Path:
 
         network = get_model(name, weights=None).eval()
     except (ImportError, ValueError) as error:
-        raise UsageError(f"{name} is no bundled network, no file, and torchvision does not give it: {error}", hint="Give an ONNX file.") from error
+        raise UsageError(
+            f"{name} is no bundled network, no file, and torchvision does not give it: {error}",
+            hint="Give an ONNX file.",
+        ) from error
     path = folder / f"{name}.onnx"
     torch.onnx.export(network, (torch.zeros(1, 3, 224, 224),), str(path), dynamo=False)
     return path
@@ -67,7 +72,9 @@ class Course:
             print(f"  trial {len(self.trials)} ended after {seconds:.1f} s", flush=True)
 
     def sums(self, rows: tuple[LayerRow, ...]) -> list[tuple[int, float, float]]:
-        """Return (trials, seconds, ms of all kernels in `rows`) after each trial, from the first on at which all of them have a time."""
+        """Return (trials, seconds, ms of all kernels in `rows`) after each trial, from the first on at which all of
+        them have a time.
+        """
         calls: Counter[str] = Counter()
         for row in rows:
             calls[row.name] += row.calls if row.trials else 0
@@ -88,7 +95,14 @@ def measure(name: str, target: str, trials: int, seconds: float | None, seed: in
         model = find(name, Path(folder))
         course = Course()
         tuned = romou.tune(
-            model, target=target, trials=trials, seconds=seconds, seed=seed, work_dir=Path(folder) / "records", callback=course.add, progress=True
+            model,
+            target=target,
+            trials=trials,
+            seconds=seconds,
+            seed=seed,
+            work_dir=Path(folder) / "records",
+            callback=course.add,
+            progress=True,
         )
         whole_s = time.monotonic() - course.started
     if not course.trials:
@@ -123,11 +137,15 @@ def _at(found: object) -> str:
 @click.command()
 @click.argument("names", nargs=-1, required=True, metavar="MODEL...")
 @click.option("--target", default="opencl", show_default=True)
-@click.option("--trials", type=click.IntRange(min=1), default=1000, show_default=True, help="Over all kernels of a model.")
+@click.option(
+    "--trials", type=click.IntRange(min=1), default=1000, show_default=True, help="Over all kernels of a model."
+)
 @click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=None, help="Limit of a search.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
-def main(names: tuple[str, ...], target: str, trials: int, seconds: float | None, seed: int, output: Path | None) -> None:
+def main(
+    names: tuple[str, ...], target: str, trials: int, seconds: float | None, seed: int, output: Path | None
+) -> None:
     """Print a few lines for each model."""
     found = []
     for name in names:
@@ -137,9 +155,19 @@ def main(names: tuple[str, ...], target: str, trials: int, seconds: float | None
             raise SystemExit(f"{error}") from error
         found.append(row)
         print(f"{name} on {row['device']}, {row['cores']} cores")
-        print(f"  first trial after {row['first_trial_s']:.1f} s, {row['trials']} trials after {row['trials_s']:.1f} s: {row['trials_per_s']:.2f} a second")
-        print(f"  every kernel has a time after {_at(row['all_kernels'])}; within 5% of the end after {_at(row['within_5_percent'])}")
-        print(f"  default {row['default_ms']} ms, tuned {row['tuned_ms']} ms, error {row['error']}; {row['whole_s']:.1f} s in all", flush=True)
+        print(
+            f"  first trial after {row['first_trial_s']:.1f} s, {row['trials']} trials after {row['trials_s']:.1f} s:"
+            f" {row['trials_per_s']:.2f} a second"
+        )
+        print(
+            f"  every kernel has a time after {_at(row['all_kernels'])}; within 5% of the end after"
+            f" {_at(row['within_5_percent'])}"
+        )
+        print(
+            f"  default {row['default_ms']} ms, tuned {row['tuned_ms']} ms, error {row['error']}; {row['whole_s']:.1f}"
+            " s in all",
+            flush=True,
+        )
         if output is not None:
             output.write_text(json.dumps(found, indent=1), encoding="utf-8")
 

@@ -1,13 +1,15 @@
 #!/usr/bin/env python3
-"""Which of Boda's variants of a convolution is the fastest, operator by operator: the best of a few configs of each variant. See docs/variants.md.
+"""Which of Boda's variants of a convolution is the fastest, operator by operator: the best of a few configs of each
+variant. See docs/variants.md.
 
     python scripts/bench_variants.py                                               on the first OpenCL device, 24 configs of each variant
     python scripts/bench_variants.py --target "cuda -device=nvidia_h200" --trials 48 --seconds 200
     python scripts/bench_variants.py --static a630 --trials 8                     Mesa's compiler for Adreno 630: instructions for a multiply-add
 
-Each variant is a part of the operator's space (`VARIANTS`). On a device each part is searched as `romou tune` searches, and the table has microseconds. With
---static nothing is run: the table has instructions for each multiply-add, as scripts/bench_mobile_static.py counts them, of a decent config and random ones.
-"""
+Each variant is a part of the operator's space (`VARIANTS`). On a device each part is searched as `romou tune` searches,
+and the table has microseconds. With --static nothing is run: the table has instructions for each multiply-add, as
+scripts/bench_mobile_static.py counts them, of a decent config and random ones.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -40,7 +42,16 @@ from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions
 from romou.tuner.records import Record
 from romou.tuner.search import TuningOptions, TuningSession
 
-CHOSEN = ("conv1x1", "conv3x3", "conv3x3_stride2", "conv3x3_grouped", "more5x5", "conv7x1_prime", "conv7x7_stride2", "depthwise3x3")
+CHOSEN = (
+    "conv1x1",
+    "conv3x3",
+    "conv3x3_stride2",
+    "conv3x3_grouped",
+    "more5x5",
+    "conv7x1_prime",
+    "conv7x7_stride2",
+    "depthwise3x3",
+)
 ADRENO = Target("opencl -device=adreno640")
 # Random configs among which the one nearest to the default is looked for.
 DRAWN = 128
@@ -84,7 +95,10 @@ class VariantTask(TunableTask):
     def is_empty(self, target: Target) -> bool:
         """Whether the operator has no such config on the target. A knob that it lacks has its default."""
         knobs, wanted = self.space(target).knobs, VARIANTS[self.variant]
-        has_all = all(knobs[name] if name in knobs else declared_knobs()[name].default in choices for name, choices in wanted.items())
+        has_all = all(
+            knobs[name] if name in knobs else declared_knobs()[name].default in choices
+            for name, choices in wanted.items()
+        )
         return not has_all or not some_of(self, target)
 
     def default_config(self, target: Target) -> Config:
@@ -100,10 +114,14 @@ class VariantTask(TunableTask):
 def some_of(task: VariantTask, target: Target) -> list[Config]:
     """The default config, where it is of the variant, and random ones that are."""
     usual, space = TunableTask.default_config(task, target), task.space(target)
-    return [config for config in [usual] if space.knows(config) and space.is_valid(config)] + space.sample(np.random.default_rng(0), DRAWN)
+    return [config for config in [usual] if space.knows(config) and space.is_valid(config)] + space.sample(
+        np.random.default_rng(0), DRAWN
+    )
 
 
-def measured(task: VariantTask, target: Target, builder: LocalBuilder, runner: LocalRunner, trials: int, seed: int) -> tuple[float, Mapping[str, Any]] | None:
+def measured(
+    task: VariantTask, target: Target, builder: LocalBuilder, runner: LocalRunner, trials: int, seed: int
+) -> tuple[float, Mapping[str, Any]] | None:
     """Microseconds and config of the best of `trials` configs; None where none works."""
     store: list[Record] = []
     options = TuningOptions(trials=trials, seed=seed, confirm=2, batch_size=8)
@@ -128,10 +146,18 @@ def compiled(task: VariantTask, gpu: str, trials: int, seed: int) -> tuple[float
     return None if isinstance(found, str) else (found.per_multiply_add, found.config)
 
 
-def print_table(rows: Mapping[str, Mapping[str, tuple[float, Any] | None]], unit: str, where: str, out: Console) -> None:
-    """A line for each operator, the best of the variants marked; then how often each is the best, and by how much it is behind the best."""
+def print_table(
+    rows: Mapping[str, Mapping[str, tuple[float, Any] | None]], unit: str, where: str, out: Console
+) -> None:
+    """A line for each operator, the best of the variants marked; then how often each is the best, and by how much it is
+    behind the best.
+    """
     names = [name for name in VARIANTS if name != "any"]
-    table = table_of_numbers("operator", (*names, "any"), title=f"{unit}, the best config of each variant; * the best of Boda's variants; {where}")
+    table = table_of_numbers(
+        "operator",
+        (*names, "any"),
+        title=f"{unit}, the best config of each variant; * the best of Boda's variants; {where}",
+    )
     wins, behind = dict.fromkeys(names, 0), {name: [] for name in names}  # type: dict[str, int], dict[str, list[float]]
     for operator, cells in rows.items():
         known = {name: cell[0] for name in names if (cell := cells.get(name)) is not None}
@@ -139,8 +165,12 @@ def print_table(rows: Mapping[str, Mapping[str, tuple[float, Any] | None]], unit
         for name, value in known.items():
             wins[name] += name == best
             behind[name].append(value / known[best])
-        shown = {name: f"{cell[0]:.3g}{'*' if name == best else ''}" for name, cell in cells.items() if cell is not None}
-        table.add_row(operator, *(shown.get(name, "-") for name in (*names, "any")), end_section=operator == list(rows)[-1])
+        shown = {
+            name: f"{cell[0]:.3g}{'*' if name == best else ''}" for name, cell in cells.items() if cell is not None
+        }
+        table.add_row(
+            operator, *(shown.get(name, "-") for name in (*names, "any")), end_section=operator == list(rows)[-1]
+        )
     table.add_row("the best of", *(str(wins[name]) for name in names), "")
     means = {name: f"{math.exp(float(np.mean(np.log(ratios)))):.2f}x" for name, ratios in behind.items() if ratios}
     table.add_row("as long as the best", *(means.get(name, "-") for name in names), "")
@@ -149,14 +179,39 @@ def print_table(rows: Mapping[str, Mapping[str, tuple[float, Any] | None]], unit
 
 @click.command()
 @click.option("--target", default="opencl", show_default=True)
-@click.option("--static", "gpu", type=click.Choice(list(GPUS)), default=None, help="A GPU whose compiler Mesa has; nothing is run.")
-@click.option("--operators", default=",".join(CHOSEN), show_default=True, help="Those of record_spaces.py, with commas.")
+@click.option(
+    "--static",
+    "gpu",
+    type=click.Choice(list(GPUS)),
+    default=None,
+    help="A GPU whose compiler Mesa has; nothing is run.",
+)
+@click.option(
+    "--operators", default=",".join(CHOSEN), show_default=True, help="Those of record_spaces.py, with commas."
+)
 @click.option("--trials", type=click.IntRange(min=1), default=24, show_default=True, help="Configs of each variant.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=math.inf, help="Begin no variant after this time.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=math.inf, help="Begin no variant after this time."
+)
 @click.option("--jobs", type=click.IntRange(min=1), default=None, help="Build processes. [default: those of a search]")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--json", "output", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Also write each number with its config.")
-def main(target: str, gpu: str | None, operators: str, trials: int, seconds: float, jobs: int | None, seed: int, output: Path | None) -> None:
+@click.option(
+    "--json",
+    "output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Also write each number with its config.",
+)
+def main(
+    target: str,
+    gpu: str | None,
+    operators: str,
+    trials: int,
+    seconds: float,
+    jobs: int | None,
+    seed: int,
+    output: Path | None,
+) -> None:
     """Print the table of an operator's variants."""
     out, stop_at, works = Console(width=150), time.monotonic() + seconds, {**OPERATORS, **MORE}
     names = [name.strip() for name in operators.split(",") if name.strip()]
@@ -181,7 +236,9 @@ def main(target: str, gpu: str | None, operators: str, trials: int, seconds: flo
                 if time.monotonic() > stop_at:
                     left.append(name)
                     continue
-                rows[name][variant] = compiled(task, gpu, trials, seed) if gpu else measured(task, here, builder, runner, trials, seed)
+                rows[name][variant] = (
+                    compiled(task, gpu, trials, seed) if gpu else measured(task, here, builder, runner, trials, seed)
+                )
     except RomouError as error:
         raise SystemExit(f"bench_variants: {error}") from error
     where = f"Mesa's {gpu}" if gpu else str(here)

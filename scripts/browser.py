@@ -1,4 +1,6 @@
-"""Opens a page in headless Chromium by its remote debugging protocol (https://chromedevtools.github.io/devtools-protocol), over Tornado's WebSocket."""
+"""Opens a page in headless Chromium by its remote debugging protocol
+(https://chromedevtools.github.io/devtools-protocol), over Tornado's WebSocket.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,11 @@ class Page:
                 assert "error" not in message, message["error"]
                 return dict(message["result"])
             found = message.get("params", {})
-            level = {"Runtime.exceptionThrown": "error", "Runtime.consoleAPICalled": found.get("type"), "Log.entryAdded": found.get("entry", {}).get("level")}
+            level = {
+                "Runtime.exceptionThrown": "error",
+                "Runtime.consoleAPICalled": found.get("type"),
+                "Log.entryAdded": found.get("entry", {}).get("level"),
+            }
             if level.get(message.get("method")) == "error":
                 self.errors.append(json.dumps(found)[:200])
 
@@ -54,7 +60,9 @@ class Page:
         """Open a file in a window of a width in pixels and wait until an expression is true."""
         for domain in ("Page", "Runtime", "Log"):
             await self.call(f"{domain}.enable")
-        await self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600)
+        await self.call(
+            "Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=width < 600
+        )
         await self.call("Page.navigate", url=path.absolute().as_uri())
         for _ in range(int(_PATIENCE / 0.2)):
             if await self.value(until):
@@ -80,9 +88,19 @@ def chromium() -> str:
 async def browser() -> AsyncIterator[Page]:
     """A page of a Chromium of its own, without network."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        command = [chromium(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--proxy-server=127.0.0.1:9", "--no-first-run"]
+        command = [
+            chromium(),
+            "--headless",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--proxy-server=127.0.0.1:9",
+            "--no-first-run",
+        ]
         started = subprocess.Popen(
-            [*command, "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, "--remote-debugging-port=0", f"--user-data-dir={folder}", "about:blank"],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
         )
         try:
             port = await _port(Path(folder, "DevToolsActivePort"))

@@ -1,15 +1,17 @@
 #!/usr/bin/env python3
-"""Do kernels of every operator family compute what the CPU does: on any OpenCL platform, or in Oclgrind, which watches each access to memory.
+"""Do kernels of every operator family compute what the CPU does: on any OpenCL platform, or in Oclgrind, which watches
+each access to memory.
 
     python scripts/check_kernels.py --configs 200                                     the first OpenCL device
     python scripts/check_kernels.py --configs 200 --platform "Intel(R) OpenCL"        a device by its platform or name
     python scripts/check_kernels.py --configs 500 --oclgrind --jobs 2                 data races, bounds, uninitialised values, API use
 
-Configs go round the families' typical cases, in fp32 and fp16: the default one first, then random ones of the whole spaces, in buffers and images, with
-random sets of optional passes left out. A number stands for the same config in every run with the same seed; --first begins with that number.
-Oclgrind comes with `apt-get install oclgrind`. Each config has a process and a log of its own, and whatever stands in it is a fault. What Oclgrind does not
-watch by itself, uninitialised values that pass through images, is watched by code that `watched_images.py` adds to the kernels.
-"""
+Configs go round the families' typical cases, in fp32 and fp16: the default one first, then random ones of the whole
+spaces, in buffers and images, with random sets of optional passes left out. A number stands for the same config in
+every run with the same seed; --first begins with that number. Oclgrind comes with `apt-get install oclgrind`. Each
+config has a process and a log of its own, and whatever stands in it is a fault. What Oclgrind does not watch by itself,
+uninitialised values that pass through images, is watched by code that `watched_images.py` adds to the kernels.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,18 +31,22 @@ import click
 import watched_images
 
 OCLGRIND = "/usr/lib/oclgrind/liboclgrind-rt.so"
-# Races between work-items that write the same value are races, too. Without a limit of its own, faults of later kernels would go untold.
-WATCH = {f"OCLGRIND_{what}": "1" for what in ("DATA_RACES", "UNIFORM_WRITES", "UNINITIALIZED", "CHECK_API", "NUM_THREADS")}
+# Races between work-items that write the same value are races, too. Without a limit of its own, faults of later kernels
+# would go untold.
+WATCH = {
+    f"OCLGRIND_{what}": "1" for what in ("DATA_RACES", "UNIFORM_WRITES", "UNINITIALIZED", "CHECK_API", "NUM_THREADS")
+}
 WATCH |= {"OCLGRIND_MAX_ERRORS": "10000000"}
-# As they are written: an optimiser removes reads that change nothing, and adds instructions (freeze) that end the search for uninitialised values.
+# As they are written: an optimiser removes reads that change nothing, and adds instructions (freeze) that end the
+# search for uninitialised values.
 PLAIN = {"ROMOU_OPENCL_BUILD_OPTIONS": "-cl-opt-disable"}
 # Those that only change how a kernel is written; the others are needed for it to be right.
 OPTIONAL_PASSES = ("eliminate_addresses", "share_loads", "vectorize_pointers", "spell_arithmetic")
 DTYPES = ("float32", "float16")
 # A phone's kernels read images, a CPU's do not.
 PHONE, HOST = "opencl -device=adreno640", "opencl -device=host"
-# Of the rounds through the cases: target, whether configs are the default ones, and the type of the first case; every other case has the other type.
-# Later rounds are as these, with random configs.
+# Of the rounds through the cases: target, whether configs are the default ones, and the type of the first case; every
+# other case has the other type. Later rounds are as these, with random configs.
 ROUNDS = (
     (PHONE, True, 0),
     (HOST, False, 1),
@@ -85,14 +91,20 @@ class Log:
 
 
 def watch(edit: Callable[[str], str] = str) -> None:
-    """Let kernels that are built from now on be watched for what Oclgrind does not watch by itself; `edit` is given each source first."""
+    """Let kernels that are built from now on be watched for what Oclgrind does not watch by itself; `edit` is given
+    each source first.
+    """
     import tvm_ffi
 
-    tvm_ffi.register_global_func("tvm_callback_opencl_postproc", lambda source, _target: watched_images.watched(edit(source)))
+    tvm_ffi.register_global_func(
+        "tvm_callback_opencl_postproc", lambda source, _target: watched_images.watched(edit(source))
+    )
 
 
 def check(numbers: range, seed: int, only: str, avoid: str, folder: str | None) -> list[str]:
-    """Run the configs of those numbers; prints a line each, and returns those of the configs that failed. folder: of the logs, where Oclgrind runs them."""
+    """Run the configs of those numbers; prints a line each, and returns those of the configs that failed. folder: of
+    the logs, where Oclgrind runs them.
+    """
     run: Run
     if folder is None:
         run = runner(seed, avoid, facts())
@@ -112,7 +124,9 @@ def check(numbers: range, seed: int, only: str, avoid: str, folder: str | None) 
 
 
 def _run_alone(run: Run, folder: str, number: int, only: str) -> tuple[str | None, str | None]:
-    """A config in a process of its own: where a buffer takes a released one's place, Oclgrind goes on with what it knows of that one, up to its size."""
+    """A config in a process of its own: where a buffer takes a released one's place, Oclgrind goes on with what it
+    knows of that one, up to its size.
+    """
 
     def watched_run() -> tuple[str | None, str | None]:
         log = Log(folder)
@@ -184,7 +198,11 @@ def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
         if only not in tasks[dtype][place].name:
             return None, None
         task, inputs, expected = case(place, dtype)
-        rng, target, is_default = np.random.default_rng([seed, number]), limited[wanted], is_default and turn < len(ROUNDS)
+        rng, target, is_default = (
+            np.random.default_rng([seed, number]),
+            limited[wanted],
+            is_default and turn < len(ROUNDS),
+        )
         config = task.default_config(target) if is_default else draw(task.space(target), rng)
         without = [] if is_default else [name for name in OPTIONAL_PASSES if rng.random() < 0.25]
         name = f"{task.name} {dtype} on {target}, {config}, without {without}"
@@ -195,7 +213,9 @@ def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
             with tvm.transform.PassContext(disabled_pass=without):
                 module = build_task(task, config, target)
             names = [str(parameter.name) for parameter in task.func.params]
-            tensors = [device_tensor(array, device, scopes.get(n, "global")) for n, array in zip(names, arrays, strict=True)]
+            tensors = [
+                device_tensor(array, device, scopes.get(n, "global")) for n, array in zip(names, arrays, strict=True)
+            ]
             module["main"](*tensors)
             found = tensors[-1].numpy()
         except Exception as error:  # whatever a driver answers is the finding
@@ -206,9 +226,21 @@ def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
 
 
 @click.command()
-@click.option("--configs", type=click.IntRange(min=1), default=48, show_default=True, help="How many, the default configs among them.")
+@click.option(
+    "--configs",
+    type=click.IntRange(min=1),
+    default=48,
+    show_default=True,
+    help="How many, the default configs among them.",
+)
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first one.")
-@click.option("--step", type=click.IntRange(min=1), default=1, show_default=True, help="From one number to the next: few configs go through all rounds.")
+@click.option(
+    "--step",
+    type=click.IntRange(min=1),
+    default=1,
+    show_default=True,
+    help="From one number to the next: few configs go through all rounds.",
+)
 @click.option("--only", default="", help="Operators whose name contains this.")
 @click.option("--avoid", default="", metavar="KNOB=VALUE", help="Draw no random config with this.")
 @click.option("--platform", default=None, help="Part of the name of a platform or device; see ROMOU_OPENCL_DEVICE.")
@@ -216,7 +248,18 @@ def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
 @click.option("--library", default=OCLGRIND, show_default=True, help="Oclgrind's.")
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Processes.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-def main(configs: int, first: int, step: int, only: str, avoid: str, platform: str | None, is_watched: bool, library: str, jobs: int, seed: int) -> None:
+def main(
+    configs: int,
+    first: int,
+    step: int,
+    only: str,
+    avoid: str,
+    platform: str | None,
+    is_watched: bool,
+    library: str,
+    jobs: int,
+    seed: int,
+) -> None:
     """Print a line for each config; exit code 1 if one failed, or a process died of one."""
     if is_watched and not Path(library).exists():
         raise SystemExit(f"{library} is missing: apt-get install oclgrind (Debian, Ubuntu), or give --library")
@@ -225,17 +268,23 @@ def main(configs: int, first: int, step: int, only: str, avoid: str, platform: s
     failed: list[str] = []
     with (
         tempfile.TemporaryDirectory() as logs,
-        concurrent.futures.ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1) as pool,
+        concurrent.futures.ProcessPoolExecutor(
+            jobs, mp_context=multiprocessing.get_context("spawn"), max_tasks_per_child=1
+        ) as pool,
     ):
         numbers = range(first, first + configs * step, step)
-        parts = [pool.submit(check, numbers[i::jobs], seed, only, avoid, logs if is_watched else None) for i in range(jobs)]
+        parts = [
+            pool.submit(check, numbers[i::jobs], seed, only, avoid, logs if is_watched else None) for i in range(jobs)
+        ]
         for part in parts:
             try:
                 failed += part.result()
             except BrokenProcessPool:
                 failed.append("a process died of the config behind its last line")
         pages = [path.name for path in Path(logs).iterdir()]
-    print(*failed, f"{configs} configs, {len(failed)} failed" + (f"; logs: {len(pages)}" if is_watched else ""), sep="\n")
+    print(
+        *failed, f"{configs} configs, {len(failed)} failed" + (f"; logs: {len(pages)}" if is_watched else ""), sep="\n"
+    )
     sys.exit(1 if failed else 0)
 
 

@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
-"""kill -9 of a process that tunes, while it measures a trial or writes its record: nothing is lost, nothing is there twice, nothing stays behind.
+"""kill -9 of a process that tunes, while it measures a trial or writes its record: nothing is lost, nothing is there
+twice, nothing stays behind.
 
     python scripts/check_kills.py                        100 kills of `romou.tune` on a model of one small convolution
     python scripts/check_kills.py --kills 10 --seed 1
 
-Each process goes on from the records of the one before, and is killed at a random moment after its own first record. Its workers then have to end by
-themselves, and the next process has to remove what it left in the temporary folder. The last one ends by itself and leaves nothing there.
-Exit code 1 at the first thing that is not so.
+Each process goes on from the records of the one before, and is killed at a random moment after its own first record.
+Its workers then have to end by themselves, and the next process has to remove what it left in the temporary folder. The
+last one ends by itself and leaves nothing there. Exit code 1 at the first thing that is not so.
 """
 
 from __future__ import annotations
@@ -40,19 +41,23 @@ def tell(trial):
 
 measure = {"repeat": 1, "min_repeat_ms": 1, "build_workers": 1}
 romou.tune(sys.argv[1], trials=int(sys.argv[3]), work_dir=sys.argv[2], explorer="random", callback=tell, measure=measure)
-"""
+"""  # noqa: E501
 
 
 def network() -> onnx.ModelProto:
     """One convolution, with more configs than all processes together measure."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 24, 9, 9)) for name in ("x", "y")]
     weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((24, 24, 3, 3), dtype=np.float32), "w")
-    graph = helper.make_graph([helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)], "one", values[:1], values[1:], [weight])
+    graph = helper.make_graph(
+        [helper.make_node("Conv", ["x", "w"], ["y"], pads=[1] * 4)], "one", values[:1], values[1:], [weight]
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
 class Place:
-    """A folder with a model, records and a temporary folder, and the processes that tune there. tuner: their code, see `TUNER`."""
+    """A folder with a model, records and a temporary folder, and the processes that tune there. tuner: their code, see
+    `TUNER`.
+    """
 
     def __init__(self, folder: Path, tuner: str = TUNER) -> None:
         self.tuner = tuner
@@ -62,7 +67,9 @@ class Place:
 
     def start(self, trials: int) -> subprocess.Popen[str]:
         command = [sys.executable, "-c", self.tuner, str(self.model), str(self.records), str(trials)]
-        return subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(self.temporary)})
+        return subprocess.Popen(
+            command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(self.temporary)}
+        )
 
     def left(self) -> set[str]:
         """Names in the temporary folder, less that of the file which onnxruntime makes once and keeps."""
@@ -98,8 +105,11 @@ def expect(is_so: bool, otherwise: str) -> None:
         raise SystemExit(f"not so: {otherwise}")
 
 
-def kill_one(place: Place, rng: random.Random, before: list[str], longest_s: float = _LONGEST_S) -> tuple[list[str], int]:
-    """Start a tuner, kill it within `longest_s` after its first record; (all records now, how many of its own it had no time to tell of).
+def kill_one(
+    place: Place, rng: random.Random, before: list[str], longest_s: float = _LONGEST_S
+) -> tuple[list[str], int]:
+    """Start a tuner, kill it within `longest_s` after its first record; (all records now, how many of its own it had no
+    time to tell of).
 
     SystemExit where a record is lost or there twice, or something of a killed process stays.
     """
@@ -108,7 +118,10 @@ def kill_one(place: Place, rng: random.Random, before: list[str], longest_s: flo
     assert tuner.stdout is not None
     told = [tuner.stdout.readline()]
     expect(told[0] != "", f"the tuner ended by itself with {tuner.poll()}")
-    expect(not left & place.left(), f"{sorted(left & place.left())} outlive a tuner that was killed and the start of the next")
+    expect(
+        not left & place.left(),
+        f"{sorted(left & place.left())} outlive a tuner that was killed and the start of the next",
+    )
     time.sleep(rng.uniform(0, longest_s))
     tuner.kill()
     told += [line for line in tuner.stdout if line.endswith("\n")]
@@ -117,7 +130,10 @@ def kill_one(place: Place, rng: random.Random, before: list[str], longest_s: flo
     now, own = place.configs(), [line.strip() for line in told]
     expect(now[: len(before)] == before, "records of an earlier process changed")
     expect(len(set(now)) == len(now), "a record is there twice")
-    expect(now[len(before) : len(before) + len(own)] == own, f"the tuner told of {len(own)} trials, the records have {len(now) - len(before)}, or others")
+    expect(
+        now[len(before) : len(before) + len(own)] == own,
+        f"the tuner told of {len(own)} trials, the records have {len(now) - len(before)}, or others",
+    )
     untold = len(now) - len(before) - len(own)
     expect(untold <= 1, f"{untold} records that the tuner did not tell of")
     return now, untold
@@ -137,17 +153,23 @@ def main(kills: int, seed: int) -> None:
             records, late = kill_one(place, rng, records)
             untold += late
             left += len(place.left())
-            print(f"{number}/{kills}: {len(records) - before} trials, {len(records)} in all", file=sys.stderr, flush=True)
+            print(
+                f"{number}/{kills}: {len(records) - before} trials, {len(records)} in all", file=sys.stderr, flush=True
+            )
         damaged = place.records / "records.jsonl.damaged"
         cut_off = len(damaged.read_bytes().splitlines()) if damaged.exists() else 0
         with place.start(len(records) + 1) as last:
             last.communicate()
         expect(last.returncode == 0, f"the last tuner ended with {last.returncode}")
-        expect(len(place.configs()) == len(records) + 1, f"the last tuner added {len(place.configs()) - len(records)} records")
+        expect(
+            len(place.configs()) == len(records) + 1,
+            f"the last tuner added {len(place.configs()) - len(records)} records",
+        )
         expect(not place.left(), f"{sorted(place.left())} are left in the temporary folder")
     print(
-        f"{kills} kills of seed {seed}: {len(records)} records, none lost, none twice; {untold} written and not told of, {cut_off} cut off;"
-        f" {left} temporary folders were left by kills, none after the next start; {time.monotonic() - started:.0f} s"
+        f"{kills} kills of seed {seed}: {len(records)} records, none lost, none twice; {untold} written and not told"
+        f" of, {cut_off} cut off; {left} temporary folders were left by kills, none after the next start;"
+        f" {time.monotonic() - started:.0f} s"
     )
 
 

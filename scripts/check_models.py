@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Are the bundled networks right on the first device of a kind: in fp32, fp16 and mixed, activations in buffers and in images, against onnxruntime in fp32.
+"""Are the bundled networks right on the first device of a kind: in fp32, fp16 and mixed, activations in buffers and in
+images, against onnxruntime in fp32.
 
     ROMOU_OPENCL_DEVICE="Intel(R) OpenCL" python scripts/check_models.py
     python scripts/check_models.py --kind vulkan --precision float32 --place buffers
@@ -27,8 +28,17 @@ LIMITS = {"float32": 1e-4, "float16": TOLERANCE, "mixed": TOLERANCE}
 
 @click.command()
 @click.argument("names", nargs=-1, type=click.Choice(models.names()))
-@click.option("--precision", "precisions", multiple=True, type=click.Choice(list(LIMITS)), default=["float32", "float16"], show_default=True)
-@click.option("--place", "places", multiple=True, type=click.Choice(list(PLACES)), default=list(PLACES), show_default=True)
+@click.option(
+    "--precision",
+    "precisions",
+    multiple=True,
+    type=click.Choice(list(LIMITS)),
+    default=["float32", "float16"],
+    show_default=True,
+)
+@click.option(
+    "--place", "places", multiple=True, type=click.Choice(list(PLACES)), default=list(PLACES), show_default=True
+)
 @click.option("--kind", default="opencl", show_default=True, help="Of a target.")
 def main(names: tuple[str, ...], precisions: tuple[str, ...], places: tuple[str, ...], kind: str) -> None:
     """Print a line for each network, precision and place; exit code 1 if one is wrong."""
@@ -36,7 +46,9 @@ def main(names: tuple[str, ...], precisions: tuple[str, ...], places: tuple[str,
     for name in names or models.names():
         for precision, place in itertools.product(precisions, places):
             started = time.monotonic()
-            tuned = romou.compile(models.load(name), target=f"{kind} {PLACES[place]}", device=0, precision=precision, verify=False)
+            tuned = romou.compile(
+                models.load(name), target=f"{kind} {PLACES[place]}", device=0, precision=precision, verify=False
+            )
             inputs = random_inputs(tuned.inputs, seed=0)
             expected = run_onnxruntime(models.load(name), inputs)
             assert expected is not None, f"onnxruntime does not run {name}"
@@ -44,7 +56,11 @@ def main(names: tuple[str, ...], precisions: tuple[str, ...], places: tuple[str,
             is_right = error <= LIMITS[precision]
             wrong += not is_right
             seconds = time.monotonic() - started
-            print(f"{name} {precision} {place}: {'right' if is_right else 'WRONG'}, relative L2 error {error:.2e} ({seconds:.0f} s)", flush=True)
+            print(
+                f"{name} {precision} {place}: {'right' if is_right else 'WRONG'}, relative L2 error {error:.2e}"
+                f" ({seconds:.0f} s)",
+                flush=True,
+            )
     print(f"{wrong} wrong")
     raise SystemExit(1 if wrong else 0)
 

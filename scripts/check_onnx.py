@@ -7,11 +7,12 @@
     python scripts/check_onnx.py --from run.json --docs        the page docs/onnx_coverage.md of that run
     python scripts/check_onnx.py --from run.json --again --json run.json        those that were not all kernels in it, once more
 
-Each case ends as one of: kernels (right, all by Romou's kernels), plain schedule (right, some kernels by TVM's own rules), on the host (right, but some of
-its nodes ran there), refused (one RomouError), wrong, traceback, crash, over time. --docs keeps how each ended in scripts/onnx_origins.json too; a test of the
-suite compares a sample with it, so that no operator leaves the kernels unnoticed.
-Cases run in child processes, which survive a crash of one. Exit code 1 if any was wrong, a traceback, a crash or over time.
-"""
+Each case ends as one of: kernels (right, all by Romou's kernels), plain schedule (right, some kernels by TVM's own
+rules), on the host (right, but some of its nodes ran there), refused (one RomouError), wrong, traceback, crash, over
+time. --docs keeps how each ended in scripts/onnx_origins.json too; a test of the suite compares a sample with it, so
+that no operator leaves the kernels unnoticed. Cases run in child processes, which survive a crash of one. Exit code 1
+if any was wrong, a traceback, a crash or over time.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ Device: {device}. `python scripts/check_onnx.py --docs` writes this page.
   instead, as models have them. They count as on the host in every other column and share.
 - refused: one error that names the reason; they are listed below the table.
 - Tests of a function's body, written out, count for the function. Values drawn at random are compared in dtype and shape only.
-"""
+"""  # noqa: E501
 DIFFERENCES = """## Differences to onnxruntime that are kept
 
 | operator | Romou | reason |
@@ -78,18 +79,31 @@ DIFFERENCES = """## Differences to onnxruntime that are kept
 | GlobalMaxPool, ReduceMax of NaN | NaN is the maximum | as in NumPy; onnxruntime drops NaN by its position |
 | Cast of NaN and of numbers out of range to integers | NaN is 0, others the nearest integer | ONNX leaves it undefined; onnxruntime's is the processor's |
 | Resize with align_corners and scales | places by the scale times the extent | what ONNX's own tests expect; onnxruntime takes the whole number of elements |
-| Resize of integers | an element may be one less or more | a sum of fp32 that is whole but for its rounding is cut off to the number below or above |"""
+| Resize of integers | an element may be one less or more | a sum of fp32 that is whole but for its rounding is cut off to the number below or above |"""  # noqa: E501
 # How a run that ran, and one that only compiled, are introduced.
 RAN = ", run, and compared with the outputs that\nthe test expects."
-COMPILED = ".\nNothing was run for this page: it says where each test would run, and `python scripts/check_onnx.py` without `--compile` whether it is right."
+COMPILED = (
+    ".\nNothing was run for this page: it says where each test would run, and `python scripts/check_onnx.py` without"
+    " `--compile` whether it is right."
+)
 
 
 def chosen(cases: list[Case], only: str, every: int) -> list[Case]:
     """Each `every`-th of the cases whose name or operator matches `only`."""
-    return [case for case in cases if any(re.search(only, text, re.IGNORECASE) for text in (case.name, case.operator))][::every]
+    return [case for case in cases if any(re.search(only, text, re.IGNORECASE) for text in (case.name, case.operator))][
+        ::every
+    ]
 
 
-def check(cases: list[Case], target: str, *, jobs: int = 1, limit_s: float = 120.0, is_quiet: bool = False, is_run: bool = True) -> dict[str, Result]:
+def check(
+    cases: list[Case],
+    target: str,
+    *,
+    jobs: int = 1,
+    limit_s: float = 120.0,
+    is_quiet: bool = False,
+    is_run: bool = True,
+) -> dict[str, Result]:
     """Name of a case -> how it ended, run, or only compiled, in `jobs` child processes."""
     function = f"onnx_cases:{(run_case if is_run else compile_case).__name__}"
     children: queue.Queue[ChildProcess] = queue.Queue()
@@ -107,7 +121,12 @@ def check(cases: list[Case], target: str, *, jobs: int = 1, limit_s: float = 120
         done[result.outcome] += 1
         if not is_quiet:
             why = f": {result.detail.splitlines()[0][:200]}" if result.detail else ""
-            print(f"[{done.total()}/{len(cases)}] {case.name}: {result.outcome} ({time.monotonic() - started:.1f} s){why}", file=sys.stderr, flush=True)
+            print(
+                f"[{done.total()}/{len(cases)}] {case.name}: {result.outcome} ({time.monotonic() - started:.1f}"
+                f" s){why}",
+                file=sys.stderr,
+                flush=True,
+            )
         return result
 
     try:
@@ -138,12 +157,21 @@ def circumstances(target: str) -> dict[str, str]:
     """What a run's outcomes depend on."""
     parsed = Target(target)
     device = parsed.backend.facts(parsed.backend.device_index(parsed.device_name))["name"]
-    return {"onnx": onnx.__version__, "onnxruntime": importlib.metadata.version("onnxruntime"), "target": target, "device": device}
+    return {
+        "onnx": onnx.__version__,
+        "onnxruntime": importlib.metadata.version("onnxruntime"),
+        "target": target,
+        "device": device,
+    }
 
 
 def run_of(cases: list[Case], results: dict[str, Result], target: str, *, is_run: bool = True) -> dict[str, Any]:
     """A run as plain data."""
-    return {**circumstances(target), "is_run": is_run, "tests": [{"name": case.name, "operator": case.operator, **vars(results[case.name])} for case in cases]}
+    return {
+        **circumstances(target),
+        "is_run": is_run,
+        "tests": [{"name": case.name, "operator": case.operator, **vars(results[case.name])} for case in cases],
+    }
 
 
 def table(run: dict[str, Any]) -> str:
@@ -156,7 +184,9 @@ def table(run: dict[str, Any]) -> str:
     as_constants = Counter(test["operator"] for test in run["tests"] if test.get("with_constants") == KERNEL)
     for operator, counts in sorted(by_operator.items(), key=lambda entry: entry[0].lower()):
         ended = [str(counts[name] or "") for name in shown]
-        lines.append(f"| {operator} | {counts.total()} | " + " | ".join([*ended, str(as_constants[operator] or "")]) + " |")
+        lines.append(
+            f"| {operator} | {counts.total()} | " + " | ".join([*ended, str(as_constants[operator] or "")]) + " |"
+        )
     return "\n".join(lines)
 
 
@@ -167,7 +197,11 @@ def total(run: dict[str, Any]) -> str:
     on_device = sum(counts[name] for name in ON_DEVICE)
     right = f"{(on_device + counts[HOST]) * share:.1f}% right, " if run.get("is_run", True) else ""
     right += f"{on_device * share:.1f}% wholly on the device, {counts[KERNEL] * share:.1f}% wholly in kernels"
-    return f"{counts.total()} tests: " + ", ".join(f"{counts[name]} {name}" for name in OUTCOMES) + f"; {right} (of all tests)"
+    return (
+        f"{counts.total()} tests: "
+        + ", ".join(f"{counts[name]} {name}" for name in OUTCOMES)
+        + f"; {right} (of all tests)"
+    )
 
 
 def page(run: dict[str, Any]) -> str:
@@ -179,9 +213,21 @@ def page(run: dict[str, Any]) -> str:
             reason = re.sub(r"'[^']*'", "…", re.sub(r"\s*\(.*", "", test["detail"].splitlines()[0]))
             by_reason.setdefault(f"{test['outcome']}: {reason}".replace("|", " "), []).append(test["name"])
     lines = ["## Not right", "", "| reason | tests |", "|---|---|"]
-    lines += [f"| {reason} | {', '.join(names)} |" for reason, names in sorted(by_reason.items(), key=lambda entry: -len(entry[1]))]
+    lines += [
+        f"| {reason} | {', '.join(names)} |"
+        for reason, names in sorted(by_reason.items(), key=lambda entry: -len(entry[1]))
+    ]
     return (
-        "\n".join([INTRODUCTION.format(**run, total=total(run), how=RAN if run.get("is_run", True) else COMPILED), table(run), "", DIFFERENCES, "", *lines])
+        "\n".join(
+            [
+                INTRODUCTION.format(**run, total=total(run), how=RAN if run.get("is_run", True) else COMPILED),
+                table(run),
+                "",
+                DIFFERENCES,
+                "",
+                *lines,
+            ]
+        )
         + "\n"
     )
 
@@ -189,16 +235,23 @@ def page(run: dict[str, Any]) -> str:
 def origins(run: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
     """Operator -> how its tests ended -> their names: what a later run is compared with."""
     found: dict[str, dict[str, list[str]]] = {}
-    for test in sorted(run["tests"], key=lambda test: (str(test["operator"]).lower(), OUTCOMES.index(test["outcome"]), str(test["name"]))):
+    for test in sorted(
+        run["tests"],
+        key=lambda test: (str(test["operator"]).lower(), OUTCOMES.index(test["outcome"]), str(test["name"])),
+    ):
         found.setdefault(test["operator"], {}).setdefault(test["outcome"], []).append(test["name"])
     return found
 
 
 def further_away(results: Mapping[str, Result], kept: Mapping[str, Mapping[str, list[str]]]) -> dict[str, str]:
-    """Name of a test -> its change, of those that end less near to Romou's kernels than in what was kept: kernels, plain schedule, host, refused."""
+    """Name of a test
+    ->  its change, of those that end less near to Romou's kernels than in what was kept: kernels, plain schedule, host, refused.
+    """  # noqa: E501
     before = {name: outcome for ended in kept.values() for outcome, names in ended.items() for name in names}
     changes = {name: (before[name], result.outcome) for name, result in results.items() if name in before}
-    return {name: f"{old} -> {new}" for name, (old, new) in changes.items() if OUTCOMES.index(new) > OUTCOMES.index(old)}
+    return {
+        name: f"{old} -> {new}" for name, (old, new) in changes.items() if OUTCOMES.index(new) > OUTCOMES.index(old)
+    }
 
 
 @click.command()
@@ -206,10 +259,24 @@ def further_away(results: Mapping[str, Result], kept: Mapping[str, Mapping[str, 
 @click.option("--jobs", type=click.IntRange(min=1), default=1, show_default=True, help="Child processes at a time.")
 @click.option("--only", default="", help="A regular expression: tests whose name or operator matches.")
 @click.option("--every", type=click.IntRange(min=1), default=1, show_default=True, help="Each so-manieth test of them.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, help="Limit of a test.")
-@click.option("--from", "recorded", type=click.Path(exists=True, dir_okay=False, path_type=Path), help="Run nothing: what --json wrote.")
-@click.option("--again", "is_again", is_flag=True, help="With --from: run those that were not all kernels, and keep the others.")
-@click.option("--compile", "is_compiled", is_flag=True, help="Compile, and run nothing: where each test would run, in a tenth of the time.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=120.0, show_default=True, help="Limit of a test."
+)
+@click.option(
+    "--from",
+    "recorded",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    help="Run nothing: what --json wrote.",
+)
+@click.option(
+    "--again", "is_again", is_flag=True, help="With --from: run those that were not all kernels, and keep the others."
+)
+@click.option(
+    "--compile",
+    "is_compiled",
+    is_flag=True,
+    help="Compile, and run nothing: where each test would run, in a tenth of the time.",
+)
 @click.option("--docs", "is_page", is_flag=True, help="Write docs/onnx_coverage.md.")
 @click.option("--json", "json_path", type=click.Path(dir_okay=False, path_type=Path), help="Write how each test ended.")
 def main(
@@ -229,7 +296,15 @@ def main(
     if recorded is None or is_again:
         kept = {test["name"]: test for test in run["tests"] if test["outcome"] == KERNEL}
         cases = [case for case in chosen([*node_cases(), *bundled_cases()], only, every) if case.name not in kept]
-        before, run = run, run_of(cases, check(cases, target, jobs=jobs, limit_s=seconds, is_run=not is_compiled), target, is_run=not is_compiled)
+        before, run = (
+            run,
+            run_of(
+                cases,
+                check(cases, target, jobs=jobs, limit_s=seconds, is_run=not is_compiled),
+                target,
+                is_run=not is_compiled,
+            ),
+        )
         for what in circumstances(target) if kept else ():
             # What was all kernels is known of the run before.
             run[what] = " and, for what was not there, ".join(dict.fromkeys((before[what], run[what])))

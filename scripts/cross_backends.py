@@ -1,4 +1,6 @@
-"""One operator with the same inputs and config on several backends: their outputs compared with each other and with the reference."""
+"""One operator with the same inputs and config on several backends: their outputs compared with each other and with the
+reference.
+"""
 
 from __future__ import annotations
 
@@ -51,10 +53,15 @@ class Place:
         # Not forked: TVM and drivers have started threads.
         self._pool = self._pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
         try:
-            return self._pool.submit(output_of, task.to_json(), dict(config), self.target.to_json(), self.device, list(inputs)).result(LIMIT_S)
+            return self._pool.submit(
+                output_of, task.to_json(), dict(config), self.target.to_json(), self.device, list(inputs)
+            ).result(LIMIT_S)
         except (BrokenProcessPool, TimeoutError) as error:
             self.close()
-            return f"{type(error).__name__}: the process that ran the kernel {'died' if isinstance(error, BrokenProcessPool) else f'took over {LIMIT_S:.0f} s'}"
+            return (
+                f"{type(error).__name__}: the process that ran the kernel"
+                f" {'died' if isinstance(error, BrokenProcessPool) else f'took over {LIMIT_S:.0f} s'}"
+            )
 
     def close(self) -> None:
         """End the process."""
@@ -77,7 +84,9 @@ def places_of(texts: Sequence[str]) -> tuple[list[Place], dict[str, str]]:
     return found, absent
 
 
-def output_of(task_json: str, choices: dict[str, Any], target_json: str, device: str, inputs: list[np.ndarray]) -> np.ndarray | str:
+def output_of(
+    task_json: str, choices: dict[str, Any], target_json: str, device: str, inputs: list[np.ndarray]
+) -> np.ndarray | str:
     """Build and run one config; in a process of its own."""
     task, target, config = TunableTask.from_json(task_json), Target.from_json(target_json), Config(choices)
     kind, index = split_device(device)
@@ -88,7 +97,10 @@ def output_of(task_json: str, choices: dict[str, Any], target_json: str, device:
         return f"{type(error).__name__}: {error}"
     arrays = (*task.arguments(inputs, config), verify.poison(*verify.output_spec(task)))
     try:
-        tensors = [device_tensor(a, handle, scopes.get(str(p.name), "global")) for a, p in zip(arrays, task.func.params, strict=True)]
+        tensors = [
+            device_tensor(a, handle, scopes.get(str(p.name), "global"))
+            for a, p in zip(arrays, task.func.params, strict=True)
+        ]
         module["main"](*tensors)
         handle.sync()
         return np.asarray(tensors[-1].numpy())
@@ -97,7 +109,8 @@ def output_of(task_json: str, choices: dict[str, Any], target_json: str, device:
 
 
 def carried(config: Mapping[str, Any], task: TunableTask, target: Target) -> Config | str:
-    """The config on another target: knobs that only one of the two has take their default there, and sub-groups the size that they have there.
+    """The config on another target: knobs that only one of the two has take their default there, and sub-groups the
+    size that they have there.
 
     Where that target has no such config, what it lacks.
     """
@@ -113,7 +126,11 @@ def carried(config: Mapping[str, Any], task: TunableTask, target: Target) -> Con
 
 
 def common_configs(
-    task: TunableTask, targets: Sequence[Target], count: int, rng: np.random.Generator, left_out: Counter[str] | None = None
+    task: TunableTask,
+    targets: Sequence[Target],
+    count: int,
+    rng: np.random.Generator,
+    left_out: Counter[str] | None = None,
 ) -> list[tuple[Config, ...]]:
     """The default config and up to `count` random ones, drawn from each target in turn, as each target has them.
 
@@ -138,14 +155,18 @@ def common_configs(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """One config on all places. errors: by target text against the reference, and by "A and B" against each other.   problems: what is wrong."""
+    """One config on all places. errors: by target text against the reference, and by "A and B" against each other.
+    problems: what is wrong.
+    """
 
     configs: tuple[Config, ...]
     errors: Mapping[str, float]
     problems: Sequence[str]
 
 
-def cross(task: TunableTask, places: Sequence[Place], count: int, seed: int, left_out: Counter[str] | None = None) -> Iterator[Crossing]:
+def cross(
+    task: TunableTask, places: Sequence[Place], count: int, seed: int, left_out: Counter[str] | None = None
+) -> Iterator[Crossing]:
     """Run the default config and random ones that all places have. left_out: see `common_configs`."""
     inputs = verify.make_inputs(task, seed)
     reference = _reference(task, inputs)
@@ -155,7 +176,9 @@ def cross(task: TunableTask, places: Sequence[Place], count: int, seed: int, lef
     rng = np.random.default_rng([seed, int(task.key, 16)])
     for configs in common_configs(task, [place.target for place in places], count, rng, left_out):
         precision = next(filter(None, map(task.precision, configs)), None)
-        outputs = {place.text: place.output(task, config, inputs) for place, config in zip(places, configs, strict=True)}
+        outputs = {
+            place.text: place.output(task, config, inputs) for place, config in zip(places, configs, strict=True)
+        }
         there = {text: output for text, output in outputs.items() if isinstance(output, np.ndarray)}
         problems = [f"{text}: {output}" for text, output in outputs.items() if isinstance(output, str)]
         errors: dict[str, float] = {}

@@ -1,4 +1,6 @@
-"""Searches on spaces that others recorded (T4 or Kernel Tuner's cache), and their score as the field has it: see docs/benchmarks.md."""
+"""Searches on spaces that others recorded (T4 or Kernel Tuner's cache), and their score as the field has it: see
+docs/benchmarks.md.
+"""
 
 from __future__ import annotations
 
@@ -25,16 +27,38 @@ from romou.tuner.search.transfer import TransferData
 
 FILES = re.compile(r".*(_T4|[cC]ache.*)\.json(\.gz)?")
 ROMOU = ("romou", "romou_transfer")
-# All of Kernel Tuner 1.5 but brute force, which asks nothing of what it measured, and those of scikit-optimize and pyATF.
+# All of Kernel Tuner 1.5 but brute force, which asks nothing of what it measured, and those of scikit-optimize and
+# pyATF.
 STRATEGIES = (
-    *("random_sample", "genetic_algorithm", "simulated_annealing", "greedy_ils", "greedy_mls", "ordered_greedy_mls", "mls", "minimize", "basinhopping"),
-    *("adaptive_tabu_greywolf", "pso", "diff_evo", "firefly_algorithm", "dual_annealing", "nsga2", "nsga3", "bayes_opt", "hybrid_vndx"),
+    *(
+        "random_sample",
+        "genetic_algorithm",
+        "simulated_annealing",
+        "greedy_ils",
+        "greedy_mls",
+        "ordered_greedy_mls",
+        "mls",
+        "minimize",
+        "basinhopping",
+    ),
+    *(
+        "adaptive_tabu_greywolf",
+        "pso",
+        "diff_evo",
+        "firefly_algorithm",
+        "dual_annealing",
+        "nsga2",
+        "nsga3",
+        "bayes_opt",
+        "hybrid_vndx",
+    ),
 )
 # Of a hard space at most so many configs are within 2% of the best.
 HARD = 11
 # Trials of a search at most, and what one counts that was not within 2% by then.
 MOST = 1000
-# Romou's explorer ends earlier, which can only be to its disadvantage: its model takes longer than Kernel Tuner's strategies.
+# Romou's explorer ends earlier, which can only be to its disadvantage: its model takes longer than Kernel Tuner's
+# strategies.
 OF_ROMOU = 400
 # Configs before its model has a say.
 RANDOM = 4
@@ -47,7 +71,10 @@ POINTS = 50
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignRun:
-    """One search. score: see `score`.   trials: until within 2% of the best; None where it never was.   own_s: the search's seconds of a processor."""
+    """One search. score: see `score`.
+    trials: until within 2% of the best; None where it never was.
+    own_s: the search's seconds of a processor.
+    """
 
     space: str
     method: str
@@ -65,12 +92,16 @@ def recording(path: Path) -> RecordedSpace:
 def others_of(path: Path) -> list[Path]:
     """Recordings beside this one of the same kernel and knobs on other GPUs."""
     kernel = path.name.rpartition("-")[0]
-    near = [other for other in sorted(path.parent.iterdir()) if FILES.fullmatch(other.name) and other != path and other.name.rpartition("-")[0] == kernel]
+    near = [
+        other
+        for other in sorted(path.parent.iterdir())
+        if FILES.fullmatch(other.name) and other != path and other.name.rpartition("-")[0] == kernel
+    ]
     return [other for other in near if kernel and list(recording(other).knobs) == list(recording(path).knobs)]
 
 
 def romou_order(recorded: RecordedSpace, seed: int, most: int, others: Sequence[RecordedSpace] = ()) -> list[int]:
-    """Configs in the order in which Romou's explorer tries them, one at a time, until it has the best or tried so many."""
+    """Configs in the order in which Romou's explorer tries them, one at a time, until it has the best or tried so many."""  # noqa: E501
     space, numbered = SimulatedSpace(recorded), recorded.space()
     features, data = KnobFeatures(numbered), TransferData()
     for other in others:
@@ -100,7 +131,9 @@ def best_of(recorded: RecordedSpace) -> float:
 
 
 def random_search(times_s: np.ndarray, goal_s: float) -> np.ndarray:
-    """Return the best time that random search without repetition is expected to have after 1, 2, ... trials, up to the first one at the goal."""
+    """Return the best time that random search without repetition is expected to have after 1, 2, ... trials, up to the
+    first one at the goal.
+    """
     ranked = np.sort(times_s)
     slower = np.arange(len(ranked) - 1, -1, -1)
     # Of each config, the chance that none of the trials so far was as fast.
@@ -114,7 +147,9 @@ def random_search(times_s: np.ndarray, goal_s: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def baseline(path: Path) -> tuple[np.ndarray, float]:
-    """Random search's expected best time after each trial of the budget, and the mean seconds of a trial. Failed configs count as the slowest."""
+    """Random search's expected best time after each trial of the budget, and the mean seconds of a trial. Failed
+    configs count as the slowest.
+    """
     configs = recording(path).configs.values()
     times = np.array([one.time_s if one.time_s is not None else np.inf for one in configs])
     times[np.isinf(times)] = times[np.isfinite(times)].max()
@@ -123,11 +158,13 @@ def baseline(path: Path) -> tuple[np.ndarray, float]:
 
 
 def score(path: Path, order: Sequence[int]) -> float:
-    """Return how far a search is between random search and the best, on average over the seconds of the budget: 1 has the best at once, 0 is random search.
+    """Return how far a search is between random search and the best, on average over the seconds of the budget: 1 has
+    the best at once, 0 is random search.
 
-    As in Willemsen et al., A Methodology for Comparing Auto-Tuning Optimization Algorithms (2024): at evenly spaced times up to the one at which random
-    search is expected to have come 95% of the way from the median to the best, (random - search) / (random - best). Unlike there, a search is never counted
-    as worse than the first random config, so random search itself is a little above 0.
+    As in Willemsen et al., A Methodology for Comparing Auto-Tuning Optimization Algorithms (2024): at evenly spaced
+    times up to the one at which random search is expected to have come 95% of the way from the median to the best,
+    (random - search) / (random - best). Unlike there, a search is never counted as worse than the first random config,
+    so random search itself is a little above 0.
     """
     recorded = recording(path)
     expected, seconds_each = baseline(path)
@@ -155,20 +192,27 @@ def run(path: Path, method: str, seed: int) -> ForeignRun:
         order, own_s = kernel_tuner_order(recorded, method.removeprefix("kt_"), seed, MOST)
     goal = best_of(recorded) * WITHIN
     trials = next((n for n, index in enumerate(order, 1) if (recorded.configs[index].time_s or np.inf) <= goal), None)
-    return ForeignRun(space=recorded.name, method=method, seed=seed, score=score(path, order), trials=trials, own_s=own_s)
+    return ForeignRun(
+        space=recorded.name, method=method, seed=seed, score=score(path, order), trials=trials, own_s=own_s
+    )
 
 
 def table(runs: Sequence[ForeignRun]) -> Table:
-    """A line for each method, the best first: its score, and the median trials to within 2%, of each space and in all."""
+    """A line for each method, the best first: its score, and the median trials to within 2%, of each space and in all."""  # noqa: E501
     spaces = sorted({one.space for one in runs})
     columns = ("seeds", "score", "trials", *spaces)
-    found = table_of_numbers("method", columns, title="score: 1 has the best at once, 0 is random search; median trials to within 2%")
+    found = table_of_numbers(
+        "method", columns, title="score: 1 has the best at once, 0 is random search; median trials to within 2%"
+    )
     rows = []
     for method in dict.fromkeys(one.method for one in runs):
         of_space = {space: [one for one in runs if (one.method, one.space) == (method, space)] for space in spaces}
         scores = [float(np.mean([one.score for one in mine])) for mine in of_space.values() if mine]
         trials = [median_trials(mine) for mine in of_space.values() if mine]
-        cells = [f"{np.mean([r.score for r in mine]):.3f}, {median_trials(mine):.0f}" if mine else "-" for mine in of_space.values()]
+        cells = [
+            f"{np.mean([r.score for r in mine]):.3f}, {median_trials(mine):.0f}" if mine else "-"
+            for mine in of_space.values()
+        ]
         # Only of those who searched everywhere a mean compares.
         whole = all(of_space.values())
         seeds = min(len(mine) for mine in of_space.values() if mine)
@@ -195,7 +239,9 @@ def hard_spaces(paths: Sequence[Path]) -> list[str]:
 
 
 def summary(runs: Sequence[ForeignRun], hard: Sequence[str]) -> str:
-    """How many times the trials of Romou each other method needs until within 2%, on the hard spaces: the geometric mean of the medians."""
+    """How many times the trials of Romou each other method needs until within 2%, on the hard spaces: the geometric
+    mean of the medians.
+    """
     lines = []
     for method in dict.fromkeys(one.method for one in runs if one.method not in ROMOU):
         medians = []
@@ -204,6 +250,11 @@ def summary(runs: Sequence[ForeignRun], hard: Sequence[str]) -> str:
             medians += [[median_trials(mine) for mine in both]] if all(both) else []
         if len(medians) == len(hard) > 0:
             ratios = [theirs / ours for theirs, ours in medians]
-            lines.append((float(np.exp(np.mean(np.log(ratios)))), f"{method}; from {min(ratios):.1f} to {max(ratios):.1f}"))
-    head = f"times the trials of {ROMOU[0]} until within 2%, over the {len(hard)} spaces with at most {HARD} such configs ({', '.join(hard)}):"
+            lines.append(
+                (float(np.exp(np.mean(np.log(ratios)))), f"{method}; from {min(ratios):.1f} to {max(ratios):.1f}")
+            )
+    head = (
+        f"times the trials of {ROMOU[0]} until within 2%, over the {len(hard)} spaces with at most {HARD} such configs"
+        f" ({', '.join(hard)}):"
+    )
     return "\n".join([head, *(f"  {ratio:.2f}  {text}" for ratio, text in sorted(lines))])

@@ -1,4 +1,6 @@
-"""Broken ONNX models, each from a seed and a number: small right ones whose bytes or whose structure were changed. `fuzz_onnx.py` runs them."""
+"""Broken ONNX models, each from a seed and a number: small right ones whose bytes or whose structure were changed.
+`fuzz_onnx.py` runs them.
+"""
 
 from __future__ import annotations
 
@@ -40,12 +42,16 @@ def case(seed: int, number: int) -> tuple[str, bytes]:
 # Right models, of the kinds of operators that matter.
 
 
-def _model(nodes: list[onnx.NodeProto], inputs: dict[str, tuple[int, ...]], outputs: list[str], weights: dict[str, np.ndarray]) -> onnx.ModelProto:
+def _model(
+    nodes: list[onnx.NodeProto], inputs: dict[str, tuple[int, ...]], outputs: list[str], weights: dict[str, np.ndarray]
+) -> onnx.ModelProto:
     values = [helper.make_tensor_value_info(n, TensorProto.FLOAT, s) for n, s in inputs.items()]
     results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
     tensors = [numpy_helper.from_array(array, n) for n, array in weights.items()]
     graph = helper.make_graph(nodes, "fuzz", values, results, tensors)
-    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8))
+    return onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    )
 
 
 def _values(*shape: int) -> np.ndarray:
@@ -103,11 +109,21 @@ def _arithmetic() -> onnx.ModelProto:
         node("Where", ["k", "d", "f"], ["y"]),
         node("ReduceSum", ["y"], ["z"], keepdims=0),
     ]
-    weights = {"w": _values(3, 1), "low": np.float32(-1) * np.ones((), np.float32), "high": np.ones((), np.float32), "k": np.array([[True], [False], [True]])}
+    weights = {
+        "w": _values(3, 1),
+        "low": np.float32(-1) * np.ones((), np.float32),
+        "high": np.ones((), np.float32),
+        "k": np.array([[True], [False], [True]]),
+    }
     return _model(nodes, {"x": (3, 5)}, ["y", "z"], weights)
 
 
-_MODELS: dict[str, Callable[[], onnx.ModelProto]] = {"convolution": _convolution, "attention": _attention, "shapes": _shapes, "arithmetic": _arithmetic}
+_MODELS: dict[str, Callable[[], onnx.ModelProto]] = {
+    "convolution": _convolution,
+    "attention": _attention,
+    "shapes": _shapes,
+    "arithmetic": _arithmetic,
+}
 
 
 # Changes of bytes.
@@ -217,7 +233,9 @@ def odd_data(model: onnx.ModelProto, rng: random.Random) -> None:
     """More or fewer bytes than a weight's shape asks for."""
     if model.graph.initializer:
         tensor = rng.choice(model.graph.initializer)
-        tensor.raw_data = rng.choice((b"", tensor.raw_data[:-1], tensor.raw_data + b"\x00" * 4, tensor.raw_data[: len(tensor.raw_data) // 2]))
+        tensor.raw_data = rng.choice(
+            (b"", tensor.raw_data[:-1], tensor.raw_data + b"\x00" * 4, tensor.raw_data[: len(tensor.raw_data) // 2])
+        )
 
 
 def odd_attribute(model: onnx.ModelProto, rng: random.Random) -> None:
@@ -243,12 +261,16 @@ def other_operator(model: onnx.ModelProto, rng: random.Random) -> None:
     if model.graph.node:
         node = rng.choice(model.graph.node)
         count = len(node.input)
-        alike = sorted({s.name for s in onnx.defs.get_all_schemas() if s.min_input <= count <= s.max_input and not s.domain})
+        alike = sorted(
+            {s.name for s in onnx.defs.get_all_schemas() if s.min_input <= count <= s.max_input and not s.domain}
+        )
         if rng.random() < 0.8:
             node.op_type = rng.choice(alike)
             del node.attribute[:], model.graph.value_info[:]
         else:
-            node.op_type = rng.choice((*sorted({schema.name for schema in onnx.defs.get_all_schemas()}), "Nonsense", ""))
+            node.op_type = rng.choice(
+                (*sorted({schema.name for schema in onnx.defs.get_all_schemas()}), "Nonsense", "")
+            )
         if rng.random() < 0.1:
             node.domain = rng.choice(("ai.onnx.ml", "com.microsoft", "nonsense"))
 
@@ -291,7 +313,9 @@ def other_outputs(model: onnx.ModelProto, rng: random.Random) -> None:
     elif what == 1 and outputs:
         outputs.append(outputs[0])
     elif what == 2:
-        outputs.append(helper.make_tensor_value_info(rng.choice((*_all_names(model), "unknown")), TensorProto.FLOAT, None))
+        outputs.append(
+            helper.make_tensor_value_info(rng.choice((*_all_names(model), "unknown")), TensorProto.FLOAT, None)
+        )
     elif outputs:
         outputs[0].ClearField("type")
 
@@ -308,7 +332,11 @@ def external_data(model: onnx.ModelProto, rng: random.Random) -> None:
     if model.graph.initializer:
         tensor = rng.choice(model.graph.initializer)
         tensor.data_location = TensorProto.EXTERNAL
-        entries = {"location": rng.choice(_PLACES), "offset": str(rng.choice((0, 1, -1, 2**62))), "length": str(rng.choice((0, 4, -1, 2**40, 2**63)))}
+        entries = {
+            "location": rng.choice(_PLACES),
+            "offset": str(rng.choice((0, 1, -1, 2**62))),
+            "length": str(rng.choice((0, 4, -1, 2**40, 2**63))),
+        }
         for key in rng.sample(sorted(entries), rng.randint(1, 3)):
             tensor.external_data.add(key=key, value=entries[key])
         if rng.random() < 0.7:
@@ -324,7 +352,11 @@ def branch(model: onnx.ModelProto, rng: random.Random) -> None:
         deeper.CopyFrom(inner)
         inner.node.append(helper.make_node("If", ["k"], ["inside"], then_branch=deeper, else_branch=deeper))
     name = rng.choice(_all_names(model))
-    model.graph.node.append(helper.make_node(rng.choice(("If", "Loop", "Scan")), [name, name], ["out"], then_branch=inner, else_branch=inner, body=inner))
+    model.graph.node.append(
+        helper.make_node(
+            rng.choice(("If", "Loop", "Scan")), [name, name], ["out"], then_branch=inner, else_branch=inner, body=inner
+        )
+    )
 
 
 def function(model: onnx.ModelProto, rng: random.Random) -> None:
@@ -333,7 +365,11 @@ def function(model: onnx.ModelProto, rng: random.Random) -> None:
         node = rng.choice(model.graph.node)
         kind = rng.choice(("Mine", "Mine", node.op_type))
         inner = helper.make_node(rng.choice(("Relu", "Mine")), ["a"], ["b"], domain=rng.choice(("", "mine")))
-        model.functions.append(helper.make_function("mine", kind, ["a"], ["b"], [inner], [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]))
+        model.functions.append(
+            helper.make_function(
+                "mine", kind, ["a"], ["b"], [inner], [helper.make_opsetid("", 17), helper.make_opsetid("mine", 1)]
+            )
+        )
         model.opset_import.append(helper.make_opsetid("mine", 1))
         node.op_type, node.domain = kind, "mine"
         del node.input[1:], node.attribute[:]
@@ -345,6 +381,28 @@ def _all_names(model: onnx.ModelProto) -> list[str]:
 
 
 _OF_STRUCTURE: tuple[Callable[[onnx.ModelProto, random.Random], None], ...] = (
-    *(cycle, missing_initializer, odd_name, wrong_type, wrong_type, odd_size, odd_size, odd_constant, odd_data, odd_attribute, odd_attribute),
-    *(other_operator, other_nodes, other_inputs, other_inputs, other_outputs, other_version, external_data, branch, function),
+    *(
+        cycle,
+        missing_initializer,
+        odd_name,
+        wrong_type,
+        wrong_type,
+        odd_size,
+        odd_size,
+        odd_constant,
+        odd_data,
+        odd_attribute,
+        odd_attribute,
+    ),
+    *(
+        other_operator,
+        other_nodes,
+        other_inputs,
+        other_inputs,
+        other_outputs,
+        other_version,
+        external_data,
+        branch,
+        function,
+    ),
 )

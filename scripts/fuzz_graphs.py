@@ -6,9 +6,10 @@
     python scripts/fuzz_graphs.py --seed 7 --first 41 --cases 1 --way images        one graph again
     ROMOU_OPENCL_DEVICE="Intel(R) OpenCL" python scripts/fuzz_graphs.py             by another OpenCL compiler
 
-Graphs have one to four operators, up to six axes, all element types, special values and empty tensors. Ways: kernels on buffers, on images as for an
-Adreno 640, fp32 graphs computed in fp16, and Vulkan. A wrong graph is cut down to the fewest nodes that are still wrong. What a result may differ by
-is measured: the same graph, computed with perturbed values. Exit code 1 if a graph was wrong, crashed, took too long, or fell to the host by a fault.
+Graphs have one to four operators, up to six axes, all element types, special values and empty tensors. Ways: kernels on
+buffers, on images as for an Adreno 640, fp32 graphs computed in fp16, and Vulkan. A wrong graph is cut down to the
+fewest nodes that are still wrong. What a result may differ by is measured: the same graph, computed with perturbed
+values. Exit code 1 if a graph was wrong, crashed, took too long, or fell to the host by a fault.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class Result:
 
 
 def wrong_output(graph: Case, way: str) -> tuple[str | None, tuple[str, ...]]:
-    """(what is wrong, None if nothing is; nodes that ran on the host) of a graph that is compiled and run twice, the second time as a captured run."""
+    """(what is wrong, None if nothing is; nodes that ran on the host) of a graph that is compiled and run twice, the
+    second time as a captured run.
+    """
     import romou
 
     target, precision, _, _ = WAYS[way]
@@ -96,17 +99,33 @@ def differs(found: np.ndarray, expected: list[np.ndarray], *, is_fp16: bool = Fa
     others = [other for other in others if other.shape == right.shape]
     with np.errstate(all="ignore"):
         # NaN is like NaN, an infinity like itself; what a perturbed graph gives elsewhere is as good.
-        is_right = np.logical_or.reduce([(found == one) | (np.isnan(found) & np.isnan(one)) if right.dtype.kind == "f" else found == one for one in expected])
+        is_right = np.logical_or.reduce(
+            [
+                (found == one) | (np.isnan(found) & np.isnan(one)) if right.dtype.kind == "f" else found == one
+                for one in expected
+            ]
+        )
         if right.dtype.kind == "f":
             relative, floor = _RELATIVE["float16" if is_fp16 else right.dtype.name]
             a, b = found.astype(np.float64), right.astype(np.float64)
             finite = b[np.isfinite(b)]
             rms = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
-            moved = np.max([np.abs(other.astype(np.float64) - b) for other in others], axis=0) if others else np.zeros_like(b)
+            moved = (
+                np.max([np.abs(other.astype(np.float64) - b) for other in others], axis=0)
+                if others
+                else np.zeros_like(b)
+            )
             tiny = float(np.finfo(np.float16 if is_fp16 else right.dtype).tiny) * 4
-            close = np.abs(a - b) <= relative * np.abs(b) + floor * rms + _SPREAD * np.nan_to_num(moved, nan=0.0, posinf=0.0) + tiny
+            close = (
+                np.abs(a - b)
+                <= relative * np.abs(b) + floor * rms + _SPREAD * np.nan_to_num(moved, nan=0.0, posinf=0.0) + tiny
+            )
             # Where rounding decides between a number and none, either is right.
-            unsure = np.logical_or.reduce([np.isfinite(other) != np.isfinite(right) for other in others]) if others else np.zeros(right.shape, bool)
+            unsure = (
+                np.logical_or.reduce([np.isfinite(other) != np.isfinite(right) for other in others])
+                if others
+                else np.zeros(right.shape, bool)
+            )
             if is_fp16:
                 unsure |= ~np.isfinite(b.astype(np.float16))
             is_right |= (np.isfinite(a) & np.isfinite(b) & close) | unsure
@@ -119,7 +138,9 @@ def differs(found: np.ndarray, expected: list[np.ndarray], *, is_fp16: bool = Fa
     if is_right.all():
         return None
     places = np.argwhere(~is_right)
-    shown = ", ".join(f"{tuple(int(i) for i in at)}: {found[tuple(at)]!s} for {right[tuple(at)]!s}" for at in places[:3])
+    shown = ", ".join(
+        f"{tuple(int(i) for i in at)}: {found[tuple(at)]!s} for {right[tuple(at)]!s}" for at in places[:3]
+    )
     return f"{len(places)} of {right.size} values of {right.dtype} {right.shape}, e.g. {shown}"
 
 
@@ -159,7 +180,9 @@ def run_case(seed: int, number: int, way: str, keep: str | None) -> tuple[str, s
         arrays: dict[str, Any] = dict(small.arrays())
         np.savez(Path(keep, f"{seed}-{number}-{way}.npz"), **arrays)
     text = "\n".join(f"  {onnx.printer.to_text(node)}" for node in small.nodes)
-    values = ", ".join(f"{n} {small.values[n].dtype}{list(small.values[n].shape)}" for n in (*small.inputs, *small.constants))
+    values = ", ".join(
+        f"{n} {small.values[n].dtype}{list(small.values[n].shape)}" for n in (*small.inputs, *small.constants)
+    )
     return WRONG, small.operators(), f"{wrong_output(small, way)[0]}\n{text}\n  with {values}"
 
 
@@ -167,7 +190,9 @@ def _run(child: ChildProcess, seed: int, number: int, way: str, keep: Path | Non
     started = time.monotonic()
     outcome, operators, detail = TRACEBACK, "", ""
     try:
-        outcome, operators, detail = child.call(f"fuzz_graphs:{run_case.__name__}", seed, number, way, keep and str(keep), timeout_s=WALL_LIMIT_S)
+        outcome, operators, detail = child.call(
+            f"fuzz_graphs:{run_case.__name__}", seed, number, way, keep and str(keep), timeout_s=WALL_LIMIT_S
+        )
     except ChildBugError as bug:
         detail = str(bug)
     except ChildCrashError as crash:
@@ -180,7 +205,15 @@ def _run(child: ChildProcess, seed: int, number: int, way: str, keep: Path | Non
     return Result(number, way, outcome, operators, detail, time.monotonic() - started)
 
 
-def fuzz(numbers: range, *, seed: int, ways: tuple[str, ...] = tuple(WAYS), jobs: int = 1, keep: Path | None = None, verbose: bool = False) -> list[Result]:
+def fuzz(
+    numbers: range,
+    *,
+    seed: int,
+    ways: tuple[str, ...] = tuple(WAYS),
+    jobs: int = 1,
+    keep: Path | None = None,
+    verbose: bool = False,
+) -> list[Result]:
     """Return the outcome of each graph, each in one of the ways, by `jobs` child processes."""
 
     def run(child: ChildProcess, number: int) -> Result:
@@ -198,7 +231,12 @@ def fuzz(numbers: range, *, seed: int, ways: tuple[str, ...] = tuple(WAYS), jobs
 @click.option("--seed", type=click.IntRange(min=0), default=None, help="A new one unless given; it is printed.")
 @click.option("--way", "ways", multiple=True, type=click.Choice(list(WAYS)), default=list(WAYS), show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Child processes at a time.")
-@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for wrong graphs and their inputs.")
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder for wrong graphs and their inputs.",
+)
 def main(cases: int, first: int, seed: int | None, ways: tuple[str, ...], jobs: int, keep: Path | None) -> None:
     """Print each graph at fault, and how many ended in which way."""
     started = time.monotonic()
@@ -208,7 +246,9 @@ def main(cases: int, first: int, seed: int | None, ways: tuple[str, ...], jobs: 
     for way in ways:
         counts = Counter(result.outcome for result in results if result.way == way)
         print(f"{way}: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))
-    hosted = Counter(name.split(" ")[0] for result in results if result.outcome == ON_HOST for name in result.detail.split(", "))
+    hosted = Counter(
+        name.split(" ")[0] for result in results if result.outcome == ON_HOST for name in result.detail.split(", ")
+    )
     print("on the host: " + (", ".join(f"{name} {count}" for name, count in hosted.most_common()) or "nothing"))
     print(f"{cases} graphs of seed {seed} in {time.monotonic() - started:.0f} s")
     sys.exit(1 if any(result.outcome in FAULTS for result in results) else 0)

@@ -4,10 +4,10 @@
     python scripts/fuzz_onnx.py                        2,000 cases of seed 0
     python scripts/fuzz_onnx.py --cases 200 --first 400 --keep folder      cases 400 to 599; the models at fault are kept
 
-Each case is compiled for a phone. Every 16th runs on this machine's CPU instead and is compared with onnxruntime. Cases run in child processes, which
-survive a crash of one. Exit code 1 if any was wrong, a traceback, a crash, or took longer than ten seconds
-of processor time.
-"""
+Each case is compiled for a phone. Every 16th runs on this machine's CPU instead and is compared with onnxruntime. Cases
+run in child processes, which survive a crash of one. Exit code 1 if any was wrong, a traceback, a crash, or took longer
+than ten seconds of processor time.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ from romou.tuner.measure import ChildBugError
 
 RIGHT, REFUSED = "right", "refused"
 FAULTS = WRONG, UNCLEAR, TRACEBACK, CRASH, OVER_TIME = "wrong", "unclear error", "traceback", "crash", "over time"
-# Of processor time: what a busy machine takes says nothing. What waits for something takes none, and ends by the other limit.
+# Of processor time: what a busy machine takes says nothing. What waits for something takes none, and ends by the other
+# limit.
 LIMIT_S, WALL_LIMIT_S = 10.0, 90.0
 _RUN_EVERY = 16
 _MOST_MEMORY_BYTES = 12 * 2**30
@@ -59,7 +60,9 @@ def compile_case(seed: int, number: int) -> tuple[RomouError | None, float]:
         path.write_bytes(data)
         started = time.process_time()
         try:
-            romou.compile(path, target="opencl -device=host" if number % _RUN_EVERY == 0 else "opencl -device=adreno640")
+            romou.compile(
+                path, target="opencl -device=host" if number % _RUN_EVERY == 0 else "opencl -device=adreno640"
+            )
         except RomouError as error:
             return error, time.process_time() - started
         return None, time.process_time() - started
@@ -82,7 +85,9 @@ def run_case(child: ChildProcess, seed: int, number: int) -> Result:
         outcome, detail = CRASH, str(crash)
     except ChildTimeoutError as timeout:
         outcome, detail = OVER_TIME, str(timeout)
-    return Result(number, case(seed, number)[0], outcome, detail, time.monotonic() - started if seconds is None else seconds)
+    return Result(
+        number, case(seed, number)[0], outcome, detail, time.monotonic() - started if seconds is None else seconds
+    )
 
 
 def _is_clear(error: RomouError) -> bool:
@@ -105,22 +110,30 @@ def fuzz(numbers: range, *, seed: int = 0, jobs: int = 1) -> list[Result]:
 @click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first case.")
 @click.option("--seed", type=int, default=0, show_default=True)
 @click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Child processes at a time.")
-@click.option("--keep", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the models of cases at fault.")
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder for the models of cases at fault.",
+)
 def main(cases: int, first: int, seed: int, jobs: int, keep: Path | None) -> None:
     """Print each case at fault and how many ended in which way; exit code 1 if any was at fault."""
     started = time.monotonic()
     results = fuzz(range(first, first + cases), seed=seed, jobs=jobs)
     faults = [result for result in results if result.outcome in FAULTS]
     for result in faults:
-        print(f"case {result.number} ({result.what}): {result.outcome} after {result.seconds:.1f} s\n{result.detail}\n", flush=True)
+        print(
+            f"case {result.number} ({result.what}): {result.outcome} after {result.seconds:.1f} s\n{result.detail}\n",
+            flush=True,
+        )
         if keep is not None:
             keep.mkdir(parents=True, exist_ok=True)
             (keep / f"{seed}-{result.number}.onnx").write_bytes(case(seed, result.number)[1])
     counts = Counter(result.outcome for result in results)
     slowest = max(result.seconds for result in results)
     print(
-        f"{cases} cases of seed {seed}: {', '.join(f'{count} {outcome}' for outcome, count in sorted(counts.items()))}; slowest {slowest:.1f} s; "
-        f"{time.monotonic() - started:.0f} s in all"
+        f"{cases} cases of seed {seed}: {', '.join(f'{count} {outcome}' for outcome, count in sorted(counts.items()))};"
+        f" slowest {slowest:.1f} s; {time.monotonic() - started:.0f} s in all"
     )
     sys.exit(1 if faults else 0)
 

@@ -1,6 +1,7 @@
 """Random graphs of one to four operators, each from a seed and a number; `fuzz_graphs.py` compiles and runs them.
 
-A graph is made node by node and computed at once by onnxruntime, so every operator that is added has valid inputs and a known result.
+A graph is made node by node and computed at once by onnxruntime, so every operator that is added has valid inputs and a
+known result.
 """
 
 from __future__ import annotations
@@ -16,7 +17,25 @@ from onnx import helper, numpy_helper
 
 OPSET = 21
 _MOST_ELEMENTS = 20_000
-SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-30, -1e-30, 1e18, -1e18, 1.0, -1.0, 0.5, 2.5, 88.8, -104.0, 2147483648.0, 16777217.0)
+SPECIAL = (
+    np.nan,
+    np.inf,
+    -np.inf,
+    0.0,
+    -0.0,
+    1e-30,
+    -1e-30,
+    1e18,
+    -1e18,
+    1.0,
+    -1.0,
+    0.5,
+    2.5,
+    88.8,
+    -104.0,
+    2147483648.0,
+    16777217.0,
+)
 _FLOATS = ("float32", "float32", "float32", "float32", "float16", "float64")
 
 
@@ -28,7 +47,10 @@ class UnfitError(Exception):
 class Case:
     """A graph with a value for every tensor in it.
 
-    values: name -> array, of inputs, constants and results.   exact: names whose values decide about shapes or branches, and are never perturbed.
+    values: name
+
+            ->  array, of inputs, constants and results.
+            exact: names whose values decide about shapes or branches, and are never perturbed.
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -40,8 +62,16 @@ class Case:
 
     def model(self) -> onnx.ModelProto:
         """The graph as an ONNX model, without types of what is between."""
-        infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(self.values[n].dtype), self.values[n].shape) for n in self.inputs]
-        results = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(self.values[n].dtype), None) for n in self.outputs]
+        infos = [
+            helper.make_tensor_value_info(
+                n, helper.np_dtype_to_tensor_dtype(self.values[n].dtype), self.values[n].shape
+            )
+            for n in self.inputs
+        ]
+        results = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(self.values[n].dtype), None)
+            for n in self.outputs
+        ]
         weights = [numpy_helper.from_array(self.values[n], n) for n in self.constants]
         graph = helper.make_graph(list(self.nodes), "graph", infos, results, weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
@@ -55,7 +85,9 @@ class Case:
         return " ".join(node.op_type for node in self.nodes)
 
     def without(self, position: int) -> Case | None:
-        """The graph less one node, whose results become inputs where others read them; None for the last node that is left."""
+        """The graph less one node, whose results become inputs where others read them; None for the last node that is
+        left.
+        """
         gone = self.nodes[position]
         rest = (*self.nodes[:position], *self.nodes[position + 1 :])
         if not rest:
@@ -65,13 +97,21 @@ class Case:
         inputs = tuple(n for n in self.inputs if n in read) + tuple(n for n in gone.output if n in read)
         outputs = tuple(n for n in self.outputs if n in made)
         unread = tuple(n for node in rest for n in node.output if n and n not in read and n not in outputs)
-        return replace(self, nodes=rest, inputs=inputs, constants=tuple(n for n in self.constants if n in read), outputs=(*outputs, *unread))
+        return replace(
+            self,
+            nodes=rest,
+            inputs=inputs,
+            constants=tuple(n for n in self.constants if n in read),
+            outputs=(*outputs, *unread),
+        )
 
 
 def compute(node: onnx.NodeProto, given: Sequence[np.ndarray]) -> list[np.ndarray]:
     """Return onnxruntime's results of one node, without its optimizations; UnfitError if it has none."""
     unique = dict(zip(dict.fromkeys(name for name in node.input if name), given, strict=True))
-    infos = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in unique.items()]
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in unique.items()
+    ]
     graph = helper.make_graph([node], "node", infos, [helper.make_empty_tensor_value_info(n) for n in node.output if n])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
     options = onnxruntime.SessionOptions()
@@ -169,15 +209,28 @@ class Builder:
         """A constant that decides about shapes, axes or branches."""
         return self.given(np.asarray(values, dtype), True, exact=True)
 
-    def any(self, *, ranks: Sequence[int] = (0, 1, 2, 3, 4, 5, 6), kinds: str = "f", filled: bool = False, finite: bool = False) -> str:
-        """A tensor of one of these ranks and kinds (f floats, i integers, u unsigned, b booleans): a result if one fits, or a new one.
+    def any(
+        self,
+        *,
+        ranks: Sequence[int] = (0, 1, 2, 3, 4, 5, 6),
+        kinds: str = "f",
+        filled: bool = False,
+        finite: bool = False,
+    ) -> str:
+        """A tensor of one of these ranks and kinds (f floats, i integers, u unsigned, b booleans): a result if one
+        fits, or a new one.
 
-        filled: with elements.   finite: without NaN and infinities, of which onnxruntime and Romou make different things.
+        filled: with elements.
+        finite: without NaN and infinities, of which onnxruntime and Romou make different things.
         """
         fitting = [
             name
             for name, array in self.values.items()
-            if array.ndim in ranks and array.dtype.kind in kinds and (array.size or not filled) and name not in self.exact and array.size <= _MOST_ELEMENTS
+            if array.ndim in ranks
+            and array.dtype.kind in kinds
+            and (array.size or not filled)
+            and name not in self.exact
+            and array.size <= _MOST_ELEMENTS
             if not finite or np.isfinite(array).all()
         ]
         results = [name for name in fitting if name not in self.inputs and name not in self.constants]
@@ -185,7 +238,12 @@ class Builder:
             return str(self.pick(results[-2:]))
         if fitting and self.chance(0.2):
             return str(self.pick(fitting))
-        dtypes = {"f": (self.dtype,), "i": ("int64", "int32", "int8", "int16"), "u": ("uint8", "uint8", "uint16", "uint32", "uint64"), "b": ("bool",)}
+        dtypes = {
+            "f": (self.dtype,),
+            "i": ("int64", "int32", "int8", "int16"),
+            "u": ("uint8", "uint8", "uint16", "uint32", "uint64"),
+            "b": ("bool",),
+        }
         dtype = str(self.pick(dtypes[self.pick(kinds)]))
         while True:
             shape = self.shape(int(self.pick(ranks)))
@@ -252,9 +310,11 @@ def case(seed: int, number: int, *, special: bool = True, dtypes: Sequence[str] 
 
 
 def reference(case: Case, *, seed: int | None = None, epsilon: float = 0.0) -> dict[str, np.ndarray]:
-    """Every tensor, computed node by node; with a seed, floats are perturbed by `epsilon`, relative, before and after each node.
+    """Every tensor, computed node by node; with a seed, floats are perturbed by `epsilon`, relative, before and after
+    each node.
 
-    How far results move when perturbed is how far rounding alone may move them. UnfitError where a perturbed graph cannot be computed.
+    How far results move when perturbed is how far rounding alone may move them. UnfitError where a perturbed graph
+    cannot be computed.
     """
     rng = np.random.default_rng(seed)
 
@@ -268,5 +328,7 @@ def reference(case: Case, *, seed: int | None = None, epsilon: float = 0.0) -> d
     values = {name: moved(name, case.values[name]) for name in (*case.inputs, *case.constants)}
     for node in case.nodes:
         arrays = compute(node, [values[name] for name in dict.fromkeys(n for n in node.input if n)])
-        values.update({name: moved(name, array) for name, array in zip((n for n in node.output if n), arrays, strict=True)})
+        values.update(
+            {name: moved(name, array) for name, array in zip((n for n in node.output if n), arrays, strict=True)}
+        )
     return values

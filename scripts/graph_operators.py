@@ -11,8 +11,41 @@ from graph_cases import Builder, UnfitError
 
 Generator = Callable[[Builder], object]
 _UNARY = (
-    *("Abs", "Neg", "Relu", "Sigmoid", "Tanh", "Exp", "Floor", "Ceil", "Round", "Sign", "Erf", "Softplus", "Softsign", "Elu", "Selu", "LeakyRelu"),
-    *("HardSigmoid", "HardSwish", "ThresholdedRelu", "Sin", "Cos", "Tan", "Asin", "Acos", "Atan", "Sinh", "Cosh", "Asinh", "Acosh", "Atanh", "Mish"),
+    *(
+        "Abs",
+        "Neg",
+        "Relu",
+        "Sigmoid",
+        "Tanh",
+        "Exp",
+        "Floor",
+        "Ceil",
+        "Round",
+        "Sign",
+        "Erf",
+        "Softplus",
+        "Softsign",
+        "Elu",
+        "Selu",
+        "LeakyRelu",
+    ),
+    *(
+        "HardSigmoid",
+        "HardSwish",
+        "ThresholdedRelu",
+        "Sin",
+        "Cos",
+        "Tan",
+        "Asin",
+        "Acos",
+        "Atan",
+        "Sinh",
+        "Cosh",
+        "Asinh",
+        "Acosh",
+        "Atanh",
+        "Mish",
+    ),
     *("Reciprocal", "Sqrt", "Log", "Celu", "Shrink", "Gelu", "IsNaN", "IsInf", "Identity"),
 )
 _CASTS = ("float32", "float16", "float64", "int64", "int32", "int8", "uint8", "bool", "int16")
@@ -24,12 +57,20 @@ def unary(b: Builder) -> object:
         options = {"alpha": float(b.pick((0.1, 0.5, 1.3)))}
     if operator == "Gelu" and b.chance(0.5):
         options = {"approximate": "tanh"}
-    return b.add(operator, b.any(kinds="fi" if operator in ("Abs", "Neg", "Sign", "Relu", "Identity") else "f"), **options)
+    return b.add(
+        operator, b.any(kinds="fi" if operator in ("Abs", "Neg", "Sign", "Relu", "Identity") else "f"), **options
+    )
 
 
 def _beside(b: Builder, x: str, dtype: str | None = None) -> str:
-    """A tensor that broadcasts with x: of its shape, with some sizes 1, or with fewer axes; seldom a result of the same dtype and shape."""
-    same = [n for n, a in b.values.items() if a.shape == b.dims(x) and a.dtype == (dtype or b.array(x).dtype) and n not in b.exact]
+    """A tensor that broadcasts with x: of its shape, with some sizes 1, or with fewer axes; seldom a result of the same
+    dtype and shape.
+    """
+    same = [
+        n
+        for n, a in b.values.items()
+        if a.shape == b.dims(x) and a.dtype == (dtype or b.array(x).dtype) and n not in b.exact
+    ]
     if b.chance(0.4) and same:
         return str(b.pick(same))
     shape = [1 if b.chance(0.25) else size for size in b.dims(x)][b.whole(0, len(b.dims(x))) if b.chance(0.3) else 0 :]
@@ -112,7 +153,13 @@ def reduction(b: Builder) -> object:
 def arg(b: Builder) -> object:
     x = b.any(ranks=(1, 2, 3, 4), kinds="ffi", filled=True, finite=True)
     rank = len(b.dims(x))
-    return b.add(b.pick(("ArgMax", "ArgMin")), x, axis=b.whole(-rank, rank - 1), keepdims=b.whole(0, 1), select_last_index=b.whole(0, 1))
+    return b.add(
+        b.pick(("ArgMax", "ArgMin")),
+        x,
+        axis=b.whole(-rank, rank - 1),
+        keepdims=b.whole(0, 1),
+        select_last_index=b.whole(0, 1),
+    )
 
 
 def along_axis(b: Builder) -> object:
@@ -125,14 +172,25 @@ def along_axis(b: Builder) -> object:
 
 
 def normalization(b: Builder) -> object:
-    operator = b.pick(("LayerNormalization", "InstanceNormalization", "GroupNormalization", "BatchNormalization", "MeanVarianceNormalization", "LRN"))
+    operator = b.pick(
+        (
+            "LayerNormalization",
+            "InstanceNormalization",
+            "GroupNormalization",
+            "BatchNormalization",
+            "MeanVarianceNormalization",
+            "LRN",
+        )
+    )
     x = b.any(ranks=(1, 2, 3, 4) if operator == "LayerNormalization" else (3, 4), filled=True, finite=True)
     shape = b.dims(x)
     if b.array(x).dtype == np.float64:
         raise UnfitError("onnxruntime computes statistics in fp32")
     if operator == "LayerNormalization":
         axis = b.whole(0, len(shape) - 1)
-        return b.add(operator, x, b.like(x, shape[axis:]), *([b.like(x, shape[axis:])] if b.chance(0.6) else []), axis=axis)
+        return b.add(
+            operator, x, b.like(x, shape[axis:]), *([b.like(x, shape[axis:])] if b.chance(0.6) else []), axis=axis
+        )
     if operator == "MeanVarianceNormalization":
         return b.add(operator, x, axes=_axes(b, len(shape)))
     if operator == "LRN":
@@ -179,7 +237,11 @@ def concat(b: Builder) -> object:
     axis = b.whole(0, len(b.dims(x)) - 1)
     others = [b.like(x, [b.size() if i == axis else s for i, s in enumerate(b.dims(x))]) for _ in range(b.whole(1, 2))]
     reads = [x, *others, *([x] if b.chance(0.2) else [])]
-    return b.add("Concat", *[reads[i] for i in b.rng.permutation(len(reads))], axis=axis - (len(b.dims(x)) if b.chance(0.3) else 0))
+    return b.add(
+        "Concat",
+        *[reads[i] for i in b.rng.permutation(len(reads))],
+        axis=axis - (len(b.dims(x)) if b.chance(0.3) else 0),
+    )
 
 
 def split(b: Builder) -> object:
@@ -256,21 +318,30 @@ def scatter(b: Builder) -> object:
     shape, rank = b.dims(x), len(b.dims(x))
     if b.chance(0.4):
         depth = b.whole(1, rank)
-        cells = [tuple(int(i) for i in np.unravel_index(n, shape[:depth])) for n in b.rng.permutation(int(np.prod(shape[:depth])))[:3]]
-        return b.add("ScatterND", x, b.given(np.asarray(cells, "int64"), exact=True), b.like(x, (len(cells), *shape[depth:])))
+        cells = [
+            tuple(int(i) for i in np.unravel_index(n, shape[:depth]))
+            for n in b.rng.permutation(int(np.prod(shape[:depth])))[:3]
+        ]
+        return b.add(
+            "ScatterND", x, b.given(np.asarray(cells, "int64"), exact=True), b.like(x, (len(cells), *shape[depth:]))
+        )
     axis = b.whole(0, rank - 1)
     sizes = [b.whole(1, s) for s in shape]
     # Rows of one index twice are only defined with a reduction.
     order = np.argsort(b.rng.random([shape[i] if i == axis else s for i, s in enumerate(sizes)]), axis=axis)
     indices = np.take(order, range(sizes[axis]), axis=axis)
     options: dict[str, Any] = {"reduction": b.pick(("add", "max", "min", "mul"))} if b.chance(0.3) else {}
-    return b.add("ScatterElements", x, b.given(indices.astype("int64"), exact=True), b.like(x, sizes), axis=axis, **options)
+    return b.add(
+        "ScatterElements", x, b.given(indices.astype("int64"), exact=True), b.like(x, sizes), axis=axis, **options
+    )
 
 
 def space(b: Builder) -> object:
     n, c, h, w = 1, b.whole(1, 3), b.whole(1, 5), b.whole(1, 5)
     if b.chance(0.5):
-        return b.add("DepthToSpace", b.fresh((n, c * 4, h, w), constant=False), blocksize=2, mode=b.pick(("DCR", "CRD")))
+        return b.add(
+            "DepthToSpace", b.fresh((n, c * 4, h, w), constant=False), blocksize=2, mode=b.pick(("DCR", "CRD"))
+        )
     return b.add("SpaceToDepth", b.fresh((n, c, h * 2, w * 2), constant=False), blocksize=2)
 
 
@@ -283,7 +354,9 @@ def matrix(b: Builder) -> object:
     if operator == "EyeLike":
         return b.add(operator, x, k=b.whole(-1, 1))
     if operator == "OneHot":
-        return b.add(operator, _indices(b, b.shape(2), 7), b.fixed(7), b.fixed([-1.0, 2.0], "float32"), axis=b.whole(-1, 2))
+        return b.add(
+            operator, _indices(b, b.shape(2), 7), b.fixed(7), b.fixed([-1.0, 2.0], "float32"), axis=b.whole(-1, 2)
+        )
     if operator == "TopK":
         axis = b.whole(0, len(shape) - 1)
         if len(np.unique(b.array(x))) < b.array(x).size or np.isnan(b.array(x)).any():
@@ -300,13 +373,28 @@ def product(b: Builder) -> object:
         across, into = b.whole(0, 1), b.whole(0, 1)
         k, n = shape[1 - across], b.size()
         third = [b.like(x, b.pick(((), (n,), (shape[across], n), (shape[across], 1))))] if b.chance(0.5) else []
-        return b.add("Gemm", x, b.like(x, (n, k) if into else (k, n)), *third, transA=across, transB=into, alpha=float(b.pick((1.0, 0.5))))
+        return b.add(
+            "Gemm",
+            x,
+            b.like(x, (n, k) if into else (k, n)),
+            *third,
+            transA=across,
+            transB=into,
+            alpha=float(b.pick((1.0, 0.5))),
+        )
     batch = [1 if b.chance(0.3) else s for s in shape[:-2]][b.whole(0, 1) :] if len(shape) > 2 and b.chance(0.7) else []
     return b.add("MatMul", x, b.like(x, (shape[-1],) if b.chance(0.1) else (*batch, shape[-1], b.size())))
 
 
 def einsum(b: Builder) -> object:
-    equation, left, right = b.pick((("ij,jk->ik", "ij", "jk"), ("bij,bkj->bik", "bij", "bkj"), ("bhid,bhjd->bhij", "bhid", "bhjd"), ("ij,ij->i", "ij", "ij")))
+    equation, left, right = b.pick(
+        (
+            ("ij,jk->ik", "ij", "jk"),
+            ("bij,bkj->bik", "bij", "bkj"),
+            ("bhid,bhjd->bhij", "bhid", "bhjd"),
+            ("ij,ij->i", "ij", "ij"),
+        )
+    )
     sizes = {letter: b.size() for letter in "bhijkd"}
     return b.add("Einsum", *(b.fresh([sizes[letter] for letter in side]) for side in (left, right)), equation=equation)
 
@@ -324,7 +412,9 @@ def _window(b: Builder, extents: Sequence[int]) -> dict[str, Any]:
 
 
 def _weight(b: Builder, x: str, shape: Sequence[int], constant: bool | None = None) -> str:
-    """A finite weight: whether an infinite one meets the zeros of a padding, which gives NaN, differs between implementations."""
+    """A finite weight: whether an infinite one meets the zeros of a padding, which gives NaN, differs between
+    implementations.
+    """
     return b.given((b.rng.standard_normal(shape) * (b.array(x).dtype.type(2) / 3)).astype(b.array(x).dtype), constant)
 
 
@@ -332,7 +422,11 @@ def _channels(b: Builder) -> tuple[int, int, int]:
     """(groups, input channels, output channels)"""
     groups = int(b.pick((1, 1, 1, 2, 3, 5)))
     depthwise = groups > 1 and b.chance(0.5)
-    return groups, groups * (1 if depthwise else b.whole(1, 4)), groups * (b.whole(1, 2) if depthwise else b.whole(1, 5))
+    return (
+        groups,
+        groups * (1 if depthwise else b.whole(1, 4)),
+        groups * (b.whole(1, 2) if depthwise else b.whole(1, 5)),
+    )
 
 
 def convolution(b: Builder) -> object:
@@ -362,12 +456,30 @@ def deconvolution(b: Builder) -> object:
     if "strides" in options and b.chance(0.3):
         options["output_padding"] = [b.whole(0, s - 1) for s in options["strides"]]
     bias = [b.like(x, (outputs,))] if b.chance(0.5) else []
-    return b.add("ConvTranspose", x, _weight(b, x, (inputs, outputs // groups, *options["kernel_shape"])), *bias, group=groups, **options)
+    return b.add(
+        "ConvTranspose",
+        x,
+        _weight(b, x, (inputs, outputs // groups, *options["kernel_shape"])),
+        *bias,
+        group=groups,
+        **options,
+    )
 
 
 def pool(b: Builder) -> object:
     x = b.any(ranks=(3, 4, 4, 4, 5), filled=True, finite=True)
-    operator = b.pick(("MaxPool", "MaxPool", "AveragePool", "AveragePool", "LpPool", "GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"))
+    operator = b.pick(
+        (
+            "MaxPool",
+            "MaxPool",
+            "AveragePool",
+            "AveragePool",
+            "LpPool",
+            "GlobalAveragePool",
+            "GlobalMaxPool",
+            "GlobalLpPool",
+        )
+    )
     if operator.startswith("Global"):
         return b.add(operator, x)
     options = _window(b, b.dims(x)[2:])
@@ -391,7 +503,13 @@ def resize(b: Builder) -> object:
         options["nearest_mode"] = b.pick(("floor", "ceil", "round_prefer_floor", "round_prefer_ceil"))
     # With corners aligned a scale that gives no whole size counts by its fraction in onnxruntime.
     if b.chance(0.5) and options["coordinate_transformation_mode"] != "align_corners":
-        return b.add("Resize", x, "", b.fixed([1.0, 1.0, *(float(b.pick((0.5, 1.0, 2.0, 3.0))) for _ in range(rank - 2))], "float32"), **options)
+        return b.add(
+            "Resize",
+            x,
+            "",
+            b.fixed([1.0, 1.0, *(float(b.pick((0.5, 1.0, 2.0, 3.0))) for _ in range(rank - 2))], "float32"),
+            **options,
+        )
     return b.add("Resize", x, "", "", b.fixed([*b.dims(x)[:2], *(b.whole(1, 11) for _ in range(rank - 2))]), **options)
 
 
@@ -402,11 +520,26 @@ def quantized(b: Builder) -> object:
         return b.add(operator, b.fresh(b.shape(2), "float32", False), outputs=3)
     if operator == "MatMulInteger":
         m, k, n = b.size(), b.size(), b.size()
-        return b.add(operator, b.fresh((m, k), "uint8", False), b.fresh((k, n), kind), b.fixed(b.whole(0, 9), "uint8"), b.fixed(b.whole(0, 9), kind))
+        return b.add(
+            operator,
+            b.fresh((m, k), "uint8", False),
+            b.fresh((k, n), kind),
+            b.fixed(b.whole(0, 9), "uint8"),
+            b.fixed(b.whole(0, 9), kind),
+        )
     if operator == "ConvInteger":
         c = b.whole(1, 5)
-        return b.add(operator, b.fresh((1, c, 6, 7), "uint8", False), b.fresh((b.whole(1, 5), c, 3, 2), kind), b.fixed(b.whole(0, 9), "uint8"))
-    x = b.any(ranks=(2, 3, 4), filled=True, finite=True) if operator == "QuantizeLinear" else b.fresh(b.shape(b.whole(2, 4)), kind, False)
+        return b.add(
+            operator,
+            b.fresh((1, c, 6, 7), "uint8", False),
+            b.fresh((b.whole(1, 5), c, 3, 2), kind),
+            b.fixed(b.whole(0, 9), "uint8"),
+        )
+    x = (
+        b.any(ranks=(2, 3, 4), filled=True, finite=True)
+        if operator == "QuantizeLinear"
+        else b.fresh(b.shape(b.whole(2, 4)), kind, False)
+    )
     if operator == "QuantizeLinear" and b.array(x).dtype != np.float32:
         raise UnfitError("scales are fp32")
     axis = b.whole(0, len(b.dims(x)) - 1)
@@ -418,7 +551,11 @@ def quantized(b: Builder) -> object:
 def recurrent(b: Builder) -> object:
     operator, gates = b.pick((("LSTM", 4), ("GRU", 3), ("RNN", 1)))
     steps, batch, width, size, ways = b.whole(1, 5), b.whole(1, 3), b.whole(1, 5), b.whole(1, 5), b.whole(1, 2)
-    sizes = [(ways, gates * size, width), (ways, gates * size, size), *([(ways, 2 * gates * size)] if b.chance(0.6) else [])]
+    sizes = [
+        (ways, gates * size, width),
+        (ways, gates * size, size),
+        *([(ways, 2 * gates * size)] if b.chance(0.6) else []),
+    ]
     weights = [b.given(b.rng.standard_normal(shape).astype("float32"), True) for shape in sizes]
     options = {"linear_before_reset": b.whole(0, 1)} if operator == "GRU" else {}
     way = "bidirectional" if ways == 2 else b.pick(("forward", "reverse"))
@@ -435,7 +572,7 @@ def sampling(b: Builder) -> object:
 
 
 GENERATORS: tuple[Generator, ...] = (
-    *[unary] * 6, *[binary] * 6, comparison, logic, bits, where, clip, cast, cast, *[reduction] * 3, arg, along_axis, along_axis, normalization, normalization,
-    *[transpose] * 3, *[reshape] * 3, concat, concat, split, slice_, slice_, pad, pad, tile, gather, gather, scatter, space, matrix, *[product] * 4, einsum,
+    *[unary] * 6, *[binary] * 6, comparison, logic, bits, where, clip, cast, cast, *[reduction] * 3, arg, along_axis, along_axis, normalization, normalization,  # noqa: E501
+    *[transpose] * 3, *[reshape] * 3, concat, concat, split, slice_, slice_, pad, pad, tile, gather, gather, scatter, space, matrix, *[product] * 4, einsum,  # noqa: E501
     *[convolution] * 5, deconvolution, pool, pool, resize, quantized, recurrent, sampling,
 )  # fmt: skip

@@ -1,11 +1,12 @@
 """Compares single tuned operators with a vendor library on the same GPU: cuDNN or cuBLAS, through PyTorch.
 
-    python scripts/kernel_bench.py conv43 --target "cuda -device=nvidia_h200" --trials 4000 --seconds 480 --work-dir records_cuda
-    python scripts/kernel_bench.py sgemm --target "cuda -device=nvidia_h200" --tf32 --work-dir records_cuda --json sgemm.json
+    python scripts/kernel_bench.py conv43 --target "cuda -device=nvidia_h200" --trials 4000 --seconds 480 --work-dir
+    records_cuda python scripts/kernel_bench.py sgemm --target "cuda -device=nvidia_h200" --tf32 --work-dir records_cuda
+    --json sgemm.json
     python scripts/kernel_bench.py alexnet --target opencl --batch 1 --trials 10 --no-peer            without an NVIDIA GPU: Romou's side
 
 How it measures, and what it prints: docs/benchmarks.md.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -80,17 +81,24 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
     toolchain = Toolchain(build_reference="kernel_references:fast_reference")
     with contextlib.ExitStack() as stack:
         store = stack.enter_context(RecordStore(options.work_dir))
-        runner = stack.enter_context(contextlib.closing(LocalRunner(device, MEASURE, toolchain=toolchain, folder=options.work_dir / FOLDER)))
+        runner = stack.enter_context(
+            contextlib.closing(LocalRunner(device, MEASURE, toolchain=toolchain, folder=options.work_dir / FOLDER))
+        )
         compile_for = None if target.kind == "cuda" or runner.fingerprint().is_host_cpu else device
-        builder = stack.enter_context(contextlib.closing(LocalBuilder(target, MEASURE, toolchain=toolchain, compile_for=compile_for)))
+        builder = stack.enter_context(
+            contextlib.closing(LocalBuilder(target, MEASURE, toolchain=toolchain, compile_for=compile_for))
+        )
         budget = TuningOptions(trials=options.trials, seconds=options.seconds, seed=options.seed, batch_size=BATCH)
         wanted = [pruned_task(task, target) for task in tasks] if options.is_pruned else list(tasks)
         known = pretrained_for(target)
-        return TuningSession(wanted, target, store=store, builder=builder, runner=runner, options=budget, pretrained=known).run(terminal_progress)
+        return TuningSession(
+            wanted, target, store=store, builder=builder, runner=runner, options=budget, pretrained=known
+        ).run(terminal_progress)
 
 
 def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return trials and minutes until the sum of the best times came within 5% of its final value; None where a task has no time yet.
+    """Return trials and minutes until the sum of the best times came within 5% of its final value; None where a task
+    has no time yet.
 
     Pauses between two runs do not count.
     """
@@ -117,17 +125,23 @@ def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[s
 # Romou's side
 
 
-def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.runtime.Device, folder: Path) -> tuple[Callable[[], float], verify.Comparison]:
+def romou_timer(
+    task: TunableTask, config: Config, target: Target, device: tvm.runtime.Device, folder: Path
+) -> tuple[Callable[[], float], verify.Comparison]:
     """Return (a function that times one launch in seconds, how the output compares with the reference).
 
-    CUDA's launches are captured in a graph where possible, as the vendor's are: a kernel of a few microseconds takes no longer than its launch.
+    CUDA's launches are captured in a graph where possible, as the vendor's are: a kernel of a few microseconds takes no
+    longer than its launch.
     """
     module = build_task(task, config, target)
     inputs, expected = verify.load_reference(reference_of(task, folder, OTHER_SEED))
     poison = verify.poison(*verify.output_spec(task))
     scopes = task.image_scopes(config, target)
     names = [str(parameter.name) for parameter in task.func.params]
-    tensors = [device_tensor(array, device, scopes.get(name, "global")) for name, array in zip(names, task.arguments((*inputs, poison), config), strict=True)]
+    tensors = [
+        device_tensor(array, device, scopes.get(name, "global"))
+        for name, array in zip(names, task.arguments((*inputs, poison), config), strict=True)
+    ]
     module["main"](*tensors)
     device.sync()
     compared = verify.compare(tensors[-1].numpy(), expected, task.precision(config))
@@ -145,7 +159,9 @@ def romou_timer(task: TunableTask, config: Config, target: Target, device: tvm.r
             # What was not captured is not timed either.
             captured = verify.compare(tensors[-1].numpy(), expected, task.precision(config))
             # The graph itself keeps neither the kernels nor what they read and write.
-            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), compared if compared.problem else captured
+            return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), (
+                compared if compared.problem else captured
+            )
     timed = module.time_evaluator("main", device, number=number, repeat=1)
     return (lambda: float(timed(*tensors).results[0])), compared
 
@@ -186,28 +202,39 @@ class Suite:
 
 
 SUITES = {
-    "conv43": Suite(title="{count} of 43 convolutions, batch 5", library="cuDNN", works=lambda options: conv43(options.dtype)),
+    "conv43": Suite(
+        title="{count} of 43 convolutions, batch 5", library="cuDNN", works=lambda options: conv43(options.dtype)
+    ),
     "paper20": Suite(
         title="{count} of 20 convolutions of phone networks, batch 1",
         library="cuDNN",
         works=lambda options: paper_operators(options.dtype, "paper_ops_sample.csv"),
     ),
-    "sgemm": Suite(title="square matrix products", library="cuBLAS", works=lambda options: square_products(options.dtype)),
-    "alexnet": Suite(title="AlexNet's convolutions", library="cuDNN", works=lambda options: alexnet(options.batch, options.dtype)),
+    "sgemm": Suite(
+        title="square matrix products", library="cuBLAS", works=lambda options: square_products(options.dtype)
+    ),
+    "alexnet": Suite(
+        title="AlexNet's convolutions", library="cuDNN", works=lambda options: alexnet(options.batch, options.dtype)
+    ),
     "training": Suite(
         title="AlexNet's convolutions, forward, backward by input and by filter",
         library="cuDNN",
-        works=lambda options: [work for layer in alexnet(options.batch, options.dtype) for work in training_passes(layer)],
+        works=lambda options: [
+            work for layer in alexnet(options.batch, options.dtype) for work in training_passes(layer)
+        ],
         is_training=True,
     ),
 }
 
 
-def compare(works: Sequence[Conv2d | Dense], options: Options, *, is_training: bool = False) -> tuple[list[dict[str, Any]], dict[str, Any]]:
+def compare(
+    works: Sequence[Conv2d | Dense], options: Options, *, is_training: bool = False
+) -> tuple[list[dict[str, Any]], dict[str, Any]]:
     """Tune, then time both sides. Return (a row of numbers for each operator, what they were measured on).
 
-    us: Romou's time. peer_us: the time of the vendor's faster layout. ratio: peer_us / us. peak: share of the device's peak rate. problem: why the output
-    is wrong. roofline: the least time that the device's peak rate or bandwidth allows, over us; None where they are not known.
+    us: Romou's time. peer_us: the time of the vendor's faster layout. ratio: peer_us / us. peak: share of the device's
+    peak rate. problem: why the output is wrong. roofline: the least time that the device's peak rate or bandwidth
+    allows, over us; None where they are not known.
     """
     peer = Torch(allow_tf32=options.allows_tf32) if options.has_peer else None
     asked = Target(options.target).with_options(tf32="allow") if options.allows_tf32 else Target(options.target)
@@ -218,7 +245,10 @@ def compare(works: Sequence[Conv2d | Dense], options: Options, *, is_training: b
     every = {work: task_of(work, has_epilogue=False, is_weight_computed=is_training) for work in works}
     tasks = {work: task for work, task in every.items() if not wanted or any(word in task.name for word in wanted)}
     if not tasks:
-        raise UsageError(f"no operator's name contains {options.only!r}", hint=f"The names: {', '.join(task.name for task in every.values())}.")
+        raise UsageError(
+            f"no operator's name contains {options.only!r}",
+            hint=f"The names: {', '.join(task.name for task in every.values())}.",
+        )
     if is_training:
         prepare_references(list(tasks.values()), options.work_dir, (MEASURE.seed, OTHER_SEED))
     clocks = [gpu_clocks()]
@@ -248,7 +278,8 @@ def compare(works: Sequence[Conv2d | Dense], options: Options, *, is_training: b
     return rows, head
 
 
-# Share of an AMD Fury X's 8602 GFLOPS that the kernels of BEAST's paper reach in each layer of AlexNet, at batch 128 (its table 2).
+# Share of an AMD Fury X's 8602 GFLOPS that the kernels of BEAST's paper reach in each layer of AlexNet, at batch 128
+# (its table 2).
 PAPER: dict[type, tuple[float | None, ...]] = {
     Conv2d: (4972.0, 5511.2, 5493.5, 5018.7, 4983.2),
     Conv2dTranspose: (None, 4795.5, 4936.4, 4878.5, 4964.6),
@@ -258,14 +289,20 @@ PAPER_PEAK_GFLOPS = 8602.0
 
 
 def share_in_paper(work: Conv2d | Dense, works: Sequence[Conv2d | Dense]) -> float | None:
-    """Look up what share of its peak the paper reached in a pass of a layer, of which this list has the same, without the two towers."""
+    """Look up what share of its peak the paper reached in a pass of a layer, of which this list has the same, without
+    the two towers.
+    """
     same = [other for other in works if type(other) is type(work)]
     found = PAPER[type(work)][same.index(work)] if len(same) == len(PAPER[Conv2d]) else None
     return None if found is None else found / PAPER_PEAK_GFLOPS
 
 
 def _fingerprint(kind: str, facts: Mapping[str, Any]) -> dict[str, Any]:
-    return {"kind": kind, **{key: str(facts[key]) for key in ("name", "driver", "platform")}, "is_host_cpu": facts["type"] == "cpu"}
+    return {
+        "kind": kind,
+        **{key: str(facts[key]) for key in ("name", "driver", "platform")},
+        "is_host_cpu": facts["type"] == "cpu",
+    }
 
 
 def _row(
@@ -280,7 +317,10 @@ def _row(
     folder: Path,
 ) -> dict[str, Any]:
     if result.config is None:
-        raise DeviceError(f"{task.name}: none of {result.trials} configs worked: {result.outcomes}", hint="The records in --work-dir say why.")
+        raise DeviceError(
+            f"{task.name}: none of {result.trials} configs worked: {result.outcomes}",
+            hint="The records in --work-dir say why.",
+        )
     ours, compared = romou_timer(task, result.config, target, device, folder)
     timers = {"romou": ours} | ({layout: peer.timer(call) for layout, call in peer.calls(work).items()} if peer else {})
     times: dict[str, list[float]] = {side: [] for side in timers}
@@ -311,31 +351,72 @@ def _row(
     row["peak"] = work.flops / ours_s / peak / 1e9 if peak else None
     row["peer_peak"] = work.flops / seconds[layout] / peak / 1e9 if peak and layout else None
     row["roofline"] = max(work.flops / peak, row["bytes"] / bandwidth) / 1e9 / ours_s if peak and bandwidth else None
-    row["bound"] = ("compute" if work.flops / peak >= row["bytes"] / bandwidth else "memory") if peak and bandwidth else None
+    row["bound"] = (
+        ("compute" if work.flops / peak >= row["bytes"] / bandwidth else "memory") if peak and bandwidth else None
+    )
     return row
 
 
 def facts_for_roofline(target: Target, facts: Mapping[str, Any]) -> HardwareSpec | None:
     """Find peak rate and bandwidth: in the target's device file, else in the one with the attached device's name."""
     named = (load_device(name) for name in known_devices())
-    return next((spec for spec in (target.spec, *named) if spec.fp32_peak_gflops and spec.title in (target.spec.title, facts["name"])), None)
+    return next(
+        (
+            spec
+            for spec in (target.spec, *named)
+            if spec.fp32_peak_gflops and spec.title in (target.spec.title, facts["name"])
+        ),
+        None,
+    )
 
 
 @click.command()
 @click.argument("suite", type=click.Choice(list(SUITES)))
 @click.option("--target", default="opencl", show_default=True, help="opencl or cuda, also with -device=.")
-@click.option("--trials", type=click.IntRange(min=0), default=2000, show_default=True, help="Over all operators, those in the records included.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=None, help="Limit of the search in this call; the table comes on top.")
-@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=Path("bench_records"), show_default=True, help="Their folder.")
+@click.option(
+    "--trials",
+    type=click.IntRange(min=0),
+    default=2000,
+    show_default=True,
+    help="Over all operators, those in the records included.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=None,
+    help="Limit of the search in this call; the table comes on top.",
+)
+@click.option(
+    "--work-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("bench_records"),
+    show_default=True,
+    help="Their folder.",
+)
 @click.option("--dtype", type=click.Choice(["float32", "float16"]), default="float32", show_default=True)
 @click.option("--batch", type=click.IntRange(min=1), default=128, show_default=True, help="Of AlexNet's layers.")
 @click.option("--tf32", "allows_tf32", is_flag=True, help="Both sides may multiply floats in TF32, on tensor cores.")
-@click.option("--rounds", type=click.IntRange(min=1), default=11, show_default=True, help="Timings of each side, alternately.")
+@click.option(
+    "--rounds", type=click.IntRange(min=1), default=11, show_default=True, help="Timings of each side, alternately."
+)
 @click.option("--only", default="", help="Operators whose name contains one of these, with commas.")
-@click.option("--no-peer", "has_peer", is_flag=True, flag_value=False, default=True, help="Romou's side alone; PyTorch is not needed.")
+@click.option(
+    "--no-peer",
+    "has_peer",
+    is_flag=True,
+    flag_value=False,
+    default=True,
+    help="Romou's side alone; PyTorch is not needed.",
+)
 @click.option("--no-prune", "is_pruned", is_flag=True, flag_value=False, default=True, help="Search the whole spaces.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
-@click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here, operator by operator.")
+@click.option(
+    "--json",
+    "output",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Also write every number here, operator by operator.",
+)
 def main(suite: str, **values: Any) -> None:
     """Print the table of a suite; exit code 1 if an output is wrong."""
     options, chosen = Options(**values), SUITES[suite]

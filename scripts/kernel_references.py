@@ -1,4 +1,6 @@
-"""What scripts/kernel_bench.py compares kernels with: references by onnxruntime and NumPy, computed once for each operator."""
+"""What scripts/kernel_bench.py compares kernels with: references by onnxruntime and NumPy, computed once for each
+operator.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ FOLDER = "references"
 
 
 def fast_reference(task: TunableTask) -> Any:
-    """Return a reference by onnxruntime and NumPy: the plain loops of `build_reference` take minutes for a layer of AlexNet at batch 128."""
+    """Return a reference by onnxruntime and NumPy: the plain loops of `build_reference` take minutes for a layer of
+    AlexNet at batch 128.
+    """
     work: Any = getattr(task.template, "workload", None)
     kinds = (Conv2d, Dense, Conv2dTranspose, Conv2dBackwardFilter)
     if len(task.func.params) != 3 or type(work) not in kinds or (isinstance(work, Conv2d) and work.groups > 1):
@@ -47,7 +51,11 @@ def fast_reference(task: TunableTask) -> Any:
         if is_training:
             found = _of_training(work, data, weight)
         else:
-            found = data @ weight.reshape(work.k, -1)[:, : work.n] if isinstance(work, Dense) else _convolved(work, data, weight)
+            found = (
+                data @ weight.reshape(work.k, -1)[:, : work.n]
+                if isinstance(work, Dense)
+                else _convolved(work, data, weight)
+            )
         tensors[2].copyfrom(np.ascontiguousarray(found.astype(work.dtype)))
 
     return {"main": main}
@@ -63,7 +71,11 @@ def _of_training(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarr
     if isinstance(work, Conv2dBackwardFilter):
         return correlate(work, unpacked(data, work.in_channels), unpacked(weight, work.out_channels))
     plain = unpacked(data, work.in_channels)
-    found = _by_onnxruntime(work, plain, weight) if type(work) is Conv2d else family_of(work).case(work).compute(plain, weight)
+    found = (
+        _by_onnxruntime(work, plain, weight)
+        if type(work) is Conv2d
+        else family_of(work).case(work).compute(plain, weight)
+    )
     whole = np.pad(found, ((0, 0), (0, -found.shape[1] % LANES), (0, 0), (0, 0)))
     return whole.reshape(work.batch, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
 
@@ -73,20 +85,39 @@ def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray
     (n, texels, h, w, _), lanes = data.shape, weight.shape[3]
     plain = data[..., :lanes].transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)
     kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * lanes, *work.kernel)
-    return _by_onnxruntime(work, plain, kernel).reshape(n, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
+    return (
+        _by_onnxruntime(work, plain, kernel).reshape(n, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
+    )
 
 
 def _by_onnxruntime(work: Conv2d, plain: np.ndarray, kernel: np.ndarray) -> np.ndarray:
-    node = helper.make_node("Conv", ["x", "w"], ["y"], strides=work.stride, pads=work.padding, dilations=work.dilation, kernel_shape=work.kernel)
-    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", plain.shape), ("w", kernel.shape), ("y", None))]
-    model = helper.make_model(helper.make_graph([node], "conv", values[:2], values[2:]), opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    node = helper.make_node(
+        "Conv",
+        ["x", "w"],
+        ["y"],
+        strides=work.stride,
+        pads=work.padding,
+        dilations=work.dilation,
+        kernel_shape=work.kernel,
+    )
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", plain.shape), ("w", kernel.shape), ("y", None))
+    ]
+    model = helper.make_model(
+        helper.make_graph([node], "conv", values[:2], values[2:]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
     found = run_onnxruntime(model, {"x": plain, "w": kernel})
     assert found is not None, "onnxruntime knows convolutions"
     return found[0]
 
 
 def reference_of(task: TunableTask, folder: Path, seed: int) -> Path:
-    """Return the file with inputs and output of a task under a folder of records, where the search looks for it; computed where it is missing."""
+    """Return the file with inputs and output of a task under a folder of records, where the search looks for it;
+    computed where it is missing.
+    """
     # A folder keeps one seed of a task.
     path = verify.reference_path(folder / (FOLDER if seed == MeasureOptions().seed else f"other_{FOLDER}"), task, seed)
     if not path.is_file():
@@ -98,11 +129,18 @@ def reference_of(task: TunableTask, folder: Path, seed: int) -> Path:
 
 
 def prepare_references(tasks: Sequence[TunableTask], folder: Path, seeds: Sequence[int]) -> None:
-    """Compute what operators are compared with, side by side: one after the other, they would take most of a short search's time."""
+    """Compute what operators are compared with, side by side: one after the other, they would take most of a short
+    search's time.
+    """
     context = multiprocessing.get_context("spawn")
     # A core each: sixteen processes with as many threads as there are cores wait for each other more than they compute.
     alone = patch.dict(os.environ, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
-    with alone, concurrent.futures.ProcessPoolExecutor(min(len(os.sched_getaffinity(0)), len(tasks)), mp_context=context) as pool:
+    with (
+        alone,
+        concurrent.futures.ProcessPoolExecutor(
+            min(len(os.sched_getaffinity(0)), len(tasks)), mp_context=context
+        ) as pool,
+    ):
         list(pool.map(_prepare, [task.to_json() for task in tasks], itertools.repeat(folder), itertools.repeat(seeds)))
 
 

@@ -13,9 +13,23 @@ from romou.tools.report.table import table_of_numbers
 
 def configs_text(config: Mapping[str, Any]) -> str:
     """Spell the knobs that tell configs apart, one word each."""
-    tile, group = ("x".join(str(config[k]) for k in keys) for keys in (("tile_o", "tile_h", "tile_w"), ("wg_o", "wg_w")))
+    tile, group = (
+        "x".join(str(config[k]) for k in keys) for keys in (("tile_o", "tile_h", "tile_w"), ("wg_o", "wg_w"))
+    )
     rest = [f"{k}={config[k]}" for k in ("split_k", "local", "steps") if config.get(k) not in (0, 1, None)]
-    known = ("tile_o", "tile_h", "tile_w", "wg_o", "wg_w", "split_k", "local", "steps", "autobroadcast", "multiply_add", "accumulate")
+    known = (
+        "tile_o",
+        "tile_h",
+        "tile_w",
+        "wg_o",
+        "wg_w",
+        "split_k",
+        "local",
+        "steps",
+        "autobroadcast",
+        "multiply_add",
+        "accumulate",
+    )
     words = [str(v) for k, v in config.items() if k not in known and v not in ("buffer", "lanes", 4)]
     words += [word for word in ("mma", "tf32", "coopmat") if config.get("multiply_add") == word]
     return " ".join([f"tile {tile} group {group}", *rest, *words])
@@ -26,14 +40,31 @@ def print_table(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], titl
     out = Console(width=200)
     device = head["device"]
     has_paper = any(row.get("paper") for row in rows)
-    columns = (f"{library} us", "Romou us", "ratio", "of peak", f"{library} of peak", *["paper of peak"] * has_paper, "roofline", "bound", "trials", "error")
+    columns = (
+        f"{library} us",
+        "Romou us",
+        "ratio",
+        "of peak",
+        f"{library} of peak",
+        *["paper of peak"] * has_paper,
+        "roofline",
+        "bound",
+        "trials",
+        "error",
+    )
     where = f"{device['name']} ({device['platform']}, driver {device['driver']}), {head['target']}"
     table = table_of_numbers("operator", columns, "config", title=f"{title}, {head['dtype']}, {where}")
     for row in rows:
         cells = [_text(row["peer_us"], ".1f"), _text(row["us"], ".1f"), _text(row["ratio"], ".2f", "x")]
         cells += [_text(row.get(key), ".0%") for key in ("peak", "peer_peak", *["paper"] * has_paper, "roofline")]
-        cells += [row["bound"] or "-", str(row["trials"]), "WRONG" if row["problem"] else _text(row["relative_l2_error"], ".0e")]
-        table.add_row(row["name"], *cells, f"{configs_text(row['config'])}{' | ' + row['layout'] if row['layout'] else ''}")
+        cells += [
+            row["bound"] or "-",
+            str(row["trials"]),
+            "WRONG" if row["problem"] else _text(row["relative_l2_error"], ".0e"),
+        ]
+        table.add_row(
+            row["name"], *cells, f"{configs_text(row['config'])}{' | ' + row['layout'] if row['layout'] else ''}"
+        )
     out.print(table)
     for line in summary_lines(rows, head, library):
         out.print(line, markup=False, highlight=False)
@@ -51,11 +82,16 @@ def summary_lines(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], li
     lowest = sorted((row for row in rows if row["roofline"] is not None), key=lambda row: row["roofline"])[:3]
     if lowest:
         text = ", ".join(f"{row['name']} {row['roofline']:.0%} ({row['bound']})" for row in lowest)
-        yield f"Slowest relative to the roofline of {head['peak_gflops']:.0f} GFLOPS and {head['bandwidth_gbps']:.0f} GB/s: {text}"
+        yield (
+            f"Slowest relative to the roofline of {head['peak_gflops']:.0f} GFLOPS and {head['bandwidth_gbps']:.0f}"
+            f" GB/s: {text}"
+        )
     tuning = head["tuning"]
     if tuning:
         found = f"{tuning['trials']:.0f} trials and {tuning['minutes']:.1f} minutes"
-        yield f"Within 5% of the final total after {found}, of {tuning['all_trials']:.0f} and {tuning['all_minutes']:.1f}"
+        yield (
+            f"Within 5% of the final total after {found}, of {tuning['all_trials']:.0f} and {tuning['all_minutes']:.1f}"
+        )
     yield f"GPU before: {head['clocks'][0]}"
     yield f"GPU after:  {head['clocks'][-1]}"
 

@@ -1,4 +1,6 @@
-"""Writes the tables in docs/ that are read off the code; tests/docs/test_generated_docs.py fails while one is stale: `python scripts/make_docs.py`."""
+"""Writes the tables in docs/ that are read off the code; tests/docs/test_generated_docs.py fails while one is stale:
+`python scripts/make_docs.py`.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,10 @@ def cli() -> str:
     parts = ["# Command line\n\nEvery command has `--help`.\n"]
     found = {program: list(walk(group, program)) for program, group in programs().items()}
     for program, commands in found.items():
-        rows = [(f"[`{name}`](#{name.replace(' ', '-')})", command.get_short_help_str(limit=200)) for name, command, _ in commands]
+        rows = [
+            (f"[`{name}`](#{name.replace(' ', '-')})", command.get_short_help_str(limit=200))
+            for name, command, _ in commands
+        ]
         options = [_options(command, context) for _, command, context in commands]
         common = {row: None for row in options[0] if all(row in others for others in options)}
         parts.append(f"## {program}\n\n{_table(('command', 'what it does'), rows)}")
@@ -76,8 +81,14 @@ def criteria() -> str:
     """The criteria of pruning, in the order in which they give way."""
     from romou.tuner.pruning.criteria import CRITERIA
 
-    rows = [(f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split())) for name, function in CRITERIA.items()]
-    head = "In the order in which they give way where too few configs would be left. `romou space` shows what each one removes."
+    rows = [
+        (f"`{name}`", " ".join(inspect.cleandoc(function.__doc__ or "").partition("\n\n")[0].split()))
+        for name, function in CRITERIA.items()
+    ]
+    head = (
+        "In the order in which they give way where too few configs would be left. `romou space` shows what each one"
+        " removes."
+    )
     return f"{_HEAD}# Criteria of pruning\n\n{head}\n\n{_table(('criterion', 'meaning'), rows)}"
 
 
@@ -87,8 +98,13 @@ def knobs() -> str:
 
     rows = []
     for knob in declared_knobs().values():
-        rows.append((f"`{knob.name}`", ", ".join(map(_spelled, knob.choices)), _spelled(knob.default), knob.devices, knob.help))
-    head = "What a schedule leaves open. An operator has some of these, with choices that fit its shape; `romou inspect --knobs` shows them for a model."
+        rows.append(
+            (f"`{knob.name}`", ", ".join(map(_spelled, knob.choices)), _spelled(knob.default), knob.devices, knob.help)
+        )
+    head = (
+        "What a schedule leaves open. An operator has some of these, with choices that fit its shape; `romou inspect"
+        " --knobs` shows them for a model."
+    )
     return f"{_HEAD}# Knobs\n\n{head}\n\n{_table(('knob', 'choices', 'default', 'devices', 'meaning'), rows)}"
 
 
@@ -105,10 +121,16 @@ def python() -> str:
         found = getattr(romou, name)
         parts.append(_documented(f"romou.{name}", found, level=2))
         for method, held in vars(found).items() if inspect.isclass(found) else ():
-            if not method.startswith("_") and (inspect.isfunction(held) or isinstance(held, (property, classmethod, staticmethod))):
+            if not method.startswith("_") and (
+                inspect.isfunction(held) or isinstance(held, (property, classmethod, staticmethod))
+            ):
                 parts.append(_documented(f"{name}.{method}", held, level=3))
     for module in (romou.operators, romou.training):
-        parts += [_documented(f"{module.__name__}.{name}", getattr(module, name), level=2) for name in module.__all__ if name not in romou.__all__]
+        parts += [
+            _documented(f"{module.__name__}.{name}", getattr(module, name), level=2)
+            for name in module.__all__
+            if name not in romou.__all__
+        ]
     return _HEAD + "\n".join(parts)
 
 
@@ -146,12 +168,18 @@ def _markdown(text: str) -> str:
         elif is_section and line and not line[0].isspace() and below.startswith("    "):
             out.append(f"- `{line}`")
         elif not line or set(line) != {"-"}:
-            out.append(f"  {line.strip()}" if line.startswith("    ") and out and out[-1].startswith(("- ", "  ")) else line)
+            out.append(
+                f"  {line.strip()}" if line.startswith("    ") and out and out[-1].startswith(("- ", "  ")) else line
+            )
     return "\n".join(out)
 
 
 def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    lines = [head, tuple("---" for _ in head), *(tuple(" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in rows)]
+    lines = [
+        head,
+        tuple("---" for _ in head),
+        *(tuple(" ".join(cell.split()).replace("|", "\\|") for cell in row) for row in rows),
+    ]
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 

@@ -1,6 +1,8 @@
-"""ONNX's backend node tests, and the bundled graphs, as cases: a model, inputs, and the outputs that it should have; and how a case is run and judged.
+"""ONNX's backend node tests, and the bundled graphs, as cases: a model, inputs, and the outputs that it should have;
+and how a case is run and judged.
 
-Older wheels of onnx hold the node tests as files, newer ones generate them, always with the same seed. Neither needs a network.
+Older wheels of onnx hold the node tests as files, newer ones generate them, always with the same seed. Neither needs a
+network.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ import onnx.numpy_helper
 if TYPE_CHECKING:
     from romou.runtime.module import TunedModel
 
-# Where a right result came from: kernels of Romou's families or nothing to compute, at least one kernel of TVM's own rules, at least one node on the host.
+# Where a right result came from: kernels of Romou's families or nothing to compute, at least one kernel of TVM's own
+# rules, at least one node on the host.
 KERNEL, PLAIN, HOST = "kernels", "plain schedule", "on the host"
 REFUSED, WRONG, TRACEBACK, CRASH, OVER_TIME = "refused", "wrong", "traceback", "crash", "over time"
 OUTCOMES = (KERNEL, PLAIN, HOST, REFUSED, WRONG, TRACEBACK, CRASH, OVER_TIME)
@@ -41,7 +44,9 @@ _L2 = {"float64": 1e-6, "float32": 2e-4, "float16": 2e-3, "bfloat16": 1e-2}
 class Case:
     """A model with one set of inputs, in the order of the graph's.
 
-    operator: that the test is about.   inputs, outputs: None: random ones, and what onnxruntime computes.   rtol, atol: of one element.
+    operator: that the test is about.
+    inputs, outputs: None: random ones, and what onnxruntime computes.
+    rtol, atol: of one element.
     """
 
     name: str
@@ -55,9 +60,13 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a case ended.   detail: why it is not right.   host_nodes: nodes that ran on the host.   plain: nodes with a schedule of TVM's.
+    """How a case ended.
+    detail: why it is not right.
+    host_nodes: nodes that ran on the host.
+    plain: nodes with a schedule of TVM's.
 
-    with_constants: how a test that ended on the host ends with its small inputs, all but the first, as constants of the model; empty where not tried.
+    with_constants: how a test that ended on the host ends with its small inputs, all but the first, as constants of the
+    model; empty where not tried.
     """
 
     outcome: str
@@ -80,7 +89,9 @@ def node_cases() -> list[Case]:
         model = models[test.name]
         # A function's body, written out, counts for the function.
         named = models.get(re.sub(r"_expanded(_ver\d+)?$", "", test.name), model)
-        inputs, outputs = test.data_sets[0] if test.data_sets else _read_data(Path(str(test.model_dir)) / "test_data_set_0", model)
+        inputs, outputs = (
+            test.data_sets[0] if test.data_sets else _read_data(Path(str(test.model_dir)) / "test_data_set_0", model)
+        )
         cases.append(
             Case(
                 name=test.name,
@@ -100,7 +111,10 @@ def bundled_cases() -> list[Case]:
     from romou import models
 
     graphs = {name: models.load(name).SerializeToString() for name in models.names()}
-    return [Case(name=f"bundled:{name}", operator="bundled graphs", model=graph, inputs=None, outputs=None, atol=math.inf) for name, graph in graphs.items()]
+    return [
+        Case(name=f"bundled:{name}", operator="bundled graphs", model=graph, inputs=None, outputs=None, atol=math.inf)
+        for name, graph in graphs.items()
+    ]
 
 
 def run_case(case: Case, target: str) -> Result:
@@ -127,7 +141,9 @@ def _with_other(attempt: Callable[[Case, str], Result], case: Case, target: str)
 
 
 def with_constants(case: Case) -> Case | None:
-    """The case with what models hold as constants (axes, shapes, sizes) as initializers: small inputs, all but the first; None where there is none."""
+    """The case with what models hold as constants (axes, shapes, sizes) as initializers: small inputs, all but the
+    first; None where there is none.
+    """
     model = onnx.load_from_string(case.model)
     weights = {tensor.name for tensor in model.graph.initializer}
     values = [value for value in model.graph.input if value.name not in weights]
@@ -135,7 +151,11 @@ def with_constants(case: Case) -> Case | None:
     fixed = {
         i: onnx.numpy_helper.from_array(array, value.name)
         for i, (value, array) in enumerate(zip(values, inputs, strict=False))
-        if i and isinstance(array, np.ndarray) and array.size <= _MOST_CONSTANT and array.dtype.kind != "O" and value.type.HasField("tensor_type")
+        if i
+        and isinstance(array, np.ndarray)
+        and array.size <= _MOST_CONSTANT
+        and array.dtype.kind != "O"
+        and value.type.HasField("tensor_type")
     }
     if not fixed:
         return None
@@ -143,7 +163,9 @@ def with_constants(case: Case) -> Case | None:
     kept = [value for i, value in enumerate(values) if i not in fixed]
     del model.graph.input[:]
     model.graph.input.extend(kept)
-    return replace(case, model=model.SerializeToString(), inputs=[array for i, array in enumerate(inputs) if i not in fixed])
+    return replace(
+        case, model=model.SerializeToString(), inputs=[array for i, array in enumerate(inputs) if i not in fixed]
+    )
 
 
 def _compiled(case: Case, target: str) -> tuple[onnx.ModelProto, dict[str, Any], TunedModel, Result]:
@@ -197,9 +219,17 @@ def _unequal(output: np.ndarray, right: np.ndarray, rtol: float, atol: float) ->
     from romou.compiler.frontend.reference import relative_l2_error
 
     if right.dtype.name.startswith("float8"):
-        return "" if np.array_equal(output.astype("float32"), right.astype("float32"), equal_nan=True) else "elements differ"
+        return (
+            ""
+            if np.array_equal(output.astype("float32"), right.astype("float32"), equal_nan=True)
+            else "elements differ"
+        )
     if right.dtype.name not in _L2:
-        return "" if np.array_equal(output, right) else f"{np.count_nonzero(output != right)} of {right.size} elements differ"
+        return (
+            ""
+            if np.array_equal(output, right)
+            else f"{np.count_nonzero(output != right)} of {right.size} elements differ"
+        )
     a, b = output.astype(np.float64), right.astype(np.float64)
     finite = np.isfinite(b)
     if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
@@ -216,7 +246,9 @@ def _unequal(output: np.ndarray, right: np.ndarray, rtol: float, atol: float) ->
 
 def _is_open(value: onnx.ValueInfoProto) -> bool:
     tensor = value.type.tensor_type
-    return value.type.HasField("tensor_type") and (not tensor.HasField("shape") or any(not d.HasField("dim_value") for d in tensor.shape.dim))
+    return value.type.HasField("tensor_type") and (
+        not tensor.HasField("shape") or any(not d.HasField("dim_value") for d in tensor.shape.dim)
+    )
 
 
 def _array(value: Any) -> Any:

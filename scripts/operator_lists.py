@@ -1,4 +1,4 @@
-"""Lists of operators, those in scripts/data first of all. What families call typical: `romou.compiler.graph.typical`."""
+"""Lists of operators, those in scripts/data first of all. What families call typical: `romou.compiler.graph.typical`."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -25,8 +25,17 @@ def conv43(dtype: str = "float32") -> list[Conv2d]:
 def alexnet(batch: int, dtype: str = "float32") -> list[Conv2d]:
     """The five convolutions of AlexNet, without the two towers."""
     # (input channels, side, output channels, kernel, stride, padding)
-    layers = ((3, 224, 96, 11, 4, 2), (96, 27, 256, 5, 1, 2), (256, 13, 384, 3, 1, 1), (384, 13, 384, 3, 1, 1), (384, 13, 256, 3, 1, 1))
-    return [conv(c, (side,) * 2, k, (r,) * 2, dtype, stride=(s,) * 2, padding=(p,) * 4, batch=batch) for c, side, k, r, s, p in layers]
+    layers = (
+        (3, 224, 96, 11, 4, 2),
+        (96, 27, 256, 5, 1, 2),
+        (256, 13, 384, 3, 1, 1),
+        (384, 13, 384, 3, 1, 1),
+        (384, 13, 256, 3, 1, 1),
+    )
+    return [
+        conv(c, (side,) * 2, k, (r,) * 2, dtype, stride=(s,) * 2, padding=(p,) * 4, batch=batch)
+        for c, side, k, r, s, p in layers
+    ]
 
 
 def square_products(dtype: str = "float32") -> list[Dense]:
@@ -37,11 +46,16 @@ def square_products(dtype: str = "float32") -> list[Dense]:
 def paper_operators(dtype: str = "float32", file: str = "paper_ops.csv") -> list[Conv2d]:
     """The operators of scripts/data/paper_ops.csv, or of paper_ops_sample.csv."""
     with (DATA / file).open(encoding="utf-8") as rows:
-        return [_of_row({key: int(value) for key, value in row.items() if key not in ("op", "models")}, dtype) for row in csv.DictReader(rows)]
+        return [
+            _of_row({key: int(value) for key, value in row.items() if key not in ("op", "models")}, dtype)
+            for row in csv.DictReader(rows)
+        ]
 
 
 def attention() -> list[BatchMatmul]:
-    """Q K^T and P V with heads where the layers before and after have them: BERT-base, ViT-B/16, one token of a decoder; and a plain product."""
+    """Q K^T and P V with heads where the layers before and after have them: BERT-base, ViT-B/16, one token of a
+    decoder; and a plain product.
+    """
     scores: dict[str, Any] = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
     mix: dict[str, Any] = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}
     return [
@@ -52,13 +66,25 @@ def attention() -> list[BatchMatmul]:
 
 
 def transposed_convolutions() -> list[Conv2dTranspose]:
-    """Return transposed convolutions of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by channel."""
+    """Return transposed convolutions of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by
+    channel.
+    """
     two: dict[str, Any] = {"stride": (2, 2)}
     return [
         Conv2dTranspose(in_channels=256, in_hw=(16, 16), out_channels=128, kernel=(4, 4), padding=(1, 1, 1, 1), **two),
         Conv2dTranspose(in_channels=128, in_hw=(28, 28), out_channels=64, kernel=(2, 2), **two),
-        Conv2dTranspose(in_channels=64, in_hw=(28, 28), out_channels=32, kernel=(3, 3), padding=(1, 1, 1, 1), output_padding=(1, 1), **two),
-        Conv2dTranspose(in_channels=21, in_hw=(17, 17), out_channels=21, kernel=(4, 4), padding=(1, 1, 1, 1), groups=21, **two),
+        Conv2dTranspose(
+            in_channels=64,
+            in_hw=(28, 28),
+            out_channels=32,
+            kernel=(3, 3),
+            padding=(1, 1, 1, 1),
+            output_padding=(1, 1),
+            **two,
+        ),
+        Conv2dTranspose(
+            in_channels=21, in_hw=(17, 17), out_channels=21, kernel=(4, 4), padding=(1, 1, 1, 1), groups=21, **two
+        ),
     ]
 
 

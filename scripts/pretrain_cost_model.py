@@ -3,8 +3,8 @@
 
     python scripts/pretrain_cost_model.py
 
-reads scripts/data/spaces_h200 and spaces_h200_more, recorded on an NVIDIA H200, and writes romou/tuner/search/pretrained_models.
-Run it after a change of features, usage or estimate.
+reads scripts/data/spaces_h200 and spaces_h200_more, recorded on an NVIDIA H200, and writes
+romou/tuner/search/pretrained_models. Run it after a change of features, usage or estimate.
 """
 
 from __future__ import annotations
@@ -22,13 +22,28 @@ SPACES = [Path(__file__).parent / "data" / name for name in ("spaces_h200", "spa
 
 
 @click.command()
-@click.option("--spaces", type=click.Path(exists=True, file_okay=False, path_type=Path), multiple=True, default=SPACES, help="Folders of recordings.")
+@click.option(
+    "--spaces",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    multiple=True,
+    default=SPACES,
+    help="Folders of recordings.",
+)
 @click.option("--device", default="nvidia_h200", show_default=True, help="They were recorded on it.")
-@click.option("--out", type=click.Path(dir_okay=False, path_type=Path), default=None, help="File to write; default: the one that ships.")
+@click.option(
+    "--out",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="File to write; default: the one that ships.",
+)
 def main(spaces: tuple[Path, ...], device: str, out: Path | None) -> None:
     """See the file's docstring."""
     target = Target(f"opencl -device={device}")
-    tasks = [SimulatedTask.of_recording(RecordedSpace.load(path)) for folder in spaces for path in sorted(folder.glob("*.json.gz"))]
+    tasks = [
+        SimulatedTask.of_recording(RecordedSpace.load(path))
+        for folder in spaces
+        for path in sorted(folder.glob("*.json.gz"))
+    ]
     out = out or file_of(target)
     out.parent.mkdir(exist_ok=True)
     PretrainedModel.of_recordings(tasks, target).save(out)

@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Measure thousands of configs of eight operators on the attached device and keep them, so that searches can be compared without it.
+"""Measure thousands of configs of eight operators on the attached device and keep them, so that searches can be
+compared without it.
 
     python scripts/record_spaces.py --out FOLDER                                   2000 configs an operator, all operators
     python scripts/record_spaces.py --out FOLDER --operators conv1x1,dense --configs 500 --jobs 8 --seconds 300
 
 How it measures, and what it prints: docs/benchmarks.md.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -49,7 +50,8 @@ OPERATORS: dict[str, Conv2d | Dense] = {
     "conv7x1_prime": conv(192, (17, 17), 192, (7, 1), padding=(3, 0, 3, 0)),
     "conv3x3_grouped": conv(384, (13, 13), 384, (3, 3), padding=(1, 1, 1, 1), groups=2),
     "conv3x3_stride2": conv(128, (28, 28), 256, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1)),
-    # A first layer, of four channels. Last, as it takes the longest to build: the seconds that the others leave are its own.
+    # A first layer, of four channels. Last, as it takes the longest to build: the seconds that the others leave are its
+    # own.
     "conv7x7_stride2": conv(4, (224, 224), 64, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)),
 }
 # Others, of which less is recorded: they teach what holds on a device (scripts/pretrain_cost_model.py).
@@ -71,7 +73,9 @@ MORE: dict[str, Conv2d | Dense] = {
     "more_depthwise_stride2": conv(96, (112, 112), 96, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1), groups=96),
     "more_dense": Dense(m=1, k=2048, n=1000, dtype="float32"),
 }
-MEASURE = MeasureOptions(repeat=3, min_repeat_ms=1.0, skip_ratio=5.0, race_ratio=5.0, build_timeout_s=30.0, run_timeout_s=10.0)
+MEASURE = MeasureOptions(
+    repeat=3, min_repeat_ms=1.0, skip_ratio=5.0, race_ratio=5.0, build_timeout_s=30.0, run_timeout_s=10.0
+)
 AGAIN = dataclasses.replace(MEASURE, repeat=7, min_repeat_ms=5.0, skip_ratio=20.0, race_ratio=20.0)
 # The fastest ones that are timed again, and the share of an operator's seconds that is kept for it.
 AGAIN_CONFIGS, AGAIN_SHARE = 48, 0.15
@@ -100,7 +104,13 @@ class Recorder:
         limits = target.limits
         self.recorded = RecordedSpace(
             name=name,
-            task={"key": self.task.key, "name": self.task.name, "family": self.task.family, "flops": self.task.flops, "workload": work.to_dict()},
+            task={
+                "key": self.task.key,
+                "name": self.task.name,
+                "family": self.task.family,
+                "flops": self.task.flops,
+                "workload": work.to_dict(),
+            },
             knobs=self.space.knobs,
             device=runner.fingerprint().to_dict(),
             context={
@@ -163,7 +173,12 @@ class Recorder:
         if result.times_s:
             self.best_s = min(statistics.median(result.times_s), self.best_s or math.inf)
         return RecordedConfig(
-            index=index, outcome=result.outcome, times_s=result.times_s, build_s=built.seconds, run_s=result.run_s, error=_short(result.error)
+            index=index,
+            outcome=result.outcome,
+            times_s=result.times_s,
+            build_s=built.seconds,
+            run_s=result.run_s,
+            error=_short(result.error),
         )
 
     def measure_all(self, builder: LocalBuilder, runner: LocalRunner, jobs: int, stop_at: float) -> None:
@@ -173,7 +188,9 @@ class Recorder:
         start = told
         pool = ThreadPoolExecutor(jobs)
         try:
-            waiting: set[Future[RecordedConfig | None]] = {pool.submit(self.measure, i, builder, runner, stop_at) for i in left}
+            waiting: set[Future[RecordedConfig | None]] = {
+                pool.submit(self.measure, i, builder, runner, stop_at) for i in left
+            }
             while waiting:
                 finished, waiting = wait(waiting, timeout=FLUSH_S)
                 found = [c for c in (future.result() for future in finished) if c is not None]
@@ -182,14 +199,19 @@ class Recorder:
                 if time.monotonic() - told > TELL_S:
                     told = time.monotonic()
                     best = "nothing works yet" if self.best_s is None else f"best {self.best_s * 1e3:.4f} ms"
-                    print(f"{self.recorded.name}: {done} of {len(left)}, {done / (told - start):.1f} configs/s, {best}", flush=True)
+                    print(
+                        f"{self.recorded.name}: {done} of {len(left)}, {done / (told - start):.1f} configs/s, {best}",
+                        flush=True,
+                    )
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 
     def measure_again(self, builder: LocalBuilder, runner: LocalRunner, stop_at: float) -> None:
         """Measure the fastest configs and the default once more, one after another, after all builds."""
         timed = sorted((c.time_s, c.index) for c in self.recorded.configs.values() if c.time_s is not None)
-        wanted = dict.fromkeys([i for _, i in timed[:AGAIN_CONFIGS]] + [i for _, i in timed if i == self.recorded.context["default"]])
+        wanted = dict.fromkeys(
+            [i for _, i in timed[:AGAIN_CONFIGS]] + [i for _, i in timed if i == self.recorded.context["default"]]
+        )
         left = [i for i in wanted if not self.recorded.configs[i].again_s]
         found = []
         for built in builder.build([self.candidate(i) for i in left], stop_at=stop_at):
@@ -198,7 +220,11 @@ class Recorder:
             for result in runner.run([built], stop_at=stop_at):
                 # One that fails now ran once and does not always: it did not work.
                 before = self.recorded.configs[built.candidate.trial]
-                found.append(dataclasses.replace(before, outcome=result.outcome, again_s=result.times_s, error=_short(result.error)))
+                found.append(
+                    dataclasses.replace(
+                        before, outcome=result.outcome, again_s=result.times_s, error=_short(result.error)
+                    )
+                )
             Path(built.library).unlink(missing_ok=True)
         self.recorded.append(self.path, found)
         self.recorded.start(self.path)
@@ -206,21 +232,33 @@ class Recorder:
     def tell(self, seconds: float) -> None:
         """Print one line about the results."""
         configs = self.recorded.configs.values()
-        outcomes = ", ".join(f"{count} {outcome}" for outcome, count in Counter(c.outcome for c in configs).most_common())
+        outcomes = ", ".join(
+            f"{count} {outcome}" for outcome, count in Counter(c.outcome for c in configs).most_common()
+        )
         default = self.recorded.configs.get(self.recorded.context["default"])
         best_s, default_s = self._best(), default.time_s if default else None
         ratios = [statistics.median(c.again_s) / statistics.median(c.times_s) for c in configs if c.again_s]
-        again = f"; again / first: median {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}" if ratios else ""
+        again = (
+            f"; again / first: median {statistics.median(ratios):.3f}, {min(ratios):.3f} to {max(ratios):.3f}"
+            if ratios
+            else ""
+        )
         best = "nothing works" if best_s is None else f"best {best_s * 1e3:.4f} ms"
         reference = "" if default_s is None else f", default {default_s * 1e3:.4f} ms"
-        print(f"{self.recorded.name}: {len(configs)} of {self.space.size} ({outcomes}); {best}{reference}{again}; {seconds:.0f} s, {self.path}", flush=True)
+        print(
+            f"{self.recorded.name}: {len(configs)} of {self.space.size} ({outcomes}); {best}{reference}{again};"
+            f" {seconds:.0f} s, {self.path}",
+            flush=True,
+        )
 
 
 def _short(text: str | None) -> str | None:
     return None if text is None else " ".join(text.split())[:ERROR_CHARS]
 
 
-def record(names: Sequence[str], folder: Path, target: Target, configs: int, jobs: int, seconds: float, seed: int, prune: bool) -> None:
+def record(
+    names: Sequence[str], folder: Path, target: Target, configs: int, jobs: int, seconds: float, seed: int, prune: bool
+) -> None:
     """Record all operators, one after another."""
     index = target.backend.device_index(target.device_name)
     facts = target.backend.facts(index)
@@ -243,15 +281,37 @@ def record(names: Sequence[str], folder: Path, target: Target, configs: int, job
 
 
 @click.command()
-@click.option("--out", "folder", type=click.Path(file_okay=False, path_type=Path), required=True, help="Where the files go.")
+@click.option(
+    "--out", "folder", type=click.Path(file_okay=False, path_type=Path), required=True, help="Where the files go."
+)
 @click.option("--operators", default=",".join(OPERATORS), show_default=True, help="Which ones, with commas.")
-@click.option("--configs", type=click.IntRange(min=1), default=2000, show_default=True, help="Of each operator, beside the default.")
-@click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default="one a core", help="Configs at a time.")
-@click.option("--seconds", type=click.FloatRange(min=0, min_open=True), default=math.inf, show_default=True, help="For all operators together.")
+@click.option(
+    "--configs",
+    type=click.IntRange(min=1),
+    default=2000,
+    show_default=True,
+    help="Of each operator, beside the default.",
+)
+@click.option(
+    "--jobs",
+    type=click.IntRange(min=1),
+    default=os.cpu_count() or 1,
+    show_default="one a core",
+    help="Configs at a time.",
+)
+@click.option(
+    "--seconds",
+    type=click.FloatRange(min=0, min_open=True),
+    default=math.inf,
+    show_default=True,
+    help="For all operators together.",
+)
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
 @click.option("--target", default="opencl", show_default=True)
 @click.option("--prune", is_flag=True, help="Draw from what the criteria leave by the facts of the target's device.")
-def main(folder: Path, operators: str, configs: int, jobs: int, seconds: float, seed: int, target: str, prune: bool) -> None:
+def main(
+    folder: Path, operators: str, configs: int, jobs: int, seconds: float, seed: int, target: str, prune: bool
+) -> None:
     """Record spaces; the file's docstring describes how."""
     # A time limit from outside ends the worker processes as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))

@@ -1,4 +1,6 @@
-"""Draws the first figures of a report as PNG, after checking it in headless Chromium: `python scripts/report_picture.py docs/report.png report.html`."""
+"""Draws the first figures of a report as PNG, after checking it in headless Chromium: `python scripts/report_picture.py
+docs/report.png report.html`.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,10 @@ from browser import Page, browser
 
 DRAWN = "document.body?.dataset.drawn !== undefined"
 # Figures without a mark: neither a reason nor anything drawn.
-EMPTY = "[...document.querySelectorAll('section')].filter(s => !s.querySelector('.unknown, svg .role-mark path')).map(s => s.id)"
+EMPTY = (
+    "[...document.querySelectorAll('section')].filter(s => !s.querySelector('.unknown, svg .role-mark path')).map(s =>"
+    " s.id)"
+)
 OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
 # Each layer by itself: figures are drawn anew, and errors are heard.
 EVERY_LAYER = """(async () => {
@@ -25,7 +30,9 @@ WIDTH, HEIGHT = 1280, 1060
 
 
 async def check(page: Page, path: Path, width: int) -> list[str]:
-    """Open a report in a window of a width and return what is wrong with it: errors, empty figures, figures that are wider than the window, requests."""
+    """Open a report in a window of a width and return what is wrong with it: errors, empty figures, figures that are
+    wider than the window, requests.
+    """
     await page.open(path, width=width, until=DRAWN)
     await page.value(EVERY_LAYER)
     wrong = list(page.errors)

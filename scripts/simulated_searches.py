@@ -1,4 +1,6 @@
-"""Searches on recorded spaces until they are within 2% of the best: by Romou's session, and by Kernel Tuner's strategies."""
+"""Searches on recorded spaces until they are within 2% of the best: by Romou's session, and by Kernel Tuner's
+strategies.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +40,8 @@ SEEN_BEFORE = 100
 KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
 # Its strategies stop after so many generations; large enough that the budget of trials ends them.
 STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}}
-# Kernel Tuner counts a config once. These strategies' populations become alike and ask for the same ones without an end, so a search ends after so many
-# times the configs that it may try.
+# Kernel Tuner counts a config once. These strategies' populations become alike and ask for the same ones without an
+# end, so a search ends after so many times the configs that it may try.
 ASKED_AT_MOST = {"nsga2": 3, "nsga3": 3}
 
 
@@ -83,7 +85,8 @@ class Watch(NoProgress):
 @functools.cache
 def recording(path: Path) -> RecordedSpace:
     found = RecordedSpace.load(path)
-    # A search expects nothing of a CPU that stands in for a GPU. Here it stands for itself, and a method says whether anything is expected.
+    # A search expects nothing of a CPU that stands in for a GPU. Here it stands for itself, and a method says whether
+    # anything is expected.
     found.device["is_host_cpu"] = False
     return found
 
@@ -116,7 +119,9 @@ def survivors(task: SimulatedTask, target: Target) -> set[int]:
 
 @functools.cache
 def pretrained_without(path: Path, source: Path | None) -> PretrainedModel:
-    """A cost model pretrained on the recordings beside this one, and on those that are kept for training alone; or on those of another device, `source`."""
+    """A cost model pretrained on the recordings beside this one, and on those that are kept for training alone; or on
+    those of another device, `source`.
+    """
     folders = [path.parent, path.parent.with_name(f"{path.parent.name}_more")] if source is None else [source]
     seen = [other for folder in folders for other in sorted(folder.glob("*.json.gz")) if other != path]
     return PretrainedModel.of_recordings([task_of(other, False) for other in seen], target_of(seen[0], True))
@@ -136,7 +141,9 @@ def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
         found = recorded.configs[int(index)]
         times = (found.again_s or found.times_s) if found.outcome == Outcome.OK else ()
         config, key, name = dict(space.at(int(index))), recorded.task["key"], recorded.task["name"]
-        records.append(Record(task_key=key, task_name=name, config=config, outcome=found.outcome, times_s=times, **origin))
+        records.append(
+            Record(task_key=key, task_name=name, config=config, outcome=found.outcome, times_s=times, **origin)
+        )
     return tuple(records)
 
 
@@ -144,7 +151,13 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], sourc
     """A session on the recording. source: recordings that a pretrained search has seen; None: those beside."""
     task = task_of(path, method.startswith("pruned"))
     device, watch = SimulatedDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
-    given: dict[str, Any] = {"trials": len(task.recorded.configs) + 1, "patience": 10**6, "confirm": 0, **options, "seed": seed}
+    given: dict[str, Any] = {
+        "trials": len(task.recorded.configs) + 1,
+        "patience": 10**6,
+        "confirm": 0,
+        **options,
+        "seed": seed,
+    }
     if method == "random":
         given["random_trials"] = 10**6
     pretrained = pretrained_without(path, source) if method.endswith("pretrained") else None
@@ -171,13 +184,22 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], sourc
     has_reached = bool(watch.curve) and watch.curve[-1] * WITHIN >= 1
     overhead = (time.process_time() - started) / device.clock()
     trials, seconds = (len(watch.curve), device.clock()) if has_reached else (None, None)
-    return Run(operator=task.recorded.name, method=method, seed=seed, trials=trials, seconds=seconds, curve=tuple(watch.curve), overhead=overhead)
+    return Run(
+        operator=task.recorded.name,
+        method=method,
+        seed=seed,
+        trials=trials,
+        seconds=seconds,
+        curve=tuple(watch.curve),
+        overhead=overhead,
+    )
 
 
 def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: int) -> tuple[list[int], float]:
     """Run a strategy of Kernel Tuner on the recorded configs; failed ones are what it calls runtime failures.
 
-    Return the distinct configs that it tried, in order, and the seconds of a processor that it took. most: distinct configs that it may try.
+    Return the distinct configs that it tried, in order, and the seconds of a processor that it took. most: distinct
+    configs that it may try.
     """
     import kernel_tuner
     from kernel_tuner import interface
@@ -192,13 +214,28 @@ def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: 
         config = dict(space.at(index))
         time_ms: Any = "RuntimeFailedConfig" if found.time_s is None else found.time_s * 1e3
         failed = {} if found.time_s is not None else {"__error__": "RuntimeFailedConfig"}
-        times = {"compile_time": found.build_s * 1e3, "benchmark_time": found.run_s * 1e3, "verification_time": 0, "strategy_time": 0, "framework_time": 0}
+        times = {
+            "compile_time": found.build_s * 1e3,
+            "benchmark_time": found.run_s * 1e3,
+            "verification_time": 0,
+            "strategy_time": 0,
+            "framework_time": 0,
+        }
         key = ",".join(map(str, config.values()))
-        cache[key] = {**config, "time": time_ms, "times": [] if failed else [time_ms], **times, **failed, "timestamp": "2026-01-01"}
+        cache[key] = {
+            **config,
+            "time": time_ms,
+            "times": [] if failed else [time_ms],
+            **times,
+            **failed,
+            "timestamp": "2026-01-01",
+        }
         index_of[key] = index
 
     class Recorded(Searchspace):
-        """The space out of a cache: its way to restrict a space tries the whole product of knobs, some ten million configs."""
+        """The space out of a cache: its way to restrict a space tries the whole product of knobs, some ten million
+        configs.
+        """
 
         def __init__(self, tune_params: Any, restrictions: Any, max_threads: Any, **options: Any) -> None:
             super().__init__(None, None, None, from_cache={"tune_params": tune_params, "cache": cache}, **options)
@@ -221,7 +258,12 @@ def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: 
     ):
         warnings.simplefilter("ignore")
         file = Path(folder, "cache.json")
-        head: dict[str, object] = {"device_name": "Simulation", "kernel_name": "k", "problem_size": [1], "objective": "time"}
+        head: dict[str, object] = {
+            "device_name": "Simulation",
+            "kernel_name": "k",
+            "problem_size": [1],
+            "objective": "time",
+        }
         head.update(tune_params_keys=list(knobs), tune_params=knobs)
         file.write_text(json.dumps({**head, "cache": cache}))
         started = time.process_time()
@@ -271,6 +313,13 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
     )
 
 
-def some_runs(path: Path, method: str, seeds: Sequence[int], options: dict[str, Any], source: Path | None = None) -> list[Run]:
+def some_runs(
+    path: Path, method: str, seeds: Sequence[int], options: dict[str, Any], source: Path | None = None
+) -> list[Run]:
     """The runs of some seeds, in a process of the pool."""
-    return [kernel_tuner_run(path, method, seed) if method.startswith("kt_") else romou_run(path, method, seed, options, source) for seed in seeds]
+    return [
+        kernel_tuner_run(path, method, seed)
+        if method.startswith("kt_")
+        else romou_run(path, method, seed, options, source)
+        for seed in seeds
+    ]

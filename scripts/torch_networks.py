@@ -1,4 +1,6 @@
-"""Networks that people run and Romou does not bundle, as PyTorch modules with random weights, and as the ONNX graphs that PyTorch exports."""
+"""Networks that people run and Romou does not bundle, as PyTorch modules with random weights, and as the ONNX graphs
+that PyTorch exports.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ class C2f(nn.Module):
         super().__init__()
         self.half, self.adds = outputs // 2, adds
         self.first, self.last = ConvUnit(inputs, outputs), ConvUnit((2 + repeats) * self.half, outputs)
-        self.pairs = nn.ModuleList(nn.Sequential(ConvUnit(self.half, self.half, 3), ConvUnit(self.half, self.half, 3)) for _ in range(repeats))
+        self.pairs = nn.ModuleList(
+            nn.Sequential(ConvUnit(self.half, self.half, 3), ConvUnit(self.half, self.half, 3)) for _ in range(repeats)
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         parts = list(self.first(x).split(self.half, 1))
@@ -72,7 +76,9 @@ class Detector(nn.Module):
         self.boxes, self.scores = nn.ModuleList(), nn.ModuleList()
         for channels in (64, 128, 256):
             for heads, width, outputs in ((self.boxes, 64, 64), (self.scores, classes, classes)):
-                heads.append(nn.Sequential(ConvUnit(channels, width, 3), ConvUnit(width, width, 3), nn.Conv2d(width, outputs, 1)))
+                heads.append(
+                    nn.Sequential(ConvUnit(channels, width, 3), ConvUnit(width, width, 3), nn.Conv2d(width, outputs, 1))
+                )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         p3 = self.p3(self.stem(x))
@@ -135,7 +141,9 @@ class Esrgan(nn.Module):
 
 
 class Residual(nn.Module):
-    """A residual block of a diffusion model: group norm, SiLU and convolution twice, the step's embedding added in between."""
+    """A residual block of a diffusion model: group norm, SiLU and convolution twice, the step's embedding added in
+    between.
+    """
 
     def __init__(self, inputs: int, outputs: int, steps: int) -> None:
         super().__init__()
@@ -154,7 +162,11 @@ class PixelAttention(nn.Module):
 
     def __init__(self, channels: int) -> None:
         super().__init__()
-        self.norm, self.qkv, self.out = nn.GroupNorm(32, channels), nn.Conv2d(channels, 3 * channels, 1), nn.Conv2d(channels, channels, 1)
+        self.norm, self.qkv, self.out = (
+            nn.GroupNorm(32, channels),
+            nn.Conv2d(channels, 3 * channels, 1),
+            nn.Conv2d(channels, channels, 1),
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         n, c, h, w = x.shape
@@ -175,16 +187,29 @@ class Denoiser(nn.Module):
         kept, channels = [width], width
         for level, outputs in enumerate((width, 2 * width, 2 * width)):
             for _ in range(2):
-                self.down.append(nn.ModuleList([Residual(channels, outputs, steps), PixelAttention(outputs) if level == 1 else nn.Identity()]))
+                self.down.append(
+                    nn.ModuleList(
+                        [Residual(channels, outputs, steps), PixelAttention(outputs) if level == 1 else nn.Identity()]
+                    )
+                )
                 channels = outputs
                 kept.append(channels)
             if level < 2:
                 self.down.append(nn.Conv2d(channels, channels, 3, 2, 1))
                 kept.append(channels)
-        self.middle = nn.ModuleList([Residual(channels, channels, steps), PixelAttention(channels), Residual(channels, channels, steps)])
+        self.middle = nn.ModuleList(
+            [Residual(channels, channels, steps), PixelAttention(channels), Residual(channels, channels, steps)]
+        )
         for level, outputs in enumerate((2 * width, 2 * width, width)):
             for _ in range(3):
-                self.up.append(nn.ModuleList([Residual(channels + kept.pop(), outputs, steps), PixelAttention(outputs) if level == 1 else nn.Identity()]))
+                self.up.append(
+                    nn.ModuleList(
+                        [
+                            Residual(channels + kept.pop(), outputs, steps),
+                            PixelAttention(outputs) if level == 1 else nn.Identity(),
+                        ]
+                    )
+                )
                 channels = outputs
             if level < 2:
                 self.up.append(nn.Conv2d(channels, channels, 3, 1, 1))
@@ -202,7 +227,11 @@ class Denoiser(nn.Module):
             kept.append(x)
         x = self.middle[2](self.middle[1](self.middle[0](x, step)), step)
         for layer in self.up:
-            x = layer(F.interpolate(x, scale_factor=2.0)) if isinstance(layer, nn.Conv2d) else layer[1](layer[0](torch.cat([x, kept.pop()], 1), step))
+            x = (
+                layer(F.interpolate(x, scale_factor=2.0))
+                if isinstance(layer, nn.Conv2d)
+                else layer[1](layer[0](torch.cat([x, kept.pop()], 1), step))
+            )
         return self.last(F.silu(self.norm(x)))
 
 
@@ -317,5 +346,13 @@ def exported(name: str) -> onnx.ModelProto:
     shapes: dict[str, Any] = NETWORKS[name][1]
     arguments = tuple(torch.zeros(shape) for shape in shapes.values())
     file = io.BytesIO()
-    torch.onnx.export(network(name), arguments, file, input_names=list(shapes), output_names=["output"], opset_version=18, dynamo=False)
+    torch.onnx.export(
+        network(name),
+        arguments,
+        file,
+        input_names=list(shapes),
+        output_names=["output"],
+        opset_version=18,
+        dynamo=False,
+    )
     return onnx.load_from_string(file.getvalue())

@@ -31,9 +31,13 @@ class Torch:
         try:
             import torch
         except ImportError as error:
-            raise UsageError("the vendor's side of the comparison runs through PyTorch, which is not installed", hint=hint) from error
+            raise UsageError(
+                "the vendor's side of the comparison runs through PyTorch, which is not installed", hint=hint
+            ) from error
         if not torch.cuda.is_available():
-            raise UsageError("the vendor's side of the comparison runs through PyTorch, which sees no NVIDIA GPU", hint=hint)
+            raise UsageError(
+                "the vendor's side of the comparison runs through PyTorch, which sees no NVIDIA GPU", hint=hint
+            )
         self.torch = torch
         torch.backends.cudnn.benchmark = True
         torch.backends.cudnn.allow_tf32 = allow_tf32
@@ -73,13 +77,24 @@ class Torch:
             "channels_last": lambda: torch.nn.functional.conv2d(*last, **settings),
         }
 
-    def _backward_calls(self, work: Conv2dTranspose | Conv2dBackwardFilter, tensor: Callable[..., Any]) -> dict[str, Callable[[], Any]]:
+    def _backward_calls(
+        self, work: Conv2dTranspose | Conv2dBackwardFilter, tensor: Callable[..., Any]
+    ) -> dict[str, Callable[[], Any]]:
         """Return one call of a convolution's gradient for each layout."""
         own, other = (work.batch, work.in_channels, *work.in_hw), (work.batch, work.out_channels, *work.out_hw)
         is_by_input = isinstance(work, Conv2dTranspose)
         x, gradient = (tensor(*shape) for shape in ((other, own) if is_by_input else (own, other)))
         w = tensor(gradient.shape[1], x.shape[1] // work.groups, *work.kernel)
-        settings = ([0], work.stride, work.padding[:2], work.dilation, False, [0, 0], work.groups, [is_by_input, not is_by_input, False])
+        settings = (
+            [0],
+            work.stride,
+            work.padding[:2],
+            work.dilation,
+            False,
+            [0, 0],
+            work.groups,
+            [is_by_input, not is_by_input, False],
+        )
 
         def call(*tensors: Any) -> Callable[[], Any]:
             return lambda: self.torch.ops.aten.convolution_backward(*tensors, *settings)

@@ -1,4 +1,4 @@
-"""Losses and gradients of small ONNX graphs to compare with: by NumPy in double precision, tap by tap, and by PyTorch."""
+"""Losses and gradients of small ONNX graphs to compare with: by NumPy in double precision, tap by tap, and by PyTorch."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -13,8 +13,12 @@ Arrays = Mapping[str, np.ndarray]
 
 
 def by_numpy(model: onnx.ModelProto, inputs: Arrays) -> tuple[float, dict[str, np.ndarray]]:
-    """Return the mean cross entropy of the model's output and `inputs["labels"]`, and its gradient by every tensor of the graph."""
-    values: dict[str, np.ndarray] = {t.name: numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer}
+    """Return the mean cross entropy of the model's output and `inputs["labels"]`, and its gradient by every tensor of
+    the graph.
+    """
+    values: dict[str, np.ndarray] = {
+        t.name: numpy_helper.to_array(t).astype(np.float64) for t in model.graph.initializer
+    }
     values |= {name: array.astype(np.float64) for name, array in inputs.items() if name != "labels"}
     backward = []
     for node in model.graph.node:
@@ -42,7 +46,10 @@ def _conv(x: np.ndarray, w: np.ndarray, b: np.ndarray, **given: Any) -> tuple[np
     (sh, sw), (dh, dw), groups = given.get("strides", (1, 1)), given.get("dilations", (1, 1)), given.get("group", 1)
     top, left, bottom, right = given.get("pads", (0, 0, 0, 0))
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
-    oh, ow = ((extent - (k - 1) * d - 1) // s + 1 for extent, k, d, s in zip(padded.shape[2:], w.shape[2:], (dh, dw), (sh, sw), strict=True))
+    oh, ow = (
+        (extent - (k - 1) * d - 1) // s + 1
+        for extent, k, d, s in zip(padded.shape[2:], w.shape[2:], (dh, dw), (sh, sw), strict=True)
+    )
     taps = list(np.ndindex(*w.shape[2:]))
     split = w.reshape(groups, -1, *w.shape[1:])
 
@@ -52,14 +59,22 @@ def _conv(x: np.ndarray, w: np.ndarray, b: np.ndarray, **given: Any) -> tuple[np
     def grouped(a: np.ndarray) -> np.ndarray:
         return a.reshape(a.shape[0], groups, -1, oh, ow)
 
-    total = sum(np.einsum("ngihw,goi->ngohw", grouped(window(padded, i, j)), split[..., i, j], optimize=True) for i, j in taps)
+    total = sum(
+        np.einsum("ngihw,goi->ngohw", grouped(window(padded, i, j)), split[..., i, j], optimize=True) for i, j in taps
+    )
 
     def gradients_of(y: np.ndarray) -> Sequence[np.ndarray]:
         by_x, by_w, own = np.zeros_like(padded), np.zeros_like(split), grouped(y)
         for i, j in taps:
             by_w[..., i, j] = np.einsum("ngihw,ngohw->goi", grouped(window(padded, i, j)), own, optimize=True)
-            window(by_x, i, j)[...] += np.einsum("ngohw,goi->ngihw", own, split[..., i, j], optimize=True).reshape(x.shape[0], -1, oh, ow)
-        return by_x[:, :, top : top + x.shape[2], left : left + x.shape[3]], by_w.reshape(w.shape), y.sum(axis=(0, 2, 3))
+            window(by_x, i, j)[...] += np.einsum("ngohw,goi->ngihw", own, split[..., i, j], optimize=True).reshape(
+                x.shape[0], -1, oh, ow
+            )
+        return (
+            by_x[:, :, top : top + x.shape[2], left : left + x.shape[3]],
+            by_w.reshape(w.shape),
+            y.sum(axis=(0, 2, 3)),
+        )
 
     return total.reshape(x.shape[0], -1, oh, ow) + b[None, :, None, None], gradients_of
 
@@ -100,7 +115,10 @@ _FORWARD: dict[str, Callable[..., tuple[np.ndarray, _Backward]]] = {
     "Relu": lambda x: (np.maximum(x, 0), lambda y: [y * (x > 0)]),
     "MaxPool": lambda x, **given: _pool(x, True, given),
     "AveragePool": lambda x, **given: _pool(x, False, given),
-    "GlobalAveragePool": lambda x: (x.mean(axis=(2, 3), keepdims=True), lambda y: [np.broadcast_to(y / (x.shape[2] * x.shape[3]), x.shape)]),
+    "GlobalAveragePool": lambda x: (
+        x.mean(axis=(2, 3), keepdims=True),
+        lambda y: [np.broadcast_to(y / (x.shape[2] * x.shape[3]), x.shape)],
+    ),
     "Concat": _concat,
     "Add": lambda a, b: (a + b, lambda y: (y, y)),
     "Flatten": lambda x: (x.reshape(len(x), -1), lambda y: [y.reshape(x.shape)]),
@@ -111,8 +129,17 @@ _FORWARD: dict[str, Callable[..., tuple[np.ndarray, _Backward]]] = {
 def by_torch(model: onnx.ModelProto, inputs: Arrays, torch: Any) -> tuple[float, dict[str, np.ndarray]]:
     """Return the same by PyTorch, in double precision too, on its GPU where it has one."""
     device, functions = "cuda" if torch.cuda.is_available() else "cpu", torch.nn.functional
-    weights = {t.name: torch.tensor(numpy_helper.to_array(t).astype(np.float64), device=device, requires_grad=True) for t in model.graph.initializer}
-    values = {**weights, **{name: torch.tensor(array if name == "labels" else array.astype(np.float64), device=device) for name, array in inputs.items()}}
+    weights = {
+        t.name: torch.tensor(numpy_helper.to_array(t).astype(np.float64), device=device, requires_grad=True)
+        for t in model.graph.initializer
+    }
+    values = {
+        **weights,
+        **{
+            name: torch.tensor(array if name == "labels" else array.astype(np.float64), device=device)
+            for name, array in inputs.items()
+        },
+    }
 
     def padding(given: Mapping[str, Any]) -> list[int]:
         top, left, bottom, right = given.get("pads", (0, 0, 0, 0))
@@ -120,7 +147,9 @@ def by_torch(model: onnx.ModelProto, inputs: Arrays, torch: Any) -> tuple[float,
         return [top, left]
 
     forward: dict[str, Callable[..., Any]] = {
-        "Conv": lambda x, w, b, **g: functions.conv2d(x, w, b, g.get("strides", (1, 1)), padding(g), g.get("dilations", (1, 1)), g.get("group", 1)),
+        "Conv": lambda x, w, b, **g: functions.conv2d(
+            x, w, b, g.get("strides", (1, 1)), padding(g), g.get("dilations", (1, 1)), g.get("group", 1)
+        ),
         "Relu": functions.relu,
         "MaxPool": lambda x, **g: functions.max_pool2d(x, g["kernel_shape"], g.get("strides", (1, 1)), padding(g)),
         "AveragePool": lambda x, **g: functions.avg_pool2d(x, g["kernel_shape"], g.get("strides", (1, 1)), padding(g)),
@@ -138,7 +167,9 @@ def by_torch(model: onnx.ModelProto, inputs: Arrays, torch: Any) -> tuple[float,
     return float(loss.detach()), {name: weight.grad.cpu().numpy() for name, weight in weights.items()}
 
 
-def squeezenet_head(batch: int, size: int, fires: int = 2, classes: int = 10, channels: int = 96, seed: int = 0) -> onnx.ModelProto:
+def squeezenet_head(
+    batch: int, size: int, fires: int = 2, classes: int = 10, channels: int = 96, seed: int = 0
+) -> onnx.ModelProto:
     """SqueezeNet 1.0 as far as its first fire modules, and a classifier of their channels' means; random weights.
 
     channels: of the first convolution, 96 in SqueezeNet; the fire modules are in proportion.
@@ -149,7 +180,9 @@ def squeezenet_head(batch: int, size: int, fires: int = 2, classes: int = 10, ch
 
     def weight(*shape: int) -> str:
         scale = float(np.prod(shape[1:]) or 1) ** -0.5 * 1.4 if len(shape) > 1 else 0.1
-        weights.append(numpy_helper.from_array((rng.standard_normal(shape) * scale).astype("float32"), f"w{len(weights)}"))
+        weights.append(
+            numpy_helper.from_array((rng.standard_normal(shape) * scale).astype("float32"), f"w{len(weights)}")
+        )
         return str(weights[-1].name)
 
     def add(op: str, *inputs: str, **settings: Any) -> str:
@@ -157,16 +190,31 @@ def squeezenet_head(batch: int, size: int, fires: int = 2, classes: int = 10, ch
         return f"t{len(nodes) - 1}"
 
     def conv(x: str, before: int, after: int, kernel: int, **settings: Any) -> str:
-        return add("Relu", add("Conv", x, weight(after, before, kernel, kernel), weight(after), kernel_shape=[kernel] * 2, **settings))
+        return add(
+            "Relu",
+            add("Conv", x, weight(after, before, kernel, kernel), weight(after), kernel_shape=[kernel] * 2, **settings),
+        )
 
     squeezed, expanded = channels // 6, channels * 2 // 3
-    x, now = add("MaxPool", conv("image", 3, channels, 7, strides=[2, 2]), kernel_shape=[3, 3], strides=[2, 2]), channels
+    x, now = (
+        add("MaxPool", conv("image", 3, channels, 7, strides=[2, 2]), kernel_shape=[3, 3], strides=[2, 2]),
+        channels,
+    )
     for _ in range(fires):
         s = conv(x, now, squeezed, 1)
-        x, now = add("Concat", conv(s, squeezed, expanded, 1), conv(s, squeezed, expanded, 3, pads=[1] * 4), axis=1), 2 * expanded
+        x, now = (
+            add("Concat", conv(s, squeezed, expanded, 1), conv(s, squeezed, expanded, 3, pads=[1] * 4), axis=1),
+            2 * expanded,
+        )
     x = add("Gemm", add("Flatten", add("GlobalAveragePool", x)), weight(classes, now), weight(classes), transB=1)
     image = helper.make_tensor_value_info("image", TensorProto.FLOAT, [batch, 3, size, size])
-    graph = helper.make_graph(nodes, "squeezenet_head", [image], [helper.make_tensor_value_info(x, TensorProto.FLOAT, [batch, classes])], weights)
+    graph = helper.make_graph(
+        nodes,
+        "squeezenet_head",
+        [image],
+        [helper.make_tensor_value_info(x, TensorProto.FLOAT, [batch, classes])],
+        weights,
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 

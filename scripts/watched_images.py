@@ -1,9 +1,10 @@
 """OpenCL C in which Oclgrind follows uninitialised values through images, for check_kernels.py.
 
-Oclgrind 21.10 takes a texel for uninitialised or not by what happens to lie in its memory behind the image's handle, and looks neither at coordinates nor at
-what is written. So a texel is read through atomics, which pass its bits on as known: inputs and outputs are filled by the host. Coordinates, and
-what is written, are handed to a built-in function, whose arguments Oclgrind checks. Work-items run one after another between barriers, so one word of
-local memory serves a group.
+Oclgrind 21.10 takes a texel for uninitialised or not by what happens to lie in its memory behind the image's handle,
+and looks neither at coordinates nor at what is written. So a texel is read through atomics, which pass its bits on as
+known: inputs and outputs are filled by the host. Coordinates, and what is written, are handed to a built-in function,
+whose arguments Oclgrind checks. Work-items run one after another between barriers, so one word of local memory serves a
+group.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ float4 romou_checked_value(float4 value) { fabs(value); return value; }
 #define romou_third(first, second, third, chosen, ...) chosen
 #define read_imagef(...) romou_third(__VA_ARGS__, romou_read, romou_read_plain, )(__VA_ARGS__)
 #define write_imagef(image, place, value) write_imagef(image, romou_checked_place(place), romou_checked_value(value))
-"""
+"""  # noqa: E501
 _START = r"""\g<0>
   volatile __local int romou_word;
   if (get_local_id(0) + get_local_id(1) + get_local_id(2) == 0) romou_word = 0;

@@ -22,7 +22,8 @@ OPSET = 18
 class Block:
     """A graph and how to draw its inputs.
 
-    plain: operators that no family makes kernels of yet: integer and double products, and quantization with scalars that are computed.
+    plain: operators that no family makes kernels of yet: integer and double products, and quantization with scalars
+    that are computed.
     tolerance: largest relative L2 error of an output in fp32.
     """
 
@@ -78,7 +79,9 @@ class Net:
         self.nodes.append(helper.make_node(operator, list(reads), names, name=f"n{len(self.nodes)}", **attributes))
         return names[0] if outputs == 1 else tuple(names)
 
-    def conv(self, x: str, inputs: int, outputs: int, window: tuple[int, ...] = (3, 3), group: int = 1, **attributes: Any) -> str:
+    def conv(
+        self, x: str, inputs: int, outputs: int, window: tuple[int, ...] = (3, 3), group: int = 1, **attributes: Any
+    ) -> str:
         """Add a convolution with a bias that keeps the size, unless `pads` say otherwise."""
         attributes.setdefault("pads", [(k - 1) // 2 for k in window] * 2)
         reads = (x, self.weight(outputs, inputs // group, *window), self.weight(outputs))
@@ -86,21 +89,32 @@ class Net:
 
     def linear(self, x: str, inputs: int, outputs: int) -> str:
         """Add a product with a weight, and a bias."""
-        return self.add("Add", self.add("MatMul", x, self.const(self.rng.standard_normal((inputs, outputs)) * inputs**-0.5)), self.weight(outputs))
+        return self.add(
+            "Add",
+            self.add("MatMul", x, self.const(self.rng.standard_normal((inputs, outputs)) * inputs**-0.5)),
+            self.weight(outputs),
+        )
 
     def block(self, *outputs: str, **more: Any) -> Block:
         """Return the graph that gives these outputs."""
         values = [helper.make_empty_tensor_value_info(name) for name in outputs]
         graph = helper.make_graph(self.nodes, self.name, self.given, values, self.weights)
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
-        return Block(name=self.name, model=onnx.shape_inference.infer_shapes(proto, data_prop=True), draws=self.draws, **more)
+        return Block(
+            name=self.name, model=onnx.shape_inference.infer_shapes(proto, data_prop=True), draws=self.draws, **more
+        )
 
 
 def dense_block() -> Block:
     net = Net("dense_block")
     x = net.input((1, 10, 9, 11))
     for channels in (10, 15, 20):
-        scales = net.const(np.ones(channels)), net.const(np.zeros(channels)), net.weight(channels), net.const(np.full(channels, 1.5))
+        scales = (
+            net.const(np.ones(channels)),
+            net.const(np.zeros(channels)),
+            net.weight(channels),
+            net.const(np.full(channels, 1.5)),
+        )
         y = net.add("Relu", net.add("BatchNormalization", x, *scales))
         x = net.add("Concat", x, net.conv(net.add("Relu", net.conv(y, channels, 12, (1, 1))), 12, 5), axis=1)
     return net.block(x)
@@ -153,11 +167,21 @@ def rms_norm() -> Block:
     return net.block(net.add("Add", x, net.linear(net.add("Mul", scaled, net.weight(24)), 24, 24)))
 
 
-def attention(net: Net, x: str, tokens: int, width: int, heads: int, mask: Callable[[str], str] = lambda scores: scores, batch: int = 1) -> str:
+def attention(
+    net: Net,
+    x: str,
+    tokens: int,
+    width: int,
+    heads: int,
+    mask: Callable[[str], str] = lambda scores: scores,
+    batch: int = 1,
+) -> str:
     """Add multi-head attention as exporters write it; `mask` changes the scores, (batch, heads, tokens, tokens)."""
 
     def split(y: str, perm: list[int]) -> str:
-        return str(net.add("Transpose", net.add("Reshape", y, net.const([batch, tokens, heads, width // heads])), perm=perm))
+        return str(
+            net.add("Transpose", net.add("Reshape", y, net.const([batch, tokens, heads, width // heads])), perm=perm)
+        )
 
     q, k, v = (split(net.linear(x, width, width), perm) for perm in ([0, 2, 1, 3], [0, 2, 3, 1], [0, 2, 1, 3]))
     scores = net.add("Mul", net.add("MatMul", q, k), net.const((width // heads) ** -0.5))
@@ -176,7 +200,15 @@ def window_attention() -> Block:
         y = net.add("Concat", head, net.add("Slice", y, net.const([0]), net.const([2]), net.const([axis])), axis=axis)
     y = net.add("Transpose", net.add("Reshape", y, net.const([1, 2, 4, 2, 4, 12])), perm=[0, 1, 3, 2, 4, 5])
     bias = net.weight(2, 16, 16)
-    y = attention(net, net.add("Reshape", y, net.const([4, 16, 12])), 16, 12, 2, lambda scores: net.add("Add", scores, bias), batch=4)
+    y = attention(
+        net,
+        net.add("Reshape", y, net.const([4, 16, 12])),
+        16,
+        12,
+        2,
+        lambda scores: net.add("Add", scores, bias),
+        batch=4,
+    )
     y = net.add("Transpose", net.add("Reshape", y, net.const([1, 2, 2, 4, 4, 12])), perm=[0, 1, 3, 2, 4, 5])
     y = net.add("Reshape", y, net.const([1, 8, 8, 12]))
     for axis in (1, 2):
@@ -212,7 +244,11 @@ def gated_tcn() -> Block:
 def recurrent(operator: str, gates: int, steps: int, directions: int = 1) -> Block:
     net = Net(f"{operator.lower()}_{steps}")
     size, width = 11, 7
-    reads = (net.input((steps, 2, width)), net.weight(directions, gates * size, width), net.weight(directions, gates * size, size))
+    reads = (
+        net.input((steps, 2, width)),
+        net.weight(directions, gates * size, width),
+        net.weight(directions, gates * size, size),
+    )
     way = "bidirectional" if directions == 2 else "forward"
     y = net.add(operator, *reads, net.weight(directions, 2 * gates * size), hidden_size=size, direction=way)
     y = net.add("Reshape", net.add("Transpose", y, perm=[2, 0, 1, 3]), net.const([2, steps, -1]))
@@ -256,7 +292,9 @@ def yolo_head() -> Block:
         y = net.add("Transpose", net.add("Reshape", y, net.const([1, 3, 9, side, side])), perm=[0, 1, 3, 4, 2])
         xy, wh, rest = net.add("Split", net.add("Sigmoid", y), net.const([2, 2, 5]), outputs=3, axis=-1)
         grid = np.stack(np.meshgrid(np.arange(side), np.arange(side)), -1)[None, None] - 0.5
-        xy = net.add("Mul", net.add("Add", net.add("Mul", xy, net.const(2.0)), net.const(grid)), net.const(float(stride)))
+        xy = net.add(
+            "Mul", net.add("Add", net.add("Mul", xy, net.const(2.0)), net.const(grid)), net.const(float(stride))
+        )
         anchors = net.const(np.arange(1.0, 7.0).reshape(1, 3, 1, 1, 2) * stride)
         wh = net.add("Mul", net.add("Pow", net.add("Mul", wh, net.const(2.0)), net.const(2.0)), anchors)
         heads.append(net.add("Reshape", net.add("Concat", xy, wh, rest, axis=-1), net.const([1, -1, 9])))
@@ -268,7 +306,9 @@ def masked_attention() -> Block:
     net = Net("masked_attention")
     x, seen = net.input((1, 9, 12)), net.input((1, 1, 9, 9), "int64")
     net.draws[seen] = lambda rng: np.where(np.arange(9)[None, None, :, None] == 4, 0, rng.integers(0, 2, (1, 1, 9, 9)))
-    away = net.add("Mul", net.add("Sub", net.const(1.0), net.add("Cast", seen, to=onnx.TensorProto.FLOAT)), net.const(-1e9))
+    away = net.add(
+        "Mul", net.add("Sub", net.const(1.0), net.add("Cast", seen, to=onnx.TensorProto.FLOAT)), net.const(-1e9)
+    )
     return net.block(attention(net, x, 9, 12, 3, lambda scores: net.add("Add", scores, away)))
 
 
@@ -277,7 +317,9 @@ def boolean_attention() -> Block:
     net = Net("boolean_attention")
     x, seen = net.input((2, 9, 12)), net.input((2, 1, 9, 9), "bool")
     y = attention(net, x, 9, 12, 3, lambda scores: net.add("Where", seen, scores, net.const(-1e9)), batch=2)
-    weighted = net.add("Add", net.linear(y, 12, 8), net.add("Cast", net.input((2, 9, 8), "bool"), to=onnx.TensorProto.FLOAT))
+    weighted = net.add(
+        "Add", net.linear(y, 12, 8), net.add("Cast", net.input((2, 9, 8), "bool"), to=onnx.TensorProto.FLOAT)
+    )
     return net.block(weighted, net.add("Greater", net.linear(y, 12, 16), net.const(0.0)))
 
 
@@ -292,11 +334,15 @@ def rotary() -> Block:
     low = net.add("Slice", x, net.const([0]), net.const([8]), net.const([-1]))
     high = net.add("Slice", x, net.const([8]), net.const([2**62]), net.const([-1]))
     halves = net.add("Concat", net.add("Neg", high), low, axis=-1)
-    return net.block(net.add("Add", net.add("Mul", x, net.add("Cos", angles)), net.add("Mul", halves, net.add("Sin", angles))))
+    return net.block(
+        net.add("Add", net.add("Mul", x, net.add("Cos", angles)), net.add("Mul", halves, net.add("Sin", angles)))
+    )
 
 
 def quantized_conv() -> Block:
-    """int8 weights and uint8 activations between QuantizeLinear and DequantizeLinear, as onnxruntime's static quantization writes them."""
+    """int8 weights and uint8 activations between QuantizeLinear and DequantizeLinear, as onnxruntime's static
+    quantization writes them.
+    """
     net = Net("quantized_conv")
 
     def through(x: str, scale: float, zero: int) -> str:
@@ -315,8 +361,13 @@ def dynamic_linear() -> Block:
     net = Net("dynamic_linear")
     x, scale, zero = net.add("DynamicQuantizeLinear", net.input((7, 20)), outputs=3)
     weight = net.const(net.rng.integers(-127, 128, (20, 13)), "int8")
-    product = net.add("Cast", net.add("MatMulInteger", x, weight, zero, net.const(0, "int8")), to=onnx.TensorProto.FLOAT)
-    return net.block(net.add("Add", net.add("Mul", product, net.add("Mul", scale, net.const(0.01))), net.weight(13)), plain=(*_DYNAMIC, "MatMulInteger"))
+    product = net.add(
+        "Cast", net.add("MatMulInteger", x, weight, zero, net.const(0, "int8")), to=onnx.TensorProto.FLOAT
+    )
+    return net.block(
+        net.add("Add", net.add("Mul", product, net.add("Mul", scale, net.const(0.01))), net.weight(13)),
+        plain=(*_DYNAMIC, "MatMulInteger"),
+    )
 
 
 def dynamic_conv() -> Block:
@@ -324,9 +375,13 @@ def dynamic_conv() -> Block:
     net = Net("dynamic_conv")
     x, scale, zero = net.add("DynamicQuantizeLinear", net.input((1, 6, 9, 7)), outputs=3)
     weight = net.const(net.rng.integers(-127, 128, (10, 6, 3, 3)), "int8")
-    product = net.add("Cast", net.add("ConvInteger", x, weight, zero, net.const(0, "int8"), pads=[1] * 4), to=onnx.TensorProto.FLOAT)
+    product = net.add(
+        "Cast", net.add("ConvInteger", x, weight, zero, net.const(0, "int8"), pads=[1] * 4), to=onnx.TensorProto.FLOAT
+    )
     product = net.add("Mul", product, net.add("Mul", scale, net.const(0.01)))
-    return net.block(net.add("Relu", net.add("Add", product, net.weight(1, 10, 1, 1))), plain=(*_DYNAMIC, "ConvInteger", "Relu"))
+    return net.block(
+        net.add("Relu", net.add("Add", product, net.weight(1, 10, 1, 1))), plain=(*_DYNAMIC, "ConvInteger", "Relu")
+    )
 
 
 def bool_masks() -> Block:
@@ -360,7 +415,9 @@ def token_ids() -> Block:
     y = net.add("Add", net.add("Gather", net.weight(31, 12), ids), net.weight(13, 12))
     y = net.add("LayerNormalization", y, net.weight(12), net.weight(12))
     padded = net.add("Cast", net.add("Equal", ids, net.const(0)), to=onnx.TensorProto.INT64)
-    return net.block(net.linear(y, 12, 10), net.add("Sub", net.const(13), net.add("ReduceSum", padded, net.const([1]), keepdims=0)))
+    return net.block(
+        net.linear(y, 12, 10), net.add("Sub", net.const(13), net.add("ReduceSum", padded, net.const([1]), keepdims=0))
+    )
 
 
 def channel_shuffle() -> Block:
@@ -386,7 +443,15 @@ def feature_pyramid() -> Block:
     net = Net("feature_pyramid")
     x = net.conv(net.input((1, 3, 16, 16)), 3, 10, strides=[2, 2])
     y = net.add("Relu", net.conv(x, 10, 13, strides=[2, 2]))
-    y = net.add("Resize", y, "", net.const([1.0, 1.0, 2.0, 2.0]), mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    y = net.add(
+        "Resize",
+        y,
+        "",
+        net.const([1.0, 1.0, 2.0, 2.0]),
+        mode="nearest",
+        coordinate_transformation_mode="asymmetric",
+        nearest_mode="floor",
+    )
     y = net.conv(net.add("Concat", x, y, axis=1), 23, 9)
     return net.block(net.add("Resize", y, "", net.const([1.0, 1.0, 2.0, 2.0]), mode="linear"))
 
@@ -415,9 +480,9 @@ _DYNAMIC = ("Min", "Max", "Sub", "Div", "Mul", "Clip", "Round", "Cast", "Quantiz
 BLOCKS: dict[str, Callable[[], Block]] = {
     make.__name__: make
     for make in (
-        dense_block, sppf, squeeze_excite, group_norm, geglu, rms_norm, window_attention, pixel_shuffle, depthwise_1d, gated_tcn, conv_3d,
-        deconvolution, einsum, top_k, yolo_head, masked_attention, boolean_attention, rotary, quantized_conv, dynamic_linear, dynamic_conv, bool_masks,
-        constant_outputs, float64, token_ids, channel_shuffle, leaky_residual, feature_pyramid, vision_transformer, reflection,
+        dense_block, sppf, squeeze_excite, group_norm, geglu, rms_norm, window_attention, pixel_shuffle, depthwise_1d, gated_tcn, conv_3d,  # noqa: E501
+        deconvolution, einsum, top_k, yolo_head, masked_attention, boolean_attention, rotary, quantized_conv, dynamic_linear, dynamic_conv, bool_masks,  # noqa: E501
+        constant_outputs, float64, token_ids, channel_shuffle, leaky_residual, feature_pyramid, vision_transformer, reflection,  # noqa: E501
     )
 } | {
     "gru": functools.partial(recurrent, "GRU", 3, 17),

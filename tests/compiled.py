@@ -16,7 +16,9 @@ def kept(suffix: str, *given: str) -> Path:
 
 
 def compiled(suffix: str, *given: str, by: Callable[[Path], None]) -> Path:
-    """Return the file that `by` writes, or what it wrote when it was `given` the same; processes may ask for it at the same time."""
+    """Return the file that `by` writes, or what it wrote when it was `given` the same; processes may ask for it at the
+    same time.
+    """
     path = kept(suffix, *given)
     if not path.exists():
         FOLDER.mkdir(parents=True, exist_ok=True)

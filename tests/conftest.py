@@ -1,4 +1,6 @@
-"""The devices that tests run on. No OpenCL device is a failure, never a skip; without a CUDA device CUDA kernels are compiled and not run."""
+"""The devices that tests run on. No OpenCL device is a failure, never a skip; without a CUDA device CUDA kernels are
+compiled and not run.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +12,11 @@ from typing import Any
 
 # Some ICD loaders look elsewhere by themselves; this is where the system lists its platforms.
 os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
-# Images of containers often set it: each of the many processes that tests start would compile the project's modules again.
+# Images of containers often set it: each of the many processes that tests start would compile the project's modules
+# again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Threads of OpenMP and BLAS wait by spinning, beside another worker on the same cores; sums are the same whatever the machine has.
+# Threads of OpenMP and BLAS wait by spinning, beside another worker on the same cores; sums are the same whatever the
+# machine has.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -29,8 +33,14 @@ pytest_plugins = ["left_out"]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--update-golden", action="store_true", help="Write the golden kernels of tests/golden anew.")
-    parser.addoption("--all-platforms", action="store_true", help="A missing OpenCL platform of tests/platforms.py is a failure, not a skip.")
-    parser.addoption("--update-baseline", action="store_true", help="Write the measures of tests/regression/baselines anew.")
+    parser.addoption(
+        "--all-platforms",
+        action="store_true",
+        help="A missing OpenCL platform of tests/platforms.py is a failure, not a skip.",
+    )
+    parser.addoption(
+        "--update-baseline", action="store_true", help="Write the measures of tests/regression/baselines anew."
+    )
 
 
 def pytest_collection_finish() -> None:
@@ -42,7 +52,9 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Records that no work_dir names go to a folder of the test run. Programs are not kept: PoCL takes seconds to hand out those of a model."""
+    """Records that no work_dir names go to a folder of the test run. Programs are not kept: PoCL takes seconds to hand
+    out those of a model.
+    """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROMOU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         patch.setenv("ROMOU_PROGRAM_CACHE_MB", "0")
@@ -51,12 +63,20 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session", autouse=True)
 def _a_device_is_tried_once() -> Iterator[None]:
-    """What a device answered to tiny kernels, in a process of its own that takes a second or two, is not asked again in the same environment."""
+    """What a device answered to tiny kernels, in a process of its own that takes a second or two, is not asked again in
+    the same environment.
+    """
     real, known = base.run_probe, {}
 
-    def run_probe(kind: str, index: int, timeout_s: float, *, without: Iterable[str] = ()) -> tuple[dict[str, str | None], str | None]:
+    def run_probe(
+        kind: str, index: int, timeout_s: float, *, without: Iterable[str] = ()
+    ) -> tuple[dict[str, str | None], str | None]:
         # What tests set and no driver reads.
-        environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "ROMOU_CACHE_DIR", "ROMOU_DEB"))}
+        environment = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.startswith(("PYTEST_", "ROMOU_CACHE_DIR", "ROMOU_DEB"))
+        }
         key: Any = (kind, index, *without, *sorted(environment.items()))
         if key not in known:
             answers, crash = real(kind, index, timeout_s, without=without)
@@ -97,7 +117,9 @@ def opencl_device() -> tvm.runtime.Device:
 
 @pytest.fixture(params=["opencl", "cuda", pytest.param("vulkan", marks=exhaustive)], ids=kind_id)
 def target(request: pytest.FixtureRequest) -> Target:
-    """What a test of kernels is repeated for; `operators.assert_agrees` runs them, or compiles them where there is no device."""
+    """What a test of kernels is repeated for; `operators.assert_agrees` runs them, or compiles them where there is no
+    device.
+    """
     return target_of(request.param)
 
 

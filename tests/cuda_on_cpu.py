@@ -1,8 +1,10 @@
-"""CUDA kernels of Romou run on the CPU, as they are written: for the numbers of kernels that machines without a GPU can compile only.
+"""CUDA kernels of Romou run on the CPU, as they are written: for the numbers of kernels that machines without a GPU can
+compile only.
 
-The kernel's text is compiled by g++ behind a few definitions. A work-item is a fiber: it runs until it waits for its work group (__syncthreads) or, in
-an instruction of the whole warp, for its warp. Instructions in PTX are replaced by what the PTX ISA says of them; for `mma.sync.m16n8k16` that is the
-table "Matrix Fragments for mma.m16n8k16", which says what rows and columns the registers of each lane hold.
+The kernel's text is compiled by g++ behind a few definitions. A work-item is a fiber: it runs until it waits for its
+work group (__syncthreads) or, in an instruction of the whole warp, for its warp. Instructions in PTX are replaced by
+what the PTX ISA says of them; for `mma.sync.m16n8k16` that is the table "Matrix Fragments for mma.m16n8k16", which says
+what rows and columns the registers of each lane hold.
 """
 
 from __future__ import annotations
@@ -33,11 +35,15 @@ _OPERAND = re.compile(r"[:,\s]*\"[+=]?[rfhl]\"")
 _INSTRUCTIONS = {
     "cvt.f32.f16 %0, %1;": "cvt_f32_f16",
     "cvt.rn.f16.f32 %0, %1;": "cvt_f16_f32",
-    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": "mma_m16n8k16",
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": (  # noqa: E501
+        "mma_m16n8k16"
+    ),
     "cvt.rna.tf32.f32 %0, %1;": "cvt_rna_tf32_f32",
     "cp.async.ca.shared.global [%0], [%1], 8, %2;": "cp_async<8>",
     "cp.async.ca.shared.global [%0], [%1], 16, %2;": "cp_async<16>",
-    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": "mma_m16n8k8_tf32",
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": (  # noqa: E501
+        "mma_m16n8k8_tf32"
+    ),
 }
 _PRELUDE = r"""
 #include <ucontext.h>
@@ -167,7 +173,7 @@ static void mma_m16n8k8_tf32(float& c0, float& c1, float& c2, float& c3, unsigne
     for (int k = 0; k < 8; ++k) *c[i] += A[me / 4 + (i >= 2 ? 8 : 0)][k] * B[k][me % 4 * 2 + i % 2];
   wait(warp_barriers[warp], 32);
 }
-"""
+"""  # noqa: E501
 _LAUNCH = r"""
 static void** arguments;
 static int living;
@@ -222,7 +228,9 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
         body = kernel.source[kernel.source.index('extern "C" __global__') :]
         text = _PRELUDE + _ASM.sub(_as_call, complete(body)).replace("__shared__ alignas(64)", "alignas(64) static")
         parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0])
-        launch = _LAUNCH.replace("ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters)))
+        launch = _LAUNCH.replace(
+            "ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters))
+        )
         text += launch.replace("KERNEL", kernel.name)
         _launch(text, [memory[name.removesuffix("_ptr")] for _, name in parameters], extents)
     for whole in memory.values():
@@ -247,5 +255,7 @@ def _launch(text: str, arrays: list[np.ndarray], extents: Mapping[str, int]) -> 
 
     library = ctypes.CDLL(str(compiled(".so", text, *_COMPILE, by=compile_text)))
     pointers = (ctypes.c_void_p * len(arrays))(*(whole[INSIDE].ctypes.data for whole in arrays))
-    grid, block = ((ctypes.c_uint * 3)(*(extents.get(f"{kind}Idx.{axis}", 1) for axis in "xyz")) for kind in ("block", "thread"))
+    grid, block = (
+        (ctypes.c_uint * 3)(*(extents.get(f"{kind}Idx.{axis}", 1) for axis in "xyz")) for kind in ("block", "thread")
+    )
     library.launch(pointers, grid, block)

@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NAMES = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "CHANGELOG.md", "archprobe/README.md", "tvm_patches/README.md", "scripts/data/README.md")
+NAMES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "archprobe/README.md",
+    "tvm_patches/README.md",
+    "scripts/data/README.md",
+)
 DOCUMENTS = (*(ROOT / name for name in NAMES), *sorted((ROOT / "docs").glob("*.md")))
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SPAN = re.compile(r"`([^`\n]+)`")
@@ -29,7 +37,12 @@ class Block:
 
 def blocks(language: str) -> list[Block]:
     """Return the fenced blocks of all documents in a language."""
-    return [Block(path, found[1], found[2]) for path in DOCUMENTS for found in _FENCE.finditer(path.read_text()) if found[1] == language]
+    return [
+        Block(path, found[1], found[2])
+        for path in DOCUMENTS
+        for found in _FENCE.finditer(path.read_text())
+        if found[1] == language
+    ]
 
 
 def prose(path: Path) -> str:

@@ -1,7 +1,9 @@
-"""Kernels with cooperative matrices run on Vulkan devices without them: the text as it is written, but for what stands for the matrices.
+"""Kernels with cooperative matrices run on Vulkan devices without them: the text as it is written, but for what stands
+for the matrices.
 
-Every work-item has all of a factor, and 8 numbers of the sums: those that a real device gives it are unknown to a kernel as well. Work-items are numbered
-backwards, as subgroups may be numbered in any order, and a subgroup waits for the whole group.
+Every work-item has all of a factor, and 8 numbers of the sums: those that a real device gives it are unknown to a
+kernel as well. Work-items are numbered backwards, as subgroups may be numbered in any order, and a subgroup waits for
+the whole group.
 """
 
 from __future__ import annotations
@@ -75,7 +77,9 @@ def emulated(source: str) -> str:
 
 
 def emulated_error(task: TunableTask, config: Config, target: Target, change: Callable[[str], str] = str) -> float:
-    """Relative L2 error of a config whose kernel is compiled without cooperative matrices; change: what becomes of its text before, to make it wrong."""
+    """Relative L2 error of a config whose kernel is compiled without cooperative matrices; change: what becomes of its
+    text before, to make it wrong.
+    """
 
     def compile_shaders(sources: Sequence[str]) -> list[bytes]:
         return compiler.compile_shaders([emulated(change(source)) for source in sources])

@@ -1,4 +1,4 @@
-"""Tests that are left out unless --exhaustive asks for them: what each of them checks, another test checks by a sample."""
+"""Tests that are left out unless --exhaustive asks for them: what each of them checks, another test checks by a sample."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -11,9 +11,14 @@ exhaustive = pytest.mark.exhaustive
 
 
 def few(values: Iterable[Any], *kept: int) -> list[Any]:
-    """Return values as parameters of a test; all but those at the positions `kept` are exhaustive. A tuple is what several names stand for."""
+    """Return values as parameters of a test; all but those at the positions `kept` are exhaustive. A tuple is what
+    several names stand for.
+    """
     every = list(values)
     assert kept, "a test of which nothing is left"
     assert len(set(kept)) == len(kept) < len(every), f"{kept} of {len(every)}: each position once, and not all"
     assert max(kept) < len(every), f"{kept} of {len(every)}"
-    return [pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=() if place in kept else exhaustive) for place, v in enumerate(every)]
+    return [
+        pytest.param(*(v if isinstance(v, tuple) else (v,)), marks=() if place in kept else exhaustive)
+        for place, v in enumerate(every)
+    ]

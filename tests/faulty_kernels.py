@@ -1,4 +1,6 @@
-"""Candidates that go wrong in each way that a candidate can, for the tests of measuring. Worker processes import this file."""
+"""Candidates that go wrong in each way that a candidate can, for the tests of measuring. Worker processes import this
+file.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,21 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 
 SHAPE = (1, 1, 5, 5, 4)
-FAULTS = ("none", "invalid", "build_crash", "build_hang", "build_bug", "no_build", "bad_source", "hang", "crash", "wrong", "unwritten", "adds_up", "slow")
+FAULTS = (
+    "none",
+    "invalid",
+    "build_crash",
+    "build_hang",
+    "build_bug",
+    "no_build",
+    "bad_source",
+    "hang",
+    "crash",
+    "wrong",
+    "unwritten",
+    "adds_up",
+    "slow",
+)
 
 
 def task() -> TunableTask:
@@ -67,10 +83,16 @@ def endless_reference(task: TunableTask) -> dict[str, Callable[..., None]]:
 
 def wrong() -> tvm.IRModule:
     @T.prim_func
-    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+    def main(
+        data: T.Buffer((1, 1, 5, 5, 4), "float32"),
+        weight: T.Buffer((1, 1, 1, 4), "float32"),
+        out: T.Buffer((1, 1, 5, 5, 4), "float32"),
+    ):
         for i in T.thread_binding(25, thread="threadIdx.x"):
             for lane in range(4):
-                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] + T.float32(0.25)
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] + T.float32(
+                    0.25
+                )
 
     return module(main)
 
@@ -79,10 +101,16 @@ def scaled(factor: float) -> tvm.IRModule:
     """The right output times a factor."""
 
     @T.prim_func
-    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+    def main(
+        data: T.Buffer((1, 1, 5, 5, 4), "float32"),
+        weight: T.Buffer((1, 1, 1, 4), "float32"),
+        out: T.Buffer((1, 1, 5, 5, 4), "float32"),
+    ):
         for i in T.thread_binding(25, thread="threadIdx.x"):
             for lane in range(4):
-                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] * T.float32(factor)
+                out[0, 0, i // 5, i % 5, lane] = (
+                    data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] * T.float32(factor)
+                )
 
     return module(main)
 
@@ -91,7 +119,11 @@ def beside(first: int, where: str = "out") -> tvm.IRModule:
     """The right output, and three numbers from `first` on, counted from the beginning of the output or of the data."""
 
     @T.prim_func
-    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+    def main(
+        data: T.Buffer((1, 1, 5, 5, 4), "float32"),
+        weight: T.Buffer((1, 1, 1, 4), "float32"),
+        out: T.Buffer((1, 1, 5, 5, 4), "float32"),
+    ):
         for i in T.thread_binding(25, thread="threadIdx.x"):
             for lane in range(4):
                 out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane]
@@ -106,7 +138,11 @@ def beside(first: int, where: str = "out") -> tvm.IRModule:
 
 def unwritten() -> tvm.IRModule:
     @T.prim_func
-    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+    def main(
+        data: T.Buffer((1, 1, 5, 5, 4), "float32"),
+        weight: T.Buffer((1, 1, 1, 4), "float32"),
+        out: T.Buffer((1, 1, 5, 5, 4), "float32"),
+    ):
         for i in T.thread_binding(24, thread="threadIdx.x"):
             for lane in range(4):
                 out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane]
@@ -118,10 +154,16 @@ def adds_up() -> tvm.IRModule:
     """Right in the first run alone: the poison is replaced, later runs add to what is there."""
 
     @T.prim_func
-    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+    def main(
+        data: T.Buffer((1, 1, 5, 5, 4), "float32"),
+        weight: T.Buffer((1, 1, 1, 4), "float32"),
+        out: T.Buffer((1, 1, 5, 5, 4), "float32"),
+    ):
         for i in T.thread_binding(25, thread="threadIdx.x"):
             for lane in range(4):
-                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] + T.if_then_else(
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[
+                    0, 0, 0, lane
+                ] + T.if_then_else(
                     T.isnan(out[0, 0, i // 5, i % 5, lane]), T.float32(0), out[0, 0, i // 5, i % 5, lane]
                 )
 
@@ -130,7 +172,11 @@ def adds_up() -> tvm.IRModule:
 
 def hang() -> tvm.IRModule:
     @T.prim_func
-    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+    def main(
+        data: T.Buffer((1, 1, 5, 5, 4), "float32"),
+        weight: T.Buffer((1, 1, 1, 4), "float32"),
+        out: T.Buffer((1, 1, 5, 5, 4), "float32"),
+    ):
         for _i in T.thread_binding(1, thread="threadIdx.x"):
             out[0, 0, 0, 0, 0] = T.float32(0)
             while out[0, 0, 0, 0, 0] < T.float32(10):
@@ -143,23 +189,33 @@ def slow() -> tvm.IRModule:
     """Right, after some tenths of a second on any processor."""
 
     @T.prim_func
-    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+    def main(
+        data: T.Buffer((1, 1, 5, 5, 4), "float32"),
+        weight: T.Buffer((1, 1, 1, 4), "float32"),
+        out: T.Buffer((1, 1, 5, 5, 4), "float32"),
+    ):
         for i in T.thread_binding(25, thread="threadIdx.x"):
             for lane in range(4):
                 out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane]
                 for _turn in T.serial(60000):
-                    out[0, 0, i // 5, i % 5, lane] = T.sin(out[0, 0, i // 5, i % 5, lane] + data[0, 0, i // 5, i % 5, lane])
+                    out[0, 0, i // 5, i % 5, lane] = T.sin(
+                        out[0, 0, i // 5, i % 5, lane] + data[0, 0, i // 5, i % 5, lane]
+                    )
                 # No sine is above 2, which no compiler knows.
-                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[0, 0, 0, lane] + T.if_then_else(
-                    out[0, 0, i // 5, i % 5, lane] > T.float32(2), T.float32(1), T.float32(0)
-                )
+                out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[
+                    0, 0, 0, lane
+                ] + T.if_then_else(out[0, 0, i // 5, i % 5, lane] > T.float32(2), T.float32(1), T.float32(0))
 
     return module(main)
 
 
 def crash() -> tvm.IRModule:
     @T.prim_func
-    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+    def main(
+        data: T.Buffer((1, 1, 5, 5, 4), "float32"),
+        weight: T.Buffer((1, 1, 1, 4), "float32"),
+        out: T.Buffer((1, 1, 5, 5, 4), "float32"),
+    ):
         T.evaluate(T.call_extern("int32", "abort"))
         for i in T.thread_binding(25, thread="threadIdx.x"):
             out[0, 0, i // 5, i % 5, 0] = data[0, 0, i // 5, i % 5, 0]
@@ -169,7 +225,11 @@ def crash() -> tvm.IRModule:
 
 def bad_source() -> tvm.IRModule:
     @T.prim_func
-    def main(data: T.Buffer((1, 1, 5, 5, 4), "float32"), weight: T.Buffer((1, 1, 1, 4), "float32"), out: T.Buffer((1, 1, 5, 5, 4), "float32")):
+    def main(
+        data: T.Buffer((1, 1, 5, 5, 4), "float32"),
+        weight: T.Buffer((1, 1, 1, 4), "float32"),
+        out: T.Buffer((1, 1, 5, 5, 4), "float32"),
+    ):
         for i in T.thread_binding(25, thread="threadIdx.x"):
             out[0, 0, i // 5, i % 5, 0] = T.call_extern("float32", "no_such_function", data[0, 0, i // 5, i % 5, 0])
 
@@ -177,8 +237,14 @@ def bad_source() -> tvm.IRModule:
 
 
 # Parsed when they are built: parsing all of them would take each worker process a second.
-_MODULES: dict[str, Callable[[], tvm.IRModule]] = {made.__name__: made for made in (wrong, unwritten, adds_up, hang, crash, slow, bad_source)}
-_MODULES |= {"behind": functools.partial(beside, 100), "before": functools.partial(beside, -3), "behind_data": functools.partial(beside, 103, "data")}
+_MODULES: dict[str, Callable[[], tvm.IRModule]] = {
+    made.__name__: made for made in (wrong, unwritten, adds_up, hang, crash, slow, bad_source)
+}
+_MODULES |= {
+    "behind": functools.partial(beside, 100),
+    "before": functools.partial(beside, -3),
+    "behind_data": functools.partial(beside, 103, "data"),
+}
 # As much as TF32 takes away, and a share of 1%.
 _MODULES |= {"rounded": functools.partial(scaled, 1 + 2.0**-11), "off": functools.partial(scaled, 1.01)}
 

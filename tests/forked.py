@@ -1,4 +1,5 @@
-"""Python commands without the start: each runs in a fork of a process that has imported TVM, as workers of a search do (romou/runtime/workers/nursery.py).
+"""Python commands without the start: each runs in a fork of a process that has imported TVM, as workers of a search do
+(romou/runtime/workers/nursery.py).
 
 Where the start itself is looked at, or a signal ends the command, a test starts a real process.
 """
@@ -23,16 +24,24 @@ from romou.runtime.workers.child import ChildProcess, ChildTimeoutError
 _READ_AT_START = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "OPENBLAS_", "TVM_LIBRARY", "TVM_USE")
 
 
-def run(*words: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 300) -> subprocess.CompletedProcess[str]:
-    """Return what `python WORDS...` gives: -c CODE, -m MODULE or a script, and arguments. `env`: its whole environment, this process's if None."""
+def run(
+    *words: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 300
+) -> subprocess.CompletedProcess[str]:
+    """Return what `python WORDS...` gives: -c CODE, -m MODULE or a script, and arguments. `env`: its whole environment,
+    this process's if None.
+    """
     environment = dict(os.environ if env is None else env)
     changed = {name for name, _ in environment.items() ^ os.environ.items()}
-    assert not (late := [name for name in changed if name.startswith(_READ_AT_START)]), f"{late}: a process of its own has to read them"
+    assert not (late := [name for name in changed if name.startswith(_READ_AT_START)]), (
+        f"{late}: a process of its own has to read them"
+    )
     arguments = [str(word) for word in words]
     with tempfile.TemporaryDirectory() as folder:
         child = ChildProcess("forked")
         try:
-            code = child.call("forked:become_command", arguments, environment, str(cwd or Path.cwd()), folder, timeout_s=timeout)
+            code = child.call(
+                "forked:become_command", arguments, environment, str(cwd or Path.cwd()), folder, timeout_s=timeout
+            )
         except ChildTimeoutError:
             raise subprocess.TimeoutExpired(arguments, timeout) from None
         finally:
@@ -42,7 +51,9 @@ def run(*words: str | Path, env: Mapping[str, str] | None = None, cwd: Path | No
 
 
 def become_command(arguments: list[str], environment: dict[str, str], cwd: str, folder: str) -> int:
-    """In the fork: run the command, with what it prints in files of `folder`, and return its exit code. Nothing else runs here afterwards."""
+    """In the fork: run the command, with what it prints in files of `folder`, and return its exit code. Nothing else
+    runs here afterwards.
+    """
     os.environ.clear()
     os.environ.update(environment)
     os.chdir(cwd)

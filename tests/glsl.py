@@ -32,7 +32,9 @@ def spirv(source: str) -> bytes:
 
 
 def entry(source: str, args: Sequence[str], **fields: Any) -> dict[str, Any]:
-    """The entry of a kernel for `romou.vulkan.module`, launched with the number of its work groups behind its arguments."""
+    """The entry of a kernel for `romou.vulkan.module`, launched with the number of its work groups behind its
+    arguments.
+    """
     size = re.search(r"local_size_x *= *(\d+)", source)
     scalars = [arg.split(":")[1] for arg in args if arg.startswith("scalar:")]
     return {

@@ -1,4 +1,6 @@
-"""Elements that the first work group of a kernel loads and stores: every address evaluated for all its work-items, in an iteration in the middle."""
+"""Elements that the first work group of a kernel loads and stores: every address evaluated for all its work-items, in
+an iteration in the middle.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ class Load:
     """One load of data or weight in an iteration of the main loop.
 
     times: how often loops inside the iteration repeat it.
-    places: element numbers in a buffer, or three coordinates of texels, by all work-items that get there and in all repetitions.
+    places: element numbers in a buffer, or three coordinates of texels, by all work-items that get there and in all
+    repetitions.
     places_of_one: the same by the first work-item, the first time.
     is_ahead: whether it is for a later iteration: each such load counts as it stands.
     """
@@ -41,7 +44,9 @@ class Load:
 
 
 class GroupAccesses:
-    """Loads and stores of the first work group in one iteration, as arrays over (loops inside the iteration, work-items of the group)."""
+    """Loads and stores of the first work group in one iteration, as arrays over (loops inside the iteration, work-items
+    of the group).
+    """
 
     def __init__(self, structure: KernelStructure, output: str) -> None:
         self.loads: list[Load] = []
@@ -55,16 +60,25 @@ class GroupAccesses:
         self._visit(structure.func.body, in_main=not structure.way_to_main, active=np.True_)
 
     def distinct_bytes(self, number_bytes: Mapping[str, int], *, is_image: bool) -> int:
-        """Distinct bytes of all work-items' loads from images or from buffers. `number_bytes`: tensor -> bytes of a number of it."""
+        """Distinct bytes of all work-items' loads from images or from buffers. `number_bytes`: tensor
+        ->  bytes of a number of it.
+        """
         mine = [a for a in self.loads if a.is_image == is_image]
-        return sum(number_bytes[tensor] * _count_distinct([a.places for a in mine if a.tensor == tensor]) for tensor in {a.tensor for a in mine})
+        return sum(
+            number_bytes[tensor] * _count_distinct([a.places for a in mine if a.tensor == tensor])
+            for tensor in {a.tensor for a in mine}
+        )
 
     def numbers_of_one(self) -> dict[tuple[str, bool], int]:
-        """(tensor, whether it is an image) -> numbers that the first work-item loads; what loops inside the iteration repeat counts each time."""
+        """(tensor, whether it is an image)
+        ->  numbers that the first work-item loads; what loops inside the iteration repeat counts each time.
+        """
         found: dict[tuple[str, bool], int] = {}
         together: dict[tuple[str, bool, int, int], list[tuple[np.ndarray, ...]]] = {}
         for number, load in enumerate(self.loads):
-            together.setdefault((load.tensor, load.is_image, load.times, number if load.is_ahead else -1), []).append(load.places_of_one)
+            together.setdefault((load.tensor, load.is_image, load.times, number if load.is_ahead else -1), []).append(
+                load.places_of_one
+            )
         for (tensor, is_image, times, _), places in together.items():
             found[tensor, is_image] = found.get((tensor, is_image), 0) + times * _count_distinct(places)
         return found
@@ -84,14 +98,21 @@ class GroupAccesses:
                     self._env[stmt.node.var] = self._id(str(stmt.node.thread_tag))
                 self._visit(stmt.body, in_main=in_main, active=active)
             case tirx.For() if not in_main:
-                # Only the way to the main loop matters; every loop on it is in its middle: the first iteration may be all padding.
+                # Only the way to the main loop matters; every loop on it is in its middle: the first iteration may be
+                # all padding.
                 if any(map(stmt.same_as, structure.way_to_main)):
                     self._env[stmt.loop_var] = int(stmt.min) + int(stmt.extent) // 2
                     self._visit(stmt.body, in_main=stmt.same_as(structure.way_to_main[-1]), active=active)
             case tirx.For():
-                if structure.has_loads(stmt.body) or stores_in(stmt.body, self._output) or (structure.is_staged and local_bytes_in(stmt.body)):
+                if (
+                    structure.has_loads(stmt.body)
+                    or stores_in(stmt.body, self._output)
+                    or (structure.is_staged and local_bytes_in(stmt.body))
+                ):
                     self._iterations.append(int(stmt.extent))
-                    self._env[stmt.loop_var] = (int(stmt.min) + np.arange(int(stmt.extent))).reshape(-1, *[1] * len(self._iterations))
+                    self._env[stmt.loop_var] = (int(stmt.min) + np.arange(int(stmt.extent))).reshape(
+                        -1, *[1] * len(self._iterations)
+                    )
                     self._visit(stmt.body, in_main=True, active=active)
                     self._iterations.pop()
             case tirx.IfThenElse():
@@ -110,7 +131,9 @@ class GroupAccesses:
             case _ if in_main:
                 self._read_staged(stmt)
                 self._load_all(stmt, active)
-                self.stores += [self._of_everyone(self._stored_places(store), active) for store in stores_in(stmt, self._output)]
+                self.stores += [
+                    self._of_everyone(self._stored_places(store), active) for store in stores_in(stmt, self._output)
+                ]
 
     def _id(self, tag: str) -> Any:
         """Numbers of the work-items along an axis; the work group is the first one."""
@@ -126,7 +149,9 @@ class GroupAccesses:
             return
         for load in nodes_in(node, tvm.ir.TensorLoad, tvm.ir.Call):
             if size := local_bytes_of(load):
-                self.local_loads += math.prod(self._iterations) * size * (1 if self._structure.on_tensor_cores else self._rounds(load))
+                self.local_loads += (
+                    math.prod(self._iterations) * size * (1 if self._structure.on_tensor_cores else self._rounds(load))
+                )
 
     def _rounds(self, load: tvm.ir.TensorLoad) -> int:
         kind = tvm.DataType(str(load.source.dtype))
@@ -141,7 +166,12 @@ class GroupAccesses:
         def guard(call: tvm.ir.Call) -> None:
             if is_conditional(call):
                 condition, then, otherwise = call.args
-                guards.extend([(list(structure.loads_in(then)), condition), (list(structure.loads_in(otherwise)), tirx.Not(condition))])
+                guards.extend(
+                    [
+                        (list(structure.loads_in(then)), condition),
+                        (list(structure.loads_in(otherwise)), tirx.Not(condition)),
+                    ]
+                )
             elif is_async_copy(call):
                 guards.append(([call], call.args[5]))
 
@@ -153,11 +183,17 @@ class GroupAccesses:
             for guarded, condition in guards:
                 if any(map(load.same_as, guarded)):
                     is_active = is_active & (evaluate(condition, self._env) != 0)
-            # What loops repeat, or carry to local memory, counts as it stands in the code: the first time may be all padding.
+            # What loops repeat, or carry to local memory, counts as it stands in the code: the first time may be all
+            # padding.
             is_read = bool(self._iterations) or is_ahead or is_staging or bool(is_active[0])
-            first = tuple(p.reshape(*p.shape[: p.ndim - len(self._shape)], -1)[..., 0].reshape(-1)[: None if is_read else 0] for p in self._whole(places))
+            first = tuple(
+                p.reshape(*p.shape[: p.ndim - len(self._shape)], -1)[..., 0].reshape(-1)[: None if is_read else 0]
+                for p in self._whole(places)
+            )
             everyone = self._of_everyone(places, is_active)
-            self.loads.append(Load(tensor, is_texel_load(load), lanes, math.prod(self._iterations), everyone, first, is_ahead))
+            self.loads.append(
+                Load(tensor, is_texel_load(load), lanes, math.prod(self._iterations), everyone, first, is_ahead)
+            )
 
     def _loaded_places(self, load: tvm.ir.TensorLoad | tvm.ir.Call) -> tuple[str, int, list[Any]]:
         """The tensor that a load reads, its lanes and its places, as `Load` has them."""
@@ -166,7 +202,11 @@ class GroupAccesses:
             return parameter_name(load.source), lanes_of(load), [self._elements(load.indices[0], unit, lanes_of(load))]
         if lanes := pointer_lanes(load):
             return parameter_name(load.args[2]), lanes, [self._behind_pointer(load.args[1], load.args[2], lanes)]
-        return parameter_name(load.args[0]), lanes_of(load), [evaluate(argument, self._env) for argument in load.args[1:4]]
+        return (
+            parameter_name(load.args[0]),
+            lanes_of(load),
+            [evaluate(argument, self._env) for argument in load.args[1:4]],
+        )
 
     def _stored_places(self, store: tirx.BufferStore | tvm.ir.Call) -> list[Any]:
         if isinstance(store, tirx.BufferStore):
@@ -181,7 +221,9 @@ class GroupAccesses:
         return self._elements(index, lanes, lanes) + (0 if start is None else evaluate(start, self._env))
 
     def _elements(self, index: tirx.Expr, unit: int, lanes: int) -> np.ndarray:
-        """Element numbers of a load, shape (lanes, ...): `index` counts units of so many elements, or is a ramp of elements."""
+        """Element numbers of a load, shape (lanes, ...): `index` counts units of so many elements, or is a ramp of
+        elements.
+        """
         first = np.broadcast_to(evaluate(index.base if isinstance(index, tirx.Ramp) else index, self._env), self._shape)
         step = int(index.stride) if isinstance(index, tirx.Ramp) else 1
         return np.asarray(first[None] * unit + step * np.arange(lanes).reshape(-1, *[1] * len(self._shape)))
@@ -192,7 +234,9 @@ class GroupAccesses:
 
     def _whole(self, places: Sequence[Any]) -> list[np.ndarray]:
         """Places broadcast to all work-items and repetitions."""
-        return [np.broadcast_to(p, (*np.shape(p)[: max(0, np.ndim(p) - len(self._shape))], *self._shape)) for p in places]
+        return [
+            np.broadcast_to(p, (*np.shape(p)[: max(0, np.ndim(p) - len(self._shape))], *self._shape)) for p in places
+        ]
 
     def _of_everyone(self, places: Sequence[Any], active: Any) -> tuple[np.ndarray, ...]:
         """Places of all work-items that get there, in all repetitions."""

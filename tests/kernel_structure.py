@@ -1,4 +1,6 @@
-"""What a lowered kernel is made of, before any address is evaluated: its work group, its main loop, what it stages and sums up."""
+"""What a lowered kernel is made of, before any address is evaluated: its work group, its main loop, what it stages and
+sums up.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,16 @@ from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import dialect_of
 from romou.devices.backends.launch import launch_size, thread_extents
-from romou.tuner.analysis.expressions import LOCAL, PRIVATE, TENSOR_CORE_DEPTH, array_bytes, dtype_of, lanes_of, multiply_adds_of, scope_of
+from romou.tuner.analysis.expressions import (
+    LOCAL,
+    PRIVATE,
+    TENSOR_CORE_DEPTH,
+    array_bytes,
+    dtype_of,
+    lanes_of,
+    multiply_adds_of,
+    scope_of,
+)
 
 # TVM's mark where copies are waited for: its value is how many groups of them may still be under way.
 _UNDER_WAY = "async_wait_inflight_count"
@@ -34,9 +45,11 @@ _UNDER_WAY = "async_wait_inflight_count"
 class KernelStructure:
     """Facts of one lowered device function.
 
-    The main loop is the innermost loop that both reads data or weight and adds to sums; None where no loop is left, and where the kernel sums no products.
+    The main loop is the innermost loop that both reads data or weight and adds to sums; None where no loop is left, and
+    where the kernel sums no products.
 
-    operands: names of data and weight.   has_main_loop: whether there is one; without, all of the kernel counts as one iteration.
+    operands: names of data and weight.
+    has_main_loop: whether there is one; without, all of the kernel counts as one iteration.
     """
 
     def __init__(self, func: tirx.PrimFunc, operands: Container[str], *, has_main_loop: bool) -> None:
@@ -55,14 +68,27 @@ class KernelStructure:
         self._begun: set[str] = set()
         self._carrying: set[str] = set()
         structural_walk(func.body, [(tirx.AttrStmt, self._attribute), (tirx.BufferStore, self._start_of_sum)])
-        handlers = [(tirx.AllocBuffer, self._allocation), (tirx.BufferStore, self._store), (tvm.ir.Call, self._call), (tirx.Broadcast, self._broadcast)]
+        handlers = [
+            (tirx.AllocBuffer, self._allocation),
+            (tirx.BufferStore, self._store),
+            (tvm.ir.Call, self._call),
+            (tirx.Broadcast, self._broadcast),
+        ]
         structural_walk(func.body, handlers)
         loops = nodes_in(func.body, tirx.For)
         loops.reverse()  # the walk tells inner ones first
-        candidates = [loop for loop in loops if has_main_loop and self._is_main(loop) and not any(map(self._is_main, nodes_in(loop.body, tirx.For)))]
+        candidates = [
+            loop
+            for loop in loops
+            if has_main_loop and self._is_main(loop) and not any(map(self._is_main, nodes_in(loop.body, tirx.For)))
+        ]
         main = max(candidates, key=products_in, default=None)
         # The main loop and those around it, from the outside.
-        self.way_to_main = [loop for loop in loops if main is not None and (loop.same_as(main) or any(map(main.same_as, nodes_in(loop.body, tirx.For))))]
+        self.way_to_main = [
+            loop
+            for loop in loops
+            if main is not None and (loop.same_as(main) or any(map(main.same_as, nodes_in(loop.body, tirx.For))))
+        ]
         self.body: tirx.Stmt = func.body if main is None else main.body
 
     @property
@@ -73,7 +99,10 @@ class KernelStructure:
     @property
     def multiplies_fp16(self) -> bool:
         """Whether the main loop multiplies fp16 as such."""
-        return any(multiply_adds_of(e) and dtype_of(e).startswith("float16") for e in nodes_in(self.body, tvm.ir.Call, tirx.Mul))
+        return any(
+            multiply_adds_of(e) and dtype_of(e).startswith("float16")
+            for e in nodes_in(self.body, tvm.ir.Call, tirx.Mul)
+        )
 
     @property
     def multiply_adds(self) -> int:
@@ -108,10 +137,17 @@ class KernelStructure:
 
     def is_ahead(self, store: Any) -> bool:
         """Whether a store puts into registers what goes to local memory in a later iteration, and is no sum."""
-        return isinstance(store, tirx.BufferStore) and self.has_main_loop and str(store.buffer.name) in self._carrying and not products_in(store.value)
+        return (
+            isinstance(store, tirx.BufferStore)
+            and self.has_main_loop
+            and str(store.buffer.name) in self._carrying
+            and not products_in(store.value)
+        )
 
     def is_staging(self, node: Any) -> bool:
-        """Whether a node carries data or weight to local memory, be it as the window of a convolution that is summed up at once and staged next."""
+        """Whether a node carries data or weight to local memory, be it as the window of a convolution that is summed up
+        at once and staged next.
+        """
         if is_async_copy(getattr(node, "value", None)):
             return True
         if not isinstance(node, tirx.BufferStore):
@@ -142,7 +178,11 @@ class KernelStructure:
 
     def _broadcast(self, expr: tirx.Broadcast) -> None:
         # Without vector arithmetic (CUDA), a lane of a copy is the scalar itself.
-        if "float" in dtype_of(expr) and not isinstance(expr.value, tirx.FloatImm) and dialect_of(self.func).has_vector_arithmetic:
+        if (
+            "float" in dtype_of(expr)
+            and not isinstance(expr.value, tirx.FloatImm)
+            and dialect_of(self.func).has_vector_arithmetic
+        ):
             self.has_copies = True
 
     def _call(self, call: tvm.ir.Call) -> None:
@@ -162,7 +202,9 @@ class KernelStructure:
 
     def _is_main(self, loop: tirx.For) -> bool:
         calls = nodes_in(loop.body, tvm.ir.Call)
-        sums = any(map(self._accumulates, nodes_in(loop.body, tirx.BufferStore))) or any(is_tensor_core_fma(c) or is_matrix_product(c) for c in calls)
+        sums = any(map(self._accumulates, nodes_in(loop.body, tirx.BufferStore))) or any(
+            is_tensor_core_fma(c) or is_matrix_product(c) for c in calls
+        )
         return sums and self.has_loads(loop.body)
 
 
@@ -170,13 +212,21 @@ def parameter_name(var: Any) -> str:
     """Name of the parameter that a buffer, a pointer, or a pointer made of one of them stands for."""
     if isinstance(var, tvm.ir.TensorLoad):
         return parameter_name(var.source)
-    return parameter_name(var.args[-1]) if isinstance(var, tvm.ir.Call) else str(getattr(var, "name", var)).removesuffix("_ptr")
+    return (
+        parameter_name(var.args[-1])
+        if isinstance(var, tvm.ir.Call)
+        else str(getattr(var, "name", var)).removesuffix("_ptr")
+    )
 
 
 def images_of(func: tirx.PrimFunc) -> set[str]:
     """Names of the parameters that are read or written as images."""
     calls = nodes_in(func.body, tvm.ir.Call)
-    return {parameter_name(call.args[0]) for call in calls if op_name(call) in ("tirx.texture2d_load", "tirx.texture2d_store")}
+    return {
+        parameter_name(call.args[0])
+        for call in calls
+        if op_name(call) in ("tirx.texture2d_load", "tirx.texture2d_store")
+    }
 
 
 def stores_in(node: Any, output: str) -> list[tirx.BufferStore | tvm.ir.Call]:
@@ -208,7 +258,9 @@ def local_bytes_of(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
 
 
 def _weighted(node: Any, count: Callable[[Any], int], kinds: tuple[type, ...]) -> int:
-    """The sum of `count` over the nodes of some kinds, each times the iterations of the loops around it inside of `node`."""
+    """The sum of `count` over the nodes of some kinds, each times the iterations of the loops around it inside of
+    `node`.
+    """
     if isinstance(node, tirx.For):
         return int(node.extent) * _weighted(node.body, count, kinds)
     if isinstance(node, tirx.SeqStmt):
@@ -216,7 +268,9 @@ def _weighted(node: Any, count: Callable[[Any], int], kinds: tuple[type, ...]) -
     if isinstance(node, tirx.AttrStmt):
         return _weighted(node.body, count, kinds)
     if isinstance(node, tirx.IfThenElse):
-        return _weighted(node.then_case, count, kinds) + (0 if node.else_case is None else _weighted(node.else_case, count, kinds))
+        return _weighted(node.then_case, count, kinds) + (
+            0 if node.else_case is None else _weighted(node.else_case, count, kinds)
+        )
     return sum(map(count, nodes_in(node, *kinds)))
 
 

@@ -1,7 +1,8 @@
-"""What a kernel uses of a device, read off its lowered TIR: what the formulas of `romou.tuner.pruning` are held against.
+"""What a kernel uses of a device, read off its lowered TIR: what the formulas of `romou.tuner.pruning` are held
+against.
 
-Every address is evaluated for all work-items of a work group, so bytes that work-items share count once. No device is needed, and nothing is estimated
-but the registers (`romou.tuner.analysis.registers`).
+Every address is evaluated for all work-items of a work group, so bytes that work-items share count once. No device is
+needed, and nothing is estimated but the registers (`romou.tuner.analysis.registers`).
 """
 
 from __future__ import annotations
@@ -26,13 +27,16 @@ from romou.tuner.analysis.usage import KernelUsage
 
 
 def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
-    """Read the lowered device functions of a template under a config. Of several, the one that reads the weight counts: the others transform.
+    """Read the lowered device functions of a template under a config. Of several, the one that reads the weight counts:
+    the others transform.
 
     BuildError where an address is made with an operation that is not known here.
 
     kernels: as the code generator gets them (`InspectedKernel.lowered`).
-    template: the template that made it. It names data, weight and output (what the epilogue reads is no part of the reduction's traffic), and says how large a
-        number is in memory (registers may hold fp16 as single precision) and how many the operator gives, whole texels counted.
+    template: the template that made it. It names data, weight and output (what the epilogue reads is no part of the
+    reduction's traffic), and says how large a
+        number is in memory (registers may hold fp16 as single precision) and how many the operator gives, whole texels
+        counted.
     """
     names = template.names
     if isinstance(template, ContractionTemplate):
@@ -56,7 +60,11 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
     numbers_of_one, size = group.numbers_of_one(), kernel.group_size
 
     def unshared_bytes(is_image: bool) -> int:
-        return size * sum(number_bytes[tensor] * numbers for (tensor, in_image), numbers in numbers_of_one.items() if in_image == is_image)
+        return size * sum(
+            number_bytes[tensor] * numbers
+            for (tensor, in_image), numbers in numbers_of_one.items()
+            if in_image == is_image
+        )
 
     return KernelUsage(
         registers=registers.allocated,
@@ -66,7 +74,9 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         image_bytes=group.distinct_bytes(number_bytes, is_image=True),
         unshared_buffer_bytes=unshared_bytes(False),
         unshared_image_bytes=unshared_bytes(True),
-        access_width=min((load.lanes for load in group.loads if template.sums_products or load.tensor == names["data"]), default=1),
+        access_width=min(
+            (load.lanes for load in group.loads if template.sums_products or load.tensor == names["data"]), default=1
+        ),
         output_bytes=outputs * template.element_bytes,
         iterations=kernel.iterations,
         multiply_adds=kernel.multiply_adds if template.sums_products else sum(numbers_of_one.values()),
@@ -77,7 +87,9 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         is_staged=kernel.is_staged,
         images={role: any(name in images_of(f) for f in kernels) for role, name in names.items()},
         has_copies=kernel.has_copies,
-        padding=(kernel.summed_outputs if template.sums_products else kernel.groups * group.stored_by_a_group()) / outputs - 1,
+        padding=(kernel.summed_outputs if template.sums_products else kernel.groups * group.stored_by_a_group())
+        / outputs
+        - 1,
         on_tensor_cores=kernel.on_tensor_cores,
         multiplies_fp16=kernel.multiplies_fp16,
         iterations_ahead=kernel.iterations_ahead,

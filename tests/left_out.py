@@ -14,7 +14,11 @@ _PROCESS = os.getpid()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--exhaustive", action="store_true", help="Run the exhaustive tests too, which check by many cases what others check by a few.")
+    parser.addoption(
+        "--exhaustive",
+        action="store_true",
+        help="Run the exhaustive tests too, which check by many cases what others check by a few.",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -55,4 +59,6 @@ def _tell(config: pytest.Config) -> None:
     # Under scripts/test.sh, what it did before is counted, too: it becomes this process.
     print(f"processor time of this run and of all that it started: {sum(u.ru_utime + u.ru_stime for u in used):.0f} s")
     if left_out := config.stash[_LEFT_OUT]:
-        print(f"{left_out} exhaustive tests were left out; to run them as well: scripts/test.sh --exhaustive", flush=True)
+        print(
+            f"{left_out} exhaustive tests were left out; to run them as well: scripts/test.sh --exhaustive", flush=True
+        )

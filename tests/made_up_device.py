@@ -1,4 +1,6 @@
-"""A device that is made up, for tests of the search: what it builds and how long a kernel takes are functions of the config."""
+"""A device that is made up, for tests of the search: what it builds and how long a kernel takes are functions of the
+config.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,11 @@ class Builder:
             results.append(Future())
             results[-1].set_result(
                 BuildResult(
-                    candidate=candidate, outcome=Outcome.INVALID if bad else Outcome.OK, library=None if bad else "x", seconds=0.01, error="no" if bad else None
+                    candidate=candidate,
+                    outcome=Outcome.INVALID if bad else Outcome.OK,
+                    library=None if bad else "x",
+                    seconds=0.01,
+                    error="no" if bad else None,
                 )
             )
         return results
@@ -41,7 +47,13 @@ class Runner:
 
     width = 1
 
-    def __init__(self, wrong: str = "", fail_after: int = 1_000_000, error: type[BaseException] = KeyboardInterrupt, seconds: float = 0.0) -> None:
+    def __init__(
+        self,
+        wrong: str = "",
+        fail_after: int = 1_000_000,
+        error: type[BaseException] = KeyboardInterrupt,
+        seconds: float = 0.0,
+    ) -> None:
         self.seen: list[str] = []
         self.wrong, self.fail_after, self.error, self.seconds = wrong, fail_after, error, seconds
 
@@ -51,7 +63,9 @@ class Runner:
     def fingerprint(self) -> DeviceFingerprint:
         return FINGERPRINT
 
-    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+    def run(
+        self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
+    ) -> Iterator[MeasureResult]:
         for built in batch:
             if len(self.seen) >= self.fail_after:
                 raise self.error
@@ -64,7 +78,10 @@ class Runner:
                 yield MeasureResult(candidate=candidate, outcome=Outcome.WRONG_RESULT, error="nothing works")
             else:
                 yield MeasureResult(
-                    candidate=candidate, outcome=Outcome.OK, times_s=(0.001 + sum(map(len, candidate.config.key.split(","))) * 1e-6,), relative_l2_error=0.0
+                    candidate=candidate,
+                    outcome=Outcome.OK,
+                    times_s=(0.001 + sum(map(len, candidate.config.key.split(","))) * 1e-6,),
+                    relative_l2_error=0.0,
                 )
 
     def close(self) -> None: ...

@@ -63,7 +63,8 @@ random_configs = pytest.mark.parametrize("drawn", [1, pytest.param(5, marks=exha
 # In the id of a test that runs no kernel, because there is no GPU.
 COMPILED_ONLY = "compiled-only"
 _MOST_LINES = 700
-# LLVM optimises a reference for longer than all else takes that is done with a small one. Sums keep their order either way.
+# LLVM optimises a reference for longer than all else takes that is done with a small one. Sums keep their order either
+# way.
 _CPU: Any = SimpleNamespace(tvm_target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
 
 
@@ -82,7 +83,9 @@ def lines_of(module: tvm.runtime.Module) -> int:
     return sum(str(kernels.inspect_source()).count("\n") for kernels in module.imports)
 
 
-def conv_transpose(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any) -> Conv2dTranspose:
+def conv_transpose(
+    channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any
+) -> Conv2dTranspose:
     """A transposed convolution; what is not given is as `Conv2dTranspose` has it."""
     return Conv2dTranspose(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
 
@@ -101,13 +104,25 @@ def reference(task: TunableTask, arrays: list[np.ndarray]) -> np.ndarray:
     return tensors[-1].numpy().astype(np.float64)
 
 
-def run(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Target, device: tvm.runtime.Device, *, without: Sequence[str] = ()) -> np.ndarray:
+def run(
+    task: TunableTask,
+    config: Config,
+    arrays: list[np.ndarray],
+    target: Target,
+    device: tvm.runtime.Device,
+    *,
+    without: Sequence[str] = (),
+) -> np.ndarray:
     """The output of a config on the device, in double precision; `without`: names of passes to leave out."""
     scopes = task.image_scopes(config, target)
     names = [str(p.name) for p in task.func.params]
-    tensors = [device_tensor(a, device, scopes.get(n, "global")) for n, a in zip(names, task.arguments(arrays, config), strict=True)]
+    tensors = [
+        device_tensor(a, device, scopes.get(n, "global"))
+        for n, a in zip(names, task.arguments(arrays, config), strict=True)
+    ]
     module = built(task, config, target, without)
-    # PoCL optimises a kernel for three times as long as all else takes. Models and candidates of a search are optimised as ever.
+    # PoCL optimises a kernel for three times as long as all else takes. Models and candidates of a search are optimised
+    # as ever.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable")
         module["main"](*tensors)
@@ -123,7 +138,8 @@ def built(task: TunableTask, config: Config, target: Target, without: Sequence[s
 
 
 def quick_configs(task: TunableTask, target: Target, rng: np.random.Generator, count: int) -> list[Config]:
-    """Random configs whose kernels are compiled in a second or two: compilers take half a minute for a few thousand unrolled lines.
+    """Random configs whose kernels are compiled in a second or two: compilers take half a minute for a few thousand
+    unrolled lines.
 
     Longer ones are run by tests/operators/test_other_compilers.py.
     """
@@ -140,8 +156,18 @@ def quick_configs(task: TunableTask, target: Target, rng: np.random.Generator, c
     return found
 
 
-def pair_of(channels: int, size: tuple[int, int], outputs: int, dtype: str = "float32", *, kernel: tuple[int, int] = (3, 3), **given: object) -> TunableTask:
-    """A depthwise convolution and the pointwise one that reads it as one function, each with a bias and a ReLU; `given`: of the depthwise one."""
+def pair_of(
+    channels: int,
+    size: tuple[int, int],
+    outputs: int,
+    dtype: str = "float32",
+    *,
+    kernel: tuple[int, int] = (3, 3),
+    **given: object,
+) -> TunableTask:
+    """A depthwise convolution and the pointwise one that reads it as one function, each with a bias and a ReLU;
+    `given`: of the depthwise one.
+    """
     first = conv(channels, size, channels, kernel, dtype, groups=channels, **given)
     second = conv(channels, first.out_hw, outputs, (1, 1), dtype, batch=first.batch)
     task = TunableTask.of(join(task_of(first).func, task_of(second).func, 0))
@@ -160,13 +186,21 @@ def has_device(target: Target) -> bool:
 
 
 def compile_only(module: tvm.runtime.Module, target: Target) -> None:
-    """Put the CUDA kernels of a built function through NVRTC, which a build on a machine without a CUDA runtime leaves undone."""
+    """Put the CUDA kernels of a built function through NVRTC, which a build on a machine without a CUDA runtime leaves
+    undone.
+    """
     assert module.imports, "a function without kernels"
     # What compiles it, with its options.
     by = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")
     for kernels in module.imports:
         source, arch = str(kernels.inspect_source()), str(target.tvm_target.attrs["arch"])
-        code = compiled(".cubin", source, arch, by, by=lambda path, source=source, arch=arch: path.write_bytes(compile_cuda(source, arch)))
+        code = compiled(
+            ".cubin",
+            source,
+            arch,
+            by,
+            by=lambda path, source=source, arch=arch: path.write_bytes(compile_cuda(source, arch)),
+        )
         assert code.read_bytes().startswith(b"\x7fELF")
 
 
@@ -175,8 +209,11 @@ def kind_id(kind: str) -> str:
     return f"{kind}-{COMPILED_ONLY}" if kind == "cuda" and not has_device(target_of(kind)) else kind
 
 
-def each_kind(name: str, values: Iterable[Any], *, opencl: Sequence[int], cuda: Sequence[int], vulkan: Sequence[int] = ()) -> pytest.MarkDecorator:
-    """Repeat a test for `target`, as the fixture does, and for the values of `name`; all but those at the given positions are exhaustive.
+def each_kind(
+    name: str, values: Iterable[Any], *, opencl: Sequence[int], cuda: Sequence[int], vulkan: Sequence[int] = ()
+) -> pytest.MarkDecorator:
+    """Repeat a test for `target`, as the fixture does, and for the values of `name`; all but those at the given
+    positions are exhaustive.
 
     Where kernels are only compiled there is less to be found than where they are run, and Vulkan on a CPU takes long.
     """
@@ -185,29 +222,57 @@ def each_kind(name: str, values: Iterable[Any], *, opencl: Sequence[int], cuda: 
     assert all(-1 < place < len(every) for place in (*opencl, *cuda, *vulkan))
     places = {"opencl": opencl, "cuda": cuda, "vulkan": vulkan}
     params = [
-        pytest.param(kind, value, id=f"{kind_id(kind)}-{getattr(value, 'name', value)}", marks=() if place in kept else exhaustive)
+        pytest.param(
+            kind,
+            value,
+            id=f"{kind_id(kind)}-{getattr(value, 'name', value)}",
+            marks=() if place in kept else exhaustive,
+        )
         for kind, kept in places.items()
         for place, value in enumerate(every)
     ]
     return pytest.mark.parametrize(("target", name), params, indirect=["target"])
 
 
-def error_on(target: Target, task: TunableTask, config: Config, arrays: list[np.ndarray], expected: np.ndarray, *, without: Sequence[str] = ()) -> float | None:
-    """Relative L2 error of a config on the target's device; None for CUDA on a machine without a GPU, where its kernels are compiled alone."""
+def error_on(
+    target: Target,
+    task: TunableTask,
+    config: Config,
+    arrays: list[np.ndarray],
+    expected: np.ndarray,
+    *,
+    without: Sequence[str] = (),
+) -> float | None:
+    """Relative L2 error of a config on the target's device; None for CUDA on a machine without a GPU, where its kernels
+    are compiled alone.
+    """
     if has_device(target):
         return error_of(run(task, config, arrays, target, target.backend.device(), without=without), expected)
-    assert target.kind == "cuda", f"no {target.backend.title} device: scripts/test.sh installs one; `romou doctor` says what is wrong"
+    assert target.kind == "cuda", (
+        f"no {target.backend.title} device: scripts/test.sh installs one; `romou doctor` says what is wrong"
+    )
     compile_only(built(task, config, target, without), target)
     return None
 
 
 def assert_agrees(
-    target: Target, task: TunableTask, config: Config, arrays: list[np.ndarray], expected: np.ndarray, limit: float, *, without: Sequence[str] = ()
+    target: Target,
+    task: TunableTask,
+    config: Config,
+    arrays: list[np.ndarray],
+    expected: np.ndarray,
+    limit: float,
+    *,
+    without: Sequence[str] = (),
 ) -> None:
-    """Hold the relative L2 error of a config below `limit`. Where kernels are compiled alone, the id of the test has to say so: no number was checked."""
+    """Hold the relative L2 error of a config below `limit`. Where kernels are compiled alone, the id of the test has to
+    say so: no number was checked.
+    """
     error = error_on(target, task, config, arrays, expected, without=without)
     if error is None:
-        assert COMPILED_ONLY in os.environ["PYTEST_CURRENT_TEST"], "this test compiles CUDA kernels and runs none: say so in its id (operators.kind_id)"
+        assert COMPILED_ONLY in os.environ["PYTEST_CURRENT_TEST"], (
+            "this test compiles CUDA kernels and runs none: say so in its id (operators.kind_id)"
+        )
     else:
         # Not a number is no agreement.
         assert error < limit, f"{task.name} {config} without {without}: {error:.3g}, which is not below {limit:g}"
@@ -220,14 +285,25 @@ def error_of(output: np.ndarray, expected: np.ndarray) -> float:
 
 def small_tasks() -> list[TunableTask]:
     """Three tasks of different families and cost."""
-    works = [conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)), conv(8, (7, 7), 8, (3, 3), groups=8), Dense(m=3, k=20, n=17, dtype="float32")]
+    works = [
+        conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)),
+        conv(8, (7, 7), 8, (3, 3), groups=8),
+        Dense(m=3, k=20, n=17, dtype="float32"),
+    ]
     return [task_of(work) for work in works]
 
 
-def relax_tasks(build: Callable[..., relax.Expr], *shapes: Sequence[int], dtype: str | Sequence[str] = "float32") -> list[TunableTask]:
-    """The tasks of a graph that `build` makes of one variable for each shape; `dtype`: of all variables, or one for each."""
+def relax_tasks(
+    build: Callable[..., relax.Expr], *shapes: Sequence[int], dtype: str | Sequence[str] = "float32"
+) -> list[TunableTask]:
+    """The tasks of a graph that `build` makes of one variable for each shape; `dtype`: of all variables, or one for
+    each.
+    """
     kinds = [dtype] * len(shapes) if isinstance(dtype, str) else dtype
-    inputs = [relax.Var(f"x{i}", relax.TensorType(list(shape), kind)) for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))]
+    inputs = [
+        relax.Var(f"x{i}", relax.TensorType(list(shape), kind))
+        for i, (shape, kind) in enumerate(zip(shapes, kinds, strict=True))
+    ]
     builder = relax.BlockBuilder()
     with builder.function("main", inputs):
         with builder.dataflow():

@@ -19,7 +19,9 @@ class Server:
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
         environment = {**os.environ, "PYTHONPATH": "", **variables}
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
         self.lines: list[str] = []
         self._news = threading.Condition()
         threading.Thread(target=self._read, daemon=True).start()
@@ -62,8 +64,15 @@ def running(command: Sequence[str], **variables: str) -> Iterator[Server]:
 
 
 def build(target: str, out: Path) -> Path:
-    # Not optimised: compiling takes longer than all that runs. scripts/test.sh has the same flags, and the result is kept by them.
+    # Not optimised: compiling takes longer than all that runs. scripts/test.sh has the same flags, and the result is
+    # kept by them.
     script = [str(ROOT / "scripts/build_phone_runtime.sh"), "--target", target, "--out", str(out)]
-    done = subprocess.run(script, env={**os.environ, "CXXFLAGS": "-O0", "PYTHON": sys.executable}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        script,
+        env={**os.environ, "CXXFLAGS": "-O0", "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return out

@@ -12,14 +12,20 @@ import check_kernels
 import forked
 import pytest
 
-LIST = "import json, tvm; print(json.dumps([d['platform'] for d in json.loads(str(tvm.get_global_func('romou.opencl.devices')()))]))"
+LIST = (
+    "import json, tvm; print(json.dumps([d['platform'] for d in"
+    " json.loads(str(tvm.get_global_func('romou.opencl.devices')()))]))"
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Platform:
-    """title: OpenCL's name of it.   package: what brings it.   variables: of the environment, without which it offers no device.
+    """title: OpenCL's name of it.
+    package: what brings it.
+    variables: of the environment, without which it offers no device.
 
-    library: to be opened in place of the system's loader; the platform is there where this file is.   has_fp16: whether it computes in fp16.
+    library: to be opened in place of the system's loader; the platform is there where this file is.
+    has_fp16: whether it computes in fp16.
     left_out: options of scripts/check_kernels.py that leave out what it cannot do.
     """
 
@@ -47,18 +53,23 @@ class Platform:
 
 # Optimised PoCL kernels are run by the tests of models and of candidates; here they would take three times as long.
 _PLAIN = (("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable"),)
-POCL = Platform(name="pocl", title="Portable Computing Language", package="apt-get install pocl-opencl-icd", variables=_PLAIN)
+POCL = Platform(
+    name="pocl", title="Portable Computing Language", package="apt-get install pocl-opencl-icd", variables=_PLAIN
+)
 INTEL = Platform(name="intel", title="Intel(R) OpenCL", package="pip install 'romou[cpu]'", has_fp16=True)
 RUSTICL = Platform(
     name="rusticl",
     title="rusticl",
     package="apt-get install mesa-opencl-icd",
     variables=(("RUSTICL_ENABLE", "llvmpipe"),),
-    # Mesa 22.3 compiles a kernel of a few hundred unrolled lines for minutes (more than eight, where Intel's compiler takes 15 s).
+    # Mesa 22.3 compiles a kernel of a few hundred unrolled lines for minutes (more than eight, where Intel's compiler
+    # takes 15 s).
     left_out=("--avoid", "unroll=window"),
 )
 # No compiler of its own: it runs LLVM's instructions one by one.
-OCLGRIND = Platform(name="oclgrind", title="Oclgrind", package="apt-get install oclgrind", library=check_kernels.OCLGRIND)
+OCLGRIND = Platform(
+    name="oclgrind", title="Oclgrind", package="apt-get install oclgrind", library=check_kernels.OCLGRIND
+)
 
 
 @functools.cache

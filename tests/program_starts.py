@@ -1,4 +1,6 @@
-"""Starts of a saved model, each in a process that may crash: what came from the cache of programs and what was compiled."""
+"""Starts of a saved model, each in a process that may crash: what came from the cache of programs and what was
+compiled.
+"""
 
 from __future__ import annotations
 
@@ -70,6 +72,8 @@ def start(saved: Path, right: bytes) -> ProgramReport:
 def starts(script: str, *arguments: object, **environment: str) -> list[str]:
     """Return the lines that a script prints which begins and ends starts."""
     command = [sys.executable, "-c", _STARTS + script, *map(str, arguments)]
-    done = subprocess.run(command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60 + 30 * KILLS, check=False)
+    done = subprocess.run(
+        command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60 + 30 * KILLS, check=False
+    )
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout.splitlines()

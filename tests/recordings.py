@@ -20,7 +20,11 @@ def recorded(count: int = 60, name: str = "made up", is_host_cpu: bool = False) 
     task = task_of(work).with_free_images()
     space, default = task.space(TARGET), task.default_config(TARGET)
     numbers = random.Random(3)
-    indices = list(dict.fromkeys([space.index_of(default), *(space.index_of(c) for c in space.sample(np.random.default_rng(5), count))]))[:count]
+    indices = list(
+        dict.fromkeys(
+            [space.index_of(default), *(space.index_of(c) for c in space.sample(np.random.default_rng(5), count))]
+        )
+    )[:count]
     made = RecordedSpace(
         name="conv",
         task={"key": task.key, "workload": work.to_dict()},
@@ -31,5 +35,7 @@ def recorded(count: int = 60, name: str = "made up", is_host_cpu: bool = False) 
     for place, index in enumerate(indices):
         times = (1e-6 * numbers.uniform(1, 9),) * 3
         outcome = "build_error" if place % 7 == 3 else "run_error" if place % 7 == 5 else "ok"
-        made.configs[index] = RecordedConfig(index=index, outcome=outcome, times_s=times if outcome == "ok" else (), build_s=0.5, run_s=0.25)
+        made.configs[index] = RecordedConfig(
+            index=index, outcome=outcome, times_s=times if outcome == "ok" else (), build_s=0.5, run_s=0.25
+        )
     return made

@@ -54,7 +54,15 @@ class Server:
     def running_session(self) -> psutil.Process | None:
         """The process of the session under way, if there is one."""
         with contextlib.suppress(psutil.NoSuchProcess):
-            return next((p for child in self.process.children() for p in child.children() if p.status() != psutil.STATUS_ZOMBIE), None)
+            return next(
+                (
+                    p
+                    for child in self.process.children()
+                    for p in child.children()
+                    if p.status() != psutil.STATUS_ZOMBIE
+                ),
+                None,
+            )
         return None
 
 
@@ -107,14 +115,19 @@ def started(command: list[str], **environment: str) -> Iterator[tuple[psutil.Pro
 @contextlib.contextmanager
 def serving(*options: str, key_from: Sequence[str] = ("--key", KEY), **environment: str) -> Iterator[Server]:
     """`romou serve` on a free port."""
-    with _served([sys.executable, "-m", "romou.cli", "serve", "--port", "0", *key_from, *options], **environment) as server:
+    with _served(
+        [sys.executable, "-m", "romou.cli", "serve", "--port", "0", *key_from, *options], **environment
+    ) as server:
         yield server
 
 
 @contextlib.contextmanager
 def serving_watched(hang_s: float) -> Iterator[Server]:
     """A server, with a watchdog of so little patience."""
-    code = f"import sys\nfrom romou.runtime.rpc.serve import *\nserve(ServeOptions(port=0, key={KEY!r}, hang_s={hang_s}), lambda line: print(line, file=sys.stderr))"
+    code = (
+        f"import sys\nfrom romou.runtime.rpc.serve import *\nserve(ServeOptions(port=0, key={KEY!r}, hang_s={hang_s}),"
+        " lambda line: print(line, file=sys.stderr))"
+    )
     with _served([sys.executable, "-c", code]) as server:
         yield server
 
@@ -129,7 +142,18 @@ def _served(command: list[str], **environment: str) -> Iterator[Server]:
 @contextlib.contextmanager
 def tracking(port: int) -> Iterator[str]:
     """TVM's tracker; its host:port."""
-    command = [sys.executable, "-m", "tvm.exec.rpc_tracker", "--host", "127.0.0.1", "--port", str(port), "--port-end", str(port + 1), "--silent"]
+    command = [
+        sys.executable,
+        "-m",
+        "tvm.exec.rpc_tracker",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        str(port),
+        "--port-end",
+        str(port + 1),
+        "--silent",
+    ]
     with started(command):
         wait_for(lambda: answers(port))
         yield f"127.0.0.1:{port}"
@@ -150,7 +174,7 @@ from tvm.rpc import server
 exec(sys.argv[2])
 tracker = ("127.0.0.1", int(sys.argv[4])) if sys.argv[4] else None
 server._popen_start_rpc_server("127.0.0.1", int(sys.argv[1]), int(sys.argv[1]) + 1, key=sys.argv[3], tracker_addr=tracker, silent=True)
-"""
+"""  # noqa: E501
 OTHER_VERSION = """
 theirs = json.loads(str(tvm.get_global_func("romou.rpc.versions")()))
 tvm_ffi.register_global_func("romou.rpc.versions", lambda: json.dumps({**theirs, "tvm": "0.26.0"}), override=True)

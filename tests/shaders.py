@@ -38,7 +38,9 @@ def validate_text(text: str) -> bytes:
 
     def check(path: Path) -> None:
         path.write_bytes(compile_shader(text))
-        done = compiler._run(beside if beside.exists() else Path(str(installed)), "--target-env", "vulkan1.1", str(path))
+        done = compiler._run(
+            beside if beside.exists() else Path(str(installed)), "--target-env", "vulkan1.1", str(path)
+        )
         assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{text}"
 
     return compiled(".spv", text, by, by=check).read_bytes()

@@ -36,13 +36,26 @@ class Graph:
         self.nodes.append(helper.make_node(op, list(inputs), [name], **attributes))
         return name
 
-    def conv(self, x: str, inputs: int, outputs: int, kernel: tuple[int, ...] = (3, 3), groups: int = 1, **attributes: object) -> str:
+    def conv(
+        self, x: str, inputs: int, outputs: int, kernel: tuple[int, ...] = (3, 3), groups: int = 1, **attributes: object
+    ) -> str:
         return self.add(
-            "Conv", x, self.weight(outputs, inputs // groups, *kernel), self.weight(outputs, scale=0.1), kernel_shape=kernel, group=groups, **attributes
+            "Conv",
+            x,
+            self.weight(outputs, inputs // groups, *kernel),
+            self.weight(outputs, scale=0.1),
+            kernel_shape=kernel,
+            group=groups,
+            **attributes,
         )
 
     def norm(self, x: str, channels: int) -> str:
-        weights = [self.weight(channels, positive=True), self.weight(channels), self.weight(channels), self.weight(channels, positive=True)]
+        weights = [
+            self.weight(channels, positive=True),
+            self.weight(channels),
+            self.weight(channels),
+            self.weight(channels, positive=True),
+        ]
         return self.add("BatchNormalization", x, *weights)
 
     def model(self, *outputs: str) -> onnx.ModelProto:
@@ -58,7 +71,12 @@ def residual_net(channels: int = 10, size: int = 11, dtype: str = "float32") -> 
     x = g.add("Relu", g.norm(g.conv("image", 3, channels, strides=[2, 2], pads=[1, 1, 1, 1]), channels))
     y = g.add("Relu", g.conv(x, channels, channels, pads=[1, 1, 1, 1]))
     x = g.add("Relu", g.add("Add", g.norm(g.conv(y, channels, channels, pads=[1, 1, 1, 1]), channels), x))
-    d = g.add("Clip", g.conv(x, channels, channels, groups=channels, pads=[1, 1, 1, 1]), g.constant(g.dtype.type(0)), g.constant(g.dtype.type(6)))
+    d = g.add(
+        "Clip",
+        g.conv(x, channels, channels, groups=channels, pads=[1, 1, 1, 1]),
+        g.constant(g.dtype.type(0)),
+        g.constant(g.dtype.type(6)),
+    )
     s = g.add("GlobalAveragePool", d)
     s = g.add("Sigmoid", g.conv(g.add("Relu", g.conv(s, channels, 3, (1, 1))), 3, channels, (1, 1)))
     d = g.add("Mul", d, s)
@@ -72,7 +90,9 @@ def residual_net(channels: int = 10, size: int = 11, dtype: str = "float32") -> 
 
 
 def products_net(rows: int = 24, dtype: str = "float32") -> onnx.ModelProto:
-    """Dense layers, and a product of what a softmax gives: images of rows lie between them where a device prefers images."""
+    """Dense layers, and a product of what a softmax gives: images of rows lie between them where a device prefers
+    images.
+    """
     g = Graph({"x": (rows, 16)}, dtype=dtype)
     hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))
     keys = g.add("Relu", g.add("MatMul", hidden, g.weight(48, 20)))
@@ -81,7 +101,9 @@ def products_net(rows: int = 24, dtype: str = "float32") -> onnx.ModelProto:
 
 
 def attention_net(heads: int = 3, size: int = 8, rows: int = 13, dtype: str = "float32") -> onnx.ModelProto:
-    """Layer norm, attention of heads that reshapes cut out of rows and join again, and the layer norm added to what a dense layer makes of it."""
+    """Layer norm, attention of heads that reshapes cut out of rows and join again, and the layer norm added to what a
+    dense layer makes of it.
+    """
     width = heads * size
     g = Graph({"x": (1, rows, width)}, dtype=dtype)
 
@@ -115,7 +137,7 @@ def short_net(channels: int = 6, dtype: str = "float32") -> onnx.ModelProto:
 
 
 def shared_outputs_net(size: int = 7) -> onnx.ModelProto:
-    """Outputs that no kernel writes: a weight, a folded constant, the input, views of them; and one output three times."""
+    """Outputs that no kernel writes: a weight, a folded constant, the input, views of them; and one output three times."""  # noqa: E501
     g = Graph({"x": (3, size)})
     weight, flat = g.weight(3, size), g.constant(np.array([3 * size]))
     y = g.add("Mul", "x", weight)
@@ -130,7 +152,9 @@ def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray
     found = {}
     for value in model.graph.input:
         shape = [d.dim_value for d in value.type.tensor_type.shape.dim]
-        found[value.name] = rng.standard_normal(shape).astype(helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type))
+        found[value.name] = rng.standard_normal(shape).astype(
+            helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+        )
     return found
 
 
@@ -139,12 +163,20 @@ def rotary() -> onnx.ModelProto:
     g = Graph({})
     g.inputs = [helper.make_tensor_value_info("positions", TensorProto.INT64, [1, 5])]
     p = g.add("Unsqueeze", g.add("Cast", "positions", to=TensorProto.FLOAT), g.constant(np.array([1])))
-    angle = g.add("Transpose", g.add("MatMul", g.constant((1e4 ** -(np.arange(8) / 8)).astype(np.float32)[None, :, None]), p), perm=[0, 2, 1])
+    angle = g.add(
+        "Transpose",
+        g.add("MatMul", g.constant((1e4 ** -(np.arange(8) / 8)).astype(np.float32)[None, :, None]), p),
+        perm=[0, 2, 1],
+    )
     return g.model(g.add("Cos", angle), g.add("Sin", angle))
 
 
 def timestep() -> onnx.ModelProto:
     """The embedding of a diffusion model's timestep, and a layer behind it."""
     g = Graph({"t": (1,)})
-    angle = g.add("Mul", g.add("Unsqueeze", "t", g.constant(np.array([1]))), g.constant((1e4 ** -(np.arange(64) / 64)).astype(np.float32)[None]))
+    angle = g.add(
+        "Mul",
+        g.add("Unsqueeze", "t", g.constant(np.array([1]))),
+        g.constant((1e4 ** -(np.arange(64) / 64)).astype(np.float32)[None]),
+    )
     return g.model(g.add("MatMul", g.add("Concat", g.add("Sin", angle), g.add("Cos", angle), axis=1), g.weight(128, 6)))

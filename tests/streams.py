@@ -16,7 +16,12 @@ ELEMENTWISE: dict[str, Operator] = {
     "leaky relu": (lambda a: op.nn.leakyrelu(a, 0.1), (1, 3, 9, 13, 4)),
     "gelu": (lambda a: op.nn.gelu(a), (13, 24)),
     "transpose": (lambda a: op.permute_dims(a, [0, 2, 1]), (2, 13, 20)),
-    "reshape and transpose": (lambda a: op.multiply(op.permute_dims(op.reshape(a, (1, 16, 3, 8)), [0, 2, 1, 3]), relax.const(0.5, str(a.ty.dtype))), (16, 24)),
+    "reshape and transpose": (
+        lambda a: op.multiply(
+            op.permute_dims(op.reshape(a, (1, 16, 3, 8)), [0, 2, 1, 3]), relax.const(0.5, str(a.ty.dtype))
+        ),
+        (16, 24),
+    ),
     "slice": (lambda a: op.strided_slice(a, [1, 2], [1, 0], [9, 17], [2, 1]), (3, 10, 17)),
     "concat": (lambda a, b: op.concat([a, b], axis=1), (2, 3, 5, 7, 4), (2, 4, 5, 7, 4)),
     "concat of rows": (lambda a, b: op.concat([a, b], axis=1), (5, 7), (5, 13)),
@@ -27,15 +32,26 @@ ELEMENTWISE: dict[str, Operator] = {
     "pack of odd rows": (lambda a: op.permute_dims(op.reshape(a, (2, 3, 4, 5, 7)), [0, 1, 3, 4, 2]), (2, 12, 5, 7)),
     "transpose of odd rows": (lambda a: op.permute_dims(a, [0, 2, 1]), (2, 20, 13)),
     "unpack": (lambda a: op.reshape(op.permute_dims(op.exp(a), [0, 1, 4, 2, 3]), (2, 12, 7, 9)), (2, 3, 7, 9, 4)),
-    "unpack of prime rows": (lambda a: op.reshape(op.permute_dims(op.exp(a), [0, 1, 4, 2, 3]), (2, 12, 3, 19)), (2, 3, 3, 19, 4)),
+    "unpack of prime rows": (
+        lambda a: op.reshape(op.permute_dims(op.exp(a), [0, 1, 4, 2, 3]), (2, 12, 3, 19)),
+        (2, 3, 3, 19, 4),
+    ),
 }
 POOL: dict[str, Operator] = {
     "max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1), layout="NCHW4c"), (1, 3, 13, 17, 4)),
-    "max pool, ceil": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (0, 0, 0, 0), ceil_mode=True, layout="NCHW4c"), (1, 5, 14, 12, 4)),
-    "max pool, dilated": (lambda a: op.nn.max_pool2d(a, (3, 2), (1, 2), (2, 0, 1, 1), dilation=(2, 3), layout="NCHW4c"), (2, 2, 11, 13, 4)),
+    "max pool, ceil": (
+        lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (0, 0, 0, 0), ceil_mode=True, layout="NCHW4c"),
+        (1, 5, 14, 12, 4),
+    ),
+    "max pool, dilated": (
+        lambda a: op.nn.max_pool2d(a, (3, 2), (1, 2), (2, 0, 1, 1), dilation=(2, 3), layout="NCHW4c"),
+        (2, 2, 11, 13, 4),
+    ),
     "average pool": (lambda a: op.nn.avg_pool2d(a, (3, 3), (1, 1), (1, 1, 1, 1), layout="NCHW4c"), (1, 4, 17, 17, 4)),
     "average pool, pads counted": (
-        lambda a: op.nn.relu(op.nn.avg_pool2d(a, (2, 3), (2, 1), (1, 0, 1, 2), count_include_pad=True, layout="NCHW4c")),
+        lambda a: op.nn.relu(
+            op.nn.avg_pool2d(a, (2, 3), (2, 1), (1, 0, 1, 2), count_include_pad=True, layout="NCHW4c")
+        ),
         (1, 3, 7, 11, 4),
     ),
     "plain max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1)), (1, 5, 13, 11)),

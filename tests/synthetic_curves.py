@@ -10,8 +10,9 @@ from hypothesis import strategies as st
 
 @dataclasses.dataclass(frozen=True)
 class Faults:
-    """`noise` is the relative standard deviation, `spikes` the share of points that take 1.5 to 4 times as long, `drift` the
-    relative change from the first point to the last."""
+    """`noise` is the relative standard deviation, `spikes` the share of points that take 1.5 to 4 times as long,
+    `drift` the relative change from the first point to the last.
+    """
 
     seed: int
     noise: float
@@ -20,7 +21,11 @@ class Faults:
 
     def spoil(self, time: np.ndarray) -> np.ndarray:
         rng = np.random.default_rng(self.seed)
-        time = np.asarray(time, float) * np.exp(rng.normal(0, self.noise, time.size)) if self.noise else np.array(time, float)
+        time = (
+            np.asarray(time, float) * np.exp(rng.normal(0, self.noise, time.size))
+            if self.noise
+            else np.array(time, float)
+        )
         time = time * (1 + self.drift * np.linspace(0, 1, time.size))
         hit = rng.random(time.size) < self.spikes
         return np.where(hit, time * rng.uniform(1.5, 4.0, time.size), time)
@@ -49,8 +54,12 @@ def spill(registers: int, end: int, *, base: float = 20.0, cost: float = 0.3) ->
     return n, line + cost * (base + registers) * np.maximum(0, n - registers)
 
 
-def hierarchy(sizes: tuple[int, ...], latencies: tuple[float, ...], end: int, per_octave: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Latency over the range of a cyclic chase: past a size every read goes one level down, after a slope of a quarter octave."""
+def hierarchy(
+    sizes: tuple[int, ...], latencies: tuple[float, ...], end: int, per_octave: int = 8
+) -> tuple[np.ndarray, np.ndarray]:
+    """Latency over the range of a cyclic chase: past a size every read goes one level down, after a slope of a quarter
+    octave.
+    """
     x = np.unique((2 ** np.arange(8, np.log2(end) + 1e-9, 1 / per_octave)).astype(np.int64) // 64 * 64)
     y = np.full(x.size, latencies[0])
     for size, low, high in zip(sizes, latencies, latencies[1:], strict=False):
@@ -78,5 +87,7 @@ def divergence(warp: int, end: int) -> tuple[np.ndarray, np.ndarray]:
 
 
 def repeated(x: np.ndarray, y: np.ndarray, times: int = 5) -> tuple[np.ndarray, np.ndarray]:
-    """Each point several times, sweep after sweep, as devices are measured: a spike beside a step looks like the step itself."""
+    """Each point several times, sweep after sweep, as devices are measured: a spike beside a step looks like the step
+    itself.
+    """
     return np.tile(x, times), np.tile(y, times)

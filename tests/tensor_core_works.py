@@ -1,4 +1,6 @@
-"""Operators in fp16 that tensor cores and cooperative matrices multiply: tests of both hold them against the same shapes."""
+"""Operators in fp16 that tensor cores and cooperative matrices multiply: tests of both hold them against the same
+shapes.
+"""
 
 from __future__ import annotations
 

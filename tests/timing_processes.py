@@ -65,12 +65,20 @@ def tune(count: int) -> None:
     call = ChildProcess.call
 
     def redirected(self: ChildProcess, function: str, *arguments: Any, **options: Any) -> Any:
-        return call(self, "timing_processes:run" if function == "romou.tuner.measure.run_job:run" else function, *arguments, **options)
+        return call(
+            self,
+            "timing_processes:run" if function == "romou.tuner.measure.run_job:run" else function,
+            *arguments,
+            **options,
+        )
 
     ChildProcess.call = redirected  # type: ignore[method-assign]
     toolchain = Toolchain(build="faulty_kernels:build")
     target = Target("opencl")
-    with contextlib.closing(LocalBuilder(target, OPTIONS, toolchain=toolchain)) as builder, contextlib.closing(LocalRunner("opencl:0", OPTIONS)) as runner:
+    with (
+        contextlib.closing(LocalBuilder(target, OPTIONS, toolchain=toolchain)) as builder,
+        contextlib.closing(LocalRunner("opencl:0", OPTIONS)) as runner,
+    ):
         (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(), trial=0)])
         runner.fingerprint()
         for _ in rounds(count):

@@ -10,8 +10,8 @@ from tvm_patches import cuda_runtime, pypi_driver
 
 
 def find_runtime(kind: str) -> Path:
-    """Return a device kind's runtime beside this file. In a checkout that was not built, where Python finds this package before an installed one, the
-    installed runtime.
+    """Return a device kind's runtime beside this file. In a checkout that was not built, where Python finds this
+    package before an installed one, the installed runtime.
     """
     beside = Path(__file__).parent / f"{kind}_runtime" / f"libtvm_runtime_{kind}.so"
     if beside.exists():
@@ -30,7 +30,9 @@ load_errors: dict[str, str] = {}
 
 
 def autoload() -> None:
-    """TVM calls this at `import tvm` (entry point tvm.backends): plain TVM code gets OpenCL and Vulkan. Never raises, and needs neither."""
+    """TVM calls this at `import tvm` (entry point tvm.backends): plain TVM code gets OpenCL and Vulkan. Never raises,
+    and needs neither.
+    """
     if _libraries:
         return
     for kind, path in RUNTIMES.items():
@@ -53,7 +55,9 @@ def _load(kind: str, path: Path) -> None:
         return
     _libraries.append(ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL))
     offer = tvm_ffi.get_global_func(f"romou.{kind}.offer_driver", allow_missing=True)
-    if offer is not None:  # None: there is no such driver on PyPI, or an editable installation's runtime of before finds the system's drivers alone
+    if (
+        offer is not None
+    ):  # None: there is no such driver on PyPI, or an editable installation's runtime of before finds the system's drivers alone  # noqa: E501
         offer(pypi_driver.libraries())
 
 

@@ -1,4 +1,6 @@
-"""Checks that this is the TVM that Romou was made for. Its libraries share a C++ ABI, and a wrong pair crashes without a message."""
+"""Checks that this is the TVM that Romou was made for. Its libraries share a C++ ABI, and a wrong pair crashes without
+a message.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from romou.base.version import __version__
 
 PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 HINT = "pip install " + " ".join(f"{name}=={version}" for name, version in PINNED.items())
-REBUILD = "Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou (from a checkout: pip install .)."
+REBUILD = (
+    "Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou (from a checkout:"
+    " pip install .)."
+)
 
 
 @functools.cache
@@ -27,12 +32,19 @@ def check_versions() -> None:
         except importlib.metadata.PackageNotFoundError as error:
             raise CompatError(f"{name} is not installed; Romou needs {wanted}", hint=HINT, package=name) from error
         if found != wanted:
-            raise CompatError(f"{name} is {found}; this Romou works with {wanted} alone, other versions crash", hint=HINT, package=name, found=found)
+            raise CompatError(
+                f"{name} is {found}; this Romou works with {wanted} alone, other versions crash",
+                hint=HINT,
+                package=name,
+                found=found,
+            )
     check_runtime()
 
 
 def romou_versions() -> dict[str, str]:
-    """Return the versions that both sides of a connection must share; the other side's `romou.rpc.versions` has the same keys."""
+    """Return the versions that both sides of a connection must share; the other side's `romou.rpc.versions` has the
+    same keys.
+    """
     return {"tvm": PINNED["apache-tvm"], "tvm_ffi": PINNED["apache-tvm-ffi"], "romou": __version__}
 
 
@@ -51,9 +63,15 @@ def check_runtime() -> None:
         if ask is None and kind in tvm_patches.load_errors:
             continue
         if ask is None:
-            text = f"Romou's runtime of {kind} devices was not loaded by TVM: the entry point tvm.backends of the romou package is not installed"
+            text = (
+                f"Romou's runtime of {kind} devices was not loaded by TVM: the entry point tvm.backends of the romou"
+                " package is not installed"
+            )
             raise CompatError(text, hint=REBUILD)
         built = str(ask())
         if built != PINNED["apache-tvm"]:
-            text = f"Romou's runtime of {kind} devices was built against TVM {built}, but {PINNED['apache-tvm']} is installed"
+            text = (
+                f"Romou's runtime of {kind} devices was built against TVM {built}, but {PINNED['apache-tvm']} is"
+                " installed"
+            )
             raise CompatError(text, hint=REBUILD, found=built)

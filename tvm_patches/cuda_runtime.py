@@ -43,7 +43,8 @@ def load() -> str | None:
 def device_count() -> int:
     """Count the GPUs that the driver offers, by CUDA_VISIBLE_DEVICES; 0 without a driver or without TVM's CUDA runtime.
 
-    TVM is not asked: its question for a missing device leaves an error in the CUDA runtime, which PyTorch in the same process takes for its own.
+    TVM is not asked: its question for a missing device leaves an error in the CUDA runtime, which PyTorch in the same
+    process takes for its own.
     """
     if load() is not None:
         return 0
@@ -56,7 +57,11 @@ def device_count() -> int:
 def device_uuid(index: int) -> str:
     """Hex digits that name a GPU of the driver, the same for OpenCL and Vulkan; "" where it does not tell."""
     driver, device, uuid = ctypes.CDLL(_DRIVER), ctypes.c_int(0), (ctypes.c_ubyte * 16)()
-    if driver.cuInit(0) != 0 or driver.cuDeviceGet(ctypes.byref(device), index) != 0 or driver.cuDeviceGetUuid(uuid, device) != 0:
+    if (
+        driver.cuInit(0) != 0
+        or driver.cuDeviceGet(ctypes.byref(device), index) != 0
+        or driver.cuDeviceGetUuid(uuid, device) != 0
+    ):
         return ""
     return bytes(uuid).hex()
 

@@ -1,4 +1,5 @@
-"""The converter of nodes that run on the host: a call of a packed function that Romou registers (`romou/runtime/module/host_nodes.py`).
+"""The converter of nodes that run on the host: a call of a packed function that Romou registers
+(`romou/runtime/module/host_nodes.py`).
 
 The sub-model travels in the call as a text, so a compiled model carries it wherever it goes.
 """
@@ -26,7 +27,11 @@ class HostNodes(OnnxOpConverter):
         types = [_type(dtype, dims) for dtype, dims in json.loads(text)["outputs"]]
         # The function puts its outputs where its first tensor lies.
         tensors = list(inputs) or [relax.const(np.zeros(1, "int32"))]
-        return bb.emit(relax.op.call_pure_packed(FUNCTION, text, *tensors, ty_args=types[0] if len(types) == 1 else relax.TupleType(types)))
+        return bb.emit(
+            relax.op.call_pure_packed(
+                FUNCTION, text, *tensors, ty_args=types[0] if len(types) == 1 else relax.TupleType(types)
+            )
+        )
 
 
 def _type(dtype: str, dims: list[int] | int | None) -> relax.TensorType:

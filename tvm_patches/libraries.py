@@ -22,8 +22,8 @@ _lock = threading.Lock()
 def load_library(path: Path) -> tvm.runtime.Module:
     """Load a library. It goes with the last object that holds its module, or a function of it.
 
-    A file that this process has loaded is loaded from a copy: the system would give the same library again, and host code
-    keeps in it where its kernels are, which are those of one module.
+    A file that this process has loaded is loaded from a copy: the system would give the same library again, and host
+    code keeps in it where its kernels are, which are those of one module.
 
     Errors are those of `tvm.runtime.load_module`; OSError where the copy cannot be written.
     """

@@ -1,11 +1,14 @@
-"""Finds Intel's OpenCL driver for CPUs among the installed wheels (`pip install 'romou[cpu]'`): a device without root and without an ICD file."""
+"""Finds Intel's OpenCL driver for CPUs among the installed wheels (`pip install 'romou[cpu]'`): a device without root
+and without an ICD file.
+"""
 
 from __future__ import annotations
 
 import importlib.metadata
 from pathlib import Path
 
-# In the order in which they are opened: each needs those before it, and two wheels may lie in two folders. The driver is the last.
+# In the order in which they are opened: each needs those before it, and two wheels may lie in two folders. The driver
+# is the last.
 WHEELS = {
     "intel-cmplr-lib-rt": ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so"),
     "tbb": ("libtbb.so.12",),
@@ -15,7 +18,7 @@ DRIVER = "intel-opencl-rt"
 
 
 def libraries() -> list[str]:
-    """Return the paths of the driver's libraries in the order of opening, the driver last; empty unless all are there."""
+    """Return the paths of the driver's libraries in the order of opening, the driver last; empty unless all are there."""  # noqa: E501
     found, missing = _find()
     return [] if missing else found
 

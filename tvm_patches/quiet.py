@@ -1,7 +1,7 @@
 """Hides TVM's C++ notes for developers from users: some print on every save or import and mean nothing to a reader.
 
-Known notes: "Scope Saving" for each memory scope of a saved Relax module (vm/executable.cc), "Fast mode segfaults" for each gather that
-the ONNX importer emits (topi/transform.h). Drop this when both are gone.
+Known notes: "Scope Saving" for each memory scope of a saved Relax module (vm/executable.cc), "Fast mode segfaults" for
+each gather that the ONNX importer emits (topi/transform.h). Drop this when both are gone.
 """
 
 from __future__ import annotations

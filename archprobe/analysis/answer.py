@@ -14,8 +14,9 @@ _ONCE = 0.85
 class Answer:
     """One number (or word) about a device.
 
-    `confidence`, from 0 to 1, is how sure the analysis is that the truth lies in [low, high], or that the word is right. It is 0 exactly where the
-    analysis declined: `value` is None then, and `reason` says why. `notes` holds doubts that a reader should know, one sentence each.
+    `confidence`, from 0 to 1, is how sure the analysis is that the truth lies in [low, high], or that the word is
+    right. It is 0 exactly where the analysis declined: `value` is None then, and `reason` says why. `notes` holds
+    doubts that a reader should know, one sentence each.
     """
 
     value: Value | None
@@ -28,7 +29,10 @@ class Answer:
 
     def __post_init__(self) -> None:
         if (self.value is None) != (self.confidence == 0):
-            raise ValueError(f"an answer without a value has confidence 0 and no other: value {self.value!r}, confidence {self.confidence}")
+            raise ValueError(
+                f"an answer without a value has confidence 0 and no other: value {self.value!r}, confidence"
+                f" {self.confidence}"
+            )
         if not 0 <= self.confidence <= 1:
             raise ValueError(f"confidence must be in 0 to 1, got {self.confidence}")
         if not self.reason:
@@ -55,10 +59,14 @@ class Answer:
         return dataclasses.replace(self, notes=self.notes + tuple(n for n in notes if n))
 
     def measured(self, repeats: int) -> Answer:
-        """Return this answer, less sure where each point was measured once: a lone spike then looks like a jump or a level."""
+        """Return this answer, less sure where each point was measured once: a lone spike then looks like a jump or a
+        level.
+        """
         if repeats >= 2 or self.confidence <= _ONCE:
             return self
-        return dataclasses.replace(self, confidence=_ONCE).with_notes("each point was measured once: a spike would look the same")
+        return dataclasses.replace(self, confidence=_ONCE).with_notes(
+            "each point was measured once: a spike would look the same"
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return JSON-ready data; ``from_dict`` reads it back."""
@@ -69,11 +77,30 @@ class Answer:
         return Answer(**{**data, "notes": tuple(data.get("notes", ()))})
 
 
-def answered(value: Value, unit: str, confidence: float, reason: str, *, low: float | None = None, high: float | None = None, **more: Any) -> Answer:
-    """Make an answer. A number without an interval of its own gets [value, value]. Confidence stays below 1: a curve proves nothing."""
+def answered(
+    value: Value,
+    unit: str,
+    confidence: float,
+    reason: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    **more: Any,
+) -> Answer:
+    """Make an answer. A number without an interval of its own gets [value, value]. Confidence stays below 1: a curve
+    proves nothing.
+    """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         low, high = value if low is None else low, value if high is None else high
-    return Answer(value=value, unit=unit, confidence=round(float(min(confidence, 0.999)), 4), reason=reason, low=low, high=high, **more)
+    return Answer(
+        value=value,
+        unit=unit,
+        confidence=round(float(min(confidence, 0.999)), 4),
+        reason=reason,
+        low=low,
+        high=high,
+        **more,
+    )
 
 
 def declined(unit: str, reason: str, **more: Any) -> Answer:

@@ -38,7 +38,9 @@ def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, flo
 
 
 def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Return the highest bandwidth that two neighbouring ranges or more sustain, each the median of `repeats`; declined where it is not known to 10%."""
+    """Return the highest bandwidth that two neighbouring ranges or more sustain, each the median of `repeats`; declined
+    where it is not known to 10%.
+    """
     found = [p for p in plateaus(range_bytes, gbps) if not p[2].is_declined]
     if not found:
         return declined(_GBPS, "no two neighbouring ranges give alike bandwidths, or noise hides them")
@@ -46,14 +48,18 @@ def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answ
     _, y = log_curve(range_bytes, gbps, is_rate=True)
     above = int((np.exp(y) > 1.05 * (best.high or 0)).sum())
     if above > 1:
-        return declined(_GBPS, f"{above} ranges are faster than the best level that is known well, {best.number():.4g} GB/s, and differ too much")
+        return declined(
+            _GBPS,
+            f"{above} ranges are faster than the best level that is known well, {best.number():.4g} GB/s, and differ"
+            " too much",
+        )
     lone = f"a single point reaches {np.exp(y.max()):.4g} GB/s; it does not count as sustained" if above else ""
     named = dataclasses.replace(best, reason=f"level from {first:g} to {last:g} bytes; {best.reason}")
     return named.with_notes(lone).measured(repeats_of(range_bytes, repeats))
 
 
 def floor(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Return the bandwidth of the last level reached: the stretch at the largest ranges, each the median of `repeats`."""
+    """Return the bandwidth of the last level reached: the stretch at the largest ranges, each the median of `repeats`."""  # noqa: E501
     x, y = log_curve(range_bytes, gbps, is_rate=True)
     found = plateaus(range_bytes, gbps)
     if not found or found[-1][1] < x[-1]:
@@ -62,29 +68,38 @@ def floor(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Ans
     best = int(np.argmax([np.exp(y[(x >= a) & (x <= b)]).mean() for a, b, _ in found]))
     dip = np.exp(y[(x > found[best][1]) & (x < first)].min(initial=np.inf))
     if not tail.is_declined and dip < 0.8 * tail.number():
-        reason = f"the bandwidth falls to {dip:.4g} GB/s and climbs again to {tail.number():.4g}: larger ranges are not what the sweep really read"
+        reason = (
+            f"the bandwidth falls to {dip:.4g} GB/s and climbs again to {tail.number():.4g}: larger ranges are not what"
+            " the sweep really read"
+        )
         return declined(_GBPS, reason)
     if tail.is_declined:
         return tail
-    return dataclasses.replace(tail, reason=f"level from {first:g} to {last:g} bytes; {tail.reason}").measured(repeats_of(range_bytes, repeats))
+    return dataclasses.replace(tail, reason=f"level from {first:g} to {last:g} bytes; {tail.reason}").measured(
+        repeats_of(range_bytes, repeats)
+    )
 
 
 def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float, *, repeats: int = 1) -> Answer:
-    """Return the best sustained bandwidth among the ranges that one level of the hierarchy holds (low < range <= high)."""
+    """Return the best sustained bandwidth among the ranges that one level of the hierarchy holds (low < range <= high)."""  # noqa: E501
     x, y = np.asarray(range_bytes, float), np.asarray(gbps, float)
     inside = (x > low) & (x <= high)
     if inside.sum() < 2:
-        return declined(_GBPS, f"{int(inside.sum())} ranges lie between {low:g} and {high:g} bytes; at least 2 are needed")
+        return declined(
+            _GBPS, f"{int(inside.sum())} ranges lie between {low:g} and {high:g} bytes; at least 2 are needed"
+        )
     if inside.sum() < 4:
         return rate(y[inside], _GBPS)
     return peak(x[inside], y[inside], repeats=repeats)
 
 
 def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, tolerance: float = 0.10) -> Answer:
-    """Return the median of repeated measurements of one quantity; declined where its interval is wider than `tolerance` to each side.
+    """Return the median of repeated measurements of one quantity; declined where its interval is wider than `tolerance`
+    to each side.
 
-    The interval holds the trend from the first third to the last (drift) and, where `sigma` is known, three standard errors of the
-    median. Else it is as wide as `_ERRORS` says: a few values that happen to lie together say little about their noise.
+    The interval holds the trend from the first third to the last (drift) and, where `sigma` is known, three standard
+    errors of the median. Else it is as wide as `_ERRORS` says: a few values that happen to lie together say little
+    about their noise.
     """
     values = np.asarray(samples, float)
     if values.size == 0 or not (np.isfinite(values).all() and (values > 0).all()):
@@ -94,9 +109,16 @@ def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, toleranc
     third = max(1, values.size // 3)
     trend = abs(float(np.log(np.median(values[-third:]) / np.median(values[:third])))) if values.size >= 6 else 0.0
     # One value alone has no spread to show, and two hardly any: their interval is a convention.
-    half = max(errors * spread / np.sqrt(values.size), 0.5 * trend + 2 * spread / np.sqrt(values.size), 0.01 if values.size > 1 else 0.03)
+    half = max(
+        errors * spread / np.sqrt(values.size),
+        0.5 * trend + 2 * spread / np.sqrt(values.size),
+        0.01 if values.size > 1 else 0.03,
+    )
     if half > tolerance:
-        return declined(unit, f"{values.size} measurements around {middle:.4g} {unit} know it only to {half:.0%} (noise {spread:.1%})")
+        return declined(
+            unit,
+            f"{values.size} measurements around {middle:.4g} {unit} know it only to {half:.0%} (noise {spread:.1%})",
+        )
     reason = f"median of {values.size} measurements, noise {spread:.1%}"
     sure = 0.99 - 2 * half
     if sigma is None and values.size < _MANY:
@@ -106,7 +128,8 @@ def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, toleranc
 
 # So many values cannot lie together by chance: fewer are a hint and no claim.
 _MANY = 8
-# Half-width, in standard errors by `_scatter`, of an interval around the median that misses once in 1000: simulated with normal noise.
+# Half-width, in standard errors by `_scatter`, of an interval around the median that misses once in 1000: simulated
+# with normal noise.
 _ERRORS = {1: 1.0, 2: 2.0, 3: 32.8, 4: 12.6, 5: 24.1, 6: 14.3, 7: 10.5}
 
 
@@ -116,7 +139,9 @@ def _errors(count: int) -> float:
 
 
 def _scatter(logs: np.ndarray) -> float:
-    """Return the standard deviation: over all of up to four values, without the farthest one of up to 15, robust from 16 on."""
+    """Return the standard deviation: over all of up to four values, without the farthest one of up to 15, robust from
+    16 on.
+    """
     off = np.abs(logs - np.median(logs))
     if logs.size >= 16:
         return 1.4826 * float(np.median(off))

@@ -1,4 +1,4 @@
-"""Cache sizes, latencies and line sizes from pointer chases (paper, Listing 2 and figure 6) and from concurrent reads."""
+"""Cache sizes, latencies and line sizes from pointer chases (paper, Listing 2 and figure 6) and from concurrent reads."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ class Level:
 
 
 def cache_levels(range_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int = 1) -> list[Level]:
-    """Find the plateaus of latency over the range that a chase walks, from the smallest; empty for fewer than 12 points.
+    """Find the plateaus of latency over the range that a chase walks, from the smallest; empty for fewer than 12
+    points.
 
-    A level's size is where the latency has climbed 10% of the way to the next level; `low` is the last range that is still flat,
-    `high` where half the climb is done. Each latency was measured `repeats` times.
+    A level's size is where the latency has climbed 10% of the way to the next level; `low` is the last range that is
+    still flat, `high` where half the climb is done. Each latency was measured `repeats` times.
     """
     repeats = repeats_of(range_bytes, repeats)
     x, y = log_curve(range_bytes, latency_ns)
@@ -45,11 +46,23 @@ def cache_levels(range_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: in
         flat = y[start:end]
         middle = float(np.median(flat))
         error = 1.2533 * sigma / np.sqrt(flat.size)
-        wide = max(3 * error, float(np.abs(np.median(flat[: max(1, flat.size // 3)]) - np.median(flat[-max(1, flat.size // 3) :]))))
+        wide = max(
+            3 * error,
+            float(np.abs(np.median(flat[: max(1, flat.size // 3)]) - np.median(flat[-max(1, flat.size // 3) :]))),
+        )
         reason = f"median of {flat.size} ranges up to {x[end - 1]:g} bytes"
-        latency = answered(float(np.exp(middle)), "ns", 0.99, reason, low=float(np.exp(middle - wide)), high=float(np.exp(middle + wide)))
+        latency = answered(
+            float(np.exp(middle)),
+            "ns",
+            0.99,
+            reason,
+            low=float(np.exp(middle - wide)),
+            high=float(np.exp(middle + wide)),
+        )
         following = plateaus[k + 1] if k + 1 < len(plateaus) else None
-        levels.append(Level(latency_ns=latency, size=_size(x, y, clean, sigma, (start, end), following).measured(repeats)))
+        levels.append(
+            Level(latency_ns=latency, size=_size(x, y, clean, sigma, (start, end), following).measured(repeats))
+        )
     return levels
 
 
@@ -60,7 +73,8 @@ def _plateaus(x: np.ndarray, clean: np.ndarray, sigma: float) -> list[tuple[int,
     core = 0.0
     for a, b in flat:
         level = float(np.median(clean[a:b]))
-        # Neighbours that hardly differ are one level with a little drift; against its first part, or a long slope would pass for a level.
+        # Neighbours that hardly differ are one level with a little drift; against its first part, or a long slope would
+        # pass for a level.
         if merged and abs(level - core) < max(_MIN_RISE / 4, 1.5 * sigma):
             merged[-1] = (merged[-1][0], b)
         else:
@@ -76,7 +90,14 @@ def _plateaus(x: np.ndarray, clean: np.ndarray, sigma: float) -> list[tuple[int,
     return rising
 
 
-def _size(x: np.ndarray, y: np.ndarray, clean: np.ndarray, sigma: float, plateau: tuple[int, int], following: tuple[int, int] | None) -> Answer:
+def _size(
+    x: np.ndarray,
+    y: np.ndarray,
+    clean: np.ndarray,
+    sigma: float,
+    plateau: tuple[int, int],
+    following: tuple[int, int] | None,
+) -> Answer:
     start, end = plateau
     base = float(np.median(y[start:end]))
     notes: tuple[str, ...] = ()
@@ -94,21 +115,36 @@ def _size(x: np.ndarray, y: np.ndarray, clean: np.ndarray, sigma: float, plateau
     height = top - base
     tolerance = max(_KNEE * height, 2.5 * sigma)
     if tolerance > 0.5 * height:
-        return declined(_BYTES, f"the next level is only {np.expm1(height):.0%} slower, too little above the noise ({sigma:.1%})")
+        return declined(
+            _BYTES, f"the next level is only {np.expm1(height):.0%} slower, too little above the noise ({sigma:.1%})"
+        )
     knee = _first_over(clean, base + tolerance, start, stop)
     half = _first_over(clean, base + 0.5 * height, start, stop)
     calm = _first_over(clean, base + max(0.02 * height, 1.5 * sigma), start, stop)
     # In noise, the first point of the climb may lie on the plateau, or look like a spike on it.
     unsure = int(2.5 * sigma > _KNEE * height)
-    low, value, high = x[max(start, min(calm, knee) - 1 - unsure)], x[max(start, knee - 1)], x[min(max(half, knee), x.size - 1)]
+    low, value, high = (
+        x[max(start, min(calm, knee) - 1 - unsure)],
+        x[max(start, knee - 1)],
+        x[min(max(half, knee), x.size - 1)],
+    )
     if high > 2.2 * low:
-        return declined(_BYTES, f"the latency starts to climb at {low:g} bytes but is half way to the next level only at {high:g}: too far apart for one size")
-    reason = f"latency climbs from {np.exp(base):.4g} to {np.exp(top):.4g} ns: first rise after {low:g} bytes, half way at {high:g}"
+        return declined(
+            _BYTES,
+            f"the latency starts to climb at {low:g} bytes but is half way to the next level only at {high:g}: too far"
+            " apart for one size",
+        )
+    reason = (
+        f"latency climbs from {np.exp(base):.4g} to {np.exp(top):.4g} ns: first rise after {low:g} bytes, half way at"
+        f" {high:g}"
+    )
     return answered(int(value), _BYTES, confidence, reason, low=float(low), high=float(high), notes=notes)
 
 
 def _first_over(values: np.ndarray, limit: float, start: int, stop: int) -> int:
-    """Return the first index from which four of five points lie over the limit, or `stop`. Two spikes side by side are no climb."""
+    """Return the first index from which four of five points lie over the limit, or `stop`. Two spikes side by side are
+    no climb.
+    """
     over = values > limit
     for i in range(start, stop):
         ahead = over[i : i + 5]
@@ -118,10 +154,11 @@ def _first_over(values: np.ndarray, limit: float, start: int, stop: int) -> int:
 
 
 def line_size(stride_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Find the line size from a chase in order of address, by growing strides, over a range that the cache does not hold.
+    """Find the line size from a chase in order of address, by growing strides, over a range that the cache does not
+    hold.
 
-    While strides are shorter than a line, only the first element of each line misses: t(stride) = hit + (miss - hit) * min(1, stride / line). Past the line the
-    latency is flat. Each latency was measured `repeats` times.
+    While strides are shorter than a line, only the first element of each line misses: t(stride) = hit + (miss - hit) *
+    min(1, stride / line). Past the line the latency is flat. Each latency was measured `repeats` times.
     """
     x, y = log_curve(stride_bytes, latency_ns)
     powers = [int(p) for p in 2 ** np.arange(int(np.log2(max(x[0], 1))), int(np.log2(x[-1])) + 1)]
@@ -133,12 +170,27 @@ def line_size(stride_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int 
     residual, hit, miss = fits[best]
     rival = min(v[0] for k, v in fits.items() if k != best)
     if miss < 1.15 * hit:
-        return declined(_BYTES, f"latency grows by {miss / max(hit, 1e-9) - 1:.0%} with the stride: no line is seen (all hits, or a prefetcher)")
+        return declined(
+            _BYTES,
+            f"latency grows by {miss / max(hit, 1e-9) - 1:.0%} with the stride: no line is seen (all hits, or a"
+            " prefetcher)",
+        )
     if hit < miss / _MOST_MISS:
-        return declined(_BYTES, f"a line of {best} bytes would mean hits of {hit:.2g} ns beside misses of {miss:.3g} ns: no cache is so fast")
+        return declined(
+            _BYTES,
+            f"a line of {best} bytes would mean hits of {hit:.2g} ns beside misses of {miss:.3g} ns: no cache is so"
+            " fast",
+        )
     if residual > 0.06 or rival < 2.0 * residual + 0.01:
-        return declined(_BYTES, f"a line of {best} bytes fits the latencies to {residual:.1%}, another one to {rival:.1%}: not clear enough")
-    reason = f"latency climbs from {hit:.4g} ns (hit) to {miss:.4g} ns (miss) as the stride grows to {best} bytes, flat after"
+        return declined(
+            _BYTES,
+            f"a line of {best} bytes fits the latencies to {residual:.1%}, another one to {rival:.1%}: not clear"
+            " enough",
+        )
+    reason = (
+        f"latency climbs from {hit:.4g} ns (hit) to {miss:.4g} ns (miss) as the stride grows to {best} bytes, flat"
+        " after"
+    )
     return answered(best, _BYTES, 0.95, reason).measured(repeats_of(stride_bytes, repeats))
 
 
@@ -150,7 +202,9 @@ def _ramp_residual(x: np.ndarray, time: np.ndarray, line: int) -> tuple[float, f
     return float(np.sqrt(np.mean(np.minimum(error**2, 0.25)))), float(hit), float(miss)
 
 
-def concurrent_reads(work_items: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
+def concurrent_reads(
+    work_items: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False
+) -> Answer:
     """Count the work-items that can each re-read a texel of their own before the texels no longer fit the cache.
 
     This is the last count before the time jumps by 20% or more. Each time was measured `repeats` times.
@@ -160,59 +214,110 @@ def concurrent_reads(work_items: np.ndarray, time: np.ndarray, *, repeats: int =
     y = despike(raw, sigma)
     steps = np.diff(y)
     # Small even steps (a texel quad, a warp) belong to the plateau: the jump stands out among them.
-    usual = float(np.quantile(np.abs(steps), 0.98)) if steps.size > 60 else float(np.sort(np.abs(steps))[-2]) if steps.size > 2 else 0.0
+    usual = (
+        float(np.quantile(np.abs(steps), 0.98))
+        if steps.size > 60
+        else float(np.sort(np.abs(steps))[-2])
+        if steps.size > 2
+        else 0.0
+    )
     where = int(np.argmax(steps)) + 1
     height = float(steps[where - 1])
     after = x.size - where
     if height < 0.18 or height < 3 * usual or height < 8 * sigma:
-        return declined("work-items", f"the largest step, {np.expm1(height):.0%} after {int(x[where - 1])}, does not stand out (noise {sigma:.1%})")
+        return declined(
+            "work-items",
+            f"the largest step, {np.expm1(height):.0%} after {int(x[where - 1])}, does not stand out (noise"
+            f" {sigma:.1%})",
+        )
     if where < 4:
-        return declined("work-items", f"a jump after {int(x[where - 1])} has too few points before it to be the end of a level")
+        return declined(
+            "work-items", f"a jump after {int(x[where - 1])} has too few points before it to be the end of a level"
+        )
     if after < (1 if is_stopped_at_jump else 3):
         return declined("work-items", f"a jump after {int(x[where - 1])} rests on the sweep's last {after} points")
     lasting = float(np.median(y[where : where + 15]) - np.median(y[max(0, where - 15) : where]))
     if lasting < 0.7 * height:
-        return declined("work-items", f"the rise of {np.expm1(height):.0%} after {int(x[where - 1])} does not last: an outlier")
+        return declined(
+            "work-items", f"the rise of {np.expm1(height):.0%} after {int(x[where - 1])} does not last: an outlier"
+        )
     low, high = border(raw, sigma, where)
     notes = ("the sweep stopped at the jump: one point lies past it",) if after < 2 else ()
     reason = f"time jumps by {np.expm1(lasting):.0%} after {int(x[where - 1])}"
-    found = answered(int(x[where - 1]), "work-items", 0.85 if after < 8 else 0.97, reason, low=int(x[low - 1]), high=int(x[high - 1]), notes=notes)
+    found = answered(
+        int(x[where - 1]),
+        "work-items",
+        0.85 if after < 8 else 0.97,
+        reason,
+        low=int(x[low - 1]),
+        high=int(x[high - 1]),
+        notes=notes,
+    )
     return found.measured(repeats_of(work_items, repeats))
 
 
-def first_jump_stride(stride_bytes: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
-    """Find the line size from two reads a stride apart by each of many work-items. Time jumps once the two fall into two lines."""
+def first_jump_stride(
+    stride_bytes: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False
+) -> Answer:
+    """Find the line size from two reads a stride apart by each of many work-items. Time jumps once the two fall into
+    two lines.
+    """
     found = concurrent_reads(stride_bytes, time, repeats=repeats, is_stopped_at_jump=is_stopped_at_jump)
     if found.is_declined:
         return dataclasses.replace(found, unit=_BYTES)
     x, _ = log_curve(stride_bytes, time)
     value = int(x[int(np.searchsorted(x, found.number())) + 1])
-    return answered(value, _BYTES, found.confidence, f"time jumps once two reads lie {value} bytes apart: {found.reason}", notes=found.notes)
+    return answered(
+        value,
+        _BYTES,
+        found.confidence,
+        f"time jumps once two reads lie {value} bytes apart: {found.reason}",
+        notes=found.notes,
+    )
 
 
 TEXEL_BYTES = 16
 
 
 def texture_line(across: Answer, down: Answer, level: Answer) -> Answer:
-    """Find the bytes of a texture cache line in two ways, which must agree: the first level's size for each row of one texel, and texels in X per row in Y.
+    """Find the bytes of a texture cache line in two ways, which must agree: the first level's size for each row of one
+    texel, and texels in X per row in Y.
 
-    `across` and `down` are counts of work-items that re-read a texel (of 16 bytes) of their own, side by side and one below the other.
+    `across` and `down` are counts of work-items that re-read a texel (of 16 bytes) of their own, side by side and one
+    below the other.
     """
     if across.is_declined or down.is_declined:
-        return declined(_BYTES, f"needs both counts of concurrent texels: {(across if across.is_declined else down).reason}")
+        return declined(
+            _BYTES, f"needs both counts of concurrent texels: {(across if across.is_declined else down).reason}"
+        )
     line = TEXEL_BYTES * max(across.number(), down.number()) / min(across.number(), down.number())
     reason = f"{across.value:g} texels of {TEXEL_BYTES} bytes fit side by side and {down.value:g} one below the other"
     confidence = min(across.confidence, down.confidence)
     if level.is_declined:
-        return answered(int(line), _BYTES, confidence - 0.15, reason, notes=("the size of the cache is not known and could not confirm this",))
+        return answered(
+            int(line),
+            _BYTES,
+            confidence - 0.15,
+            reason,
+            notes=("the size of the cache is not known and could not confirm this",),
+        )
     share = level.number() / min(across.number(), down.number())
     if not 0.8 < share / line < 1.25:
-        return declined(_BYTES, f"{reason}: lines of {line:g} bytes, but {level.value:g} bytes of cache are {share:g} for each row")
-    return answered(int(line), _BYTES, confidence, f"{reason}; {level.value:g} bytes of cache hold as many lines as rows")
+        return declined(
+            _BYTES, f"{reason}: lines of {line:g} bytes, but {level.value:g} bytes of cache are {share:g} for each row"
+        )
+    return answered(
+        int(line), _BYTES, confidence, f"{reason}; {level.value:g} bytes of cache hold as many lines as rows"
+    )
 
 
 def texture_axis(across: Answer, down: Answer) -> Answer:
     """Find the axis along which a line's texels lie, "X" or "Y": the one where more texels fit."""
     if across.is_declined or down.is_declined or across.value == down.value:
         return declined("X or Y", "needs two different counts of concurrent texels")
-    return answered("X" if across.number() > down.number() else "Y", "X or Y", min(across.confidence, down.confidence), "more texels fit along this axis")
+    return answered(
+        "X" if across.number() > down.number() else "Y",
+        "X or Y",
+        min(across.confidence, down.confidence),
+        "more texels fit along this axis",
+    )

@@ -1,8 +1,9 @@
 """The period of a staircase: times that step up every `w` work-items (warp size) or every `c` work-groups (cores).
 
-Each candidate period explains the curve by one free level per stair plus a straight drift. Its score is the robust squared residuals over the noise
-plus ln(n) per level (BIC). Rivals without a period (flat, straight line) compete, and the best wins only by a margin. A divisor of the true period fits
-as well but pays for its levels; a multiple or a neighbour does not fit.
+Each candidate period explains the curve by one free level per stair plus a straight drift. Its score is the robust
+squared residuals over the noise plus ln(n) per level (BIC). Rivals without a period (flat, straight line) compete, and
+the best wins only by a margin. A divisor of the true period fits as well but pays for its levels; a multiple or a
+neighbour does not fit.
 """
 
 from __future__ import annotations
@@ -22,11 +23,18 @@ _MIN_STEP = 0.03
 _EVEN = 0.003
 
 
-def find_period(x: np.ndarray, time: np.ndarray, *, unit: str, candidates: Iterable[int] | None = None, is_stopped_at_jump: bool = False) -> Answer:
+def find_period(
+    x: np.ndarray,
+    time: np.ndarray,
+    *,
+    unit: str,
+    candidates: Iterable[int] | None = None,
+    is_stopped_at_jump: bool = False,
+) -> Answer:
     """Find the period of the stairs in `time` over whole positions `x` (1, 2, 3, ...; gaps are allowed).
 
-    `is_stopped_at_jump` says that the sweep ended at its first jump, as in Microsoft's tool. One point past the step has to serve then: the answer is
-    less sure and says so.
+    `is_stopped_at_jump` says that the sweep ended at its first jump, as in Microsoft's tool. One point past the step
+    has to serve then: the answer is less sure and says so.
     """
     x, y = log_curve(x, time)
     if x.size < 8:
@@ -41,11 +49,19 @@ def find_period(x: np.ndarray, time: np.ndarray, *, unit: str, candidates: Itera
     scores = {p: _score(x, y, sigma, p, clip) for p in periods}
     best = min(scores, key=lambda p: scores[p])
     # A divisor of the period has all its borders, and fits as well at a small price.
-    best = max((p for p in periods if p % best == 0 and (p == best or _has_idle_steps(x, y, best, p, sigma))), default=best)
+    best = max(
+        (p for p in periods if p % best == 0 and (p == best or _has_idle_steps(x, y, best, p, sigma))), default=best
+    )
     no_period = min(_score(x, y, sigma, int(x[-1]) + 1, clip), _line_score(x, y, sigma, clip))
     if no_period <= scores[best] + _MARGIN:
-        return declined(unit, f"the time does not climb in stairs: flat or a straight line explains it as well as steps of {best} (noise {sigma:.1%})")
-    rivals = {p: s for p, s in scores.items() if p != best and not (best % p == 0 and _has_idle_steps(x, y, p, best, sigma))}
+        return declined(
+            unit,
+            f"the time does not climb in stairs: flat or a straight line explains it as well as steps of {best} (noise"
+            f" {sigma:.1%})",
+        )
+    rivals = {
+        p: s for p, s in scores.items() if p != best and not (best % p == 0 and _has_idle_steps(x, y, p, best, sigma))
+    }
     rival = min(rivals, key=lambda p: rivals[p]) if rivals else None
     margin = min(no_period, rivals[rival] if rival is not None else np.inf) - scores[best]
     needed = 4.0 if is_stopped_at_jump else _MARGIN
@@ -53,21 +69,40 @@ def find_period(x: np.ndarray, time: np.ndarray, *, unit: str, candidates: Itera
         return declined(unit, f"steps of {best} and of {rival} explain the curve alike (noise {sigma:.1%})")
     misfit = (scores[best] - (np.ceil(x[-1] / best) + 1) * np.log(x.size)) / x.size
     if misfit > 3.0:
-        return declined(unit, f"no period explains the curve: with the best one, {best}, the points lie {misfit**0.5:.1f} times the noise off its stairs")
+        return declined(
+            unit,
+            f"no period explains the curve: with the best one, {best}, the points lie {misfit**0.5:.1f} times the noise"
+            " off its stairs",
+        )
     rises = _rises(x, y, best)
     clear = int((rises > max(_MIN_STEP, 4 * sigma / np.sqrt(best))).sum())
     if rises.size and rises[0] < 4 * sigma / np.sqrt(max(min(best, (x > best).sum()), 1)):
         return declined(unit, f"the first step, after {best}, is no higher than the noise ({sigma:.1%})")
     if rises.size and rises[0] < _MIN_STEP:
-        return declined(unit, f"the first step, after {best}, is only {np.expm1(rises[0]):.1%} high: that may as well be drift")
+        return declined(
+            unit, f"the first step, after {best}, is only {np.expm1(rises[0]):.1%} high: that may as well be drift"
+        )
     if clear == 0 or (rises.size >= 3 and clear < 0.7 * rises.size):
-        return declined(unit, f"of {rises.size} steps of {best} only {clear} rise clearly above the noise ({sigma:.1%})")
+        return declined(
+            unit, f"of {rises.size} steps of {best} only {clear} rise clearly above the noise ({sigma:.1%})"
+        )
     confidence = 1 - np.exp(-margin / 2)
     notes: tuple[str, ...] = ()
     if is_stopped_at_jump and (x > best).sum() < 3:
         confidence = min(confidence, 0.85)
-        notes = (f"the sweep stopped at the first jump: {int((x > best).sum())} point lies past the step, and whether {best} repeats was not seen",)
-    return answered(best, unit, confidence, f"time rises by {rises[0]:.1%} after {best} and in steps of {best}; noise {sigma:.2%}", notes=notes)
+        notes = (
+            (
+                f"the sweep stopped at the first jump: {int((x > best).sum())} point lies past the step, and whether"
+                f" {best} repeats was not seen"
+            ),
+        )
+    return answered(
+        best,
+        unit,
+        confidence,
+        f"time rises by {rises[0]:.1%} after {best} and in steps of {best}; noise {sigma:.2%}",
+        notes=notes,
+    )
 
 
 def _labels(x: np.ndarray, period: int) -> np.ndarray:
@@ -85,10 +120,14 @@ def _score(x: np.ndarray, y: np.ndarray, sigma: float, period: int, clip: float)
 
 
 def _drift(labels: np.ndarray, position: np.ndarray, y: np.ndarray, period: int) -> float:
-    """Return the slope inside the stairs: the median over pairs of points half a stair apart, which spikes cannot move."""
+    """Return the slope inside the stairs: the median over pairs of points half a stair apart, which spikes cannot move."""  # noqa: E501
     apart = max(1, period // 2)
     same = labels[apart:] == labels[:-apart]
-    return float(np.median((y[apart:] - y[:-apart])[same] / (position[apart:] - position[:-apart])[same])) if same.any() else 0.0
+    return (
+        float(np.median((y[apart:] - y[:-apart])[same] / (position[apart:] - position[:-apart])[same]))
+        if same.any()
+        else 0.0
+    )
 
 
 def _line_score(x: np.ndarray, y: np.ndarray, sigma: float, clip: float) -> float:

@@ -13,7 +13,8 @@ from archprobe.analysis.steps import border, despike, jumps, log_curve, noise, r
 _FEWEST = 16
 # A kernel that runs this much longer than its arithmetic explains has lost registers to memory.
 SPILL = 0.10
-# Half the registers make room for twice the groups, less what loop and addresses need; dedicated registers make room for none.
+# Half the registers make room for twice the groups, less what loop and addresses need; dedicated registers make room
+# for none.
 _SHARES = 1.25
 _REGISTERS = "32-bit registers"
 _GROUPS = "work-groups"
@@ -22,31 +23,47 @@ _GROUPS = "work-groups"
 def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1) -> Answer:
     """Count the registers that a work-item may use before its time leaves the straight line of its arithmetic.
 
-    `value` is the last count within 10% of the line. `low` is where the time first leaves the line at all: a first register in memory costs little, and
-    noise hides it. `high` is the last count before the largest jump. Each time was measured `repeats` times.
+    `value` is the last count within 10% of the line. `low` is where the time first leaves the line at all: a first
+    register in memory costs little, and noise hides it. `high` is the last count before the largest jump. Each time was
+    measured `repeats` times.
     """
     repeats = repeats_of(registers, repeats)
     n, y = log_curve(registers, time)
     n, y = n[n >= _FEWEST], y[n >= _FEWEST]
     if n.size < 12:
-        return declined(_REGISTERS, f"{n.size} register counts from {_FEWEST} up are too few to tell a line from a break; at least 12 are needed")
+        return declined(
+            _REGISTERS,
+            f"{n.size} register counts from {_FEWEST} up are too few to tell a line from a break; at least 12 are"
+            " needed",
+        )
     sigma = noise(y[int(np.searchsorted(n, n[-1] * 0.1)) if n.size > 40 else 0 :], order=2)
     if 2.5 * sigma > SPILL:
         return declined(_REGISTERS, f"noise of {sigma:.1%} hides the first spills, which cost about {SPILL:.0%}")
     time = np.exp(despike(y, max(sigma, 0.01)))
     left = _leaves_line(n, time, max(4 * sigma, 0.02))
     if left is None:
-        return declined(_REGISTERS, f"the time follows one line up to {int(n[-1])} registers (noise {sigma:.1%}): no spill was seen")
+        return declined(
+            _REGISTERS, f"the time follows one line up to {int(n[-1])} registers (noise {sigma:.1%}): no spill was seen"
+        )
     whole = _line(n, time, rounds=8)(n)
     if (time[left:] / whole[left:] - 1 > max(3 * sigma, 0.02)).mean() < 0.5:
-        return declined(_REGISTERS, f"one line explains the time up to {int(n[-1])} registers (noise {sigma:.1%}): no spill was seen")
+        return declined(
+            _REGISTERS,
+            f"one line explains the time up to {int(n[-1])} registers (noise {sigma:.1%}): no spill was seen",
+        )
     excess = time / _line(n[:left], time[:left])(n) - 1
     over = _stays_over(excess, SPILL)
     if over is None or n.size - over < 2:
-        return declined(_REGISTERS, f"no lasting rise of {SPILL:.0%} over the line of the arithmetic was seen up to {int(n[-1])} registers")
+        return declined(
+            _REGISTERS,
+            f"no lasting rise of {SPILL:.0%} over the line of the arithmetic was seen up to {int(n[-1])} registers",
+        )
     rise = float(np.median(excess[over:]))
     if rise < 8 * sigma or (n.size - over < 4 and excess[over:].min() < 8 * sigma):
-        return declined(_REGISTERS, f"the rise after {int(n[over - 1])} registers, {rise:.0%}, is not far above the noise ({sigma:.1%})")
+        return declined(
+            _REGISTERS,
+            f"the rise after {int(n[over - 1])} registers, {rise:.0%}, is not far above the noise ({sigma:.1%})",
+        )
     steps = np.diff(time / time[over - 1])[over - 1 :][:8]
     cliff = over - 1 + int(np.argmax(steps))
     # In noise the first cheap spills go unseen: the truth may lie as far down as the time was last on the line.
@@ -58,15 +75,27 @@ def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1)
     cost = float(excess[over]) / max(1, n[over] - low)
     low -= int(sigma / cost)
     if high - low > max(8, 0.15 * value):
-        return declined(_REGISTERS, f"the time leaves the line at {low} registers but breaks away only at {high}: too far apart for one number")
+        return declined(
+            _REGISTERS,
+            f"the time leaves the line at {low} registers but breaks away only at {high}: too far apart for one number",
+        )
     confidence = 0.98 if n.size - over >= 4 else 0.85
-    reason = f"time leaves the line of its arithmetic after {low} registers, by {excess[over]:.0%} at {int(n[over])}, and jumps after {high}"
+    reason = (
+        f"time leaves the line of its arithmetic after {low} registers, by {excess[over]:.0%} at {int(n[over])}, and"
+        f" jumps after {high}"
+    )
     # The grid may have missed the last good count.
-    return answered(value, _REGISTERS, confidence, reason, low=min(low, value), high=max(high, int(n[over]) - 1)).measured(repeats)
+    return answered(
+        value, _REGISTERS, confidence, reason, low=min(low, value), high=max(high, int(n[over]) - 1)
+    ).measured(repeats)
 
 
-def concurrent_groups(groups: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False) -> Answer:
-    """Count the work-groups that run at once: the last count before the first jump of 30% or more in time, each time measured `repeats` times."""
+def concurrent_groups(
+    groups: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False
+) -> Answer:
+    """Count the work-groups that run at once: the last count before the first jump of 30% or more in time, each time
+    measured `repeats` times.
+    """
     x, y = log_curve(groups, time)
     if x.size < 6:
         return declined(_GROUPS, f"{x.size} points are too few to see a jump; at least 6 are needed")
@@ -75,9 +104,17 @@ def concurrent_groups(groups: np.ndarray, time: np.ndarray, *, repeats: int = 1,
         if jump.ratio < 1.3:
             continue
         if jump.z < 7 or (jump.after < 2 and not is_stopped_at_jump):
-            return declined(_GROUPS, f"a jump of {jump.ratio:.2f}x after {int(x[jump.index - 1])} groups rests on {jump.after} points (noise {sigma:.1%})")
+            return declined(
+                _GROUPS,
+                f"a jump of {jump.ratio:.2f}x after {int(x[jump.index - 1])} groups rests on {jump.after} points (noise"
+                f" {sigma:.1%})",
+            )
         near = border(y, sigma, jump.index)
-        value, low, high = int(x[jump.index - 1]), int(x[min(jump.first, near[0]) - 1]), int(x[max(jump.last, near[1]) - 1])
+        value, low, high = (
+            int(x[jump.index - 1]),
+            int(x[min(jump.first, near[0]) - 1]),
+            int(x[max(jump.last, near[1]) - 1]),
+        )
         notes = (f"the sweep stopped at the jump: {jump.after} point lies past it",) if jump.after < 2 else ()
         confidence = 0.85 if jump.after < 6 else 1 - np.exp(-jump.z / 2)
         low_edge = int(x[jump.index] - 1)
@@ -91,7 +128,9 @@ def register_file(full: Answer, half: Answer) -> Answer:
     """Tell whether registers are "Pooled" (half the registers, about twice as many groups at once) or "Dedicated"."""
     unit = "Pooled or Dedicated"
     if full.is_declined or half.is_declined:
-        return declined(unit, f"needs both counts of concurrent groups: {full.reason if full.is_declined else half.reason}")
+        return declined(
+            unit, f"needs both counts of concurrent groups: {full.reason if full.is_declined else half.reason}"
+        )
     least, most = half.interval[0] / max(full.interval[1], 1), half.interval[1] / max(full.interval[0], 1)
     ratio = half.number() / full.number()
     reason = f"{half.value:g} groups at once with half the registers against {full.value:g} with all: {ratio:.2f}x"
@@ -100,7 +139,9 @@ def register_file(full: Answer, half: Answer) -> Answer:
         return answered("Pooled", unit, confidence, reason)
     if most < _SHARES:
         return answered("Dedicated", unit, confidence, reason)
-    return declined(unit, f"{reason}, but anything from {least:.2f}x to {most:.2f}x is possible; {_SHARES:g}x is the border")
+    return declined(
+        unit, f"{reason}, but anything from {least:.2f}x to {most:.2f}x is possible; {_SHARES:g}x is the border"
+    )
 
 
 def _line(n: np.ndarray, time: np.ndarray, rounds: int = 1) -> Callable[[np.ndarray], np.ndarray]:

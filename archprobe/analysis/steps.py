@@ -4,7 +4,8 @@ Everything works on logarithms of times, so noise, jumps and drift are relative.
 
     sum of squared residuals / sigma^2  +  penalty * number of segments
 
-exactly, by dynamic programming (as "optimal partitioning" of Jackson et al., 2005); curves have at most some hundred points.
+exactly, by dynamic programming (as "optimal partitioning" of Jackson et al., 2005); curves have at most some hundred
+points.
 """
 
 from __future__ import annotations
@@ -49,7 +50,8 @@ _NORMAL = {0.3: 0.3853, 0.45: 0.5978}
 
 
 def noise(values: np.ndarray, order: int = 1, share: float = 0.45) -> float:
-    """Estimate the relative noise (standard deviation of log values) of a curve that is mostly flat (order 1) or mostly straight (order 2).
+    """Estimate the relative noise (standard deviation of log values) of a curve that is mostly flat (order 1) or mostly
+    straight (order 2).
 
     The estimate rests on a low quantile of the differences between neighbours: all but `share` of them may be jumps.
     """
@@ -102,8 +104,8 @@ def segments(values: np.ndarray, sigma: float) -> list[int]:
 class Jump:
     """A change of level between positions ``index - 1`` and ``index``.
 
-    `ratio` is the level after over the level before; `z` the size of the jump in standard errors; `first` and `last` bound the
-    index that the data allow; `after` counts the points of the level after the jump.
+    `ratio` is the level after over the level before; `z` the size of the jump in standard errors; `first` and `last`
+    bound the index that the data allow; `after` counts the points of the level after the jump.
     """
 
     index: int
@@ -115,7 +117,9 @@ class Jump:
 
 
 def jumps(values: np.ndarray, sigma: float) -> list[Jump]:
-    """Return every jump of a log curve. Spikes are removed to find jumps, and kept to judge them by the medians at both sides."""
+    """Return every jump of a log curve. Spikes are removed to find jumps, and kept to judge them by the medians at both
+    sides.
+    """
     clean = despike(values, sigma)
     starts = [*segments(clean, sigma), values.size]
     found = []
@@ -123,12 +127,21 @@ def jumps(values: np.ndarray, sigma: float) -> list[Jump]:
         step = float(np.median(values[here:right]) - np.median(values[left:here]))
         error = 1.2533 * sigma * np.sqrt(1 / (here - left) + 1 / (right - here))
         first, last = _where(clean[left:right], sigma, here - left)
-        found.append(Jump(index=here, ratio=float(np.exp(step)), z=abs(step) / error, first=left + first, last=left + last, after=right - here))
+        found.append(
+            Jump(
+                index=here,
+                ratio=float(np.exp(step)),
+                z=abs(step) / error,
+                first=left + first,
+                last=left + last,
+                after=right - here,
+            )
+        )
     return found
 
 
 def _where(window: np.ndarray, sigma: float, best: int) -> tuple[int, int]:
-    """Return the split positions of a two-level window that are not excluded at 4.2 sigma (a likelihood ratio of e^9)."""
+    """Return the split positions of a two-level window that are not excluded at 4.2 sigma (a likelihood ratio of e^9)."""  # noqa: E501
     splits = np.arange(1, window.size)
     total = np.cumsum(window)
     cost = -(total[:-1] ** 2 / splits + (total[-1] - total[:-1]) ** 2 / (window.size - splits)) / sigma**2
@@ -137,7 +150,9 @@ def _where(window: np.ndarray, sigma: float, best: int) -> tuple[int, int]:
 
 
 def border(values: np.ndarray, sigma: float, index: int) -> tuple[int, int]:
-    """Return the first and last index at which a jump found at `index` may lie: an outlier beside it may belong to either level."""
+    """Return the first and last index at which a jump found at `index` may lie: an outlier beside it may belong to
+    either level.
+    """
     before, after = values[max(0, index - 5) : index], values[index : index + 5]
     limit = 4 * sigma
     first = index - 1 if index > 1 and abs(values[index - 1] - np.median(before)) > limit else index

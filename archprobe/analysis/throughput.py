@@ -11,8 +11,12 @@ from archprobe.analysis.bandwidth import rate
 ALIKE = 0.08
 
 
-def peak_rate(widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, noise: float = 0.01, repeats: int = 1) -> Answer:
-    """Return the highest rate over vector widths. `noise` is the relative error of one rate, which is the median of `repeats`."""
+def peak_rate(
+    widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, noise: float = 0.01, repeats: int = 1
+) -> Answer:
+    """Return the highest rate over vector widths. `noise` is the relative error of one rate, which is the median of
+    `repeats`.
+    """
     rates = np.asarray(rates, float)
     if rates.size == 0:
         return declined(unit, "nothing was measured")
@@ -24,11 +28,16 @@ def peak_rate(widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, no
     value = float(np.median(near))
     half = max(4 * noise, 0.01)
     reason = f"highest over vector widths {', '.join(f'{w:g}' for w in widths)}, reached at {widths[best]:g}"
-    return answered(value, unit, 0.97 - noise, reason, low=value * (1 - half), high=max(value * (1 + half), float(rates[best]))).measured(repeats)
+    return answered(
+        value, unit, 0.97 - noise, reason, low=value * (1 - half), high=max(value * (1 + half), float(rates[best]))
+    ).measured(repeats)
 
 
-def architecture(widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01, repeats: int = 1) -> tuple[Answer, Answer]:
-    """Return ("SISD" or "SIMD", components): scalar where single values reach the rate of vectors, else vector and the smallest good width.
+def architecture(
+    widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01, repeats: int = 1
+) -> tuple[Answer, Answer]:
+    """Return ("SISD" or "SIMD", components): scalar where single values reach the rate of vectors, else vector and the
+    smallest good width.
 
     `noise` is the relative error of one rate, the median of `repeats`.
     """
@@ -40,22 +49,31 @@ def architecture(widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01, 
     relative = rates / rates.max()
     error = 3 * noise + 0.01
     if abs(relative[0] - (1 - ALIKE)) < error and relative[0] < 1 - noise:
-        reason = f"single values reach {relative[0]:.0%} of the best rate: too close to the border of {1 - ALIKE:.0%} for noise of {noise:.1%}"
+        reason = (
+            f"single values reach {relative[0]:.0%} of the best rate: too close to the border of {1 - ALIKE:.0%} for"
+            f" noise of {noise:.1%}"
+        )
         return declined(unit, reason), declined("components", reason)
     first = int(np.flatnonzero(relative >= 1 - ALIKE)[0])
     good = widths[first]
     confidence = 0.95 if noise < 0.03 else 0.8
     reason = f"single values reach {relative[0]:.0%} of the best rate (width {widths[int(np.argmax(rates))]:g})"
     if good == 1:
-        return answered("SISD", unit, confidence, reason).measured(repeats), answered(1, "components", confidence, reason).measured(repeats)
+        return answered("SISD", unit, confidence, reason).measured(repeats), answered(
+            1, "components", confidence, reason
+        ).measured(repeats)
     kind = answered("SIMD", unit, confidence, reason).measured(repeats)
     if (np.abs(relative[: first + 1] - (1 - ALIKE)) < error).any():
-        return kind, declined("components", f"{reason}, but a width near {good:g} lies too close to the border of {1 - ALIKE:.0%}")
+        return kind, declined(
+            "components", f"{reason}, but a width near {good:g} lies too close to the border of {1 - ALIKE:.0%}"
+        )
     return kind, answered(int(good), "components", confidence, reason).measured(repeats)
 
 
 def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01, repeats: int = 1) -> Answer:
-    """Return the best width of a load in 32-bit words: the least time for each word. `time` is that of one load, the median of `repeats`."""
+    """Return the best width of a load in 32-bit words: the least time for each word. `time` is that of one load, the
+    median of `repeats`.
+    """
     widths, per_word = np.asarray(widths, float), np.asarray(time, float) / np.asarray(widths, float)
     unit = "32-bit words"
     if widths.size < 3:
@@ -71,10 +89,18 @@ def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01, r
 
 
 def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | None) -> Answer:
-    """Count the multiply-add lanes of a core: peak / (2 * clock * cores), to the nearest multiple of 8 where that is within 6%."""
+    """Count the multiply-add lanes of a core: peak / (2 * clock * cores), to the nearest multiple of 8 where that is
+    within 6%.
+    """
     unit = "count"
     if peak_gflops.is_declined or not clock_mhz or not cores:
-        missing = peak_gflops.reason if peak_gflops.is_declined else "the clock is not known" if not clock_mhz else "the number of cores is not known"
+        missing = (
+            peak_gflops.reason
+            if peak_gflops.is_declined
+            else "the clock is not known"
+            if not clock_mhz
+            else "the number of cores is not known"
+        )
         return declined(unit, f"needs peak, clock and cores: {missing}")
     exact = peak_gflops.number() * 1e3 / (2 * clock_mhz * cores)
     rounded = int(round(exact / 8) * 8) if exact >= 12 else round(exact)
@@ -86,7 +112,9 @@ def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | Non
 
 
 def sustained(seconds: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS") -> tuple[Answer, Answer]:
-    """Return (rate once warm, that rate over the first rate) of one kernel run over and over: throttling shows as a ratio below 1."""
+    """Return (rate once warm, that rate over the first rate) of one kernel run over and over: throttling shows as a
+    ratio below 1.
+    """
     seconds, rates = np.asarray(seconds, float), np.asarray(rates, float)
     if rates.size < 8:
         reason = f"{rates.size} measurements are too few to see a trend; at least 8 are needed"

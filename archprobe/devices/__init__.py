@@ -1,4 +1,6 @@
-"""The devices that probes run on. Each kind is one file in this folder whose `KIND` names and opens it; the folder is searched, so nothing lists them."""
+"""The devices that probes run on. Each kind is one file in this folder whose `KIND` names and opens it; the folder is
+searched, so nothing lists them.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +23,24 @@ def open_device(text: str, *, rpc: str = "") -> Device:
 
     OpenCL devices are counted over all platforms.
 
-    UsageError where the text names no device, or another API behind RPC. DeviceError where there is no such device, or no such server.
+    UsageError where the text names no device, or another API behind RPC. DeviceError where there is no such device, or
+    no such server.
     """
     name, _, index = text.partition(":")
     kinds = device_kinds()
     if name not in kinds or not (index or "0").isdigit():
         others = " or ".join(f"{other}:0" for other in kinds if other != "opencl")
-        raise UsageError(f"{text!r} names no device; write opencl:0 for the first OpenCL device, opencl:1 for the second, {others}", device=text)
+        raise UsageError(
+            f"{text!r} names no device; write opencl:0 for the first OpenCL device, opencl:1 for the second, {others}",
+            device=text,
+        )
     number = int(index or 0)
     if not rpc:
         return kinds[name].open_index(number)
     if name not in ("opencl", "vulkan"):
-        raise UsageError(f"behind RPC only OpenCL and Vulkan are probed, not {name!r}; write --device opencl:0", device=text)
+        raise UsageError(
+            f"behind RPC only OpenCL and Vulkan are probed, not {name!r}; write --device opencl:0", device=text
+        )
     from archprobe.devices.rpc import RpcDevice
 
     return RpcDevice(rpc, number, kind=name)

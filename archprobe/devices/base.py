@@ -1,6 +1,7 @@
 """What every device has: its facts, kernels built from one text, and runs timed by the device's own clock.
 
-One kernel text serves OpenCL, CUDA and Vulkan. It is OpenCL C with three macros that each device file defines: FLOAT4(a, b, c, d), TOTAL4(v), ONE_WORK_ITEM.
+One kernel text serves OpenCL, CUDA and Vulkan. It is OpenCL C with three macros that each device file defines:
+FLOAT4(a, b, c, d), TOTAL4(v), ONE_WORK_ITEM.
 """
 
 from __future__ import annotations
@@ -17,9 +18,11 @@ from archprobe.errors import DeviceError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the driver says of a device. Sizes are in bytes, image sizes in texels, the clock in MHz, the timer's step in ns.
+    """What the driver says of a device. Sizes are in bytes, image sizes in texels, the clock in MHz, the timer's step
+    in ns.
 
-    `api` is the name of the device's kind, "opencl" for instance. `is_remote` means that calls go over a network: only the device's own clock times them.
+    `api` is the name of the device's kind, "opencl" for instance. `is_remote` means that calls go over a network: only
+    the device's own clock times them.
     """
 
     api: str
@@ -65,7 +68,9 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def launch(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> float:
-        """Run once and wait; return seconds by the device's own clock, from the kernel's start to its end. KernelError where it fails."""
+        """Run once and wait; return seconds by the device's own clock, from the kernel's start to its end. KernelError
+        where it fails.
+        """
 
     @abc.abstractmethod
     def enqueue(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> None:
@@ -92,7 +97,9 @@ class Device(abc.ABC):
         """Copy `size` bytes by the driver's own command; return the seconds it took."""
 
     def image(self, texels: np.ndarray, *, is_written: bool = False) -> Any:
-        """Allocate a 1-D (w, 4) or 2-D (h, w, 4) image of int32 or float32 texels with four channels; DeviceError where the device cannot."""
+        """Allocate a 1-D (w, 4) or 2-D (h, w, 4) image of int32 or float32 texels with four channels; DeviceError where
+        the device cannot.
+        """
         raise DeviceError("images are probed through OpenCL and Vulkan only", shape=texels.shape)
 
     def spill_bytes(self, kernel: Any) -> int:

@@ -53,7 +53,7 @@ template <int N> __device__ Vector<N> fma(Vector<N> a, const Vector<N> &b, const
 #define float16 Vector<16>
 #define FLOAT4(a, b, c, d) float4(a, b, c, d)
 #define TOTAL4(v) ((v).s[0] + (v).s[1] + (v).s[2] + (v).s[3])
-"""
+"""  # noqa: E501
 
 
 class CudaDevice(Device):
@@ -63,7 +63,9 @@ class CudaDevice(Device):
         try:
             import cupy
         except ImportError as error:
-            raise DeviceError("CUDA needs CuPy; `pip install cupy-cuda12x` or the one for your CUDA, or name an OpenCL device") from error
+            raise DeviceError(
+                "CUDA needs CuPy; `pip install cupy-cuda12x` or the one for your CUDA, or name an OpenCL device"
+            ) from error
         self.cupy = cupy
         try:
             count = cupy.cuda.runtime.getDeviceCount()
@@ -80,7 +82,9 @@ class CudaDevice(Device):
         try:
             kernel = self.cupy.RawModule(code=text, options=("--std=c++17",)).get_function(name)
         except self.cupy.cuda.compiler.CompileException as error:
-            raise BuildError(f"{self.facts.name} refused a kernel: {str(error)[:800]}", source=text, log=str(error)) from error
+            raise BuildError(
+                f"{self.facts.name} refused a kernel: {str(error)[:800]}", source=text, log=str(error)
+            ) from error
         return kernel
 
     def launch(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> float:
@@ -91,7 +95,9 @@ class CudaDevice(Device):
             self._end.synchronize()
         except self.cupy.cuda.driver.CUDADriverError as error:
             size = f"{global_size} work-items in groups of {local_size}"
-            raise KernelError(f"{self.facts.name} did not run {kernel.name} with {size}: {error}", kernel=kernel.name) from error
+            raise KernelError(
+                f"{self.facts.name} did not run {kernel.name} with {size}: {error}", kernel=kernel.name
+            ) from error
         return max(float(self.cupy.cuda.get_elapsed_time(self._begin, self._end)) * 1e-3, 1e-9)
 
     def enqueue(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> None:
@@ -115,7 +121,9 @@ class CudaDevice(Device):
 
     def copy(self, to: Any, source: Any, size: int) -> float:
         self._begin.record()
-        self.cupy.cuda.runtime.memcpyAsync(to.data.ptr, source.data.ptr, size, 3, self.cupy.cuda.get_current_stream().ptr)
+        self.cupy.cuda.runtime.memcpyAsync(
+            to.data.ptr, source.data.ptr, size, 3, self.cupy.cuda.get_current_stream().ptr
+        )
         self._end.record()
         self._end.synchronize()
         return float(self.cupy.cuda.get_elapsed_time(self._begin, self._end)) * 1e-3

@@ -1,9 +1,11 @@
 """Translates the probes' OpenCL C to a GLSL compute shader, which glslang compiles to SPIR-V.
 
-    __kernel void add(__global float *out, float a)  ->  layout(binding = 0) buffer Memory0 { float out_[]; };  layout(push_constant) ... float a
+    __kernel void add(__global float *out, float a)
+        ->  layout(binding = 0) buffer Memory0 { float out_[]; };  layout(push_constant) ... float a
 
-This is no general compiler: it knows the words that the probes use, in the form in which they use them. Pointers inside a kernel, vectors of more than
-four and bytes have no counterpart: such a kernel does not compile, and its probe says so.
+This is no general compiler: it knows the words that the probes use, in the form in which they use them. Pointers inside
+a kernel, vectors of more than four and bytes have no counterpart: such a kernel does not compile, and its probe says
+so.
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ _RESERVED = ("out", "in", "sample", "buffer", "shared")
 class Shader:
     """SPIR-V of one kernel and the types of its arguments in order.
 
-    "m" for memory, "r" for an image that is read, "w" for one that is written (bindings 0, 1, …), else the type of a push constant.
+    "m" for memory, "r" for an image that is read, "w" for one that is written (bindings 0, 1, …), else the type of a
+    push constant.
     """
 
     name: str
@@ -70,7 +73,9 @@ def compile_kernel(source: str, name: str, device_name: str) -> Shader:
 
         def run(text: str, *options: str) -> str:
             place.write_text(text)
-            done = subprocess.run([tool, "-S", "comp", *options, str(place)], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                [tool, "-S", "comp", *options, str(place)], capture_output=True, text=True, check=False
+            )
             if done.returncode != 0:
                 log = "\n".join(line for line in done.stdout.splitlines() if "ERROR" in line) or done.stderr
                 raise BuildError(f"{device_name}: glslangValidator refused a kernel: {log[:800]}", source=text, log=log)
@@ -83,7 +88,9 @@ def compile_kernel(source: str, name: str, device_name: str) -> Shader:
 
 
 def translate(source: str, name: str) -> tuple[str, tuple[str, ...]]:
-    """Translate the kernel `name` of preprocessed text to (shader, types of the arguments); BuildError where there is no such kernel."""
+    """Translate the kernel `name` of preprocessed text to (shader, types of the arguments); BuildError where there is
+    no such kernel.
+    """
     found = next((match for match in _KERNEL.finditer(source) if match[1] == name), None)
     if found is None:
         raise BuildError(f"the source holds no kernel {name}", source=source, log="")

@@ -45,7 +45,10 @@ class OpenCLDevice(Device):
             return _seconds(kernel(self.queue, (global_size,), (local_size,), *arguments))
         except self.cl.Error as error:
             size = f"{global_size} work-items in groups of {local_size}"
-            raise KernelError(f"{self.facts.name} did not run {kernel.function_name} with {size}: {error}", kernel=kernel.function_name) from error
+            raise KernelError(
+                f"{self.facts.name} did not run {kernel.function_name} with {size}: {error}",
+                kernel=kernel.function_name,
+            ) from error
 
     def enqueue(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> None:
         kernel(self.queue, (global_size,), (local_size,), *arguments)
@@ -63,7 +66,9 @@ class OpenCLDevice(Device):
         flags = self.cl.mem_flags
         try:
             if isinstance(data, np.ndarray):
-                return self.cl.Buffer(self.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=np.ascontiguousarray(data))
+                return self.cl.Buffer(
+                    self.context, flags.READ_WRITE | flags.COPY_HOST_PTR, hostbuf=np.ascontiguousarray(data)
+                )
             buffer = self.cl.Buffer(self.context, flags.READ_WRITE, data)
             self.cl.enqueue_fill_buffer(self.queue, buffer, np.zeros(1, np.uint32), 0, data // 4 * 4)
             return buffer
@@ -78,9 +83,13 @@ class OpenCLDevice(Device):
         access: Any = flags.READ_WRITE if is_written else flags.READ_ONLY
         try:
             shape = texels.shape[:-1][::-1]
-            return self.cl.Image(self.context, access | flags.COPY_HOST_PTR, form, shape=shape, hostbuf=np.ascontiguousarray(texels))
+            return self.cl.Image(
+                self.context, access | flags.COPY_HOST_PTR, form, shape=shape, hostbuf=np.ascontiguousarray(texels)
+            )
         except self.cl.Error as error:
-            raise DeviceError(f"{self.facts.name} did not give an image of {texels.shape[:-1]} texels: {error}", shape=texels.shape) from error
+            raise DeviceError(
+                f"{self.facts.name} did not give an image of {texels.shape[:-1]} texels: {error}", shape=texels.shape
+            ) from error
 
     def read(self, buffer: Any, like: np.ndarray) -> np.ndarray:
         result = np.empty_like(like)

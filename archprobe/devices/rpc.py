@@ -1,7 +1,8 @@
-"""Devices behind a TVM RPC server, a phone's for instance, through the runtimes of Romou that the server holds: OpenCL's, and Vulkan's without images.
+"""Devices behind a TVM RPC server, a phone's for instance, through the runtimes of Romou that the server holds:
+OpenCL's, and Vulkan's without images.
 
-On the server: ``romou serve --port 9090 --key phone``. Kernels are compiled and timed there; only their text (for Vulkan, SPIR-V), arguments and results
-travel.
+On the server: ``romou serve --port 9090 --key phone``. Kernels are compiled and timed there; only their text (for
+Vulkan, SPIR-V), arguments and results travel.
 """
 
 from __future__ import annotations
@@ -31,17 +32,19 @@ __kernel void zero_words(__global uint *out, uint count) {
 __kernel void zero_texels(__write_only image2d_t out, uint width, uint count) {
   for (uint i = get_global_id(0); i < count; i += get_global_size(0)) WRITE(out, (int2)(i % width, i / width), (VECTOR)(0));
 }
-"""
+"""  # noqa: E501
 
 
 class RpcDevice(Device):
-    """Kernels through ``romou.KIND.source_kernel`` of the server at `address`, on its device `index` of a kind, "opencl" or "vulkan".
+    """Kernels through ``romou.KIND.source_kernel`` of the server at `address`, on its device `index` of a kind,
+    "opencl" or "vulkan".
 
-    `address` is "host:port/key" (`romou.runtime.rpc.Address` says where else the key may stand), or "tracker://host:port/key" for whichever of a tracker's
-    servers is free first.
+    `address` is "host:port/key" (`romou.runtime.rpc.Address` says where else the key may stand), or
+    "tracker://host:port/key" for whichever of a tracker's servers is free first.
 
-    UsageError where `address` has another form. DeviceError where nobody answers there, the key is another one, the server has no Romou or other versions,
-    or it has no such device. ConnectionLostError from any method, once the connection is cut.
+    UsageError where `address` has another form. DeviceError where nobody answers there, the key is another one, the
+    server has no Romou or other versions, or it has no such device. ConnectionLostError from any method, once the
+    connection is cut.
     """
 
     def __init__(self, address: str, index: int, *, kind: str = "opencl", patience_s: float = 20.0) -> None:
@@ -51,7 +54,11 @@ class RpcDevice(Device):
         if index >= len(found):
             names = "; ".join(f"{kind}:{i} is {d['name']}" for i, d in enumerate(found))
             title = _TITLES.get(kind, kind)
-            raise DeviceError(f"the server at {self.connection.server} has no {title} device {index}; it sees {names or 'none at all'}", index=index)
+            raise DeviceError(
+                f"the server at {self.connection.server} has no {title} device {index}; it sees"
+                f" {names or 'none at all'}",
+                index=index,
+            )
         self.facts = _facts(kind, found[index])
         if kind == "vulkan":
             self.widest = 4
@@ -122,7 +129,11 @@ class RpcDevice(Device):
                 return tvm.runtime.tensor(np.ascontiguousarray(texels), self.handle, mem_scope=scope)
             image = tvm.runtime.empty(shape, str(texels.dtype), self.handle, mem_scope=scope)
         # Zeros are written there: a large image of them would take long to travel.
-        vector = {"WRITE": "write_imagef", "VECTOR": "float4"} if texels.dtype == np.float32 else {"WRITE": "write_imagei", "VECTOR": "int4"}
+        vector = (
+            {"WRITE": "write_imagef", "VECTOR": "float4"}
+            if texels.dtype == np.float32
+            else {"WRITE": "write_imagei", "VECTOR": "int4"}
+        )
         self._fill("zero_texels", image, np.uint32(shape[1]), np.uint32(shape[0] * shape[1]), **vector)
         return image
 
@@ -149,10 +160,15 @@ class RpcDevice(Device):
             yield
         except RPCError as error:
             text = str(error).partition("Error caught from RPC call:")[2].strip() or str(error)
-            raise kind(f"{self.facts.name} {what}: {text[:800]}", **({"log": text} if kind is BuildError else {}), **fields) from error
+            raise kind(
+                f"{self.facts.name} {what}: {text[:800]}", **({"log": text} if kind is BuildError else {}), **fields
+            ) from error
         except RuntimeError as error:
             reason = str(error).splitlines()[0]
-            message = f"the connection to {self.connection.server} was cut ({reason}); the same command goes on where it stopped"
+            message = (
+                f"the connection to {self.connection.server} was cut ({reason}); the same command goes on where it"
+                " stopped"
+            )
             raise ConnectionLostError(message, address=self.connection.server) from error
 
 
@@ -164,7 +180,9 @@ def list_devices(address: str) -> list[str]:
 
 
 def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> list[Any]:
-    """Pack a launch for ``romou.opencl.source_kernel``: a letter for the type of every argument, sizes, and the arguments as plain numbers or tensors."""
+    """Pack a launch for ``romou.opencl.source_kernel``: a letter for the type of every argument, sizes, and the
+    arguments as plain numbers or tensors.
+    """
     types = "".join(_TYPES[a.dtype] if isinstance(a, np.generic) else "m" for a in arguments)
     return [types, global_size, local_size, *(a.item() if isinstance(a, np.generic) else a for a in arguments)]
 
@@ -196,4 +214,6 @@ def _facts(kind: str, found: dict[str, Any]) -> Facts:
         "is_remote": True,
     }
     alike = {field.name for field in dataclasses.fields(Facts)} & set(found) - set(ours)
-    return Facts(**ours, **{name: found[name].strip() if isinstance(found[name], str) else found[name] for name in alike})
+    return Facts(
+        **ours, **{name: found[name].strip() if isinstance(found[name], str) else found[name] for name in alike}
+    )

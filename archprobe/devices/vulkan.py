@@ -1,4 +1,6 @@
-"""Vulkan devices, through the PyPI package `vulkan`: the same kernel texts as compute shaders (`glsl.py`), timed by timestamps on the queue."""
+"""Vulkan devices, through the PyPI package `vulkan`: the same kernel texts as compute shaders (`glsl.py`), timed by
+timestamps on the queue.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,18 @@ class _Buffer:
     def __init__(self, device: VulkanDevice, size: int, *, is_for_host: bool = False) -> None:
         vk = device.vk
         self.size = -(-max(size, 4) // 4) * 4
-        usage = vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT | vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+        usage = (
+            vk.VK_BUFFER_USAGE_STORAGE_BUFFER_BIT
+            | vk.VK_BUFFER_USAGE_TRANSFER_SRC_BIT
+            | vk.VK_BUFFER_USAGE_TRANSFER_DST_BIT
+        )
         self.handle = vk.vkCreateBuffer(device.handle, vk.VkBufferCreateInfo(size=self.size, usage=usage), None)
         needs = vk.vkGetBufferMemoryRequirements(device.handle, self.handle)
         host = vk.VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | vk.VK_MEMORY_PROPERTY_HOST_COHERENT_BIT
         kind = device.memory_type(needs.memoryTypeBits, host if is_for_host else vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
-        self.memory = vk.vkAllocateMemory(device.handle, vk.VkMemoryAllocateInfo(allocationSize=needs.size, memoryTypeIndex=kind), None)
+        self.memory = vk.vkAllocateMemory(
+            device.handle, vk.VkMemoryAllocateInfo(allocationSize=needs.size, memoryTypeIndex=kind), None
+        )
         vk.vkBindBufferMemory(device.handle, self.handle, self.memory, 0)
         self._device = device
 
@@ -45,16 +53,28 @@ class _Image:
         vk = device.vk
         *rows, width, _ = texels.shape
         extent = vk.VkExtent3D(width=width, height=rows[0] if rows else 1, depth=1)
-        kind, seen = (vk.VK_IMAGE_TYPE_2D, vk.VK_IMAGE_VIEW_TYPE_2D) if rows else (vk.VK_IMAGE_TYPE_1D, vk.VK_IMAGE_VIEW_TYPE_1D)
+        kind, seen = (
+            (vk.VK_IMAGE_TYPE_2D, vk.VK_IMAGE_VIEW_TYPE_2D) if rows else (vk.VK_IMAGE_TYPE_1D, vk.VK_IMAGE_VIEW_TYPE_1D)
+        )
         form = vk.VK_FORMAT_R32G32B32A32_SFLOAT if texels.dtype == np.float32 else vk.VK_FORMAT_R32G32B32A32_SINT
         usage = vk.VK_IMAGE_USAGE_SAMPLED_BIT | vk.VK_IMAGE_USAGE_STORAGE_BIT | vk.VK_IMAGE_USAGE_TRANSFER_DST_BIT
-        how = {"arrayLayers": 1, "mipLevels": 1, "samples": vk.VK_SAMPLE_COUNT_1_BIT, "tiling": vk.VK_IMAGE_TILING_OPTIMAL, "usage": usage}
-        self.handle = vk.vkCreateImage(device.handle, vk.VkImageCreateInfo(imageType=kind, format=form, extent=extent, **how), None)
+        how = {
+            "arrayLayers": 1,
+            "mipLevels": 1,
+            "samples": vk.VK_SAMPLE_COUNT_1_BIT,
+            "tiling": vk.VK_IMAGE_TILING_OPTIMAL,
+            "usage": usage,
+        }
+        self.handle = vk.vkCreateImage(
+            device.handle, vk.VkImageCreateInfo(imageType=kind, format=form, extent=extent, **how), None
+        )
         self.view = self.memory = None
         self._device = device
         needs = vk.vkGetImageMemoryRequirements(device.handle, self.handle)
         memory_type = device.memory_type(needs.memoryTypeBits, vk.VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT)
-        self.memory = vk.vkAllocateMemory(device.handle, vk.VkMemoryAllocateInfo(allocationSize=needs.size, memoryTypeIndex=memory_type), None)
+        self.memory = vk.vkAllocateMemory(
+            device.handle, vk.VkMemoryAllocateInfo(allocationSize=needs.size, memoryTypeIndex=memory_type), None
+        )
         vk.vkBindImageMemory(device.handle, self.handle, self.memory, 0)
         self.range = vk.VkImageSubresourceRange(aspectMask=vk.VK_IMAGE_ASPECT_COLOR_BIT, levelCount=1, layerCount=1)
         view = vk.VkImageViewCreateInfo(image=self.handle, viewType=seen, format=form, subresourceRange=self.range)
@@ -77,19 +97,37 @@ class _Kernel:
     def __init__(self, device: VulkanDevice, shader: Shader) -> None:
         vk, self.name, self.types = device.vk, shader.name, shader.types
         self.device = device
-        self.module = vk.vkCreateShaderModule(device.handle, vk.VkShaderModuleCreateInfo(codeSize=len(shader.spirv), pCode=shader.spirv), None)
+        self.module = vk.vkCreateShaderModule(
+            device.handle, vk.VkShaderModuleCreateInfo(codeSize=len(shader.spirv), pCode=shader.spirv), None
+        )
         stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
-        known = {"m": vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER, "r": vk.VK_DESCRIPTOR_TYPE_SAMPLED_IMAGE, "w": vk.VK_DESCRIPTOR_TYPE_STORAGE_IMAGE}
+        known = {
+            "m": vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
+            "r": vk.VK_DESCRIPTOR_TYPE_SAMPLED_IMAGE,
+            "w": vk.VK_DESCRIPTOR_TYPE_STORAGE_IMAGE,
+        }
         self._kinds = [known[t] for t in self.types if t in known]
-        bindings = [vk.VkDescriptorSetLayoutBinding(binding=i, descriptorType=kind, descriptorCount=1, stageFlags=stage) for i, kind in enumerate(self._kinds)]
-        self.set_layout = vk.vkCreateDescriptorSetLayout(device.handle, vk.VkDescriptorSetLayoutCreateInfo(pBindings=bindings), None)
+        bindings = [
+            vk.VkDescriptorSetLayoutBinding(binding=i, descriptorType=kind, descriptorCount=1, stageFlags=stage)
+            for i, kind in enumerate(self._kinds)
+        ]
+        self.set_layout = vk.vkCreateDescriptorSetLayout(
+            device.handle, vk.VkDescriptorSetLayoutCreateInfo(pBindings=bindings), None
+        )
         size = 4 * (len(self.types) - len(self._kinds))
         ranges = [vk.VkPushConstantRange(stageFlags=stage, offset=0, size=size)] if size else []
         layout = vk.VkPipelineLayoutCreateInfo(pSetLayouts=[self.set_layout], pPushConstantRanges=ranges)
         self.layout = vk.vkCreatePipelineLayout(device.handle, layout, None)
-        sizes = [vk.VkDescriptorPoolSize(type=kind, descriptorCount=max(1, self._kinds.count(kind))) for kind in known.values()]
-        pool = vk.vkCreateDescriptorPool(device.handle, vk.VkDescriptorPoolCreateInfo(maxSets=1, pPoolSizes=sizes), None)
-        self.set = vk.vkAllocateDescriptorSets(device.handle, vk.VkDescriptorSetAllocateInfo(descriptorPool=pool, pSetLayouts=[self.set_layout]))[0]
+        sizes = [
+            vk.VkDescriptorPoolSize(type=kind, descriptorCount=max(1, self._kinds.count(kind)))
+            for kind in known.values()
+        ]
+        pool = vk.vkCreateDescriptorPool(
+            device.handle, vk.VkDescriptorPoolCreateInfo(maxSets=1, pPoolSizes=sizes), None
+        )
+        self.set = vk.vkAllocateDescriptorSets(
+            device.handle, vk.VkDescriptorSetAllocateInfo(descriptorPool=pool, pSetLayouts=[self.set_layout])
+        )[0]
         self.bound: list[_Buffer | _Image] = []
         self._pipelines: dict[int, Any] = {}
 
@@ -99,7 +137,9 @@ class _Kernel:
             data = vk.ffi.new("uint32_t[1]", [local_size])
             entry = vk.VkSpecializationMapEntry(constantID=1, offset=0, size=4)
             special = vk.VkSpecializationInfo(pMapEntries=[entry], dataSize=4, pData=data)
-            stage = vk.VkPipelineShaderStageCreateInfo(stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=self.module, pName="main", pSpecializationInfo=special)
+            stage = vk.VkPipelineShaderStageCreateInfo(
+                stage=vk.VK_SHADER_STAGE_COMPUTE_BIT, module=self.module, pName="main", pSpecializationInfo=special
+            )
             info = vk.VkComputePipelineCreateInfo(stage=stage, layout=self.layout)
             self._pipelines[local_size] = vk.vkCreateComputePipelines(self.device.handle, None, 1, [info], None)[0]
         return self._pipelines[local_size]
@@ -112,10 +152,14 @@ class _Kernel:
         self.device.finish()
         for i, (one, kind) in enumerate(zip(bound, self._kinds, strict=True)):
             if isinstance(one, _Image):
-                place = {"pImageInfo": [vk.VkDescriptorImageInfo(imageView=one.view, imageLayout=vk.VK_IMAGE_LAYOUT_GENERAL)]}
+                place = {
+                    "pImageInfo": [vk.VkDescriptorImageInfo(imageView=one.view, imageLayout=vk.VK_IMAGE_LAYOUT_GENERAL)]
+                }
             else:
                 place = {"pBufferInfo": [vk.VkDescriptorBufferInfo(buffer=one.handle, offset=0, range=one.size)]}
-            write = vk.VkWriteDescriptorSet(dstSet=self.set, dstBinding=i, descriptorCount=1, descriptorType=kind, **place)
+            write = vk.VkWriteDescriptorSet(
+                dstSet=self.set, dstBinding=i, descriptorCount=1, descriptorType=kind, **place
+            )
             vk.vkUpdateDescriptorSets(self.device.handle, 1, [write], 0, None)
         self.bound = bound
 
@@ -129,22 +173,37 @@ class VulkanDevice(Device):
         self.vk = vk = _binding()
         found = _physical_devices(vk)
         if index >= len(found):
-            names = "; ".join(f"vulkan:{i} is {vk.vkGetPhysicalDeviceProperties(d).deviceName}" for i, d in enumerate(found))
-            raise DeviceError(f"there is no Vulkan device {index}; the loader sees {names or 'none: install a driver, or mesa-vulkan-drivers for the CPU'}")
+            names = "; ".join(
+                f"vulkan:{i} is {vk.vkGetPhysicalDeviceProperties(d).deviceName}" for i, d in enumerate(found)
+            )
+            raise DeviceError(
+                f"there is no Vulkan device {index}; the loader sees"
+                f" {names or 'none: install a driver, or mesa-vulkan-drivers for the CPU'}"
+            )
         physical = found[index]
         self._memory = vk.vkGetPhysicalDeviceMemoryProperties(physical)
         families = vk.vkGetPhysicalDeviceQueueFamilyProperties(physical)
-        family = next((i for i, f in enumerate(families) if f.queueFlags & vk.VK_QUEUE_COMPUTE_BIT and f.timestampValidBits), None)
+        family = next(
+            (i for i, f in enumerate(families) if f.queueFlags & vk.VK_QUEUE_COMPUTE_BIT and f.timestampValidBits), None
+        )
         if family is None:
-            raise DeviceError(f"{vk.vkGetPhysicalDeviceProperties(physical).deviceName} has no queue that computes and has a clock")
+            raise DeviceError(
+                f"{vk.vkGetPhysicalDeviceProperties(physical).deviceName} has no queue that computes and has a clock"
+            )
         queues = [vk.VkDeviceQueueCreateInfo(queueFamilyIndex=family, pQueuePriorities=[1.0])]
         half = _half_arithmetic(vk, physical)
-        info = vk.VkDeviceCreateInfo(pNext=half, pQueueCreateInfos=queues, ppEnabledExtensionNames=[_HALF] if half else [])
+        info = vk.VkDeviceCreateInfo(
+            pNext=half, pQueueCreateInfos=queues, ppEnabledExtensionNames=[_HALF] if half else []
+        )
         self.handle = vk.vkCreateDevice(physical, info, None)
         self.queue = vk.vkGetDeviceQueue(self.handle, family, 0)
         flags = vk.VK_COMMAND_POOL_CREATE_RESET_COMMAND_BUFFER_BIT
-        self._pool = vk.vkCreateCommandPool(self.handle, vk.VkCommandPoolCreateInfo(flags=flags, queueFamilyIndex=family), None)
-        self._clock = vk.vkCreateQueryPool(self.handle, vk.VkQueryPoolCreateInfo(queryType=vk.VK_QUERY_TYPE_TIMESTAMP, queryCount=2), None)
+        self._pool = vk.vkCreateCommandPool(
+            self.handle, vk.VkCommandPoolCreateInfo(flags=flags, queueFamilyIndex=family), None
+        )
+        self._clock = vk.vkCreateQueryPool(
+            self.handle, vk.VkQueryPoolCreateInfo(queryType=vk.VK_QUERY_TYPE_TIMESTAMP, queryCount=2), None
+        )
         limits = vk.vkGetPhysicalDeviceProperties(physical).limits
         self._step_ns, self._most_groups = limits.timestampPeriod, limits.maxComputeWorkGroupCount[0]
         self._bits = families[family].timestampValidBits
@@ -177,9 +236,13 @@ class VulkanDevice(Device):
 
     def _begin(self) -> Any:
         vk = self.vk
-        info = vk.VkCommandBufferAllocateInfo(commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1)
+        info = vk.VkCommandBufferAllocateInfo(
+            commandPool=self._pool, level=vk.VK_COMMAND_BUFFER_LEVEL_PRIMARY, commandBufferCount=1
+        )
         commands = vk.vkAllocateCommandBuffers(self.handle, info)[0]
-        vk.vkBeginCommandBuffer(commands, vk.VkCommandBufferBeginInfo(flags=vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT))
+        vk.vkBeginCommandBuffer(
+            commands, vk.VkCommandBufferBeginInfo(flags=vk.VK_COMMAND_BUFFER_USAGE_ONE_TIME_SUBMIT_BIT)
+        )
         return commands
 
     def _submit(self, commands: Any) -> None:
@@ -188,16 +251,25 @@ class VulkanDevice(Device):
         vk.vkQueueSubmit(self.queue, 1, [vk.VkSubmitInfo(pCommandBuffers=[commands])], None)
         self._waiting.append(commands)
 
-    def _record(self, commands: Any, kernel: _Kernel, global_size: int, local_size: int, arguments: tuple[Any, ...]) -> None:
+    def _record(
+        self, commands: Any, kernel: _Kernel, global_size: int, local_size: int, arguments: tuple[Any, ...]
+    ) -> None:
         vk = self.vk
         groups = global_size // local_size
         if local_size > self.facts.max_work_group_size or groups > self._most_groups or global_size % local_size:
             limits = f"a group of {self.facts.max_work_group_size} and {self._most_groups} groups are the most"
-            raise KernelError(f"{self.facts.name} does not run {kernel.name} with {global_size} work-items in groups of {local_size}: {limits}")
+            raise KernelError(
+                f"{self.facts.name} does not run {kernel.name} with {global_size} work-items in groups of {local_size}:"
+                f" {limits}"
+            )
         kernel.bind([a for a in arguments if isinstance(a, (_Buffer, _Image))])
-        values = [struct.pack(_FORMATS[t], a.item()) for t, a in zip(kernel.types, arguments, strict=True) if t in _FORMATS]
+        values = [
+            struct.pack(_FORMATS[t], a.item()) for t, a in zip(kernel.types, arguments, strict=True) if t in _FORMATS
+        ]
         vk.vkCmdBindPipeline(commands, vk.VK_PIPELINE_BIND_POINT_COMPUTE, kernel.pipeline(local_size))
-        vk.vkCmdBindDescriptorSets(commands, vk.VK_PIPELINE_BIND_POINT_COMPUTE, kernel.layout, 0, 1, [kernel.set], 0, None)
+        vk.vkCmdBindDescriptorSets(
+            commands, vk.VK_PIPELINE_BIND_POINT_COMPUTE, kernel.layout, 0, 1, [kernel.set], 0, None
+        )
         if values:
             data = vk.ffi.from_buffer(b"".join(values))
             vk.vkCmdPushConstants(commands, kernel.layout, vk.VK_SHADER_STAGE_COMPUTE_BIT, 0, 4 * len(values), data)
@@ -220,11 +292,16 @@ class VulkanDevice(Device):
     def buffer(self, data: np.ndarray | int) -> Any:
         size = data.nbytes if isinstance(data, np.ndarray) else data
         if size > self.facts.max_buffer_bytes:
-            raise DeviceError(f"{self.facts.name} did not give a buffer of {size} bytes: {self.facts.max_buffer_bytes} are the most", size=size)
+            raise DeviceError(
+                f"{self.facts.name} did not give a buffer of {size} bytes: {self.facts.max_buffer_bytes} are the most",
+                size=size,
+            )
         try:
             buffer = _Buffer(self, size)
         except self.vk.VkError as error:
-            raise DeviceError(f"{self.facts.name} did not give a buffer of {size} bytes: {error!r}", size=size) from error
+            raise DeviceError(
+                f"{self.facts.name} did not give a buffer of {size} bytes: {error!r}", size=size
+            ) from error
         if isinstance(data, np.ndarray):
             self.write(buffer, data)
         else:
@@ -259,12 +336,22 @@ class VulkanDevice(Device):
             image = _Image(self, texels)
             # A part at a time: a large image of zeros needs no staging of its size.
             rows = max(1, _STAGED_BYTES // (rest // shape[0])) if len(shape) == 2 else 1
-            self._timed(lambda commands: self._move(commands, image, vk.VK_IMAGE_LAYOUT_UNDEFINED, vk.VK_IMAGE_LAYOUT_TRANSFER_DST_OPTIMAL))
+            self._timed(
+                lambda commands: self._move(
+                    commands, image, vk.VK_IMAGE_LAYOUT_UNDEFINED, vk.VK_IMAGE_LAYOUT_TRANSFER_DST_OPTIMAL
+                )
+            )
             for row in range(0, shape[0] if len(shape) == 2 else 1, rows):
                 self._fill_rows(image, texels[row : row + rows] if len(shape) == 2 else texels[None], row)
-            self._timed(lambda commands: self._move(commands, image, vk.VK_IMAGE_LAYOUT_TRANSFER_DST_OPTIMAL, vk.VK_IMAGE_LAYOUT_GENERAL))
+            self._timed(
+                lambda commands: self._move(
+                    commands, image, vk.VK_IMAGE_LAYOUT_TRANSFER_DST_OPTIMAL, vk.VK_IMAGE_LAYOUT_GENERAL
+                )
+            )
         except vk.VkError as error:
-            raise DeviceError(f"{self.facts.name} did not give an image of {shape} texels: {error}", shape=texels.shape) from error
+            raise DeviceError(
+                f"{self.facts.name} did not give an image of {shape} texels: {error}", shape=texels.shape
+            ) from error
         return image
 
     def _fill_rows(self, image: _Image, texels: np.ndarray, row: int) -> None:
@@ -272,14 +359,25 @@ class VulkanDevice(Device):
         staging = self.staged(texels)
         layers = vk.VkImageSubresourceLayers(aspectMask=vk.VK_IMAGE_ASPECT_COLOR_BIT, layerCount=1)
         extent = vk.VkExtent3D(width=texels.shape[1], height=texels.shape[0], depth=1)
-        region = vk.VkBufferImageCopy(imageSubresource=layers, imageOffset=vk.VkOffset3D(x=0, y=row, z=0), imageExtent=extent)
+        region = vk.VkBufferImageCopy(
+            imageSubresource=layers, imageOffset=vk.VkOffset3D(x=0, y=row, z=0), imageExtent=extent
+        )
         target = vk.VK_IMAGE_LAYOUT_TRANSFER_DST_OPTIMAL
-        self._timed(lambda commands: vk.vkCmdCopyBufferToImage(commands, staging.handle, image.handle, target, 1, [region]))
+        self._timed(
+            lambda commands: vk.vkCmdCopyBufferToImage(commands, staging.handle, image.handle, target, 1, [region])
+        )
 
     def _move(self, commands: Any, image: _Image, old: int, new: int) -> None:
         """Bring an image from a layout to another one, behind and before everything else."""
-        vk, access, stage = self.vk, self.vk.VK_ACCESS_MEMORY_READ_BIT | self.vk.VK_ACCESS_MEMORY_WRITE_BIT, self.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT
-        families = {"srcQueueFamilyIndex": vk.VK_QUEUE_FAMILY_IGNORED, "dstQueueFamilyIndex": vk.VK_QUEUE_FAMILY_IGNORED}
+        vk, access, stage = (
+            self.vk,
+            self.vk.VK_ACCESS_MEMORY_READ_BIT | self.vk.VK_ACCESS_MEMORY_WRITE_BIT,
+            self.vk.VK_PIPELINE_STAGE_ALL_COMMANDS_BIT,
+        )
+        families = {
+            "srcQueueFamilyIndex": vk.VK_QUEUE_FAMILY_IGNORED,
+            "dstQueueFamilyIndex": vk.VK_QUEUE_FAMILY_IGNORED,
+        }
         how = {"srcAccessMask": access, "dstAccessMask": access, "oldLayout": old, "newLayout": new, **families}
         barrier = vk.VkImageMemoryBarrier(image=image.handle, subresourceRange=image.range, **how)
         vk.vkCmdPipelineBarrier(commands, stage, stage, 0, 0, None, 0, None, 1, [barrier])
@@ -303,7 +401,10 @@ def _binding() -> Any:
     try:
         import vulkan
     except (ImportError, OSError) as error:
-        raise DeviceError(f"Vulkan needs its loader and the package vulkan; `apt-get install libvulkan1`, `pip install vulkan` ({error})") from error
+        raise DeviceError(
+            "Vulkan needs its loader and the package vulkan; `apt-get install libvulkan1`, `pip install vulkan`"
+            f" ({error})"
+        ) from error
     return vulkan
 
 
@@ -330,7 +431,10 @@ def _facts(vk: Any, physical: Any, memory: Any, *, has_half: bool) -> Facts:
     device = vk.vkGetPhysicalDeviceProperties(physical)
     limits = device.limits
     local = vk.VK_MEMORY_HEAP_DEVICE_LOCAL_BIT
-    room = max((memory.memoryHeaps[i].size for i in range(memory.memoryHeapCount) if memory.memoryHeaps[i].flags & local), default=0)
+    room = max(
+        (memory.memoryHeaps[i].size for i in range(memory.memoryHeapCount) if memory.memoryHeaps[i].flags & local),
+        default=0,
+    )
     version = f"{device.apiVersion >> 22}.{device.apiVersion >> 12 & 0x3FF}.{device.apiVersion & 0xFFF}"
     return Facts(
         api="vulkan",

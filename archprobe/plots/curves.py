@@ -1,4 +1,4 @@
-"""One picture for each curve: the points, and a line where the analysis found something; and what all pictures share."""
+"""One picture for each curve: the points, and a line where the analysis found something; and what all pictures share."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -12,7 +12,14 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 BLUE, RED, GREY, DARK = "#1f5a96", "#c0392b", "#9aa0a6", "#202124"
-FILL = {"core": "#e8f0fa", "alu": "#cfe2f7", "register": "#fbe9d0", "local": "#e3f1df", "cache": "#f3e3f1", "memory": "#eceff1"}
+FILL = {
+    "core": "#e8f0fa",
+    "alu": "#cfe2f7",
+    "register": "#fbe9d0",
+    "local": "#e3f1df",
+    "cache": "#f3e3f1",
+    "memory": "#eceff1",
+}
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:

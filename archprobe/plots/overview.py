@@ -1,4 +1,6 @@
-"""The architecture as a picture, drawn from a report alone: cores with ALUs and registers, caches, memory (as the paper's figure 9)."""
+"""The architecture as a picture, drawn from a report alone: cores with ALUs and registers, caches, memory (as the
+paper's figure 9).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ _WIDTH = 12.0
 
 
 def draw(report: Report) -> Figure:
-    """Draw the architecture as a matplotlib figure; unknown numbers are question marks, and what the device lacks is left out."""
+    """Draw the architecture as a matplotlib figure; unknown numbers are question marks, and what the device lacks is
+    left out.
+    """
     figure, axes = new_figure(9, 6.6)
     axes.set_xlim(0, _WIDTH)
     axes.set_ylim(0, 10.2)
@@ -29,12 +33,28 @@ def draw(report: Report) -> Figure:
     axes.text(10.8, 9.2, f"warp of {warp}", fontsize=9, ha="right", va="center", color=DARK)
     _box(axes, 0.5, 7.6, 4.9, 1.2, "alu", f"{_fact(report, 'Gflops.AluCount')} ALUs\n{_flops(report)}")
     kind = _word(report, "RegCount.RegType")
-    _box(axes, 5.7, 7.6, 5.0, 1.2, "register", f"registers: {_fact(report, 'RegCount.RegCount')} a work-item, {kind.lower()}\n{_pool(report)}")
+    _box(
+        axes,
+        5.7,
+        7.6,
+        5.0,
+        1.2,
+        "register",
+        f"registers: {_fact(report, 'RegCount.RegCount')} a work-item, {kind.lower()}\n{_pool(report)}",
+    )
     local = _bytes(_number(report, "Device.MaxLocalMemSize"))
     _box(axes, 0.5, 5.4, 3.2, 1.8, "local", f"local memory\n{local}\n{_rate(report, 'LocalMemBandwidth.MaxBandwidth')}")
     aspect = "ImageCacheHierarchyPChase"
     texture = _level(report, f"{aspect}.CachePixelCountLv1", f"{aspect}.LatencyLv1", "ImageBandwidth.MaxBandwidth")
-    _box(axes, 4.0, 5.4, 3.2, 1.8, "cache", f"texture L1\n{texture}\nline {_bytes(_number(report, 'ImageCachelineSize.ImgCachelineSize'))}")
+    _box(
+        axes,
+        4.0,
+        5.4,
+        3.2,
+        1.8,
+        "cache",
+        f"texture L1\n{texture}\nline {_bytes(_number(report, 'ImageCachelineSize.ImgCachelineSize'))}",
+    )
     aspect = "BufferCacheHierarchyPChase"
     first = _level(report, f"{aspect}.CacheVectorCountLv1", f"{aspect}.LatencyLv1", "BufferBandwidth.BandwidthLv1")
     line = _bytes(_number(report, "BufferCachelineSize.BufTopLevelCachelineSize"))
@@ -42,11 +62,19 @@ def draw(report: Report) -> Figure:
     further = [i for i in range(2, 5) if _number(report, f"{aspect}.CacheVectorCountLv{i}")]
     height = 1.5 / max(1, len(further))
     for row, i in enumerate(further):
-        text = _level(report, f"{aspect}.CacheVectorCountLv{i}", f"{aspect}.LatencyLv{i}", f"BufferBandwidth.BandwidthLv{i}").replace("\n", ", ")
+        text = _level(
+            report, f"{aspect}.CacheVectorCountLv{i}", f"{aspect}.LatencyLv{i}", f"BufferBandwidth.BandwidthLv{i}"
+        ).replace("\n", ", ")
         _box(axes, 0.2, 3.0 + (len(further) - 1 - row) * height, 11.2, height - 0.1, "cache", f"level {i}: {text}")
-    constant = f"constant memory: {_bytes(_number(report, 'Device.MaxConstMemSize'))}, {_rate(report, 'ConstMemBandwidth.MaxBandwidth')}"
+    constant = (
+        f"constant memory: {_bytes(_number(report, 'Device.MaxConstMemSize'))},"
+        f" {_rate(report, 'ConstMemBandwidth.MaxBandwidth')}"
+    )
     _box(axes, 0.2, 2.0, 11.2, 0.8, "local", constant)
-    memory = f"memory: reads {_rate(report, 'BufferBandwidth.MinBandwidth')}, copy {_rate(report, 'BufferBandwidth.DramBandwidth')}"
+    memory = (
+        f"memory: reads {_rate(report, 'BufferBandwidth.MinBandwidth')}, copy"
+        f" {_rate(report, 'BufferBandwidth.DramBandwidth')}"
+    )
     _box(axes, 0.2, 0.5, 11.2, 1.2, "memory", memory)
     axes.text(0.2, 10.0, report.device_name, fontsize=13, weight="bold", color=DARK, va="center")
     axes.text(11.4, 0.2, "? : undecided or not measured", fontsize=7, ha="right", color=DARK)
@@ -56,7 +84,17 @@ def draw(report: Report) -> Figure:
 def _box(axes: Axes, x: float, y: float, width: float, height: float, kind: str, text: str) -> None:
     from matplotlib.patches import FancyBboxPatch
 
-    axes.add_patch(FancyBboxPatch((x, y), width, height, boxstyle="round,pad=0.02,rounding_size=0.08", facecolor=FILL[kind], edgecolor=DARK, linewidth=0.8))
+    axes.add_patch(
+        FancyBboxPatch(
+            (x, y),
+            width,
+            height,
+            boxstyle="round,pad=0.02,rounding_size=0.08",
+            facecolor=FILL[kind],
+            edgecolor=DARK,
+            linewidth=0.8,
+        )
+    )
     axes.text(x + width / 2, y + height / 2, text, ha="center", va="center", fontsize=9, color=DARK, linespacing=1.5)
 
 

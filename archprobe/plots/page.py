@@ -26,7 +26,7 @@ td.n {{ white-space: nowrap; font-variant-numeric: tabular-nums }} .off {{ color
 {overview}
 {sections}
 </body></html>
-"""
+"""  # noqa: E501
 
 
 def write_page(report: Report, folder: Path) -> Path:
@@ -35,14 +35,22 @@ def write_page(report: Report, folder: Path) -> Path:
     picture = _save(overview.draw(report), folder / "architecture.svg")
     sections = []
     for aspect, findings in report.aspects.items():
-        drawn = [_save(curves.draw(curve, aspect), folder / f"{aspect}_{_plain(curve.name)}.svg") for curve in findings.curves]
+        drawn = [
+            _save(curves.draw(curve, aspect), folder / f"{aspect}_{_plain(curve.name)}.svg")
+            for curve in findings.curves
+        ]
         sections.append(_section(aspect, findings, drawn))
     head = report.header
     driver = head["Driver"]
-    about = f"{driver['platform']}, driver {driver['driver']}; {head['Date']}; archprobe {head['Version']}" + (", quick run" if head["IsQuick"] else "")
+    about = f"{driver['platform']}, driver {driver['driver']}; {head['Date']}; archprobe {head['Version']}" + (
+        ", quick run" if head["IsQuick"] else ""
+    )
     page = folder / "index.html"
     name = html.escape(report.device_name)
-    page.write_text(_PAGE.format(name=name, about=html.escape(about), overview=picture, sections="\n".join(sections)), encoding="utf-8")
+    page.write_text(
+        _PAGE.format(name=name, about=html.escape(about), overview=picture, sections="\n".join(sections)),
+        encoding="utf-8",
+    )
     return page
 
 
@@ -59,8 +67,16 @@ def _save(figure: Figure, path: Path) -> str:
 
 def _section(aspect: str, findings: Findings, pictures: list[str]) -> str:
     rows = "".join(_row(key, answer) for key, answer in findings.answers.items())
-    note = f'<p class="off">{html.escape(findings.state.replace("_", " "))}: {html.escape(findings.reason)}</p>' if findings.state != "done" else ""
-    table = f"<table><tr><th>key</th><th>value</th><th>interval</th><th>confidence</th><th>how</th></tr>{rows}</table>" if rows else ""
+    note = (
+        f'<p class="off">{html.escape(findings.state.replace("_", " "))}: {html.escape(findings.reason)}</p>'
+        if findings.state != "done"
+        else ""
+    )
+    table = (
+        f"<table><tr><th>key</th><th>value</th><th>interval</th><th>confidence</th><th>how</th></tr>{rows}</table>"
+        if rows
+        else ""
+    )
     return f"<h2>{html.escape(aspect)}</h2><p>{html.escape(findings.method)}</p>{note}{table}{''.join(pictures)}"
 
 
@@ -70,7 +86,10 @@ def _row(key: str, answer: Answer) -> str:
         return f'<tr class="off"><td>{html.escape(key)}</td><td>undecided</td><td></td><td></td><td>{how}</td></tr>'
     value = f"{answer.value:.5g}" if isinstance(answer.value, float) else html.escape(str(answer.value))
     interval = "" if answer.low is None or answer.high is None else f"{answer.low:.5g} – {answer.high:.5g}"
-    cells = "".join(f'<td class="n">{cell}</td>' for cell in (f"{value} {html.escape(answer.unit)}", interval, f"{answer.confidence:.2f}"))
+    cells = "".join(
+        f'<td class="n">{cell}</td>'
+        for cell in (f"{value} {html.escape(answer.unit)}", interval, f"{answer.confidence:.2f}")
+    )
     return f"<tr><td>{html.escape(key)}</td>{cells}<td>{how}</td></tr>"
 
 

@@ -1,4 +1,6 @@
-"""The probes: every `Probe` in a file of this folder is one. The folder is searched, so a new probe is a new file here and nothing else."""
+"""The probes: every `Probe` in a file of this folder is one. The folder is searched, so a new probe is a new file here
+and nothing else.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,8 @@ import pkgutil
 
 from archprobe.probes.probe import Probe
 
-# Some probes use the answers of earlier ones, so these run in this order. Probes that are not named here run after them, by name.
+# Some probes use the answers of earlier ones, so these run in this order. Probes that are not named here run after
+# them, by name.
 ORDER = (
     *("limits", "launch", "warp_time", "warp_order", "warp_divergence", "cores", "registers"),
     *("buffer_cache", "buffer_line", "image_cache", "image_line"),

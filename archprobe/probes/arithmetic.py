@@ -1,4 +1,6 @@
-"""What the arithmetic of all cores can do: chains of multiply-adds that no compiler can shorten, since their factors come at run time, and other operations."""
+"""What the arithmetic of all cores can do: chains of multiply-adds that no compiler can shorten, since their factors
+come at run time, and other operations.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from archprobe.probes.probe import probe
 LANES = 16
 _UNROLL = 8
 
-# T is the scalar type, V the vector. Every value depends on its last one alone, and each component starts from a number of its own, or
-# the compiler would see that all are one.
+# T is the scalar type, V the vector. Every value depends on its last one alone, and each component starts from a number
+# of its own, or the compiler would see that all are one.
 _SOURCE = """
 #ifdef USES_HALF
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
@@ -52,12 +54,20 @@ def vector(base: str, components: int) -> str:
 
 
 def multiply_add(
-    bench: Bench, *, base: str = "float", components: int = 1, groups: int, group_size: int, is_broadcast: bool = False, is_fused: bool = True
+    bench: Bench,
+    *,
+    base: str = "float",
+    components: int = 1,
+    groups: int,
+    group_size: int,
+    is_broadcast: bool = False,
+    is_fused: bool = True,
 ) -> tuple[Run, float]:
-    """Return a run of multiply-add chains, and the operations (2 for each multiply-add) of one iteration over all work-items.
+    """Return a run of multiply-add chains, and the operations (2 for each multiply-add) of one iteration over all
+    work-items.
 
-    With `is_broadcast` the factor is one scalar for all components, else a vector (paper, section 4.1). A product of scalar and vector cannot be written
-    as fma, so without `is_fused` the compiler fuses.
+    With `is_broadcast` the factor is one scalar for all components, else a vector (paper, section 4.1). A product of
+    scalar and vector cannot be written as fma, so without `is_fused` the compiler fuses.
     """
     chains = max(1, LANES // components)
     macros = {
@@ -66,10 +76,14 @@ def multiply_add(
         "CHAINS": chains,
         "UNROLL": _UNROLL,
         "MULTIPLY_ADD": "fma(x[i], a, b)" if is_fused else "x[i] * a + b",
-        "FILL_LANES": " ".join(f"lanes{'' if components == 1 else bench.device.lane(lane)} = (T)({lane}.5f);" for lane in range(components)),
+        "FILL_LANES": " ".join(
+            f"lanes{'' if components == 1 else bench.device.lane(lane)} = (T)({lane}.5f);" for lane in range(components)
+        ),
         "FACTOR": base if is_broadcast else vector(base, components),
         # All components: those that nobody reads would not be computed.
-        "TOTAL(v)": "v" if components == 1 else " + ".join(f"(v){bench.device.lane(lane)}" for lane in range(components)),
+        "TOTAL(v)": (
+            "v" if components == 1 else " + ".join(f"(v){bench.device.lane(lane)}" for lane in range(components))
+        ),
     }
     source = defines(macros) + _SOURCE
     if base == "half":
@@ -101,7 +115,9 @@ _DOTS = {
     "cl_khr_integer_dot_product": "c = dot_acc_sat(a, b, c);",
     "cl_arm_integer_dot_product_accumulate_int8": "c = arm_dot_acc(a, b, c);",
     "cl_qcom_dot_product8": "c = qcom_dot8_acc(as_uint(a), as_uint(b), c);",
-    "cl_nv_compiler_options": 'asm volatile("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(c) : "r"(as_int(a)), "r"(as_int(b)));',
+    "cl_nv_compiler_options": (
+        'asm volatile("dp4a.s32.s32 %0, %1, %2, %0;" : "+r"(c) : "r"(as_int(a)), "r"(as_int(b)));'
+    ),
 }
 _PLAIN = "c += a.x * b.x + a.y * b.y + a.z * b.z + a.w * b.w;"
 _DOT_SOURCE = """
@@ -126,7 +142,10 @@ __kernel void dots(int n, __global int *out, int seed) {
 @probe(
     aspect="Gflops",
     title="Peak arithmetic",
-    method="chains of multiply-adds with factors from run time, by vector width (paper, section 3.1); ALUs = peak / (2 x clock x cores)",
+    method=(
+        "chains of multiply-adds with factors from run time, by vector width (paper, section 3.1); ALUs = peak / (2 x"
+        " clock x cores)"
+    ),
 )
 def gflops(bench: Bench) -> Findings:
     answers: dict[str, Answer] = {}
@@ -134,7 +153,9 @@ def gflops(bench: Bench) -> Findings:
     for base, key, share in (("float", "Float", 0.0), ("half", "Half", 0.5)):
         if base == "half" and not {*_HALF_ARITHMETIC} & {*bench.device.facts.extensions}:
             for name, unit in (("Gflops", "GFLOPS"), ("Arch", "word"), ("VecComponentCount", "components")):
-                answers[f"{key}{name}"] = declined(unit, f"not applicable: the probe finds no fp16 arithmetic here ({' or '.join(_HALF_ARITHMETIC)})")
+                answers[f"{key}{name}"] = declined(
+                    unit, f"not applicable: the probe finds no fp16 arithmetic here ({' or '.join(_HALF_ARITHMETIC)})"
+                )
             continue
         curve = _rates(bench, base, (share, share + 0.4))
         noise = max(curve.spread, 0.002)
@@ -161,7 +182,9 @@ def _rates(bench: Bench, base: str, share: tuple[float, float]) -> Curve:
     operations: dict[int, float] = {}
 
     def make(components: int) -> Run:
-        run, operations[components] = multiply_add(bench, base=base, components=components, groups=groups, group_size=size)
+        run, operations[components] = multiply_add(
+            bench, base=base, components=components, groups=groups, group_size=size
+        )
         return run
 
     return bench.sweep(
@@ -179,38 +202,58 @@ def _rates(bench: Bench, base: str, share: tuple[float, float]) -> Curve:
 
 
 def _dots(bench: Bench) -> Answer:
-    """Measure the peak rate of 8-bit dot products, in 1e9 operations a second (2 for each of a product's four multiplications)."""
+    """Measure the peak rate of 8-bit dot products, in 1e9 operations a second (2 for each of a product's four
+    multiplications).
+    """
     unit = "GOPS"
     facts = bench.device.facts
     groups, size = full_grid(bench)
     found = [(name, step) for name, step in _DOTS.items() if name in (*facts.extensions, facts.api)] + [("", _PLAIN)]
     for extension, step in found:
-        pragma = f"#pragma OPENCL EXTENSION {extension} : enable\n" if extension.startswith(("cl_khr", "cl_arm")) else ""
+        pragma = (
+            f"#pragma OPENCL EXTENSION {extension} : enable\n" if extension.startswith(("cl_khr", "cl_arm")) else ""
+        )
         source = pragma + _DOT_SOURCE.replace("STEP", step).replace("CHAINS", str(_CHAINS))
         try:
             kernel = bench.device.kernel(source, "dots")
         except BuildError:
             continue
         out = bench.device.buffer(64)
-        run = lambda n, kernel=kernel, out=out: bench.device.launch(kernel, groups * size, size, np.int32(n), out, np.int32(0x01010101))
+        run = lambda n, kernel=kernel, out=out: bench.device.launch(
+            kernel, groups * size, size, np.int32(n), out, np.int32(0x01010101)
+        )
         try:
             seconds, _ = bench.rate(run, least_s=2e-3)
         except KernelError as error:
             return declined(unit, error.message)
         operations = 2.0 * 4 * groups * size * _CHAINS * 8
         gops = np.array([operations / float(np.median(seconds)) * 1e-9])
-        peak = throughput.peak_rate(np.array([4.0]), gops, unit, noise=max(float(np.std(seconds) / np.mean(seconds)), 0.002), repeats=seconds.size)
-        way = f"dot products of four bytes by {extension}" if extension else "four bytes multiplied and added: no dot product instruction is on offer"
+        peak = throughput.peak_rate(
+            np.array([4.0]),
+            gops,
+            unit,
+            noise=max(float(np.std(seconds) / np.mean(seconds)), 0.002),
+            repeats=seconds.size,
+        )
+        way = (
+            f"dot products of four bytes by {extension}"
+            if extension
+            else "four bytes multiplied and added: no dot product instruction is on offer"
+        )
         return peak.with_notes(way)
     return declined(unit, "no kernel of 8-bit products was built")
 
 
 def _broadcast(bench: Bench) -> Answer:
-    """Measure whether a scalar factor for a vector costs no more than a vector factor (autobroadcast, paper, section 4.1)."""
+    """Measure whether a scalar factor for a vector costs no more than a vector factor (autobroadcast, paper, section
+    4.1).
+    """
     groups, size = full_grid(bench)
     rates = {}
     for is_broadcast in (False, True):
-        run, operations = multiply_add(bench, components=4, groups=groups, group_size=size, is_broadcast=is_broadcast, is_fused=False)
+        run, operations = multiply_add(
+            bench, components=4, groups=groups, group_size=size, is_broadcast=is_broadcast, is_fused=False
+        )
         seconds, _ = bench.rate(run, least_s=2e-3)
         rates[is_broadcast] = (operations / float(np.median(seconds)), float(np.std(seconds) / np.mean(seconds)))
     speed = rates[True][0] / rates[False][0]
@@ -236,7 +279,11 @@ __kernel void load(int n, __global float *out, __global const V *src, uint mask,
 _RANGE_BYTES = 16384
 
 
-@probe("BufferVecWidth", "Best vector width of a load", "loads of 1 to 16 words from 16 KB; the narrowest whose time for a word is near the least")
+@probe(
+    "BufferVecWidth",
+    "Best vector width of a load",
+    "loads of 1 to 16 words from 16 KB; the narrowest whose time for a word is near the least",
+)
 def vector_width(bench: Bench) -> Findings:
     device = bench.device
     groups, size = full_grid(bench)
@@ -252,7 +299,11 @@ def vector_width(bench: Bench) -> Findings:
     label = "time of 8 loads by all work-items (ns)"
     widths = [width for width in (1, 2, 4, 8, 16) if width <= device.widest]
     curve = bench.sweep("vector loads", widths, make, x_label="32-bit words of a load", y_label=label, is_log_x=True)
-    answers = {"BufferVecSize": throughput.vector_width(curve.xs, curve.ys, noise=max(curve.spread, 0.002), repeats=curve.repeats)}
+    answers = {
+        "BufferVecSize": throughput.vector_width(
+            curve.xs, curve.ys, noise=max(curve.spread, 0.002), repeats=curve.repeats
+        )
+    }
     return Findings(answers=answers, curves=(curve.marked(answers),))
 
 
@@ -270,7 +321,11 @@ __kernel void chain(int n, __global int *out, int d) {
 _INTEGER_STEPS = {"Multiply": "x[i] * d", "Divide": "x[i] / d", "Remainder": "x[i] % d", "Shift": "(x[i] >> (d & 7))"}
 
 
-@probe("IntegerDivision", "Cost of integer division", "chains of 32-bit integer operations with an operand from run time, on all cores")
+@probe(
+    "IntegerDivision",
+    "Cost of integer division",
+    "chains of 32-bit integer operations with an operand from run time, on all cores",
+)
 def division(bench: Bench) -> Findings:
     device = bench.device
     groups, size = full_grid(bench)
@@ -304,6 +359,8 @@ def throttling(bench: Bench) -> Findings:
         rates.append(operations * iterations / run(iterations) * 1e-9)
         seconds.append(now)
         bench.on_progress(min(1.0, now / span))
-    curve = Curve(name="sustained", x_label="time since the start (s)", y_label="GFLOPS", x=tuple(seconds), y=tuple(rates))
+    curve = Curve(
+        name="sustained", x_label="time since the start (s)", y_label="GFLOPS", x=tuple(seconds), y=tuple(rates)
+    )
     last, share = throughput.sustained(curve.xs, curve.ys)
     return Findings(answers={"SustainedGflops": last, "SustainedOverBurst": share}, curves=(curve,))

@@ -1,4 +1,6 @@
-"""The bandwidth of each level of buffers, images, local and constant memory: many work-items read ranges of growing size (paper, section 3.1), or write."""
+"""The bandwidth of each level of buffers, images, local and constant memory: many work-items read ranges of growing
+size (paper, section 3.1), or write.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ _READS = 8
 _LOCAL_BYTES = 16384
 _IMAGE_WIDTH = 4096
 
-# In iteration k, work-group g reads block (g + k * step) modulo the blocks of the range. Neighbours read neighbours, all groups together walk through
-# the range, and no group keeps to one block. The range is a power of two.
+# In iteration k, work-group g reads block (g + k * step) modulo the blocks of the range. Neighbours read neighbours,
+# all groups together walk through the range, and no group keeps to one block. The range is a power of two.
 _SOURCE = """
 #define HEAD(MEMORY) int n, __global float *out, uint mask, uint step, MEMORY
 #define BLOCKS uint at = get_global_id(0);
@@ -40,7 +42,7 @@ __kernel void from_local(HEAD(__global const float4 *src)) {
 __constant sampler_t NEAREST = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP_TO_EDGE | CLK_FILTER_NEAREST;
 __kernel void from_image(HEAD(__read_only image2d_t src)) { BLOCKS LOOP(read_imagef(src, NEAREST, (int2)(i & (IMAGE_WIDTH - 1), i / IMAGE_WIDTH))) }
 #endif
-"""
+"""  # noqa: E501
 _COPY = """
 __kernel void copy(int n, __global float4 *to, __global const float4 *from, uint count) {
   for (int k = 0; k < n; ++k)
@@ -64,7 +66,8 @@ def measure_stream(bench: Bench, memory: str, max_bytes: int, levels: str = "") 
         size = bench.number(f"{levels}{i}")
         if size is None:
             break
-        # A level still serves some reads of ranges several times its size, so the next one's own bandwidth shows only well above that.
+        # A level still serves some reads of ranges several times its size, so the next one's own bandwidth shows only
+        # well above that.
         answers[f"BandwidthLv{i}"] = bandwidth.within(curve.xs, curve.ys, 32 * below, 0.8 * size, repeats=curve.repeats)
         below = size
     return Findings(answers=answers, curves=(curve,))
@@ -74,14 +77,18 @@ def _stream_curve(bench: Bench, memory: str, max_bytes: int) -> Curve:
     device, facts = bench.device, bench.device.facts
     macros = {"READS": _READS, "LOCAL_VECTORS": _LOCAL_BYTES // _VECTOR_BYTES, "IMAGE_WIDTH": _IMAGE_WIDTH}
     kernel = device.kernel(_SOURCE, f"from_{memory}", **macros, **({"HAS_IMAGES": 1} if memory == "image" else {}))
-    groups, size = facts.units * (4 if facts.is_cpu else 32), min(64 if facts.is_cpu else 256, facts.max_work_group_size)
+    groups, size = (
+        facts.units * (4 if facts.is_cpu else 32),
+        min(64 if facts.is_cpu else 256, facts.max_work_group_size),
+    )
     out = device.buffer(64)
     if memory == "image":
         width = min(_IMAGE_WIDTH, max_bytes // _VECTOR_BYTES)
         source = device.image(np.zeros((max_bytes // _VECTOR_BYTES // width, width, 4), np.float32))
     else:
         source = device.buffer(max(max_bytes, _LOCAL_BYTES))
-    # Odd, so that every group comes to every block; near the count of groups, so that all together read on without gaps.
+    # Odd, so that every group comes to every block; near the count of groups, so that all together read on without
+    # gaps.
     step = np.uint32(size * (groups | 1))
     bytes_each = groups * size * _READS * _VECTOR_BYTES
 
@@ -107,7 +114,10 @@ def _stream_curve(bench: Bench, memory: str, max_bytes: int) -> Curve:
 @probe(
     aspect="BufferBandwidth",
     title="Bandwidth of buffers",
-    method="all work-items read vectors of 16 bytes over growing ranges; stretches of even bandwidth are levels (paper, section 3.1)",
+    method=(
+        "all work-items read vectors of 16 bytes over growing ranges; stretches of even bandwidth are levels (paper,"
+        " section 3.1)"
+    ),
 )
 def buffer_bandwidth(bench: Bench) -> Findings:
     facts = bench.device.facts
@@ -118,7 +128,9 @@ def buffer_bandwidth(bench: Bench) -> Findings:
 
 
 def _copies(bench: Bench, size: int) -> dict[str, Answer]:
-    """Time copies of one large buffer, by a kernel and by the driver's own command: bytes read plus bytes written, in GB/s."""
+    """Time copies of one large buffer, by a kernel and by the driver's own command: bytes read plus bytes written, in
+    GB/s.
+    """
     device = bench.device
     kernel = device.kernel(_COPY, "copy")
     to, source = device.buffer(size), device.buffer(size)
@@ -141,13 +153,18 @@ def _copies(bench: Bench, size: int) -> dict[str, Answer]:
 )
 def image_bandwidth(bench: Bench) -> Findings:
     rows = min(bench.device.facts.max_image_height, 1024 if bench.is_quick else 4096)
-    return measure_stream(bench, "image", rows * _IMAGE_WIDTH * _VECTOR_BYTES, "ImageCacheHierarchyPChase.CachePixelCountLv")
+    return measure_stream(
+        bench, "image", rows * _IMAGE_WIDTH * _VECTOR_BYTES, "ImageCacheHierarchyPChase.CachePixelCountLv"
+    )
 
 
 @probe(
     aspect="LocalMemBandwidth",
     title="Bandwidth of local memory",
-    method="all work-items read vectors of 16 bytes from 16 KB of their group's local memory, over growing ranges (paper, section 3.1)",
+    method=(
+        "all work-items read vectors of 16 bytes from 16 KB of their group's local memory, over growing ranges (paper,"
+        " section 3.1)"
+    ),
 )
 def local_bandwidth(bench: Bench) -> Findings:
     return measure_stream(bench, "local", _LOCAL_BYTES)
@@ -156,7 +173,10 @@ def local_bandwidth(bench: Bench) -> Findings:
 @probe(
     aspect="ConstMemBandwidth",
     title="Bandwidth of constant memory",
-    method="neighbouring work-items read neighbouring vectors of 16 bytes of constant memory, over growing ranges (paper, section 3.1)",
+    method=(
+        "neighbouring work-items read neighbouring vectors of 16 bytes of constant memory, over growing ranges (paper,"
+        " section 3.1)"
+    ),
     is_for_opencl=True,
 )
 def constant_bandwidth(bench: Bench) -> Findings:
@@ -186,7 +206,9 @@ def write_speed(bench: Bench) -> Findings:
     facts = bench.device.facts
     width = 1024 if facts.is_cpu else 4096
     size = width * width
-    answers: dict[str, Answer] = {"BufferWriteBandwidth": _speed(bench, "to_buffer", bench.device.buffer(16 * size), width)}
+    answers: dict[str, Answer] = {
+        "BufferWriteBandwidth": _speed(bench, "to_buffer", bench.device.buffer(16 * size), width)
+    }
     if not facts.has_images:
         answers["ImageWriteBandwidth"] = declined("GB/s", "no images that the probe could write")
     else:
@@ -198,12 +220,16 @@ def write_speed(bench: Bench) -> Findings:
 
 
 def _speed(bench: Bench, name: str, target: object, width: int, **macros: int) -> Answer:
-    """Measure one way to write. Every run writes each element once, because the cache would absorb a loop over one place."""
+    """Measure one way to write. Every run writes each element once, because the cache would absorb a loop over one
+    place.
+    """
     kernel = bench.device.kernel(_WRITE_SOURCE, name, **macros)
     size = min(256, bench.device.facts.max_work_group_size)
 
     def run(times: int) -> float:
-        return sum(bench.device.launch(kernel, width * width, size, np.int32(1), target, np.int32(width)) for _ in range(times))
+        return sum(
+            bench.device.launch(kernel, width * width, size, np.int32(1), target, np.int32(width)) for _ in range(times)
+        )
 
     seconds, _ = bench.rate(run, start=1)
     return bandwidth.rate(width * width * 16 / seconds * 1e-9, "GB/s")

@@ -1,4 +1,5 @@
-"""The levels of the caches behind buffers and images, by pointer chases over growing ranges (paper, Listing 2 and figure 6), and their lines.
+"""The levels of the caches behind buffers and images, by pointer chases over growing ranges (paper, Listing 2 and
+figure 6), and their lines.
 
 In a chase every read says where the next one goes, so none can start before the last has ended.
 """
@@ -20,7 +21,8 @@ _UNROLL = 8
 # A run whose iteration is `_UNROLL` reads, and the iterations of one lap through the range.
 Chase = tuple[Run, int]
 
-# Each run continues the chase where the last one stopped, so the cache holds what earlier laps left, at any number of steps.
+# Each run continues the chase where the last one stopped, so the cache holds what earlier laps left, at any number of
+# steps.
 _CHASE = """
 __kernel void ring(__global int *chain, int count, int stride) {
   const int i = get_global_id(0);
@@ -133,18 +135,34 @@ def nanoseconds(seconds: float) -> float:
 )
 def buffer_cache(bench: Bench) -> Findings:
     facts = bench.device.facts
-    most = min((8 if facts.is_cpu else 128 if bench.is_quick else 256) * 2**20, facts.max_buffer_bytes, facts.global_mem_bytes // 4)
+    most = min(
+        (8 if facts.is_cpu else 128 if bench.is_quick else 256) * 2**20,
+        facts.max_buffer_bytes,
+        facts.global_mem_bytes // 4,
+    )
     chase = BufferChase(bench, most, is_shuffled=facts.is_cpu)
     limit_s = 5.0 if bench.is_quick else 60.0
-    ranges = np.unique((2 ** np.arange(10, np.log2(most) + 1e-9, 1 / (3 if bench.is_quick else 6))).astype(np.int64) // 128 * 128)
-    curve = one_by_one(bench, "buffer chase", ranges.tolist(), lambda r: chase.run(r, _STRIDE), x_label="range (bytes)", limit_s=limit_s)
+    ranges = np.unique(
+        (2 ** np.arange(10, np.log2(most) + 1e-9, 1 / (3 if bench.is_quick else 6))).astype(np.int64) // 128 * 128
+    )
+    curve = one_by_one(
+        bench,
+        "buffer chase",
+        ranges.tolist(),
+        lambda r: chase.run(r, _STRIDE),
+        x_label="range (bytes)",
+        limit_s=limit_s,
+    )
     return _level_findings(curve, "CacheVectorCountLv")
 
 
 @probe(
     aspect="ImageCacheHierarchyPChase",
     title="Texture caches",
-    method="pointer chase in one work-item through a row of texels of 16 bytes; plateaus of latency are levels (paper, Listing 2)",
+    method=(
+        "pointer chase in one work-item through a row of texels of 16 bytes; plateaus of latency are levels (paper,"
+        " Listing 2)"
+    ),
     not_on_cpu=NO_TEXTURES,
     needs_images=True,
     is_for_opencl=True,
@@ -152,17 +170,22 @@ def buffer_cache(bench: Bench) -> Findings:
 def image_cache(bench: Bench) -> Findings:
     chase = ImageChase(bench)
     most = min(bench.device.facts.max_image_width, 2**16)
-    texels = np.unique((2 ** np.arange(4, np.log2(most) + 1e-9, 1 / (4 if bench.is_quick else 8))).astype(np.int64) // 2 * 2)
+    texels = np.unique(
+        (2 ** np.arange(4, np.log2(most) + 1e-9, 1 / (4 if bench.is_quick else 8))).astype(np.int64) // 2 * 2
+    )
     ranges = (texels * TEXEL_BYTES).tolist()
     curve = one_by_one(bench, "image chase", ranges, lambda r: chase.run(r // TEXEL_BYTES), x_label="range (bytes)")
     return _level_findings(curve, "CachePixelCountLv")
 
 
-def one_by_one(bench: Bench, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0) -> Curve:
-    """Measure latencies in ns, each position to its end before the next, because going back means to fill the caches again.
+def one_by_one(
+    bench: Bench, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0
+) -> Curve:
+    """Measure latencies in ns, each position to its end before the next, because going back means to fill the caches
+    again.
 
-    Where a lap is short, a first lap in the same run is not counted: some devices empty their first cache between kernels. Positions that `limit_s`
-    seconds do not reach are left out.
+    Where a lap is short, a first lap in the same run is not counted: some devices empty their first cache between
+    kernels. Positions that `limit_s` seconds do not reach are left out.
     """
     y, spreads = [], []
     iterations, end = 8, time.monotonic() + limit_s
@@ -178,11 +201,22 @@ def one_by_one(bench: Bench, name: str, positions: list[int], make: Callable[[in
         if time.monotonic() > end:
             break
     x, spread = tuple(positions[: len(y)]), float(np.median(spreads))
-    return Curve(name=name, x_label=x_label, y_label="latency of a read (ns)", x=x, y=tuple(y), spread=spread, repeats=3, is_log_x=True)
+    return Curve(
+        name=name,
+        x_label=x_label,
+        y_label="latency of a read (ns)",
+        x=x,
+        y=tuple(y),
+        spread=spread,
+        repeats=3,
+        is_log_x=True,
+    )
 
 
 def _level_findings(curve: Curve, prefix: str) -> Findings:
-    """Return size and latency of each level by the report's keys. Sizes are in bytes, as in the original, whatever its keys' names say."""
+    """Return size and latency of each level by the report's keys. Sizes are in bytes, as in the original, whatever its
+    keys' names say.
+    """
     levels = cache.cache_levels(curve.xs, curve.ys, repeats=curve.repeats)
     sizes: dict[str, Answer] = {f"{prefix}{i}": level.size for i, level in enumerate(levels, 1)}
     if not levels:
@@ -197,12 +231,15 @@ def _level_findings(curve: Curve, prefix: str) -> Findings:
     method="pointer chase in order over sixteen times the first cache: latency grows with the stride up to a line",
 )
 def buffer_line(bench: Bench) -> Findings:
-    # Many times what the first level holds: it keeps nothing until the next lap, even of wide strides that touch few lines.
+    # Many times what the first level holds: it keeps nothing until the next lap, even of wide strides that touch few
+    # lines.
     first = bench.number("BufferCacheHierarchyPChase.CacheVectorCountLv1")
     size = int(min(max(16 * (first or 2**18), 2**17), 2**26)) // 4096 * 4096
     chase = BufferChase(bench, size)
     strides = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
-    curve = one_by_one(bench, "buffer strides", strides, lambda stride: chase.run(size, stride), x_label="stride (bytes)")
+    curve = one_by_one(
+        bench, "buffer strides", strides, lambda stride: chase.run(size, stride), x_label="stride (bytes)"
+    )
     answers = {"BufTopLevelCachelineSize": cache.line_size(curve.xs, curve.ys, repeats=curve.repeats)}
     return Findings(answers=answers, curves=(curve.marked(answers),))
 
@@ -223,12 +260,22 @@ def image_line(bench: Bench) -> Findings:
     counts = {}
     curves = []
     for is_down, axis in enumerate("XY"):
-        make = lambda size, is_down=is_down: lambda n: device.launch(kernel, size, size, np.int32(n), out, zeros, np.int32(is_down))
+        make = lambda size, is_down=is_down: (
+            lambda n: device.launch(kernel, size, size, np.int32(n), out, zeros, np.int32(is_down))
+        )
         places = sorted({*range(1, 97), *range(96, most + 1, 8)})
-        curve = bench.sweep(f"texels along {axis}", places, make, x_label="work-items, a texel each", share=(0.35 * is_down, 0.35 * (is_down + 1)))
+        curve = bench.sweep(
+            f"texels along {axis}",
+            places,
+            make,
+            x_label="work-items, a texel each",
+            share=(0.35 * is_down, 0.35 * (is_down + 1)),
+        )
         counts[axis] = cache.concurrent_reads(curve.xs, curve.ys, repeats=curve.repeats)
         curves.append(curve.marked({f"ImgMinTimeConcurThreadCount{axis}": counts[axis]}))
-    level = bench.known.get("ImageCacheHierarchyPChase.CachePixelCountLv1", declined("bytes", "the size of the first level is not known"))
+    level = bench.known.get(
+        "ImageCacheHierarchyPChase.CachePixelCountLv1", declined("bytes", "the size of the first level is not known")
+    )
     by_count = cache.texture_line(counts["X"], counts["Y"], level)
     width = device.facts.max_image_width
     first = level.value if isinstance(level.value, (int, float)) else 0
@@ -242,7 +289,11 @@ def image_line(bench: Bench) -> Findings:
         return chase.run(texels // step * step, step)
 
     ramp = one_by_one(bench, "image strides", strides, run, x_label="stride (bytes)")
-    by_chase = cache.line_size(ramp.xs, ramp.ys, repeats=ramp.repeats) if first else declined("bytes", f"needs the size of the first level: {level.reason}")
+    by_chase = (
+        cache.line_size(ramp.xs, ramp.ys, repeats=ramp.repeats)
+        if first
+        else declined("bytes", f"needs the size of the first level: {level.reason}")
+    )
     line = by_count if not by_count.is_declined else by_chase
     if not by_count.is_declined and not by_chase.is_declined and by_count.value != by_chase.value:
         line = declined("bytes", f"counting texels gives {by_count.value} bytes, the chase {by_chase.value}")

@@ -11,7 +11,9 @@ from archprobe.probes.probe import probe
 _MOST = 4096
 
 
-@probe("Cores", "Number of cores", "time over the count of heavy work-groups climbs in stairs as long as there are cores")
+@probe(
+    "Cores", "Number of cores", "time over the count of heavy work-groups climbs in stairs as long as there are cores"
+)
 def cores(bench: Bench) -> Findings:
     facts = bench.device.facts
     # The largest group saturates a core's arithmetic: a second one on the same core doubles the time.
@@ -31,7 +33,9 @@ def cores(bench: Bench) -> Findings:
     while upper - lower > 1:
         middle = (lower + upper) // 2
         lower, upper = (middle, upper) if time_of(middle) < 1.6 * alone else (lower, middle)
-    curve = bench.sweep("cores", positions(lower), make, x_label="work-groups", y_label="time of an iteration (ns)", share=(0.1, 1.0))
+    curve = bench.sweep(
+        "cores", positions(lower), make, x_label="work-groups", y_label="time of an iteration (ns)", share=(0.1, 1.0)
+    )
     answer = find_period(curve.xs, curve.ys, unit="count", candidates=range(2, 2 * lower + 3))
     if not answer.is_declined and facts.compute_units not in (0, answer.value):
         answer = answer.with_notes(f"the driver speaks of {facts.compute_units} compute units")

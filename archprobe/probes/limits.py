@@ -25,7 +25,10 @@ def limits(bench: Bench) -> Findings:
         "SmCount": (facts.compute_units, "count"),
         "ClockFrequency": (facts.clock_mhz, "MHz"),
     }
-    answers = {key: answered(value, unit, 0.9, "the driver says so") if value else declined(unit, "the driver says 0") for key, (value, unit) in said.items()}
+    answers = {
+        key: answered(value, unit, 0.9, "the driver says so") if value else declined(unit, "the driver says 0")
+        for key, (value, unit) in said.items()
+    }
     if facts.page_bytes:
         answers["PageSize_QCOM"] = answered(facts.page_bytes, "bytes", 0.9, "the driver says so")
     answers["LogicThreadCount"] = _work_group(bench)
@@ -50,7 +53,10 @@ def _images(bench: Bench) -> dict[str, Answer]:
     if not facts.has_images:
         return {key: declined("texels", "the device has no images") for key in ("MaxImageWidth", "MaxImageHeight")}
     found = {}
-    for key, width, height in (("MaxImageWidth", facts.max_image_width, 1), ("MaxImageHeight", 1, facts.max_image_height)):
+    for key, width, height in (
+        ("MaxImageWidth", facts.max_image_width, 1),
+        ("MaxImageHeight", 1, facts.max_image_height),
+    ):
         size = max(width, height)
         try:
             bench.device.image(np.zeros((height, width, 4), np.float32))

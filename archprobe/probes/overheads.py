@@ -20,7 +20,10 @@ _BATCH = 200
 @probe(
     aspect="LaunchOverhead",
     title="Cost of a launch",
-    method="an empty kernel: its time by the device's clock, from launch to launch in a batch of 200, and from call to result",
+    method=(
+        "an empty kernel: its time by the device's clock, from launch to launch in a batch of 200, and from call to"
+        " result"
+    ),
 )
 def launch(bench: Bench) -> Findings:
     device = bench.device
@@ -42,7 +45,9 @@ def launch(bench: Bench) -> Findings:
             device.enqueue(kernel, 1, 1, out)
         device.finish()
         streams.append((time.perf_counter() - start) * 1e6 / _BATCH)
-    curve = Curve(name="launch", x_label="repeat", y_label="time of a launch (us)", x=tuple(range(len(streams))), y=tuple(streams))
+    curve = Curve(
+        name="launch", x_label="repeat", y_label="time of a launch (us)", x=tuple(range(len(streams))), y=tuple(streams)
+    )
     answers = {
         "KernelTime": kernel_time,
         "LaunchTime": rate(np.array(streams), "us", tolerance=0.25),
@@ -78,7 +83,14 @@ def barrier(bench: Bench) -> Findings:
 
     label = "work-items in a group"
     curves = [
-        bench.sweep(f"{'with' if waits else 'without'} barrier", sizes, maker(waits), x_label=label, is_log_x=True, share=(0.5 * i, 0.5 * i + 0.5))
+        bench.sweep(
+            f"{'with' if waits else 'without'} barrier",
+            sizes,
+            maker(waits),
+            x_label=label,
+            is_log_x=True,
+            share=(0.5 * i, 0.5 * i + 0.5),
+        )
         for i, waits in enumerate((True, False))
     ]
     cost = curves[0].ys - curves[1].ys
@@ -89,5 +101,7 @@ def barrier(bench: Bench) -> Findings:
             i = sizes.index(size)
             value = float(max(cost[i], 0.0))
             low, high = max(0.0, float(cost[i] - error[i])), float(cost[i] + error[i])
-            answers[f"BarrierTime{size}"] = answered(value, "ns", 0.9, f"with barriers less without, in one group of {size}", low=low, high=high)
+            answers[f"BarrierTime{size}"] = answered(
+                value, "ns", 0.9, f"with barriers less without, in one group of {size}", low=low, high=high
+            )
     return Findings(answers=answers, curves=tuple(curves))

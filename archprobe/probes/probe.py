@@ -15,7 +15,8 @@ Measure = Callable[[Bench], Findings]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One question about a device. `measure` runs the sweep and its analysis; `method` describes them in a sentence and goes into the report.
+    """One question about a device. `measure` runs the sweep and its analysis; `method` describes them in a sentence and
+    goes into the report.
 
     `not_on_cpu` is the reason why the question has no meaning on a CPU, or empty where it has one.
     """
@@ -32,4 +33,6 @@ class Probe:
 
 def probe(aspect: str, title: str, method: str, **conditions: Any) -> Callable[[Measure], Probe]:
     """Make a `Probe` of the function below, whose name is the probe's; `conditions` are its other fields."""
-    return lambda measure: Probe(name=measure.__name__, aspect=aspect, title=title, method=method, measure=measure, **conditions)
+    return lambda measure: Probe(
+        name=measure.__name__, aspect=aspect, title=title, method=method, measure=measure, **conditions
+    )

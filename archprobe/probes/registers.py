@@ -1,4 +1,6 @@
-"""Registers of a work-item, and whether they come from a pool that the groups in flight share (paper, Listing 1 and figure 5)."""
+"""Registers of a work-item, and whether they come from a pool that the groups in flight share (paper, Listing 1 and
+figure 5).
+"""
 
 from __future__ import annotations
 
@@ -18,9 +20,11 @@ _MOST_GROUPS = 2**16
 
 
 def source(count: int) -> str:
-    """Return a kernel of one work-item that keeps `count` values alive; each step multiplies every one by its neighbour.
+    """Return a kernel of one work-item that keeps `count` values alive; each step multiplies every one by its
+    neighbour.
 
-    The values are read from memory, so that no compiler knows them, and added up at the end, so that none can be dropped.
+    The values are read from memory, so that no compiler knows them, and added up at the end, so that none can be
+    dropped.
     """
     declare = "\n".join(f"  float r{i} = seed[{i}];" for i in range(count))
     step = "\n".join(f"    r{i} *= r{i - 1 if i else count - 1};" for i in range(count))
@@ -40,8 +44,14 @@ __kernel ONE_WORK_ITEM void registers(int n, __global float *out, __global const
 @probe(
     aspect="RegCount",
     title="Registers",
-    method="time over the number of values that a work-item keeps; groups at once with all and with half the registers (paper, Listing 1)",
-    not_on_cpu="a CPU keeps a work-item's values in its core's registers or in the cache, as the compiler likes; no file of registers is shared out",
+    method=(
+        "time over the number of values that a work-item keeps; groups at once with all and with half the registers"
+        " (paper, Listing 1)"
+    ),
+    not_on_cpu=(
+        "a CPU keeps a work-item's values in its core's registers or in the cache, as the compiler likes; no file of"
+        " registers is shared out"
+    ),
 )
 def registers(bench: Bench) -> Findings:
     device = bench.device
@@ -73,10 +83,16 @@ def registers(bench: Bench) -> Findings:
     curves = [curve.marked({"RegCount": count})]
     if count.is_declined:
         missing = f"needs the registers of a work-item: {count.reason}"
-        return Findings(answers=answers | {"RegType": declined("word", missing), "RegPool": declined("32-bit registers", missing)}, curves=tuple(curves))
+        return Findings(
+            answers=answers | {"RegType": declined("word", missing), "RegPool": declined("32-bit registers", missing)},
+            curves=tuple(curves),
+        )
     found = []
     most = int(count.number())
-    for key, use, share in (("FullRegConcurWorkgroupCount", most, (0.6, 0.8)), ("HalfRegConcurWorkgroupCount", most // 2, (0.8, 1.0))):
+    for key, use, share in (
+        ("FullRegConcurWorkgroupCount", most, (0.6, 0.8)),
+        ("HalfRegConcurWorkgroupCount", most // 2, (0.8, 1.0)),
+    ):
         kernel = kernel_of(use)
 
         def run(groups: int, kernel: Any = kernel) -> Run:
@@ -92,7 +108,7 @@ def registers(bench: Bench) -> Findings:
 
 
 def _groups_curve(bench: Bench, name: str, run: Callable[[int], Run], share: tuple[float, float]) -> Curve:
-    """Time group counts around the first jump: doubling brackets it, and halving narrows it until every count is there."""
+    """Time group counts around the first jump: doubling brackets it, and halving narrows it until every count is there."""  # noqa: E501
     iterations = bench.calibrate(run(1))
 
     def time_of(groups: int) -> float:
@@ -113,7 +129,10 @@ def _groups_curve(bench: Bench, name: str, run: Callable[[int], Run], share: tup
 def _pool(bench: Bench, count: Answer, groups: Answer) -> Answer:
     """Compute the registers of a core: what the groups that run at once on it hold, each one warp wide."""
     unit = "32-bit registers"
-    cores, warp = bench.number("Cores.CoreCount"), bench.number("WarpSizeMethodB.WarpThreadCount") or bench.number("WarpDivergence.WarpThreadCount")
+    cores, warp = (
+        bench.number("Cores.CoreCount"),
+        bench.number("WarpSizeMethodB.WarpThreadCount") or bench.number("WarpDivergence.WarpThreadCount"),
+    )
     if groups.is_declined or cores is None or warp is None:
         return declined(unit, "needs concurrent groups, the number of cores and the warp size")
     on_core = groups.number() / cores
@@ -121,7 +140,15 @@ def _pool(bench: Bench, count: Answer, groups: Answer) -> Answer:
     reason = f"{on_core:.4g} groups on each of {cores:g} cores, a warp of {warp:g} and {count.value:g} registers each"
     note = "values of the probe alone: the registers of loop and addresses come on top"
     low, high = (on_core * warp * edge for edge in count.interval)
-    return answered(round(value), unit, min(groups.confidence, count.confidence, 0.9), reason, low=low, high=high * 1.05, notes=(note,))
+    return answered(
+        round(value),
+        unit,
+        min(groups.confidence, count.confidence, 0.9),
+        reason,
+        low=low,
+        high=high * 1.05,
+        notes=(note,),
+    )
 
 
 def _by_driver(spilled: dict[int, int]) -> Answer:
@@ -130,20 +157,31 @@ def _by_driver(spilled: dict[int, int]) -> Answer:
     some = [count for count, size in spilled.items() if size > 0]
     if not some or len(some) == len(spilled):
         return declined(unit, f"the driver speaks of private memory for {'every' if some else 'no'} kernel")
-    return answered(min(some), unit, 0.9, f"the driver gives a kernel of so many values {spilled[min(some)]} bytes of private memory")
+    return answered(
+        min(some),
+        unit,
+        0.9,
+        f"the driver gives a kernel of so many values {spilled[min(some)]} bytes of private memory",
+    )
 
 
 def _agreed(count: Answer, by_driver: Answer) -> Answer:
-    """Narrow the count by the driver's word where that lies in its interval: the first spills cost little and do not show in time."""
+    """Narrow the count by the driver's word where that lies in its interval: the first spills cost little and do not
+    show in time.
+    """
     if count.is_declined or by_driver.is_declined:
         return count
     low, high = count.interval
     kept = by_driver.number() - 1
     if not low - 2 <= kept <= high:
-        return count.with_notes(f"the driver speaks of private memory from {by_driver.value} on, which the time does not show")
+        return count.with_notes(
+            f"the driver speaks of private memory from {by_driver.value} on, which the time does not show"
+        )
     reason = f"{count.reason}; the driver gives private memory from {by_driver.value} on"
     note = "values of the probe: the registers of loop and addresses come on top"
-    return answered(int(kept), count.unit, count.confidence, reason, low=min(low, kept), high=high, notes=(*count.notes, note))
+    return answered(
+        int(kept), count.unit, count.confidence, reason, low=min(low, kept), high=high, notes=(*count.notes, note)
+    )
 
 
 def _joined(one: Curve, other: Curve) -> Curve:

@@ -1,4 +1,6 @@
-"""The warp size in three ways: the order of an atomic counter, the time of growing work-groups, and the cost of divergence."""
+"""The warp size in three ways: the order of an atomic counter, the time of growing work-groups, and the cost of
+divergence.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ __kernel void divide(int n, __global float *out, float c) {
   if (x + y == 12345.0f) out[0] = x;
 }
 """
-# Every work-item first waits for a word of memory that is zero. So warps come to the counter in no fixed order, and the lanes of a warp still come
-# together.
+# Every work-item first waits for a word of memory that is zero. So warps come to the counter in no fixed order, and the
+# lanes of a warp still come together.
 _DRAW = """
 __kernel void draw(__global const int *zeros, __global int *order, int mask) {
   __local int counter;
@@ -43,14 +45,19 @@ __kernel void diverge(int n, __global float *out, float c, int block) {
   }
   if (x + y == 12345.0f) out[0] = x;
 }
-"""
+"""  # noqa: E501
 
 
 @probe(
     aspect="WarpSizeMethodB",
     title="Warp size by time",
-    method="many groups of n work-items that divide; the period of the stairs in time over n (paper, section 3.1, figure 7)",
-    not_on_cpu="a CPU runs the work-items of a group one after another or in vectors that the compiler chose; there is no warp",
+    method=(
+        "many groups of n work-items that divide; the period of the stairs in time over n (paper, section 3.1,"
+        " figure 7)"
+    ),
+    not_on_cpu=(
+        "a CPU runs the work-items of a group one after another or in vectors that the compiler chose; there is no warp"
+    ),
 )
 def warp_time(bench: Bench) -> Findings:
     facts = bench.device.facts
@@ -66,7 +73,10 @@ def warp_time(bench: Bench) -> Findings:
 @probe(
     aspect="WarpSizeMethodA",
     title="Warp size by order",
-    method="the ranks that work-items draw from an atomic counter run on inside a warp and break between warps (paper, Listing 3)",
+    method=(
+        "the ranks that work-items draw from an atomic counter run on inside a warp and break between warps (paper,"
+        " Listing 3)"
+    ),
     not_on_cpu="a CPU runs the work-items of a group one after another; ranks follow that loop, not a warp",
 )
 def warp_order(bench: Bench) -> Findings:
@@ -77,7 +87,9 @@ def warp_order(bench: Bench) -> Findings:
     device.launch(device.kernel(_DRAW, "draw"), size * _DRAW_GROUPS, size, zeros, order, np.int32(words - 1))
     ranks = device.read(order, np.zeros((_DRAW_GROUPS, size), np.int32))
     answers = {"WarpThreadCount": warp_by_order(ranks)}
-    curve = Curve(name="order of drawing", x_label="work-item", y_label="rank", x=tuple(range(size)), y=tuple(ranks[0].tolist()))
+    curve = Curve(
+        name="order of drawing", x_label="work-item", y_label="rank", x=tuple(range(size)), y=tuple(ranks[0].tolist())
+    )
     return Findings(answers=answers, curves=(curve,))
 
 
@@ -91,7 +103,11 @@ def warp_divergence(bench: Bench) -> Findings:
     facts = bench.device.facts
     size = min(512, facts.max_work_group_size)
     kernel, out = bench.device.kernel(_DIVERGE, "diverge"), bench.device.buffer(64)
-    make = lambda block: lambda n: bench.device.launch(kernel, facts.units * size, size, np.int32(n), out, np.float32(3.0), np.int32(block))
+    make = lambda block: (
+        lambda n: bench.device.launch(
+            kernel, facts.units * size, size, np.int32(n), out, np.float32(3.0), np.int32(block)
+        )
+    )
     curve = bench.sweep("divergence", powers(1, size // 2), make, x_label="work-items in a block", is_log_x=True)
     answers = {"WarpThreadCount": warp_by_divergence(curve.xs, curve.ys, repeats=curve.repeats)}
     return Findings(answers=answers, curves=(curve.marked(answers),))

@@ -1,8 +1,10 @@
 """This package's report: the keys of Microsoft's, and beside them everything that a reader needs to trust a number.
 
-    {"ArchProbe": {"Format": 1, "Version": ..., "Date": ..., "IsQuick": ..., "IsComplete": ..., "Driver": {...}, "Software": {...}},
+    {"ArchProbe": {"Format": 1, "Version": ..., "Date": ..., "IsQuick": ..., "IsComplete": ..., "Driver": {...},
+    "Software": {...}},
      "RegCount": {"Done": true, "RegCount": 182, "RegType": "Pooled", ...,
-                  "Details": {"State", "Reason", "Method", "Seconds", "Answers": {key: value, unit, confidence, low, high, ...}, "Curves"}},
+                  "Details": {"State", "Reason", "Method", "Seconds", "Answers": {key: value, unit, confidence, low,
+                  high, ...}, "Curves"}},
      ...}
 
 A key whose answer is declined is left out beside "Done", as in the original; its entry in "Answers" gives the reason.
@@ -48,7 +50,11 @@ class Report:
 
     def answers(self) -> dict[str, Answer]:
         """Return every answer by "Aspect.Key"."""
-        return {f"{aspect}.{key}": answer for aspect, findings in self.aspects.items() for key, answer in findings.answers.items()}
+        return {
+            f"{aspect}.{key}": answer
+            for aspect, findings in self.aspects.items()
+            for key, answer in findings.answers.items()
+        }
 
     def with_aspect(self, aspect: str, findings: Findings) -> Report:
         return dataclasses.replace(self, aspects={**self.aspects, aspect: findings})
@@ -68,7 +74,9 @@ class Report:
         """Write the whole file or nothing: a run may be cut off at any moment."""
         partial = path.with_name(path.name + ".partial")
         # A list of numbers on a line: a curve is data, not lines to read.
-        text = re.sub(r"\[[-+.\deE,\s]*\]", lambda found: " ".join(found[0].split()), json.dumps(self.to_dict(), indent=1))
+        text = re.sub(
+            r"\[[-+.\deE,\s]*\]", lambda found: " ".join(found[0].split()), json.dumps(self.to_dict(), indent=1)
+        )
         partial.write_text(text + "\n", encoding="utf-8")
         os.replace(partial, path)
 
@@ -77,7 +85,10 @@ def new_report(facts: Facts, *, is_quick: bool) -> Report:
     """Start an empty report of a device, dated now."""
     from archprobe import __version__
 
-    software = {"python": platform.python_version(), **{name: metadata.version(name) for name in ("numpy", "apache-tvm" if facts.is_remote else "pyopencl")}}
+    software = {
+        "python": platform.python_version(),
+        **{name: metadata.version(name) for name in ("numpy", "apache-tvm" if facts.is_remote else "pyopencl")},
+    }
     header = {
         "Format": FORMAT,
         "Version": __version__,
@@ -105,13 +116,18 @@ def report_from_dict(data: Any, *, origin: str = "report") -> Report:
 def check(data: Any, *, origin: str = "report") -> None:
     """Raise ReportError where `data` does not follow the shipped schema."""
     if not isinstance(data, dict) or not isinstance(data.get(HEADER), dict):
-        raise ReportError(f"{origin} has no {HEADER!r} header: it is no report of this tool (for Microsoft's curves there is `archprobe analyse`)")
+        raise ReportError(
+            f"{origin} has no {HEADER!r} header: it is no report of this tool (for Microsoft's curves there is"
+            " `archprobe analyse`)"
+        )
     if data[HEADER].get("Format") != FORMAT:
         raise ReportError(f"{origin} is of format {data[HEADER].get('Format')!r}; this version reads format {FORMAT}")
     try:
         jsonschema.validate(data, schema())
     except jsonschema.ValidationError as error:
-        raise ReportError(f"{origin}: {'.'.join(map(str, error.absolute_path)) or 'the whole'}: {error.message}") from error
+        raise ReportError(
+            f"{origin}: {'.'.join(map(str, error.absolute_path)) or 'the whole'}: {error.message}"
+        ) from error
 
 
 def schema() -> dict[str, Any]:

@@ -1,7 +1,8 @@
-"""Reads the files of Microsoft's ArchProbe: its report, and one CSV of raw times for each aspect, which this package analyses.
+"""Reads the files of Microsoft's ArchProbe: its report, and one CSV of raw times for each aspect, which this package
+analyses.
 
-The CSVs hold the calibration as well as the measurement: rows with fewer iterations than the last row come first and are left out.
-Units follow the files: ranges in bytes, times in microseconds, bandwidths in GB/s.
+The CSVs hold the calibration as well as the measurement: rows with fewer iterations than the last row come first and
+are left out. Units follow the files: ranges in bytes, times in microseconds, bandwidths in GB/s.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from archprobe.analysis import bandwidth, cache, registers, throughput, warp
 from archprobe.analysis.answer import Answer, declined
 from archprobe.errors import ReportError, UsageError
 
-# The Gflops file gives times alone. The report's 889.891 and 890.087 GFLOPS are, to all digits, this many operations for each iteration
-# over the times of the widest vectors.
+# The Gflops file gives times alone. The report's 889.891 and 890.087 GFLOPS are, to all digits, this many operations
+# for each iteration over the times of the widest vectors.
 _OPERATIONS = 2.0**27
 
 # Aspect -> keys of its conclusions. "Done" stands in each.
@@ -32,7 +33,12 @@ KEYS: dict[str, tuple[str, ...]] = {
     "BufferCacheHierarchyPChase": tuple(f"CacheVectorCountLv{i}" for i in range(1, 5)),
     "ImageCacheHierarchyPChase": tuple(f"CachePixelCountLv{i}" for i in range(1, 5)),
     "BufferCachelineSize": ("BufTopLevelCachelineSize",),
-    "ImageCachelineSize": ("ImgCachelineDim", "ImgCachelineSize", "ImgMinTimeConcurThreadCountX", "ImgMinTimeConcurThreadCountY"),
+    "ImageCachelineSize": (
+        "ImgCachelineDim",
+        "ImgCachelineSize",
+        "ImgMinTimeConcurThreadCountX",
+        "ImgMinTimeConcurThreadCountY",
+    ),
     "BufferBandwidth": ("MaxBandwidth", "MinBandwidth"),
     "ImageBandwidth": ("MaxBandwidth", "MinBandwidth"),
     "LocalMemBandwidth": ("MaxBandwidth", "MinBandwidth"),
@@ -62,12 +68,18 @@ def read_report(path: Path) -> dict[str, dict[str, Any]]:
     """
     data = read_json(path)
     if not isinstance(data, dict) or not set(data) & set(KEYS) or not all(isinstance(v, dict) for v in data.values()):
-        raise ReportError(f"{path} is no ArchProbe report: it must map aspects such as {', '.join(list(KEYS)[:3])} to their conclusions", path=str(path))
+        raise ReportError(
+            f"{path} is no ArchProbe report: it must map aspects such as {', '.join(list(KEYS)[:3])} to their"
+            " conclusions",
+            path=str(path),
+        )
     return data
 
 
 def read_curve(path: Path) -> dict[str, np.ndarray]:
-    """Read the columns of one CSV by the first word of their heading ("range", "t", "bandwidth"), without calibration rows."""
+    """Read the columns of one CSV by the first word of their heading ("range", "t", "bandwidth"), without calibration
+    rows.
+    """
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     except FileNotFoundError as error:
@@ -89,7 +101,9 @@ def read_curve(path: Path) -> dict[str, np.ndarray]:
 
 
 def _measured(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Select the rows of the measurement: those with the last iteration count of their series (image axis, float width)."""
+    """Select the rows of the measurement: those with the last iteration count of their series (image axis, float
+    width).
+    """
     iterations = columns["niter"]
     series = columns.get("dim", columns.get("float", np.zeros(iterations.size)))
     kept = np.zeros(iterations.size, bool)
@@ -115,9 +129,11 @@ def analyse(folder: Path) -> dict[str, dict[str, Answer]]:
 
 
 def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Mapping[str, Answer]]) -> list[str]:
-    """Return a sentence for each number of a report's `conclusions` that the curves do not support, by this package's `answers`.
+    """Return a sentence for each number of a report's `conclusions` that the curves do not support, by this package's
+    `answers`.
 
-    A number is doubted where it lies more than 5% outside the answer's interval, where a word differs, or where the analysis declined.
+    A number is doubted where it lies more than 5% outside the answer's interval, where a word differs, or where the
+    analysis declined.
     """
     found = []
     for aspect, keys in answers.items():
@@ -129,7 +145,10 @@ def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, M
             if answer.is_declined:
                 found.append(f"{aspect}.{key} is {value}, which the curve does not support: {answer.reason}")
             elif is_number and not 0.95 * (answer.low or 0) <= value <= 1.05 * (answer.high or 0):
-                found.append(f"{aspect}.{key} is {value}, but the curve gives {answer.value:.6g} ({answer.low:.6g} to {answer.high:.6g}): {answer.reason}")
+                found.append(
+                    f"{aspect}.{key} is {value}, but the curve gives {answer.value:.6g} ({answer.low:.6g} to"
+                    f" {answer.high:.6g}): {answer.reason}"
+                )
             elif not is_number and value != answer.value:
                 found.append(f"{aspect}.{key} is {value}, but the curve gives {answer.value}: {answer.reason}")
     return found
@@ -140,8 +159,12 @@ def _across(found: dict[str, dict[str, Answer]]) -> dict[str, dict[str, Answer]]
     if "ImageCachelineSize" in found and "ImageCacheHierarchyPChase" in found:
         own = found["ImageCachelineSize"]
         level = found["ImageCacheHierarchyPChase"].get("CachePixelCountLv1", declined("bytes", "no level was found"))
-        own["ImgCachelineSize"] = cache.texture_line(own["ImgMinTimeConcurThreadCountX"], own["ImgMinTimeConcurThreadCountY"], level)
-        own["ImgCachelineDim"] = cache.texture_axis(own["ImgMinTimeConcurThreadCountX"], own["ImgMinTimeConcurThreadCountY"])
+        own["ImgCachelineSize"] = cache.texture_line(
+            own["ImgMinTimeConcurThreadCountX"], own["ImgMinTimeConcurThreadCountY"], level
+        )
+        own["ImgCachelineDim"] = cache.texture_axis(
+            own["ImgMinTimeConcurThreadCountX"], own["ImgMinTimeConcurThreadCountY"]
+        )
     return found
 
 
@@ -170,11 +193,17 @@ def _levels(prefix: str, c: dict[str, np.ndarray]) -> dict[str, Answer]:
 
 
 def _bandwidth(c: dict[str, np.ndarray]) -> dict[str, Answer]:
-    return {"MaxBandwidth": bandwidth.peak(c["range"], c["bandwidth"]), "MinBandwidth": bandwidth.floor(c["range"], c["bandwidth"])}
+    return {
+        "MaxBandwidth": bandwidth.peak(c["range"], c["bandwidth"]),
+        "MinBandwidth": bandwidth.floor(c["range"], c["bandwidth"]),
+    }
 
 
 def _image_line(c: dict[str, np.ndarray]) -> dict[str, Answer]:
-    counts = {axis: cache.concurrent_reads(c["nthread"][c["dim"] == i], c["t"][c["dim"] == i], is_stopped_at_jump=True) for i, axis in enumerate("XY")}
+    counts = {
+        axis: cache.concurrent_reads(c["nthread"][c["dim"] == i], c["t"][c["dim"] == i], is_stopped_at_jump=True)
+        for i, axis in enumerate("XY")
+    }
     return {f"ImgMinTimeConcurThreadCount{axis}": count for axis, count in counts.items()}
 
 
@@ -201,7 +230,9 @@ _ANALYSES: dict[str, Callable[[dict[str, np.ndarray]], dict[str, Answer]]] = {
     "RegCount": _registers,
     "BufferCacheHierarchyPChase": lambda c: _levels("CacheVectorCountLv", c),
     "ImageCacheHierarchyPChase": lambda c: _levels("CachePixelCountLv", c),
-    "BufferCachelineSize": lambda c: {"BufTopLevelCachelineSize": cache.first_jump_stride(c["stride"], c["t"], is_stopped_at_jump=True)},
+    "BufferCachelineSize": lambda c: {
+        "BufTopLevelCachelineSize": cache.first_jump_stride(c["stride"], c["t"], is_stopped_at_jump=True)
+    },
     "ImageCachelineSize": _image_line,
     "BufferBandwidth": _bandwidth,
     "ImageBandwidth": _bandwidth,
@@ -210,5 +241,7 @@ _ANALYSES: dict[str, Callable[[dict[str, np.ndarray]], dict[str, Answer]]] = {
     "BufferVecWidth": _vector,
     "Gflops": _gflops,
     "WarpSizeMethodA": lambda c: {"WarpThreadCount": warp.warp_by_first_break(c["nthread"], c["nascend"])},
-    "WarpSizeMethodB": lambda c: {"WarpThreadCount": warp.warp_by_time(c["nthread"], c["time"], is_stopped_at_jump=True)},
+    "WarpSizeMethodB": lambda c: {
+        "WarpThreadCount": warp.warp_by_time(c["nthread"], c["time"], is_stopped_at_jump=True)
+    },
 }

@@ -54,7 +54,8 @@ def bench(
     target
         What to compile for, as in `tune`.
     work_dir
-        Folder of the records of `tune`: a task with a record of the attached device gets its best config. None: default schedules.
+        Folder of the records of `tune`: a task with a record of the attached device gets its best config. None: default
+        schedules.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
     constants
@@ -62,7 +63,8 @@ def bench(
     precision, io_precision, calibration
         What the model computes with, as in `tune`.
     repeats
-        Rounds, at least 8. In each, every operator and the whole model are timed once more, in random order, three repeats by the device's events.
+        Rounds, at least 8. In each, every operator and the whole model are timed once more, in random order, three
+        repeats by the device's events.
     seed
         Seed of the inputs and of the order of the measurements.
     times
@@ -124,13 +126,22 @@ def bench_of(
         graph = graph.joined_where(configs.__contains__)
         chosen = valid_configs(graph.tasks, configs, at.target)
     made = Bench(
-        model=label or (str(model) if isinstance(model, str | Path) else imported.onnx_model.graph.name if imported.onnx_model else "imported"),
+        model=label
+        or (
+            str(model)
+            if isinstance(model, str | Path)
+            else imported.onnx_model.graph.name
+            if imported.onnx_model
+            else "imported"
+        ),
         target=target.to_json(),
         device=at.device.to_dict() if at.device is not None else None,
         romou=__version__,
         tvm=tvm.__version__,
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        operators=operators_of(scheduled_functions(graph.fused, graph.task_of, chosen, at.target), count_calls(graph.fused), at.target),
+        operators=operators_of(
+            scheduled_functions(graph.fused, graph.task_of, chosen, at.target), count_calls(graph.fused), at.target
+        ),
     )
     if place is None:
         return made
@@ -141,4 +152,6 @@ def bench_of(
 
 def check_rounds(repeats: int) -> None:
     if not isinstance(repeats, int) or repeats < 8:
-        raise UsageError(f"repeats={repeats!r}: must be a whole number, at least 8: fewer can prove no difference", value=repeats)
+        raise UsageError(
+            f"repeats={repeats!r}: must be a whole number, at least 8: fewer can prove no difference", value=repeats
+        )

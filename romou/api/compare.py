@@ -13,8 +13,25 @@ from romou.compiler.frontend import Precision
 from romou.devices.targets import Target
 from romou.driver.place import Place, timing
 from romou.runtime.module import TunedModel
-from romou.tools.regression import Bench, Comparison, compare_benches, compare_recorded, load_module, parse_threshold, time_in_turns, with_times
-from romou.tools.regression.comparison import IN_TURNS, STAGES, common_operators, compiled_elsewhere, open_names, refusal_of_recorded, time_verdicts
+from romou.tools.regression import (
+    Bench,
+    Comparison,
+    compare_benches,
+    compare_recorded,
+    load_module,
+    parse_threshold,
+    time_in_turns,
+    with_times,
+)
+from romou.tools.regression.comparison import (
+    IN_TURNS,
+    STAGES,
+    common_operators,
+    compiled_elsewhere,
+    open_names,
+    refusal_of_recorded,
+    time_verdicts,
+)
 
 if TYPE_CHECKING:
     from typing import TypeGuard
@@ -44,16 +61,17 @@ def compare(
 ) -> Comparison:
     """Compare a model with an earlier bench of it, operator by operator.
 
-    Where the compiled models of both are at hand, they are timed alternately, now, on the attached device, so drift cancels in the ratio.
-    Otherwise the recorded times are compared, in units of the reference model's, if they are of one device. If they are not,
-    `Comparison.reason` says so, and only measures are compared.
+    Where the compiled models of both are at hand, they are timed alternately, now, on the attached device, so drift
+    cancels in the ratio. Otherwise the recorded times are compared, in units of the reference model's, if they are of
+    one device. If they are not, `Comparison.reason` says so, and only measures are compared.
 
     Parameters
     ----------
     baseline
         A bench, or the file that `Bench.save` wrote.
     current
-        Another bench or its file, or a model, which is compiled for the baseline's target, with the baseline's configs unless `work_dir` is given.
+        Another bench or its file, or a model, which is compiled for the baseline's target, with the baseline's configs
+        unless `work_dir` is given.
     fail_over
         Share by which a time or a measure may rise: 0.05 or "5%".
     work_dir
@@ -75,7 +93,8 @@ def compare(
     label
         How the current model is named; by default its path, or the graph's name.
     rpc
-        Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one. Both sides share one session.
+        Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one. Both
+        sides share one session.
 
     Raises
     ------
@@ -102,16 +121,32 @@ def compare(
         common_operators(before, after)  # before the long part
         if not times:
             return compare_benches(before, after, fail_over=share, reason="times were not asked for")
-        modules = (None, None) if recorded else (_module_of(before, baseline, place, rpc), _module_of(after, current, place, rpc))
+        modules = (
+            (None, None)
+            if recorded
+            else (_module_of(before, baseline, place, rpc), _module_of(after, current, place, rpc))
+        )
         if modules[0] is not None and modules[1] is not None:
             here = place().device
             assert here is not None
             sides = (modules[0].moved(place().index, place().remote), modules[1].moved(place().index, place().remote))
             try:
-                pairs = time_in_turns(before, after, sides, repeats, stages=STAGES, is_open=lambda found: open_names(found, share), seed=seed)
+                pairs = time_in_turns(
+                    before,
+                    after,
+                    sides,
+                    repeats,
+                    stages=STAGES,
+                    is_open=lambda found: open_names(found, share),
+                    seed=seed,
+                )
             except RuntimeError as error:
-                hint = "Compare the recorded times (recorded=True, --recorded), or save the baseline anew on this device."
-                raise DeviceError(f"a compiled model does not run on {here.name}: {str(error).strip().splitlines()[-1]}", hint=hint) from error
+                hint = (
+                    "Compare the recorded times (recorded=True, --recorded), or save the baseline anew on this device."
+                )
+                raise DeviceError(
+                    f"a compiled model does not run on {here.name}: {str(error).strip().splitlines()[-1]}", hint=hint
+                ) from error
             return compare_benches(
                 before,
                 after,
@@ -127,7 +162,10 @@ def compare(
         refusal = refusal_of_recorded(before, after)
         if refusal is not None:
             if not measures:
-                raise UsageError(f"times cannot be compared: {refusal}", hint="Keep the baseline's .romou folder beside its file: both are timed here then.")
+                raise UsageError(
+                    f"times cannot be compared: {refusal}",
+                    hint="Keep the baseline's .romou folder beside its file: both are timed here then.",
+                )
             return compare_benches(before, after, fail_over=share, reason=refusal)
         if after.compiled is not None and not after.model_times_ms:
             after = with_times(after, after.compiled, repeats, seed=seed)

@@ -56,32 +56,37 @@ def compile(
     shapes
         Shape by name, for inputs whose shape the model leaves open.
     constants
-        Value by name, for inputs that become constants of the model: it has no such input, and a condition or a count that depends on one is folded.
+        Value by name, for inputs that become constants of the model: it has no such input, and a condition or a count
+        that depends on one is folded.
     precision, io_precision, calibration
         What the model computes with, as in `tune`.
     device
-        Index of the attached device that the model is to run on, as `romou devices` lists them: its limits are kept to as well. None:
-        compile for the target alone, whether or not such a device is there; if the model is run, it is on the first one.
+        Index of the attached device that the model is to run on, as `romou devices` lists them: its limits are kept to
+        as well. None: compile for the target alone, whether or not such a device is there; if the model is run, it is
+        on the first one.
     verify
-        Run the model once, on the first calibration inputs or on random ones, and compare its outputs with onnxruntime's; `summary()` has the error and
-        the device. It runs on the attached device where `device` is given, or the target names none, or this machine's CPU ("host"). For any other
-        device, the same kernels run on the CPU's OpenCL or Vulkan, if there is one and the target's host is this machine. False leaves it out.
+        Run the model once, on the first calibration inputs or on random ones, and compare its outputs with
+        onnxruntime's; `summary()` has the error and the device. It runs on the attached device where `device` is given,
+        or the target names none, or this machine's CPU ("host"). For any other device, the same kernels run on the
+        CPU's OpenCL or Vulkan, if there is one and the target's host is this machine. False leaves it out.
     strict
         Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels.
     max_memory
-        Bytes of the device's memory that the model may take: weights, and all between its kernels; algorithms with workspaces give way. None: no limit.
+        Bytes of the device's memory that the model may take: weights, and all between its kernels; algorithms with
+        workspaces give way. None: no limit.
 
     Raises
     ------
     UsageError
         A wrong argument.
     ModelError
-        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it; or it takes more than
-        `max_memory`.
+        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict`
+        forbids it; or it takes more than `max_memory`.
     NumericError
         The outputs are wrong; names the first ONNX operator whose output is.
     DeviceError
-        The target names no device and none is attached, there is no device of that index, or the model does not run on it.
+        The target names no device and none is attached, there is no device of that index, or the model does not run on
+        it.
     CompatError
         The TVM packages are not the pair that this version was made for.
     """
@@ -97,11 +102,18 @@ def compile(
     def compiled(ladder: Ladder, place: Place = place) -> TunedModel:
         graph = settled(ladder, place.target)
         configs = fitting(graph, {}, place.target, max_memory)
-        return model_of(graph, place, configs, unmeasured(graph, target, rows=layer_rows(graph, {}), seconds=time.monotonic() - started))
+        return model_of(
+            graph,
+            place,
+            configs,
+            unmeasured(graph, target, rows=layer_rows(graph, {}), seconds=time.monotonic() - started),
+        )
 
     def check(model: TunedModel, running: TunedModel, place: Place, ladder: Ladder) -> None:
         def part_of(part: onnx.ModelProto) -> TunedModel:
-            return compiled(ladder.of_part(import_model(part, None, imported.precision.of_parts()), place.target), place)
+            return compiled(
+                ladder.of_part(import_model(part, None, imported.precision.of_parts()), place.target), place
+            )
 
         error, limit = verified(running, imported, place.target, part_of)
         # A backend may run kernels where it lists no device.
@@ -121,7 +133,12 @@ def compile(
         there = Place(named=target, target=limited, index=index)
         try:
             if runs_on_stand_in(made, target, limited):
-                made = until_right(ladder, made, lambda: compiled(ladder), lambda model: check(model, model.moved(index), there, ladder))
+                made = until_right(
+                    ladder,
+                    made,
+                    lambda: compiled(ladder),
+                    lambda model: check(model, model.moved(index), there, ladder),
+                )
             else:
                 other = Ladder(imported, limited, strict=strict)
                 check(made, compiled(other, there), there, other)

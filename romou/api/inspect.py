@@ -51,8 +51,8 @@ def inspect(
     precision, io_precision, calibration
         What the model computes with, as in `tune`.
     work_dir
-        Folder of the records of `tune`: a task with a measured candidate gets the config of the fastest one, whatever device it was
-        measured on. None: default schedules.
+        Folder of the records of `tune`: a task with a measured candidate gets the config of the fastest one, whatever
+        device it was measured on. None: default schedules.
     kernel
         Name of one kernel, of the function that it belongs to, or of a task; all others are left out.
     passes
@@ -74,7 +74,13 @@ def inspect(
     if kernel is not None:
         instance_of("kernel", kernel, str)
     target = as_target(target)
-    graph, configs = _graph_of(with_constants(model, constants), target, shapes, Precision.checked(precision, io_precision, calibration), work_dir)
+    graph, configs = _graph_of(
+        with_constants(model, constants),
+        target,
+        shapes,
+        Precision.checked(precision, io_precision, calibration),
+        work_dir,
+    )
     functions = scheduled_functions(graph.fused, graph.task_of, configs, target)
     found: list[InspectedKernel] = []
     known = {one.name for one in functions}
@@ -102,7 +108,8 @@ def memory_plan(
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
     work_dir: str | Path | None = None,
 ) -> MemoryPlan:
-    """Return what a model takes of the device's memory: weights, and each tensor between its kernels with the calls that need it. Nothing runs.
+    """Return what a model takes of the device's memory: weights, and each tensor between its kernels with the calls
+    that need it. Nothing runs.
 
     Bytes of images are those of their texels; how a driver pads their rows is not known.
 
@@ -117,12 +124,22 @@ def memory_plan(
         As in `inspect`.
     """
     target = as_target(target)
-    graph, configs = _graph_of(with_constants(model, constants), target, shapes, Precision.checked(precision, io_precision, calibration), work_dir)
+    graph, configs = _graph_of(
+        with_constants(model, constants),
+        target,
+        shapes,
+        Precision.checked(precision, io_precision, calibration),
+        work_dir,
+    )
     return plan_memory(schedule_model(graph.fused, graph.task_of, configs, target))
 
 
 def _graph_of(
-    model: onnx.ModelProto | str | Path, target: Target, shapes: Mapping[str, Sequence[int]] | None, precision: Precision, work_dir: str | Path | None
+    model: onnx.ModelProto | str | Path,
+    target: Target,
+    shapes: Mapping[str, Sequence[int]] | None,
+    precision: Precision,
+    work_dir: str | Path | None,
 ) -> tuple[Graph, dict[str, Config | None]]:
     """The graph, with pairs joined as the records have it, and the recorded configs."""
     check_versions()

@@ -4,7 +4,8 @@
     tuned = romou.tune_operator(romou.operators.conv2d_backward_filter(layer), target="cuda", trials=100)
     by_filter = tuned.run({"data": x, "gradient": y})[0]
 
-Tensors are as in ONNX: data (n, c, h, w), weights (oc, ic / groups, kh, kw), which are inputs, so each call packs them anew.
+Tensors are as in ONNX: data (n, c, h, w), weights (oc, ic / groups, kh, kw), which are inputs, so each call packs them
+anew.
 """
 
 from __future__ import annotations
@@ -76,11 +77,19 @@ def conv2d(
     if dtype not in FLOATS:
         raise UsageError(f"dtype={dtype!r}: expected one of {', '.join(map(repr, FLOATS))}")
     if min(in_channels, out_channels, batch, groups) < 1 or in_channels % groups or out_channels % groups:
-        raise UsageError(f"{in_channels} to {out_channels} channels in {groups} groups, batch {batch}: groups have to divide both numbers of channels")
-    in_hw, window, steps, spread = (_pair(*named) for named in (("size", size), ("kernel", kernel), ("stride", stride), ("dilation", dilation)))
+        raise UsageError(
+            f"{in_channels} to {out_channels} channels in {groups} groups, batch {batch}: groups have to divide both"
+            " numbers of channels"
+        )
+    in_hw, window, steps, spread = (
+        _pair(*named) for named in (("size", size), ("kernel", kernel), ("stride", stride), ("dilation", dilation))
+    )
     given = (padding,) * 4 if isinstance(padding, int) else tuple(padding) * (4 // max(len(padding), 1))
     if len(given) != 4 or min(given) < 0:
-        raise UsageError(f"padding={padding!r}: expected a number, (vertical, horizontal), or (top, left, bottom, right), none of them negative")
+        raise UsageError(
+            f"padding={padding!r}: expected a number, (vertical, horizontal), or (top, left, bottom, right), none of"
+            " them negative"
+        )
     top, left, bottom, right = given
     work = Conv2d(
         batch=batch,
@@ -95,7 +104,10 @@ def conv2d(
         dtype=dtype,
     )
     if min(work.out_hw) < 1:
-        raise UsageError(f"a window of {window} with dilation {spread} does not fit into {in_hw} with padding {given}: there would be no output")
+        raise UsageError(
+            f"a window of {window} with dilation {spread} does not fit into {in_hw} with padding {given}: there would"
+            " be no output"
+        )
     return _operator(work, "data", "weight")
 
 
@@ -140,21 +152,30 @@ def tune_operator(
         `operator` is something else.
     """
     if not isinstance(operator, Operator):
-        raise UsageError(f"an operator is made by a function of romou.operators; got {type(operator).__name__}", hint="romou.tune takes models.")
-    return tune(operator, target=target, trials=trials, seconds=seconds, work_dir=work_dir, seed=seed, progress=progress)
+        raise UsageError(
+            f"an operator is made by a function of romou.operators; got {type(operator).__name__}",
+            hint="romou.tune takes models.",
+        )
+    return tune(
+        operator, target=target, trials=trials, seconds=seconds, work_dir=work_dir, seed=seed, progress=progress
+    )
 
 
 def _operator(work: Conv2d, *names: str) -> Operator:
     case = family_of(work).case(work)
     shapes = [tuple(shape) for shape in (*case.inputs, *case.weights)]
-    variables = [relax.Var(name, relax.TensorType(list(shape), work.dtype)) for name, shape in zip(names, shapes, strict=True)]
+    variables = [
+        relax.Var(name, relax.TensorType(list(shape), work.dtype)) for name, shape in zip(names, shapes, strict=True)
+    ]
     builder = relax.BlockBuilder()
     with builder.function("main", variables):
         with builder.dataflow():
             output = builder.emit_output(builder.emit(case.build(*variables)))
         builder.emit_func_output(output)
     inputs = {name: (shape, work.dtype) for name, shape in zip(names, shapes, strict=True)}
-    return Operator(mod=builder.finalize(), onnx_model=None, inputs=inputs, outputs=("output",), folded=onnx.ModelProto(), work=work)
+    return Operator(
+        mod=builder.finalize(), onnx_model=None, inputs=inputs, outputs=("output",), folded=onnx.ModelProto(), work=work
+    )
 
 
 def _pair(name: str, value: int | Sequence[int]) -> tuple[int, int]:

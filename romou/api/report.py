@@ -50,16 +50,19 @@ def write_report(
 ) -> Path:
     """Write a page with figures of what tuning did, as one HTML file that needs no network; returns its path.
 
-    It shows time per layer, the search, the roofline, pruning, knobs, registers, passes, memory and the device. A figure that lacks something says what.
+    It shows time per layer, the search, the roofline, pruning, knobs, registers, passes, memory and the device. A
+    figure that lacks something says what.
 
     Parameters
     ----------
     sources
-        What is known, in any order: a folder of records (`work_dir` of `tune`), a saved model, a file of `romou bench`, a report of `archprobe run`.
+        What is known, in any order: a folder of records (`work_dir` of `tune`), a saved model, a file of `romou bench`,
+        a report of `archprobe run`.
     output
         The page's file.
     model
-        The ONNX file or loaded model that was tuned. Without it the figures that look at kernels stay empty: nothing of them is kept in records.
+        The ONNX file or loaded model that was tuned. Without it the figures that look at kernels stay empty: nothing of
+        them is kept in records.
     target
         What it was tuned for; None: what the sources say.
     shapes
@@ -67,12 +70,14 @@ def write_report(
     constants
         Value by name, for inputs that become constants of the model, as in `tune`.
     precision, io_precision, calibration
-        What the model was tuned with, as in `tune`; kernels are others in fp16. None: the precision of the saved model among the sources, else "float32".
+        What the model was tuned with, as in `tune`; kernels are others in fp16. None: the precision of the saved model
+        among the sources, else "float32".
 
     Raises
     ------
     UsageError
-        A source is none of these, a wrong argument, the records are of none of the model's kernels, or the page cannot be written.
+        A source is none of these, a wrong argument, the records are of none of the model's kernels, or the page cannot
+        be written.
     ModelError
         The model, or a saved one, is missing or broken.
     RecordError
@@ -80,7 +85,10 @@ def write_report(
     """
     check_library()
     if not sources:
-        raise UsageError("there is nothing to report on; give a folder of records, a .romou folder, a bench's file or an ArchProbe report")
+        raise UsageError(
+            "there is nothing to report on; give a folder of records, a .romou folder, a bench's file or an ArchProbe"
+            " report"
+        )
     evidence, found, folder = Evidence(title=", ".join(Path(source).stem for source in sources)), None, None
     for source in sources:
         path = path_of("source", source)
@@ -98,12 +106,21 @@ def write_report(
     if folder is not None:
         with RecordStore(folder) as store:
             evidence = replace(evidence, records=tuple(store))
-    texts = [record.target for record in evidence.records if record.target] + ([evidence.bench.target] if evidence.bench else [])
+    texts = [record.target for record in evidence.records if record.target] + (
+        [evidence.bench.target] if evidence.bench else []
+    )
     target = as_target(target) if target is not None else found or (_target_of(texts[-1]) if texts else None)
     evidence = replace(evidence, target=target, spec=evidence.spec or _spec_of(target))
     if model is not None:
         tuned_with = precision or (evidence.summary.precision if evidence.summary else AS_GIVEN)
-        evidence = _with_model(evidence, with_constants(model, constants), target, shapes, Precision.checked(tuned_with, io_precision, calibration), folder)
+        evidence = _with_model(
+            evidence,
+            with_constants(model, constants),
+            target,
+            shapes,
+            Precision.checked(tuned_with, io_precision, calibration),
+            folder,
+        )
     return write_page(evidence, path_of("output", output))
 
 
@@ -125,7 +142,11 @@ def _with_document(evidence: Evidence, path: Path) -> Evidence:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         text = f"{path}: no folder of records, saved model, bench or ArchProbe report: {error}"
-        raise UsageError(text, hint="`romou tune --work-dir` and --output, `romou bench --save` and `archprobe run` write them.", path=str(path)) from error
+        raise UsageError(
+            text,
+            hint="`romou tune --work-dir` and --output, `romou bench --save` and `archprobe run` write them.",
+            path=str(path),
+        ) from error
     if isinstance(data, dict) and data.get("kind") == KIND:
         return replace(evidence, bench=Bench.load(path))
     spec = load_spec(path)
@@ -152,8 +173,16 @@ def _with_model(
     check_versions()
     graph = lower(import_model(model, shapes, precision), target)
     if evidence.by_task and not any(task.key in evidence.by_task for task in graph.tasks):
-        text = f"none of the {len(evidence.by_task)} recorded kernels is one of the model's {len(graph.tasks)} for {target}, {precision.kind}"
-        raise UsageError(text, hint="Name the model, target, shapes and precision of the tuning (--model, --target, --shape, --precision).")
+        text = (
+            f"none of the {len(evidence.by_task)} recorded kernels is one of the model's {len(graph.tasks)} for"
+            f" {target}, {precision.kind}"
+        )
+        raise UsageError(
+            text,
+            hint=(
+                "Name the model, target, shapes and precision of the tuning (--model, --target, --shape, --precision)."
+            ),
+        )
     seconds, configs = recorded_configs(folder, graph, target)
     graph = graph.joined_where_faster(seconds)
     evidence = replace(

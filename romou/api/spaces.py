@@ -1,4 +1,4 @@
-"""The knob space of every task of a model: as it is declared, and less what the criteria exclude (romou.pruned_spaces)."""
+"""The knob space of every task of a model: as it is declared, and less what the criteria exclude (romou.pruned_spaces)."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def knob_spaces(
     constants: Mapping[str, object] | None = None,
     precision: str = "float32",
 ) -> list[tuple[TunableTask, Space]]:
-    """Return the knob space of every task of a model on the target's device, with all its configs. Arguments and errors are those of `tune`."""
+    """Return the knob space of every task of a model on the target's device, with all its configs. Arguments and errors
+    are those of `tune`.
+    """
     target, tasks = _tasks(with_constants(model, constants), target, shapes, Precision.checked(precision, None, None))
     return [(task, task.space(target)) for task in tasks]
 
@@ -47,7 +49,8 @@ def pruned_spaces(
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
     rules: Rules | None = None,
 ) -> list[tuple[TunableTask, PrunedSpace]]:
-    """Return each task of a model with its knob space, less what the criteria exclude; `PrunedSpace.report` counts what went.
+    """Return each task of a model with its knob space, less what the criteria exclude; `PrunedSpace.report` counts what
+    went.
 
     Parameters
     ----------
@@ -77,12 +80,17 @@ def pruned_spaces(
     """
     if rules is not None:
         instance_of("rules", rules, Rules)
-    target, tasks = _tasks(with_constants(model, constants), target, shapes, Precision.checked(precision, io_precision, calibration))
+    target, tasks = _tasks(
+        with_constants(model, constants), target, shapes, Precision.checked(precision, io_precision, calibration)
+    )
     return [(task, pruned_space(task, target, rules)) for task in tasks]
 
 
 def _tasks(
-    model: onnx.ModelProto | str | Path, target: Target | str | Mapping[str, object], shapes: Mapping[str, Sequence[int]] | None, precision: Precision
+    model: onnx.ModelProto | str | Path,
+    target: Target | str | Mapping[str, object],
+    shapes: Mapping[str, Sequence[int]] | None,
+    precision: Precision,
 ) -> tuple[Target, list[TunableTask]]:
     check_versions()
     target = as_target(target)

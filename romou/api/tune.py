@@ -28,7 +28,15 @@ from romou.runtime.workers import nursery
 from romou.tuner.measure import Builder, LocalBuilder, MeasureOptions
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records.task_files import keep_tasks, other_tasks
-from romou.tuner.search import NoProgress, TaskResult, Trial, TrialCallback, TuningOptions, TuningSession, terminal_progress
+from romou.tuner.search import (
+    NoProgress,
+    TaskResult,
+    Trial,
+    TrialCallback,
+    TuningOptions,
+    TuningSession,
+    terminal_progress,
+)
 from romou.tuner.search.pretrained import pretrained_for
 from tvm_patches.compat import check_versions
 
@@ -73,82 +81,96 @@ def tune(
     model
         An ONNX file, a loaded model, or what `romou.training.gradients` and `romou.operators` make.
     target
-        What to compile for, e.g. "opencl", "opencl -device=adreno640", "cuda"; candidates are measured on the attached device. With `rpc` it has
-        to name the device ("-device="), unless that is a CPU; its host code is compiled for the server's machine.
+        What to compile for, e.g. "opencl", "opencl -device=adreno640", "cuda"; candidates are measured on the attached
+        device. With `rpc` it has to name the device ("-device="), unless that is a CPU; its host code is compiled for
+        the server's machine.
     trials
-        Candidates to measure over all tasks, those found in `work_dir` included; 0 keeps the default schedules. The first ones
-        are the default schedules of each task; those that move less than 64 KiB and sum no products keep them, without a trial. A depthwise
-        convolution and the pointwise one behind it are tasks by themselves and, as one kernel, a third one: the model takes what is faster.
+        Candidates to measure over all tasks, those found in `work_dir` included; 0 keeps the default schedules. The
+        first ones are the default schedules of each task; those that move less than 64 KiB and sum no products keep
+        them, without a trial. A depthwise convolution and the pointwise one behind it are tasks by themselves and, as
+        one kernel, a third one: the model takes what is faster.
     seconds
         Stop searching after this time; the model is compiled with what was found.
     no_progress
         Stop searching after so many trials in a row of which none made its task 1% faster; None: go on.
     work_dir
-        Folder of the records. A later call with the same folder goes on where this one stopped; one for another model measures no kernel again that both
-        have, and learns from the others, also while both run. None: a folder of the user's cache, named by the
-        model's kernels and the target, so the same model for the same target goes on by itself (ROMOU_CACHE_DIR, else $XDG_CACHE_HOME/romou or
-        ~/.cache/romou); `summary().records` says which. False: nothing is kept.
+        Folder of the records. A later call with the same folder goes on where this one stopped; one for another model
+        measures no kernel again that both have, and learns from the others, also while both run. None: a folder of the
+        user's cache, named by the model's kernels and the target, so the same model for the same target goes on by
+        itself (ROMOU_CACHE_DIR, else $XDG_CACHE_HOME/romou or ~/.cache/romou); `summary().records` says which. False:
+        nothing is kept.
     shapes
         Shape by name, for inputs whose shape the model leaves open.
     constants
-        Value by name, for inputs that become constants of the model: it has no such input, and a condition or a count that depends on one is folded.
+        Value by name, for inputs that become constants of the model: it has no such input, and a condition or a count
+        that depends on one is folded.
     precision
-        What the model computes with: "float32" leaves its types as they are; "float16" makes an fp32 model one of fp16; "mixed" keeps in fp32 what
-        a check of the whole model against onnxruntime shows to be sensitive. See docs/precision.md.
+        What the model computes with: "float32" leaves its types as they are; "float16" makes an fp32 model one of fp16;
+        "mixed" keeps in fp32 what a check of the whole model against onnxruntime shows to be sensitive. See
+        docs/precision.md.
     io_precision
         "float16": float inputs and outputs are fp16, too. None: as the model has them.
     calibration
-        Inputs, each as {name: array}, on which ranges and errors are found, and outputs are checked with the first. None: random ones.
+        Inputs, each as {name: array}, on which ranges and errors are found, and outputs are checked with the first.
+        None: random ones.
     seed
         Seed of the search and of the inputs that candidates are checked with.
     progress
         Show a progress bar on stderr.
     prune
-        Try only configs that the facts of the target's device leave sensible (see `pruned_spaces`); the default schedules are tried in any case.
+        Try only configs that the facts of the target's device leave sensible (see `pruned_spaces`); the default
+        schedules are tried in any case.
     allow_tf32
-        Kernels may multiply floats on tensor cores (CUDA, compute capability 8.0 and newer), which round them to TF32, 10 bits behind the point; sums
-        stay in single precision. Such a kernel may differ from the reference by a relative L2 error of 2e-3 instead of 1e-4, the whole model's outputs
-        from onnxruntime's by 1e-2. Equal to the target option -tf32=allow, which the other functions take: without it, records of such kernels do not count.
+        Kernels may multiply floats on tensor cores (CUDA, compute capability 8.0 and newer), which round them to TF32,
+        10 bits behind the point; sums stay in single precision. Such a kernel may differ from the reference by a
+        relative L2 error of 2e-3 instead of 1e-4, the whole model's outputs from onnxruntime's by 1e-2. Equal to the
+        target option -tf32=allow, which the other functions take: without it, records of such kernels do not count.
     explorer
         How configs are chosen: "evolution" or "annealing", both guided by the cost model, "random" or "exhaustive".
     rpc
-        Where the devices are: "host:port/key" of an RPC server (`romou serve`), or "tracker://host:port/key" for all servers under a key of a
-        tracker, which candidates are spread over. The model that is returned runs there too.
+        Where the devices are: "host:port/key" of an RPC server (`romou serve`), or "tracker://host:port/key" for all
+        servers under a key of a tracker, which candidates are spread over. The model that is returned runs there too.
     builders
-        Where candidates are built: "dask://host:port" of a dask scheduler, whose workers run the same Romou and TVM; they may come and go. None: in processes
-        of this machine. The results are the same. Over a network: "dask+tls://host:port", with certificates in dask's configuration.
+        Where candidates are built: "dask://host:port" of a dask scheduler, whose workers run the same Romou and TVM;
+        they may come and go. None: in processes of this machine. The results are the same. Over a network:
+        "dask+tls://host:port", with certificates in dask's configuration.
     trust_builders
-        Take a scheduler of another machine without TLS. It, and whoever is in between, can run any code in this process.
+        Take a scheduler of another machine without TLS. It, and whoever is in between, can run any code in this
+        process.
     measure
-        Time limits in seconds and repeats of a measurement, as `MeasureOptions` or a mapping of its fields; its seed replaces `seed` for the inputs.
+        Time limits in seconds and repeats of a measurement, as `MeasureOptions` or a mapping of its fields; its seed
+        replaces `seed` for the inputs.
     callback
-        Called with each finished `Trial`, after its record is kept. When it returns True, the search ends and the model is compiled with what was
-        found. An exception ends the search too and comes out of `tune`; a later call goes on from the records.
+        Called with each finished `Trial`, after its record is kept. When it returns True, the search ends and the model
+        is compiled with what was found. An exception ends the search too and comes out of `tune`; a later call goes on
+        from the records.
     verify
-        Raise where the tuned model's outputs are not onnxruntime's. False: it is returned even so, with a warning; `summary().is_right` says whether
-        they are.
+        Raise where the tuned model's outputs are not onnxruntime's. False: it is returned even so, with a warning;
+        `summary().is_right` says whether they are.
     strict
-        Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels. With `rpc` that is always so.
-        It may turn out after the first trials.
+        Raise where a node has no kernel, instead of running it on the host, by onnxruntime, between kernels. With `rpc`
+        that is always so. It may turn out after the first trials.
     max_memory
-        Bytes of the device's memory that the tuned model may take: weights, and all between its kernels. Where configs need more, those with the
-        largest workspaces give way to a direct algorithm. None: no limit.
+        Bytes of the device's memory that the tuned model may take: weights, and all between its kernels. Where configs
+        need more, those with the largest workspaces give way to a direct algorithm. None: no limit.
 
     Raises
     ------
     UsageError
         A wrong argument; an unknown field of `measure` fails with the nearest name.
     ModelError
-        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict` forbids it; or it takes more than
-        `max_memory` even so.
+        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict`
+        forbids it; or it takes more than `max_memory` even so.
     NumericError
         The outputs are wrong; names the first ONNX operator whose output is. Records are kept.
     DeviceError
-        There is no device, it does not compute a tiny kernel correctly, or no server, or no worker of `builders`, can be reached any more; records are kept.
+        There is no device, it does not compute a tiny kernel correctly, or no server, or no worker of `builders`, can
+        be reached any more; records are kept.
     RecordError
         The records in `work_dir` are unreadable.
     CompatError
-        The TVM packages are not the pair that this version was made for, or a server or a worker of `builders` has other ones.
+        The TVM packages are not the pair that this version was made for, or a server or a worker of `builders` has
+        other ones.
     """
     started = time.monotonic()
     check_versions()
@@ -156,7 +178,14 @@ def tune(
     if callback is not None and not callable(callback):
         raise UsageError(f"callback={callback!r}: must be a function that takes a Trial")
     max_memory = None if max_memory is None else whole_of("max_memory", max_memory, lowest=1)
-    options = TuningOptions(trials=trials, seconds=seconds, no_progress=no_progress, explorer=explorer, seed=seed, **target.backend.search_options)
+    options = TuningOptions(
+        trials=trials,
+        seconds=seconds,
+        no_progress=no_progress,
+        explorer=explorer,
+        seed=seed,
+        **target.backend.search_options,
+    )
     measuring = _measuring(measure, seed)
     address = None if rpc is None else Address.parse(rpc)
     if trials:
@@ -245,7 +274,8 @@ def tune(
 
 @contextlib.contextmanager
 def _held_back() -> Iterator[tuple[Executor, Callable[[], None]]]:
-    """A thread for what can wait until candidates are being built, and the function that lets it begin: before, it would take time from the first of them.
+    """A thread for what can wait until candidates are being built, and the function that lets it begin: before, it
+    would take time from the first of them.
 
     After an exception what has not begun is dropped.
     """
@@ -271,7 +301,9 @@ def _is_broken(graph: Graph) -> bool:
 
 
 def _until_known(graph: Graph, callback: TrialCallback | None) -> TrialCallback:
-    """`callback`, which also ends the search once it is known that the model, compiled meanwhile, is none; ModelError where a tensor of it is too large."""
+    """`callback`, which also ends the search once it is known that the model, compiled meanwhile, is none; ModelError
+    where a tensor of it is too large.
+    """
     unchecked = [graph]
 
     def called(trial: Trial) -> bool | None:

@@ -15,7 +15,8 @@ class Block:
     """Valid configs of a space side by side, as places in the product of some choices of each knob.
 
     digits: of each knob, the numbers of these choices.   columns: the choices, each knob's along an axis of its own.
-    shape: of the product, with 1 for free axes, along which every choice is as valid as the next.   places: in this shape, sorted, where valid configs are.
+    shape: of the product, with 1 for free axes, along which every choice is as valid as the next.
+    places: in this shape, sorted, where valid configs are.
     """
 
     digits: Sequence[np.ndarray]
@@ -29,7 +30,9 @@ class Block:
         return [axis for axis, extent in enumerate(self.shape) if extent == 1]
 
     def pick(self, *tables: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-        """What belongs to the valid configs of arrays that broadcast over the product: shape (places, *free), with 1 where an array does not vary."""
+        """What belongs to the valid configs of arrays that broadcast over the product: shape (places, *free), with 1
+        where an array does not vary.
+        """
         rest = [axis for axis, extent in enumerate(self.shape) if extent > 1]
         rows = np.unravel_index(self.places, [self.shape[axis] for axis in rest]) if rest else ()
         known: dict[tuple[int, ...], np.ndarray] = {}
@@ -48,7 +51,8 @@ class Block:
         return [{name: picked(number) for name, number in table.items()} for table in tables]
 
     def places_in(self, shape: Sequence[int], is_kept: np.ndarray) -> np.ndarray:
-        """Where valid configs are in the whole space, a place for each choice of a knob; with 1 in `shape`, for all of its choices.
+        """Where valid configs are in the whole space, a place for each choice of a knob; with 1 in `shape`, for all of
+        its choices.
 
         `is_kept`: which ones, shape (places, *free), or 1 where all choices of a free axis are.
         """
@@ -63,6 +67,8 @@ class Block:
                 of_rows += (self.digits[axis] * pitches[axis])[own // pitch % extent]
         for place, axis in enumerate(self.free):
             if pitches[axis]:
-                places = places + (self.digits[axis] * pitches[axis]).reshape([-1 if i == place + 1 else 1 for i in range(places.ndim)])
+                places = places + (self.digits[axis] * pitches[axis]).reshape(
+                    [-1 if i == place + 1 else 1 for i in range(places.ndim)]
+                )
         found: np.ndarray = places[np.broadcast_to(is_kept[rows], places.shape)]
         return found

@@ -1,4 +1,6 @@
-"""A lock of each device among the processes of a user: whoever times on the device holds it, so that nobody measures another one's load."""
+"""A lock of each device among the processes of a user: whoever times on the device holds it, so that nobody measures
+another one's load.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ _descriptors: set[int] = set()
 class DeviceLock:
     """The lock of one device, which ends with the process. The thread that holds it may take it again.
 
-    A second lock is the door: only who holds it waits for the device. So a process that takes the device again at once comes behind one that waits.
+    A second lock is the door: only who holds it waits for the device. So a process that takes the device again at once
+    comes behind one that waits.
 
     path: its file; the door's stands beside it.
     """
@@ -62,7 +65,9 @@ class DeviceLock:
 
 
 def lock_path(identity: str) -> Path | None:
-    """The lock file of a device of this machine, see `Backend.identity`; None where ROMOU_DEVICE_LOCK=0, or, with a warning, where it cannot be written."""
+    """The lock file of a device of this machine, see `Backend.identity`; None where ROMOU_DEVICE_LOCK=0, or, with a
+    warning, where it cannot be written.
+    """
     settings = environment.from_environment()
     if not settings.has_device_lock:
         return None
@@ -97,7 +102,9 @@ def saying_that_it_waits(device: str, path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone_on(device: str, identity: str) -> Iterator[None]:
-    """Hold the lock of a device while something is timed on it. device: its name for a person; identity: see `Backend.identity`."""
+    """Hold the lock of a device while something is timed on it. device: its name for a person; identity: see
+    `Backend.identity`.
+    """
     path = lock_path(identity)
     if path is None:
         yield
@@ -112,7 +119,9 @@ def alone_on(device: str, identity: str) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that holds the lock of a file, once nobody else does; None where the file, or its file system, has none."""
+    """A descriptor that holds the lock of a file, once nobody else does; None where the file, or its file system, has
+    none.
+    """
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:
@@ -140,7 +149,9 @@ def _unlock(descriptor: int | None) -> None:
 
 @functools.cache
 def _warn(path: str, reason: str | None) -> None:
-    logger.warning("%s cannot be written (%s): times may be those of a device that other processes use meanwhile", path, reason)
+    logger.warning(
+        "%s cannot be written (%s): times may be those of a device that other processes use meanwhile", path, reason
+    )
 
 
 def _leave_to_parent() -> None:

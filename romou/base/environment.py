@@ -1,4 +1,6 @@
-"""The environment variables that Romou, its C++ runtimes and its scripts read: the one place where they are declared and, in Python, read."""
+"""The environment variables that Romou, its C++ runtimes and its scripts read: the one place where they are declared
+and, in Python, read.
+"""
 
 from __future__ import annotations
 
@@ -24,26 +26,57 @@ VARIABLES = {
     "CXX": Variable("C++ compiler of the runtime, of saved models and of exported samples", "g++"),
     "CXXFLAGS": Variable("options for the C++ compiler while Romou is built"),
     "HOME": Variable("Mesa's compilers keep their cache below it"),
-    "OCL_ICD_VENDORS": Variable("folder in which the OpenCL loader finds platforms; `romou doctor` looks there as well", "/etc/OpenCL/vendors"),
+    "OCL_ICD_VENDORS": Variable(
+        "folder in which the OpenCL loader finds platforms; `romou doctor` looks there as well", "/etc/OpenCL/vendors"
+    ),
     "PATH": Variable("where Mesa's compilers find their tools"),
-    "ROMOU_CACHE_DIR": Variable("folder of compiled programs, and of records that no work_dir names", "XDG_CACHE_HOME/romou or ~/.cache/romou"),
+    "ROMOU_CACHE_DIR": Variable(
+        "folder of compiled programs, and of records that no work_dir names", "XDG_CACHE_HOME/romou or ~/.cache/romou"
+    ),
     "ROMOU_DEBUG": Variable("1: show tracebacks of errors that are otherwise one message", "0"),
-    "ROMOU_DEVICE_LOCK": Variable("0: time kernels and models without waiting for other processes that time on the same device", "1"),
-    "ROMOU_DEVICES": Variable("folder of device files, JSON as in romou/devices/hardware/devices or reports of ArchProbe, whose names `-device=` knows"),
+    "ROMOU_DEVICE_LOCK": Variable(
+        "0: time kernels and models without waiting for other processes that time on the same device", "1"
+    ),
+    "ROMOU_DEVICES": Variable(
+        "folder of device files, JSON as in romou/devices/hardware/devices or reports of ArchProbe, whose names"
+        " `-device=` knows"
+    ),
     "ROMOU_FILL_CACHE": Variable("set by Romou itself for Mesa's compilers: wait until their cache is written", "0"),
-    "ROMOU_MOBILE_COMPILERS": Variable("folder of scripts/setup_mobile_compilers.sh", "~/.cache/romou/devices/mobile_compilers"),
-    "ROMOU_NO_FALLBACK": Variable("1: a kernel that cannot be built, or is wrong, is an error, instead of one in parts, of TVM's, or the host; for tests", "0"),
+    "ROMOU_MOBILE_COMPILERS": Variable(
+        "folder of scripts/setup_mobile_compilers.sh", "~/.cache/romou/devices/mobile_compilers"
+    ),
+    "ROMOU_NO_FALLBACK": Variable(
+        "1: a kernel that cannot be built, or is wrong, is an error, instead of one in parts, of TVM's, or the host;"
+        " for tests",
+        "0",
+    ),
     "ROMOU_OPENCL_BUILD_OPTIONS": Variable("options for the OpenCL driver's compiler"),
     "ROMOU_OPENCL_DEVICE": Variable("part of an OpenCL device's name: only devices that match it are used", "all"),
-    "ROMOU_OPENCL_DUMP_DIR": Variable("folder for the sources of kernels that the OpenCL driver refuses", "a new private folder romou-opencl-* in TMPDIR"),
+    "ROMOU_OPENCL_DUMP_DIR": Variable(
+        "folder for the sources of kernels that the OpenCL driver refuses",
+        "a new private folder romou-opencl-* in TMPDIR",
+    ),
     "ROMOU_OPENCL_LIBRARY": Variable("OpenCL library to load, without a fallback", "the system's loader"),
-    "ROMOU_PROGRAM_CACHE_MB": Variable("megabytes of compiled programs that are kept below ROMOU_CACHE_DIR; 0: none", "256"),
-    "ROMOU_QUIRKS_OFF": Variable("names of driver quirks, separated by commas, whose workarounds are left out; `romou doctor` lists them"),
-    "ROMOU_RPC_KEY": Variable("key of an RPC server, for `romou serve`, `romou phone start`, the phone's server, and addresses without a key"),
-    "ROMOU_VULKAN_DEVICE": Variable("part of a Vulkan device's name, or its number: devices that match come first", "all"),
+    "ROMOU_PROGRAM_CACHE_MB": Variable(
+        "megabytes of compiled programs that are kept below ROMOU_CACHE_DIR; 0: none", "256"
+    ),
+    "ROMOU_QUIRKS_OFF": Variable(
+        "names of driver quirks, separated by commas, whose workarounds are left out; `romou doctor` lists them"
+    ),
+    "ROMOU_RPC_KEY": Variable(
+        "key of an RPC server, for `romou serve`, `romou phone start`, the phone's server, and addresses without a key"
+    ),
+    "ROMOU_VULKAN_DEVICE": Variable(
+        "part of a Vulkan device's name, or its number: devices that match come first", "all"
+    ),
     "ROMOU_VULKAN_LIBRARY": Variable("Vulkan loader to load, without a fallback", "the system's loader"),
-    "ROMOU_VULKAN_VALIDATE": Variable("1: Vulkan's validation layer checks every call and barrier; what it says is an error at the next wait", "0"),
-    "ROMOU_VULKAN_WITHOUT": Variable("Vulkan extensions that a driver gets wrong and that are left unused, separated by commas; unified_memory counts as one"),
+    "ROMOU_VULKAN_VALIDATE": Variable(
+        "1: Vulkan's validation layer checks every call and barrier; what it says is an error at the next wait", "0"
+    ),
+    "ROMOU_VULKAN_WITHOUT": Variable(
+        "Vulkan extensions that a driver gets wrong and that are left unused, separated by commas; unified_memory"
+        " counts as one"
+    ),
     "TMPDIR": Variable("folder for temporary files", "/tmp"),
     "XDG_CACHE_HOME": Variable("folder of caches, without ROMOU_CACHE_DIR", "~/.cache"),
 }
@@ -52,7 +85,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Checked values of the variables of Romou's own; `unknown` holds complaints about ROMOU_ names that nothing reads."""
+    """Checked values of the variables of Romou's own; `unknown` holds complaints about ROMOU_ names that nothing reads."""  # noqa: E501
 
     is_debug: bool = False
     has_device_lock: bool = True
@@ -103,4 +136,6 @@ def _count(name: str, env: Mapping[str, str], default: int) -> int:
 def _complaint(name: str) -> str:
     own = [known for known in VARIABLES if known.startswith("ROMOU_")]
     near = nearest_name(name, own)
-    return f"{name} is set but Romou does not read it" + (f"; did you mean {near}?" if near else f"; it reads {', '.join(own)}")
+    return f"{name} is set but Romou does not read it" + (
+        f"; did you mean {near}?" if near else f"; it reads {', '.join(own)}"
+    )

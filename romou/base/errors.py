@@ -1,7 +1,7 @@
 """Every error that Romou raises on purpose, and the words in which an unknown name is reported.
 
-A message says what went wrong, the value, the limit, where the limit came from and what to do next. The parts that a program
-wants to read are also attributes: ``DeviceError("...", device="adreno640").device``.
+A message says what went wrong, the value, the limit, where the limit came from and what to do next. The parts that a
+program wants to read are also attributes: ``DeviceError("...", device="adreno640").device``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,10 @@ import difflib
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-_FAULT = "This is a fault of Romou or TVM, not of the model. Report it with the model; another shape or dtype of this operator may work."
+_FAULT = (
+    "This is a fault of Romou or TVM, not of the model. Report it with the model; another shape or dtype of this"
+    " operator may work."
+)
 
 EXIT_FAILED = 1
 EXIT_USAGE = 2
@@ -28,7 +31,8 @@ class RomouError(Exception):
     hint
         What to do next; stands on a line of its own below the message.
     fields
-        Anything a program may want to read; each becomes an attribute and is kept when the error crosses a process border.
+        Anything a program may want to read; each becomes an attribute and is kept when the error crosses a process
+        border.
     """
 
     exit_code = EXIT_FAILED
@@ -43,17 +47,25 @@ class RomouError(Exception):
 
     def __getattr__(self, name: str) -> Any:
         # Only reached for names that are not set; spelled out so that type checkers accept `error.device`.
-        raise AttributeError(f"{type(self).__name__} has no field {name!r}; it has {sorted(self.__dict__.get('fields', ()))}")
+        raise AttributeError(
+            f"{type(self).__name__} has no field {name!r}; it has {sorted(self.__dict__.get('fields', ()))}"
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
         # Exception's own pickling replays `args` positionally and would lose hint and fields.
         return _rebuild, (type(self), self.message, self.hint, self.fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as JSON-ready data: type, message, hint, exit_code and the fields as text where they are not plain."""
+        """The error as JSON-ready data: type, message, hint, exit_code and the fields as text where they are not plain."""  # noqa: E501
         plain = (str, int, float, bool, type(None))
         fields = {k: v if isinstance(v, plain) else str(v) for k, v in self.fields.items()}
-        return {"type": type(self).__name__, "message": self.message, "hint": self.hint, "exit_code": self.exit_code, "fields": fields}
+        return {
+            "type": type(self).__name__,
+            "message": self.message,
+            "hint": self.hint,
+            "exit_code": self.exit_code,
+            "fields": fields,
+        }
 
 
 def _rebuild(cls: type[RomouError], message: str, hint: str | None, fields: dict[str, Any]) -> RomouError:
@@ -97,7 +109,7 @@ class BuildError(RomouError):
 
 
 class BrokenNodesError(BuildError):
-    """A step of the compiler failed at some nodes of the model; the field `nodes` has the names of their first outputs."""
+    """A step of the compiler failed at some nodes of the model; the field `nodes` has the names of their first outputs."""  # noqa: E501
 
     @classmethod
     def of(cls, what: str, nodes: Iterable[str], error: Exception) -> BrokenNodesError:
@@ -106,18 +118,27 @@ class BrokenNodesError(BuildError):
 
 
 class BrokenFunctionsError(BuildError):
-    """Some functions of a model cannot be scheduled, lowered or compiled; `functions` has the error of each by its name.
+    """Some functions of a model cannot be scheduled, lowered or compiled; `functions` has the error of each by its
+    name.
 
-    origins: by their names, the nodes that they compute, where the error comes from a module that its catcher does not have.
+    origins: by their names, the nodes that they compute, where the error comes from a module that its catcher does not
+    have.
     """
 
     @classmethod
-    def of(cls, functions: Mapping[str, Exception], origins: Mapping[str, frozenset[str]] | None = None) -> BrokenFunctionsError:
+    def of(
+        cls, functions: Mapping[str, Exception], origins: Mapping[str, frozenset[str]] | None = None
+    ) -> BrokenFunctionsError:
         """Say why the first one of `functions` cannot be built, and how many others cannot; `origins` as above."""
         first = next(iter(functions.values()))
         message = first.message if isinstance(first, RomouError) else str(first)
         more = f" (and {len(functions) - 1} more kernels)" if len(functions) > 1 else ""
-        return cls(f"{message}{more}", hint=getattr(first, "hint", None), functions=dict(functions), origins=dict(origins or {}))
+        return cls(
+            f"{message}{more}",
+            hint=getattr(first, "hint", None),
+            functions=dict(functions),
+            origins=dict(origins or {}),
+        )
 
 
 class CompatError(RomouError):
@@ -134,7 +155,9 @@ class SpaceEmptyError(RomouError):
 
 @contextlib.contextmanager
 def as_build_error(what: str) -> Iterator[None]:
-    """Let what goes wrong inside, but for errors with a message of their own, come out as a BuildError that says `what` was being built."""
+    """Let what goes wrong inside, but for errors with a message of their own, come out as a BuildError that says `what`
+    was being built.
+    """
     try:
         yield
     except RomouError:
@@ -165,4 +188,10 @@ def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
     entries = sorted(known)
     near = nearest_name(name, entries)
     hint = f"Did you mean {near!r}?" if near else None
-    return UsageError(f"unknown {what} {name!r}; known: {', '.join(entries) or 'none'}", hint=hint, name=name, known=entries, nearest=near)
+    return UsageError(
+        f"unknown {what} {name!r}; known: {', '.join(entries) or 'none'}",
+        hint=hint,
+        name=name,
+        known=entries,
+        nearest=near,
+    )

@@ -1,4 +1,6 @@
-"""The place of an exception that nobody raised on purpose: a fault of Romou's own code, or of a user's pass, knob or family."""
+"""The place of an exception that nobody raised on purpose: a fault of Romou's own code, or of a user's pass, knob or
+family.
+"""
 
 from __future__ import annotations
 
@@ -10,17 +12,24 @@ from pathlib import Path
 from romou.base.errors import RomouError
 
 _ROMOU = Path(__file__).resolve().parents[1]
-# What fails below a call from there is Romou's own fault, wherever it was noticed: these files write the code that TVM then refuses.
+# What fails below a call from there is Romou's own fault, wherever it was noticed: these files write the code that TVM
+# then refuses.
 _AUTHORS = tuple(str(_ROMOU / folder) for folder in ("schedules", "passes"))
 _LIBRARIES = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib", "stdlib"))
 
 
 def own_fault(error: BaseException) -> str | None:
-    """ "romou/compiler/passes/nan.py:12" for a fault of Romou's or a user's code; None for a refusal, which is a RomouError, and where a library fails by itself."""
+    """ "romou/compiler/passes/nan.py:12" for a fault of Romou's or a user's code; None for a refusal, which is a
+    RomouError, and where a library fails by itself.
+    """
     for one in _chain(error):
         if isinstance(one, RomouError):
             continue
-        frames = [frame for frame in traceback.extract_tb(one.__traceback__) if frame.lineno and Path(frame.filename).is_absolute()]
+        frames = [
+            frame
+            for frame in traceback.extract_tb(one.__traceback__)
+            if frame.lineno and Path(frame.filename).is_absolute()
+        ]
         ours = [frame for frame in frames if not _is_of_library(frame.filename)]
         if ours and (ours[-1] is frames[-1] or any(frame.filename.startswith(_AUTHORS) for frame in ours)):
             return f"{_shown(ours[-1].filename)}:{ours[-1].lineno}"

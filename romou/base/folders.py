@@ -18,13 +18,15 @@ _HELD = "romou-held-"
 
 
 class HeldFolder(tempfile.TemporaryDirectory[str]):
-    """A private temporary folder, removed with its process: by the process itself, or after a kill by the next one that makes such a folder.
+    """A private temporary folder, removed with its process: by the process itself, or after a kill by the next one that
+    makes such a folder.
 
-    The process holds a lock on the folder, which ends with it. So no other one takes the folder of a live process for a left-over, also where
-    process numbers are used again or mean another process, as in containers that share a folder.
+    The process holds a lock on the folder, which ends with it. So no other one takes the folder of a live process for a
+    left-over, also where process numbers are used again or mean another process, as in containers that share a folder.
 
     purpose: part of the folder's name.
-    inside: where it lies; None: in the temporary folder of the system. Left-overs there are removed first, once a process.
+    inside: where it lies; None: in the temporary folder of the system. Left-overs there are removed first, once a
+    process.
     """
 
     def __init__(self, purpose: str, *, inside: str | Path | None = None) -> None:
@@ -58,7 +60,8 @@ def _remove_left_overs(where: str) -> None:
 
 
 def _lock(path: str, *, is_ours: bool = False) -> int | None:
-    """A descriptor that holds the lock of a folder of this user's; None where another process has it or the folder is gone.
+    """A descriptor that holds the lock of a folder of this user's; None where another process has it or the folder is
+    gone.
 
     is_ours: the folder was made here just now, so it is taken on a file system without locks, too.
     """
@@ -120,4 +123,7 @@ def replacing(folder: Path, *, marker: str, what: str) -> Iterator[Path]:
                 raise
     except OSError as error:
         reason = error.strerror or str(error)
-        raise UsageError(f"{folder}: {what} cannot be written here: {reason}", hint="Free some space, or choose a folder that may be written.") from error
+        raise UsageError(
+            f"{folder}: {what} cannot be written here: {reason}",
+            hint="Free some space, or choose a folder that may be written.",
+        ) from error

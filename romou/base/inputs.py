@@ -10,8 +10,12 @@ import numpy as np
 from romou.base.errors import UsageError
 
 
-def checked_inputs(inputs: Mapping[str, np.ndarray], signature: Mapping[str, tuple[tuple[int, ...], str]]) -> list[np.ndarray]:
-    """Return the arrays in the order of `signature`, which maps names to (shape, numpy dtype name); UsageError for one that does not fit."""
+def checked_inputs(
+    inputs: Mapping[str, np.ndarray], signature: Mapping[str, tuple[tuple[int, ...], str]]
+) -> list[np.ndarray]:
+    """Return the arrays in the order of `signature`, which maps names to (shape, numpy dtype name); UsageError for one
+    that does not fit.
+    """
     if not isinstance(inputs, Mapping):
         raise UsageError(f"inputs are given by name, as {{name: array}}; got {type(inputs).__name__}")
     for name in inputs:
@@ -26,7 +30,9 @@ def checked_inputs(inputs: Mapping[str, np.ndarray], signature: Mapping[str, tup
         except (TypeError, ValueError) as error:
             raise UsageError(f"input {name!r} is no array: {error}") from error
         if array.shape != shape or array.dtype != np.dtype(dtype):
-            raise UsageError(f"input {name!r} is {array.dtype} {array.shape}; the model was compiled for {dtype} {shape}")
+            raise UsageError(
+                f"input {name!r} is {array.dtype} {array.shape}; the model was compiled for {dtype} {shape}"
+            )
         arrays.append(array)
     return arrays
 
@@ -40,8 +46,11 @@ class Draw:
     is_whole: bool = True
 
 
-def random_inputs(signature: Mapping[str, tuple[tuple[int, ...], str]], seed: int, draws: Mapping[str, Draw] | None = None) -> dict[str, np.ndarray]:
-    """Return random arrays: standard normal floats; 0 or 1 for integers and booleans, which token ids and masks both accept.
+def random_inputs(
+    signature: Mapping[str, tuple[tuple[int, ...], str]], seed: int, draws: Mapping[str, Draw] | None = None
+) -> dict[str, np.ndarray]:
+    """Return random arrays: standard normal floats; 0 or 1 for integers and booleans, which token ids and masks both
+    accept.
 
     draws: what inputs, by name, take instead; `romou.compiler.frontend.draws_of` finds it in a model.
     """

@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 import sys
 
-# `python -m` puts the current folder first on the import path. In a checkout of Romou, or beside any folder of a dependency's name, the
-# child would import that instead of what is installed. (The option -P does the same, from Python 3.11 on.)
-_RUN = "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
+# `python -m` puts the current folder first on the import path. In a checkout of Romou, or beside any folder of a
+# dependency's name, the child would import that instead of what is installed. (The option -P does the same, from Python
+# 3.11 on.)
+_RUN = (
+    "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; runpy.run_module({module!r},"
+    " run_name='__main__', alter_sys=True)"
+)
 
 
 def child_environment(**variables: str) -> dict[str, str]:
@@ -24,10 +28,14 @@ def become(environment: dict[str, str], path: list[str], folder: str) -> None:
 
 
 def forget_import_path() -> None:
-    """Drop the import path that a parent passed to this process by `child_environment`: compilers started from here must not inherit it."""
+    """Drop the import path that a parent passed to this process by `child_environment`: compilers started from here
+    must not inherit it.
+    """
     os.environ.pop("PYTHONPATH", None)
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs `module` as a script under this interpreter, with the current folder left off its import path."""
+    """The command that runs `module` as a script under this interpreter, with the current folder left off its import
+    path.
+    """
     return [sys.executable, "-c", _RUN.format(module=module), *arguments]

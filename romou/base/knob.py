@@ -1,7 +1,7 @@
 """A knob: one decision that a schedule template leaves open.
 
-A template declares its knobs once, in a table beside the code that uses them. Its spaces and default configs, the features of the cost model,
-`romou space`, `romou inspect --knobs` and exported records are derived from that table.
+A template declares its knobs once, in a table beside the code that uses them. Its spaces and default configs, the
+features of the cost model, `romou space`, `romou inspect --knobs` and exported records are derived from that table.
 """
 
 from __future__ import annotations
@@ -40,7 +40,9 @@ class Knob:
     is_spelling: bool = False
 
     def number(self, value: Choice) -> float:
-        """Return what the cost model sees of a value: log2(1 + value) of numbers and truth values, for a word its place among the choices."""
+        """Return what the cost model sees of a value: log2(1 + value) of numbers and truth values, for a word its place
+        among the choices.
+        """
         if isinstance(value, str):
             return float(self.choices.index(value) if value in self.choices else len(self.choices))
         return math.log2(1 + value) if value >= 0 else -math.log2(1 - value)

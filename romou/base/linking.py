@@ -18,13 +18,17 @@ _LONGEST_ERROR = 1000
 _LEAST_FREE = 4 << 20
 
 
-def export_library(module: Any, path: str | Path, *, host: str | None = None, entry: str | None = None, weight_bytes: int = 0) -> None:
+def export_library(
+    module: Any, path: str | Path, *, host: str | None = None, entry: str | None = None, weight_bytes: int = 0
+) -> None:
     """Link a TVM module or executable into the shared library `path`.
 
-    host: LLVM triple of the machine that loads it; None: this one.   entry: a second name for the module's function `main`.
+    host: LLVM triple of the machine that loads it; None: this one.
+    entry: a second name for the module's function `main`.
     weight_bytes: what the module holds besides code.
 
-    BuildError where there is no compiler for `host`, or it fails. UsageError where the folder of temporary files is full.
+    BuildError where there is no compiler for `host`, or it fails. UsageError where the folder of temporary files is
+    full.
     """
     how: dict[str, Any] = {} if is_here(host) else {"cc": compiler_for(str(host))}
     if entry is not None:
@@ -35,7 +39,10 @@ def export_library(module: Any, path: str | Path, *, host: str | None = None, en
             if free < weight_bytes + _LEAST_FREE:
                 # LLVM would end the process.
                 text = f"{Path(path).name} cannot be linked: {tempfile.gettempdir()} has {free / 2**20:.1f} MiB left"
-                raise UsageError(f"{text}, and it takes {(weight_bytes + _LEAST_FREE) / 2**20:.0f}", hint="Free some space, or set TMPDIR to another folder.")
+                raise UsageError(
+                    f"{text}, and it takes {(weight_bytes + _LEAST_FREE) / 2**20:.0f}",
+                    hint="Free some space, or set TMPDIR to another folder.",
+                )
             module.export_library(str(path), workspace_dir=objects, **how)
     except RuntimeError as error:
         raise BuildError(f"{Path(path).name} cannot be linked: {str(error).strip()[:_LONGEST_ERROR]}") from error
@@ -51,7 +58,11 @@ def compiler_for(host: str) -> str:
     machine = host.partition("-")[0]
     if "android" in host:
         ndk = variable("ANDROID_NDK_HOME")
-        found = sorted(Path(ndk).glob(f"toolchains/llvm/prebuilt/*/bin/{machine}-linux-android{_ANDROID_API}-clang++")) if ndk else []
+        found = (
+            sorted(Path(ndk).glob(f"toolchains/llvm/prebuilt/*/bin/{machine}-linux-android{_ANDROID_API}-clang++"))
+            if ndk
+            else []
+        )
         if not found:
             raise BuildError(
                 f"no compiler for {host}: ANDROID_NDK_HOME={ndk or 'is not set, or'} holds no Android NDK",
@@ -62,5 +73,9 @@ def compiler_for(host: str) -> str:
     name = f"{machine}-linux-gnu-g++"
     compiler = shutil.which(name)
     if compiler is None:
-        raise BuildError(f"no compiler for {host}: {name} is not there", hint=f"apt-get install g++-{machine.replace('_', '-')}-linux-gnu", host=host)
+        raise BuildError(
+            f"no compiler for {host}: {name} is not there",
+            hint=f"apt-get install g++-{machine.replace('_', '-')}-linux-gnu",
+            host=host,
+        )
     return compiler

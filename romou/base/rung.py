@@ -1,4 +1,6 @@
-"""The ways to compute a node of a model, from a fused kernel down to the host. A step down is taken if the one above fails."""
+"""The ways to compute a node of a model, from a fused kernel down to the host. A step down is taken if the one above
+fails.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ MOST_ON_HOST = 0.2
 
 
 class Rung(enum.IntEnum):
-    """FUSED: with its neighbours, by an operator family.   APART: each operator by itself, by a family.   RULES: by TVM's schedule rules.
+    """FUSED: with its neighbours, by an operator family.
+    APART: each operator by itself, by a family.
+    RULES: by TVM's schedule rules.
     PLAIN: by TVM's simplest schedule, a work-item for each element.   HOST: by onnxruntime."""
 
     FUSED = 0

@@ -26,7 +26,8 @@ Columns = Mapping[str, Any]
 
 # Below this size a constrained space is enumerated when random draws fail to find new configs.
 _ENUMERATE_LIMIT = 200_000
-# Random draws: for each wanted config, and at least, for spaces of which one config in thousands is valid. So many are judged at once, at first and at most.
+# Random draws: for each wanted config, and at least, for spaces of which one config in thousands is valid. So many are
+# judged at once, at first and at most.
 _DRAWS, _LEAST_DRAWS, _FIRST, _AT_ONCE = 50, 1 << 18, 64, 1 << 12
 # Combinations of choices in a block: a few megabytes.
 _BLOCK = 1 << 22
@@ -87,7 +88,8 @@ class Space:
     def of(cls, knobs: Iterable[Knob], limits: Limits, choices: Mapping[str, Sequence[Choice]]) -> Space:
         """Return the space of declared knobs on a device with these limits, without constraints.
 
-        choices: those that differ for the operator. A knob that is not mentioned has all of its declared choices; one without any is left out.
+        choices: those that differ for the operator. A knob that is not mentioned has all of its declared choices; one
+        without any is left out.
         """
         space = cls()
         for knob in knobs:
@@ -106,10 +108,13 @@ class Space:
         if not choices or len(set(choices)) != len(choices):
             raise UsageError(f"knob {name!r}: choices must be distinct and not empty, got {list(choices)!r}")
         self.knobs[name] = tuple(choices)
-        self.declared[name] = Knob(name=name, choices=tuple(choices), default=choices[0], help="") if isinstance(knob, str) else knob
+        self.declared[name] = (
+            Knob(name=name, choices=tuple(choices), default=choices[0], help="") if isinstance(knob, str) else knob
+        )
 
     def default(self, **wanted: Choice) -> Config:
-        """Return the config of each knob's declared default, or of what is wanted instead; where that is no choice, of the next lower one.
+        """Return the config of each knob's declared default, or of what is wanted instead; where that is no choice, of
+        the next lower one.
 
         Constraints are ignored.
         """
@@ -119,8 +124,8 @@ class Space:
     def add_constraint(self, is_allowed: Callable[[Columns], Any]) -> None:
         """Rule out every config for which `is_allowed`, or one of the conditions in the tuple that it gives, is false.
 
-        It is given one config or arrays of knob values, and so joins its conditions with & and |, not with `and` and `or`; a tuple where these look at
-        different knobs, so that none is spread over all of them.
+        It is given one config or arrays of knob values, and so joins its conditions with & and |, not with `and` and
+        `or`; a tuple where these look at different knobs, so that none is spread over all of them.
         """
         self._constraints.append(is_allowed)
 
@@ -152,29 +157,48 @@ class Space:
             if len(choices) < len(known[name]):
                 kept = kept & functools.reduce(operator.or_, (columns[name] == choice for choice in choices))
         kept = functools.reduce(operator.and_, self._conditions(columns), kept)
-        is_in = [(columns[self.divided_by] == key) & space._admits(columns, known) for key, space in self._spaces.items() if self.divided_by]
+        is_in = [
+            (columns[self.divided_by] == key) & space._admits(columns, known)
+            for key, space in self._spaces.items()
+            if self.divided_by
+        ]
         return functools.reduce(operator.or_, is_in) & kept if is_in else kept
 
     def _mesh(self, digits: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Some of each knob's choices along an axis of its own: a formula over three knobs costs the product of those three alone, however large the space."""
+        """Some of each knob's choices along an axis of its own: a formula over three knobs costs the product of those
+        three alone, however large the space.
+        """
         axes = range(len(self.knobs))
         values = (np.asarray(choices)[which] for choices, which in zip(self.knobs.values(), digits, strict=True))
-        return {name: v.reshape([-1 if i == axis else 1 for i in axes]) for axis, (name, v) in enumerate(zip(self.knobs, values, strict=True))}
+        return {
+            name: v.reshape([-1 if i == axis else 1 for i in axes])
+            for axis, (name, v) in enumerate(zip(self.knobs, values, strict=True))
+        }
 
     def blocks(self, most: int = _BLOCK) -> Iterator[Block]:
-        """All valid configs in blocks of at most `most` combinations, in the order of their numbers but for knobs that come after a free one.
+        """All valid configs in blocks of at most `most` combinations, in the order of their numbers but for knobs that
+        come after a free one.
 
         Constraints are computed over the knobs that each of them looks at, and joined where all of them hold.
         """
         for key, space in self._spaces.items() or [(None, self)]:
-            digits = [np.asarray([choices.index(choice) for choice in space.knobs.get(name, (key,))]) for name, choices in self.knobs.items()]
+            digits = [
+                np.asarray([choices.index(choice) for choice in space.knobs.get(name, (key,))])
+                for name, choices in self.knobs.items()
+            ]
             columns = self._mesh(digits)
-            masks = [np.asarray(mask) for of in {id(s): s for s in (self, space)}.values() for mask in of._conditions(columns)]
+            masks = [
+                np.asarray(mask)
+                for of in {id(s): s for s in (self, space)}.values()
+                for mask in of._conditions(columns)
+            ]
             masks = [mask.reshape((1,) * (len(digits) - mask.ndim) + mask.shape) for mask in masks]
             yield from self._cut(digits, masks, most)
 
     def _cut(self, digits: list[np.ndarray], masks: list[np.ndarray], most: int) -> Iterator[Block]:
-        """The blocks among choices of each knob; masks: what constraints say of them, with 1 along axes that these do not look at."""
+        """The blocks among choices of each knob; masks: what constraints say of them, with 1 along axes that these do
+        not look at.
+        """
         # Choices that a constraint rules out whatever the other knobs are.
         for axis in range(len(digits)):
             alone = [mask for mask in masks if mask.size == mask.shape[axis]]
@@ -193,7 +217,9 @@ class Space:
             # Choice by choice of the first knob.
             for place in range(shape[axes[0]]):
                 inside = [mask.take([place], axes[0]) if mask.shape[axes[0]] > 1 else mask for mask in masks]
-                yield from self._cut([*digits[: axes[0]], digits[axes[0]][[place]], *digits[axes[0] + 1 :]], inside, most)
+                yield from self._cut(
+                    [*digits[: axes[0]], digits[axes[0]][[place]], *digits[axes[0] + 1 :]], inside, most
+                )
             return
         valid = functools.reduce(operator.and_, sorted(masks, key=np.size), np.ones([1] * len(digits), dtype=bool))
         places = np.flatnonzero(valid)
@@ -221,20 +247,27 @@ class Space:
         for name in config:
             if name not in self.knobs:
                 near = difflib.get_close_matches(name, self.knobs, n=1)
-                raise UsageError(f"unknown knob {name!r}; knobs: {', '.join(self.knobs) or 'none'}" + (f"; did you mean {near[0]!r}?" if near else ""))
+                raise UsageError(
+                    f"unknown knob {name!r}; knobs: {', '.join(self.knobs) or 'none'}"
+                    + (f"; did you mean {near[0]!r}?" if near else "")
+                )
         index = 0
         for name, choices in self.knobs.items():
             if name not in config:
                 raise UsageError(f"config lacks knob {name!r}")
             # bool == int in Python: `True` must not pass for the choice 1.
-            digit = next((i for i, c in enumerate(choices) if c == config[name] and type(c) is type(config[name])), None)
+            digit = next(
+                (i for i, c in enumerate(choices) if c == config[name] and type(c) is type(config[name])), None
+            )
             if digit is None:
                 raise UsageError(f"knob {name!r} has no choice {config[name]!r}; choices: {list(choices)!r}")
             index = index * len(choices) + digit
         return index
 
     def knows(self, config: Mapping[str, Choice]) -> bool:
-        """Whether the config has a choice of every knob and nothing else, be it valid or not: records may be of other targets or versions."""
+        """Whether the config has a choice of every knob and nothing else, be it valid or not: records may be of other
+        targets or versions.
+        """
         try:
             self.index_of(config)
         except UsageError:
@@ -245,14 +278,26 @@ class Space:
         """Whether every constraint admits the config."""
         if not all(map(bool, self._conditions(config))):
             return False
-        return self.divided_by is None or not self._spaces or bool(self._spaces[config[self.divided_by]]._admits(config, self.knobs))
+        return (
+            self.divided_by is None
+            or not self._spaces
+            or bool(self._spaces[config[self.divided_by]]._admits(config, self.knobs))
+        )
 
     def __iter__(self) -> Iterator[Config]:
         blocks = (np.arange(start, min(start + _AT_ONCE, self.size)) for start in range(0, self.size, _AT_ONCE))
         return (self.at(int(index)) for indices in blocks for index in indices[self._is_valid_in(self, indices)])
 
-    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
-        """Up to `count` distinct valid configs whose keys are not in `exclude`, with the choices in `where`; fewer when no more are found."""
+    def sample(
+        self,
+        rng: np.random.Generator,
+        count: int,
+        exclude: Container[str] = (),
+        where: Mapping[str, Choice] | None = None,
+    ) -> list[Config]:
+        """Up to `count` distinct valid configs whose keys are not in `exclude`, with the choices in `where`; fewer when
+        no more are found.
+        """
         found: dict[str, Config] = {}
         box = self._box(where or {})
         if box.size <= 4 * count:
@@ -273,7 +318,9 @@ class Space:
         return list(found.values())
 
     def _random(self, box: Space, rng: np.random.Generator, most: int) -> Iterator[Config]:
-        """The valid ones of so many random configs of `box`, judged many at once; the generator goes on as if they were drawn one by one, one ahead."""
+        """The valid ones of so many random configs of `box`, judged many at once; the generator goes on as if they were
+        drawn one by one, one ahead.
+        """
         at_once = _FIRST
         while most > 0:
             before, size = rng.bit_generator.state, min(at_once, most)

@@ -14,7 +14,8 @@ class Task:
     key: 16 hex digits of the function's structure: equal kernels have equal keys, in any model.
     name: readable, not unique: two tasks may differ in their epilogue alone.
     func: unscheduled; static shapes; the last parameter is the output.
-    calls: how often the model calls it.   flops: multiplications and additions of one call, epilogue not counted; where nothing is contracted, all
+    calls: how often the model calls it.
+    flops: multiplications and additions of one call, epilogue not counted; where nothing is contracted, all
         operations and functions of numbers.
     """
 

@@ -1,4 +1,6 @@
-"""TVM without PyTorch, which it imports wherever that is installed: seconds in each process, and nothing of Romou's uses it."""
+"""TVM without PyTorch, which it imports wherever that is installed: seconds in each process, and nothing of Romou's
+uses it.
+"""
 
 from __future__ import annotations
 

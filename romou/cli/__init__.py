@@ -17,7 +17,8 @@ import click
 from romou.base.errors import EXIT_FAILED, EXIT_USAGE, RomouError, UsageError, nearest_name
 from romou.cli.common import DEBUG_KEY, JSON_KEY, debug_option, print_error, print_json
 
-# name -> (module under romou.cli, one line of help). A module is imported when its command runs, so `romou --help` is quick.
+# name -> (module under romou.cli, one line of help). A module is imported when its command runs, so `romou --help` is
+# quick.
 COMMANDS = {
     "tune": "Tune an ONNX model for a device and save the result.",
     "compile": "Compile an ONNX model with default schedules; no device needed.",
@@ -34,11 +35,22 @@ COMMANDS = {
     "devices": "List attached devices and those that -device= knows.",
 }
 
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.ENOTDIR, errno.EISDIR, errno.EEXIST)
+_DISK_ERRORS = (
+    errno.ENOSPC,
+    errno.EDQUOT,
+    errno.EROFS,
+    errno.EACCES,
+    errno.EPERM,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.EEXIST,
+)
 
 
 class RomouGroup(click.Group):
-    """Loads commands on demand and turns a RomouError into one message and its exit code. With --json, every error is a document on stdout, too."""
+    """Loads commands on demand and turns a RomouError into one message and its exit code. With --json, every error is a
+    document on stdout, too.
+    """
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -50,10 +62,15 @@ class RomouGroup(click.Group):
         assert isinstance(command, click.Command)
         return command
 
-    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             near = nearest_name(args[0], COMMANDS)
-            ctx.fail(f"no such command {args[0]!r}; there are {', '.join(COMMANDS)}." + (f" Did you mean {near!r}?" if near else ""))
+            ctx.fail(
+                f"no such command {args[0]!r}; there are {', '.join(COMMANDS)}."
+                + (f" Did you mean {near!r}?" if near else "")
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -77,7 +94,7 @@ class Terminated(SystemExit):
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does: temporary folders and worker processes go. A second one ends it at once."""
+    """SIGTERM ends a command as Ctrl-C does: temporary folders and worker processes go. A second one ends it at once."""  # noqa: E501
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -101,7 +118,10 @@ def _telling_of_disks() -> Iterator[None]:
     except OSError as error:
         if error.errno not in _DISK_ERRORS:
             raise
-        raise UsageError(f"{error.filename or 'a file'}: {error.strerror}", hint="Free some space, or choose a folder that may be written.") from error
+        raise UsageError(
+            f"{error.filename or 'a file'}: {error.strerror}",
+            hint="Free some space, or choose a folder that may be written.",
+        ) from error
 
 
 @contextlib.contextmanager
@@ -125,7 +145,9 @@ def _reporting(ctx: click.Context) -> Iterator[None]:
         raise
     except (Exception, KeyboardInterrupt, Terminated) as error:
         # A bug keeps its traceback.
-        print_error(ctx, error, {KeyboardInterrupt: "interrupted", Terminated: "ended by SIGTERM"}.get(type(error), str(error)))
+        print_error(
+            ctx, error, {KeyboardInterrupt: "interrupted", Terminated: "ended by SIGTERM"}.get(type(error), str(error))
+        )
         raise
 
 

@@ -33,18 +33,27 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 def _remember(key: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
     # ctx.meta is shared along the chain of contexts: the group's error handler must know what the subcommand was given.
     def callback(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
-        ctx.meta[key] = ctx.meta.get(key, False) or value or (key == DEBUG_KEY and environment.from_environment().is_debug)
+        ctx.meta[key] = (
+            ctx.meta.get(key, False) or value or (key == DEBUG_KEY and environment.from_environment().is_debug)
+        )
         return value
 
     return callback
 
 
 def strict_option(function: _F) -> _F:
-    return click.option("--strict", is_flag=True, help="Fail where a node has no kernel, instead of running it on the host, by onnxruntime.")(function)
+    return click.option(
+        "--strict",
+        is_flag=True,
+        help="Fail where a node has no kernel, instead of running it on the host, by onnxruntime.",
+    )(function)
 
 
 def host_option(function: _F) -> _F:
-    text = f"Accept a model with more than {100 * MOST_ON_HOST:.0f}% of its operations on the host. [default: exit code {EXIT_NO_DEVICE}]"
+    text = (
+        f"Accept a model with more than {100 * MOST_ON_HOST:.0f}% of its operations on the host. [default: exit code"
+        f" {EXIT_NO_DEVICE}]"
+    )
     return click.option("--allow-host", is_flag=True, help=text)(function)
 
 
@@ -69,33 +78,60 @@ def memory_option(function: _F) -> _F:
 
 def json_option(function: _F) -> _F:
     return click.option(
-        "--json", "is_json", is_flag=True, is_eager=True, callback=_remember(JSON_KEY), help="One JSON document on stdout; all else on stderr."
+        "--json",
+        "is_json",
+        is_flag=True,
+        is_eager=True,
+        callback=_remember(JSON_KEY),
+        help="One JSON document on stdout; all else on stderr.",
     )(function)
 
 
 def debug_option(function: _F) -> _F:
     return click.option(
-        "--debug", is_flag=True, is_eager=True, expose_value=False, callback=_remember(DEBUG_KEY), help="Show the traceback of an error (or set ROMOU_DEBUG=1)."
+        "--debug",
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        callback=_remember(DEBUG_KEY),
+        help="Show the traceback of an error (or set ROMOU_DEBUG=1).",
     )(function)
 
 
 def precision_options(function: _F, *, default: str | None = "float32") -> _F:
-    """`--precision`, `--io-precision` and `--calibration`, as one argument `precision`: what the functions of `romou` take by these names."""
+    """`--precision`, `--io-precision` and `--calibration`, as one argument `precision`: what the functions of `romou`
+    take by these names.
+    """
 
     @functools.wraps(function)
-    def with_precision(*arguments: Any, precision: str | None, io_precision: str | None, calibration: tuple[Path, ...], **options: Any) -> Any:
-        how = {"precision": precision, "io_precision": io_precision, "calibration": [_arrays_of(path) for path in calibration] or None}
+    def with_precision(
+        *arguments: Any, precision: str | None, io_precision: str | None, calibration: tuple[Path, ...], **options: Any
+    ) -> Any:
+        how = {
+            "precision": precision,
+            "io_precision": io_precision,
+            "calibration": [_arrays_of(path) for path in calibration] or None,
+        }
         return function(*arguments, precision=how, **options)
 
     path = click.Path(exists=True, dir_okay=False, path_type=Path)
     text = "Inputs that ranges and errors are taken of, by name. May be repeated. [default: random]"
-    with_precision = click.option("--calibration", multiple=True, type=path, metavar="FILE.npz", help=text)(with_precision)
+    with_precision = click.option("--calibration", multiple=True, type=path, metavar="FILE.npz", help=text)(
+        with_precision
+    )
     text = "float16: inputs and outputs, too. [default: the model's types]"
-    with_precision = click.option("--io-precision", type=click.Choice(["float32", "float16"]), default=None, help=text)(with_precision)
-    text = "float16: an fp32 model becomes fp16 inside. mixed: what is sensitive stays fp32. float32: the model's own types."
+    with_precision = click.option("--io-precision", type=click.Choice(["float32", "float16"]), default=None, help=text)(
+        with_precision
+    )
+    text = (
+        "float16: an fp32 model becomes fp16 inside. mixed: what is sensitive stays fp32. float32: the model's own"
+        " types."
+    )
     choices = click.Choice(["float32", "float16", "mixed"])
     shown = default or "what SOURCES say"
-    return cast(_F, click.option("--precision", type=choices, default=default, show_default=shown, help=text)(with_precision))
+    return cast(
+        _F, click.option("--precision", type=choices, default=default, show_default=shown, help=text)(with_precision)
+    )
 
 
 def _arrays_of(path: Path) -> dict[str, Any]:
@@ -105,7 +141,9 @@ def _arrays_of(path: Path) -> dict[str, Any]:
         with np.load(path) as found:
             return dict(found)
     except (OSError, ValueError, TypeError) as error:
-        raise UsageError(f"--calibration {str(path)!r} is no file of numpy.savez with arrays by the names of inputs: {error}") from error
+        raise UsageError(
+            f"--calibration {str(path)!r} is no file of numpy.savez with arrays by the names of inputs: {error}"
+        ) from error
 
 
 def constants_option(function: _F) -> _F:
@@ -117,13 +155,18 @@ def constants_option(function: _F) -> _F:
             # The last "=": names of ONNX inputs may hold one.
             name, _, value = text.rpartition("=")
             if not name:
-                raise UsageError(f"--set {text!r}: expected NAME=VALUE", hint="For example --set sr=16000 or --set axes=[1,2].")
+                raise UsageError(
+                    f"--set {text!r}: expected NAME=VALUE", hint="For example --set sr=16000 or --set axes=[1,2]."
+                )
             if name in found:
                 raise UsageError(f"--set gives {name!r} twice", name=name)
             try:
                 found[name] = json.loads(value)
             except json.JSONDecodeError:
-                raise UsageError(f"--set {text!r}: {value!r} is no value", hint="A number, true, false, or a list as in JSON: [1, 2].") from None
+                raise UsageError(
+                    f"--set {text!r}: {value!r} is no value",
+                    hint="A number, true, false, or a list as in JSON: [1, 2].",
+                ) from None
         return found or None
 
     text = "Make an input a constant of the model, which then lacks it: sr=16000, axes=[1,2]. May be repeated."
@@ -132,8 +175,8 @@ def constants_option(function: _F) -> _F:
 
 def rpc_option(function: _F) -> _F:
     text = (
-        "On devices elsewhere: host:port/key of `romou serve`, or tracker://host:port/key for all of a tracker's under a key. "
-        "host:port/@FILE reads the key from a file, host:port from ROMOU_RPC_KEY."
+        "On devices elsewhere: host:port/key of `romou serve`, or tracker://host:port/key for all of a tracker's under"
+        " a key. host:port/@FILE reads the key from a file, host:port from ROMOU_RPC_KEY."
     )
     return click.option("--rpc", default=None, metavar="ADDRESS", help=text)(function)
 
@@ -146,8 +189,16 @@ def key_option(function: _F) -> _F:
         return function(*arguments, key=_chosen_key(key, key_file), **options)
 
     path = click.Path(dir_okay=False, path_type=Path)
-    with_key = click.option("--key-file", type=path, default=None, help="File with the key, which no other user can read. Without it: ROMOU_RPC_KEY.")(with_key)
-    text = "What a client has to name, where this machine has no other users: they can read it here. It travels unencrypted."
+    with_key = click.option(
+        "--key-file",
+        type=path,
+        default=None,
+        help="File with the key, which no other user can read. Without it: ROMOU_RPC_KEY.",
+    )(with_key)
+    text = (
+        "What a client has to name, where this machine has no other users: they can read it here. It travels"
+        " unencrypted."
+    )
     return cast(_F, click.option("--key", default=None, help=text)(with_key))
 
 
@@ -162,7 +213,8 @@ def _chosen_key(key: str | None, key_file: Path | None) -> str:
     found = keys.from_environment() if key_file is None else keys.from_file(key_file)
     if found is None:
         raise UsageError(
-            "no key is given: what a client has to name", hint=f"Write a secret word into a file of yours and give --key-file, or set {keys.VARIABLE}."
+            "no key is given: what a client has to name",
+            hint=f"Write a secret word into a file of yours and give --key-file, or set {keys.VARIABLE}.",
         )
     return found
 
@@ -196,4 +248,6 @@ def console(*, is_json: bool) -> Console:
 
     out = Console(stderr=is_json, highlight=False, soft_wrap=False)
     # In a pipe or a log nobody's window is 80 columns wide, and a cut table helps nobody.
-    return out if out.is_terminal else Console(stderr=is_json, highlight=False, soft_wrap=False, width=max(out.width, 120))
+    return (
+        out if out.is_terminal else Console(stderr=is_json, highlight=False, soft_wrap=False, width=max(out.width, 120))
+    )

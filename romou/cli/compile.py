@@ -24,12 +24,39 @@ from romou.cli.tune import default_output, parse_shapes, read_model
 
 @click.command("compile")
 @click.argument("model")
-@click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@click.option(
+    "--target",
+    default="opencl",
+    show_default=True,
+    help='A named device needs none attached: "opencl -device=adreno640".',
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=SIZES",
+    help="Fix a dynamic input: input=1,3,224,224. May be repeated.",
+)
 @constants_option
-@click.option("--emit-source", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the kernels, one .cl or .cu file each.")
-@click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help="Where to save the model. [default: MODEL's name with .romou]")
-@click.option("--verify/--no-verify", default=True, show_default=True, help="Check the outputs against onnxruntime's, on the device or a CPU in its place.")
+@click.option(
+    "--emit-source",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder for the kernels, one .cl or .cu file each.",
+)
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(path_type=Path),
+    default=None,
+    help="Where to save the model. [default: MODEL's name with .romou]",
+)
+@click.option(
+    "--verify/--no-verify",
+    default=True,
+    show_default=True,
+    help="Check the outputs against onnxruntime's, on the device or a CPU in its place.",
+)
 @precision_options
 @memory_option
 @strict_option
@@ -53,8 +80,8 @@ def command(
     """Compile MODEL with default schedules and save it.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is measured.
-    The outputs are checked against onnxruntime's, on the target's device or, where it is not attached, on the CPU's OpenCL or Vulkan: a wrong model is an
-    error that names the first wrong operator.
+    The outputs are checked against onnxruntime's, on the target's device or, where it is not attached, on the CPU's
+    OpenCL or Vulkan: a wrong model is an error that names the first wrong operator.
     """
     from romou.devices.targets import Target
 
@@ -63,7 +90,13 @@ def command(
     source: Any = read_model(model)
     import romou
 
-    how: dict[str, Any] = {"shapes": fixed or None, "constants": constants, "verify": verify, "strict": strict, "max_memory": max_memory}
+    how: dict[str, Any] = {
+        "shapes": fixed or None,
+        "constants": constants,
+        "verify": verify,
+        "strict": strict,
+        "max_memory": max_memory,
+    }
     compiled = romou.compile(source, target=parsed, **how, **precision)
     path = compiled.save(output or default_output(model))
     sources = compiled.sources()
@@ -75,7 +108,12 @@ def command(
     summary = compiled.summary()
     if is_json:
         files = [str(emit_source / f"{name}.{suffix}") for name in sources] if emit_source is not None else []
-        about = {"model": model, "target": str(parsed), "output": str(path), "relative_l2_error": summary.relative_l2_error}
+        about = {
+            "model": model,
+            "target": str(parsed),
+            "output": str(path),
+            "relative_l2_error": summary.relative_l2_error,
+        }
         about |= {"checked_on": summary.checked_on}
         print_json({**about, "kernels": list(sources), "sources": files, "summary": summary.to_dict()})
         check_host(summary, allow_host)
@@ -83,10 +121,15 @@ def command(
     from romou.tools.report.table import device_lines
 
     out = console(is_json=False)
-    reason = "no device that runs its kernels is here, or onnxruntime does not run the model." if verify else "--no-verify."
+    reason = (
+        "no device that runs its kernels is here, or onnxruntime does not run the model." if verify else "--no-verify."
+    )
     checked = f"Its outputs were not checked: {reason}"
     if summary.relative_l2_error is not None:
-        checked = f"Its outputs are onnxruntime's, relative L2 error {summary.relative_l2_error:.1e}, on {summary.checked_on}."
+        checked = (
+            f"Its outputs are onnxruntime's, relative L2 error {summary.relative_l2_error:.1e}, on"
+            f" {summary.checked_on}."
+        )
     out.print(f"{len(sources)} kernels, saved to {path}. {checked}", markup=False)
     if emit_source is not None:
         out.print(f"Their source is in {emit_source}.", markup=False)

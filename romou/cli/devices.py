@@ -8,15 +8,24 @@ from romou.cli.common import console, debug_option, json_option, print_json
 
 
 @click.command("devices")
-@click.option("--facts", "named", default=None, metavar="NAME", help="Print what is known of a device, each fact with its unit and source.")
-@click.option("--compare", "both", nargs=2, default=None, metavar="A B", help="Print the facts in which two devices differ.")
+@click.option(
+    "--facts",
+    "named",
+    default=None,
+    metavar="NAME",
+    help="Print what is known of a device, each fact with its unit and source.",
+)
+@click.option(
+    "--compare", "both", nargs=2, default=None, metavar="A B", help="Print the facts in which two devices differ."
+)
 @json_option
 @debug_option
 def command(named: str | None, both: tuple[str, str] | None, is_json: bool) -> None:
     """List the attached devices and the device names that a target knows.
 
-    A device is named by its file (adreno740) or by what its driver calls it ("QUALCOMM Adreno(TM) 740"). Nothing is run on the devices; `romou doctor`
-    does that. Without any attached device the exit code is 3, but for --facts and --compare.
+    A device is named by its file (adreno740) or by what its driver calls it ("QUALCOMM Adreno(TM) 740"). Nothing is run
+    on the devices; `romou doctor` does that. Without any attached device the exit code is 3, but for --facts and
+    --compare.
     """
     from romou.base.errors import UsageError
 
@@ -42,7 +51,11 @@ def _print_facts(name: str, *, is_json: bool) -> None:
     out = console(is_json=False)
     out.print(facts_table(spec, nearest))
     if nearest is not None:
-        out.print(f"More was measured of {nearest.title}, the nearest: -facts=nearest in a target takes from it what is not known.", markup=False)
+        out.print(
+            f"More was measured of {nearest.title}, the nearest: -facts=nearest in a target takes from it what is not"
+            " known.",
+            markup=False,
+        )
 
 
 def _compare(one: str, other: str, *, is_json: bool) -> None:
@@ -64,7 +77,11 @@ def _list(*, is_json: bool) -> None:
     from romou.devices.hardware import load_device
     from romou.tools.report.table import print_table
 
-    attached = [{"backend": found.name, "index": i, **facts} for found in device_backends() for i, facts in enumerate(found.list_devices())]
+    attached = [
+        {"backend": found.name, "index": i, **facts}
+        for found in device_backends()
+        for i, facts in enumerate(found.list_devices())
+    ]
     targets = [(name, f"{found.name} -device={name}") for found in device_backends() for name in found.named_devices()]
     known = [{"name": name, "title": load_device(name).title, "target": target} for name, target in targets]
     if is_json:
@@ -73,7 +90,13 @@ def _list(*, is_json: bool) -> None:
         out = console(is_json=False)
         table = Table("device", "name", "platform", "type", "driver", title="Attached")
         for facts in attached:
-            table.add_row(f"{facts['backend']}:{facts['index']}", str(facts["name"]), str(facts["platform"]), str(facts["type"]), str(facts["driver"]))
+            table.add_row(
+                f"{facts['backend']}:{facts['index']}",
+                str(facts["name"]),
+                str(facts["platform"]),
+                str(facts["type"]),
+                str(facts["driver"]),
+            )
         if attached:
             print_table(table, out)
         names = Table("target", "device", title="Known to -device=")

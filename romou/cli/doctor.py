@@ -32,7 +32,9 @@ def _packages() -> Finding:
     import tvm
     import tvm_ffi
 
-    return Finding(name="packages", is_ok=True, detail=f"apache-tvm {tvm.__version__}, apache-tvm-ffi {tvm_ffi.__version__}")
+    return Finding(
+        name="packages", is_ok=True, detail=f"apache-tvm {tvm.__version__}, apache-tvm-ffi {tvm_ffi.__version__}"
+    )
 
 
 def _compiler() -> Finding:
@@ -41,13 +43,20 @@ def _compiler() -> Finding:
         if path:
             return Finding(name="compiler", is_ok=True, detail=path)
     return Finding(
-        name="compiler", is_ok=False, detail="no C++ compiler; saving a tuned model links a library with g++", hint="apt-get install g++ (Debian, Ubuntu)."
+        name="compiler",
+        is_ok=False,
+        detail="no C++ compiler; saving a tuned model links a library with g++",
+        hint="apt-get install g++ (Debian, Ubuntu).",
     )
 
 
 def _vendors() -> Finding:
     chosen = environment.variable("OCL_ICD_VENDORS")
-    folder, origin = (Path(chosen), "OCL_ICD_VENDORS") if chosen else (Path(environment.VARIABLES["OCL_ICD_VENDORS"].default), "the usual place")
+    folder, origin = (
+        (Path(chosen), "OCL_ICD_VENDORS")
+        if chosen
+        else (Path(environment.VARIABLES["OCL_ICD_VENDORS"].default), "the usual place")
+    )
     # ocl-icd also takes the path of one .icd file or of a platform's library here.
     entries = [folder.name] if folder.is_file() else sorted(p.name for p in folder.glob("*.icd"))
     if entries:
@@ -64,7 +73,10 @@ def _driver_of_pypi() -> list[Finding]:
 
     refused = tvm.get_global_func("romou.opencl.failure", allow_missing=True)
     lines = str(refused()).splitlines() if refused is not None else []
-    problems = [pypi_driver.problem(), *(line.strip() for line in lines if any(library in line for library in pypi_driver.libraries()))]
+    problems = [
+        pypi_driver.problem(),
+        *(line.strip() for line in lines if any(library in line for library in pypi_driver.libraries())),
+    ]
     hint = f"Install all of it: pip install --force-reinstall {' '.join(pypi_driver.WHEELS)}"
     return [Finding(name="cpu driver", is_ok=False, detail=problem, hint=hint) for problem in problems if problem]
 
@@ -73,7 +85,13 @@ def _environment() -> list[Finding]:
     found = environment.from_environment()
     findings = [Finding(name="environment", is_ok=None, detail=text) for text in found.unknown]
     if found.opencl_device:
-        findings.append(Finding(name="environment", is_ok=True, detail=f"ROMOU_OPENCL_DEVICE={found.opencl_device}: other devices are hidden"))
+        findings.append(
+            Finding(
+                name="environment",
+                is_ok=True,
+                detail=f"ROMOU_OPENCL_DEVICE={found.opencl_device}: other devices are hidden",
+            )
+        )
     return findings
 
 
@@ -90,7 +108,14 @@ def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
             continue
         if count == 0:
             reason = backend.diagnose()
-            findings.append(Finding(name=backend.name, is_ok=None if backend.is_optional else False, detail=reason.message, hint=reason.hint))
+            findings.append(
+                Finding(
+                    name=backend.name,
+                    is_ok=None if backend.is_optional else False,
+                    detail=reason.message,
+                    hint=reason.hint,
+                )
+            )
         elif (toolchain := backend.toolchain()) is not None:
             findings.append(_toolchain(*toolchain))
         for index in range(count):
@@ -98,7 +123,10 @@ def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
             reports.append({"backend": backend.name, **report.to_dict()})
             findings.append(_device_finding(backend.name, report))
             name = f"{backend.name}:{index}"
-            findings += [Finding(name=f"{name} {quirk.name}", is_ok=None, detail=quirk.describe()) for quirk in quirks_of(backend.facts(index))]
+            findings += [
+                Finding(name=f"{name} {quirk.name}", is_ok=None, detail=quirk.describe())
+                for quirk in quirks_of(backend.facts(index))
+            ]
     return findings, reports
 
 
@@ -111,12 +139,20 @@ def _toolchain(name: str, describe: Callable[[], str]) -> Finding:
 
 def _device_finding(kind: str, report: Any) -> Finding:
     name = f"{kind}:{report.index}"
-    who = f"{report.device} ({report.platform}, driver {report.driver}{f', from {report.origin}' if report.origin else ''})"
+    who = (
+        f"{report.device} ({report.platform}, driver"
+        f" {report.driver}{f', from {report.origin}' if report.origin else ''})"
+    )
     if not report.is_usable:
         return Finding(name=name, is_ok=False, detail=f"{who}: {report.problem}", hint=report.hint)
     aspects = (("images", report.has_images), ("fp16", report.has_fp16), ("captured runs", report.has_recorded_runs))
     extras = ", ".join(f"{label} {'yes' if has else 'no'}" for label, has in aspects)
-    return Finding(name=name, is_ok=True, detail=f"{who}: a tiny kernel ran and its result is right; {extras}" + "".join(f"\n{note}" for note in report.notes))
+    return Finding(
+        name=name,
+        is_ok=True,
+        detail=f"{who}: a tiny kernel ran and its result is right; {extras}"
+        + "".join(f"\n{note}" for note in report.notes),
+    )
 
 
 @click.command("doctor")
@@ -126,8 +162,9 @@ def _device_finding(kind: str, report: Any) -> Finding:
 def command(rpc: str | None, is_json: bool) -> None:
     """Check Python packages, compilers and drivers; build and run a tiny kernel on every device.
 
-    With --rpc it checks the devices there instead: the driver's library and what an app's manifest needs for it, versions, extensions, known quirks, free
-    memory, the clock, and a kernel of every operator family, compiled here and run there.
+    With --rpc it checks the devices there instead: the driver's library and what an app's manifest needs for it,
+    versions, extensions, known quirks, free memory, the clock, and a kernel of every operator family, compiled here and
+    run there.
 
     \b
     Exit codes: 0 all is well, 1 something is broken, 3 no usable device.
@@ -146,7 +183,14 @@ def command(rpc: str | None, is_json: bool) -> None:
     failed = [f for f in findings if f.is_ok is False]
     code = EXIT_NO_DEVICE if not has_device else EXIT_FAILED if failed else 0
     if is_json:
-        print_json({"findings": [dataclasses.asdict(f) for f in findings], "devices": reports, "has_usable_device": has_device, "exit_code": code})
+        print_json(
+            {
+                "findings": [dataclasses.asdict(f) for f in findings],
+                "devices": reports,
+                "has_usable_device": has_device,
+                "exit_code": code,
+            }
+        )
     else:
         _print(findings, has_device)
     raise click.exceptions.Exit(code)

@@ -22,10 +22,26 @@ OWN = "own"
 
 @click.command("inspect")
 @click.argument("model")
-@click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@click.option(
+    "--target",
+    default="opencl",
+    show_default=True,
+    help='A named device needs none attached: "opencl -device=adreno640".',
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=SIZES",
+    help="Fix a dynamic input: input=1,3,224,224. May be repeated.",
+)
 @constants_option
-@click.option("--work-dir", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder of tune's records: show the best configs.")
+@click.option(
+    "--work-dir",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder of tune's records: show the best configs.",
+)
 @click.option("--kernel", default=None, help="Only this kernel, function or task. [default: all]")
 @click.option(
     "--gpu",
@@ -34,13 +50,25 @@ OWN = "own"
     flag_value=OWN,
     metavar="[NAME]",
     multiple=True,
-    help="Ask Mesa's compiler (not the vendor's): a618, a630, a660, a730, a740, a750, g52, g57, g71, g72, g76, g610; without a name, or `own`, that of the "
-    "target's GPU. May be repeated.",
+    help=(
+        "Ask Mesa's compiler (not the vendor's): a618, a630, a660, a730, a740, a750, g52, g57, g71, g72, g76, g610;"
+        " without a name, or `own`, that of the target's GPU. May be repeated."
+    ),
 )
 @click.option("--passes", is_flag=True, help="Show the IR before and after each pass.")
 @click.option("--source/--no-source", "has_source", default=True, show_default=True, help="Show the OpenCL source.")
-@click.option("--knobs", "has_knobs", is_flag=True, help="Explain the knobs of the tasks instead: choices on the target, default, meaning.")
-@click.option("--memory", "has_memory", is_flag=True, help="Show the memory plan instead: weights, and the tensors between kernels.")
+@click.option(
+    "--knobs",
+    "has_knobs",
+    is_flag=True,
+    help="Explain the knobs of the tasks instead: choices on the target, default, meaning.",
+)
+@click.option(
+    "--memory",
+    "has_memory",
+    is_flag=True,
+    help="Show the memory plan instead: weights, and the tensors between kernels.",
+)
 @precision_options
 @json_option
 @debug_option
@@ -61,11 +89,12 @@ def command(
 ) -> None:
     """Show the kernels of MODEL: source, registers, bytes loaded, integer operations in loops; no device needed.
 
-    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds what Mesa's compilers for Adreno and Mali make of each kernel;
-    scripts/setup_mobile_compilers.sh fetches them. They are not the vendors' compilers.
+    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds what Mesa's compilers for Adreno
+    and Mali make of each kernel; scripts/setup_mobile_compilers.sh fetches them. They are not the vendors' compilers.
 
-    Registers are the estimate that pruning and regression runs share: "needed" is what the criterion `registers` holds against the device. Over 200
-    random kernels its rank correlation with Mesa's compiler for Adreno is 0.94; with --gpu a630 its error on each kernel stands beside.
+    Registers are the estimate that pruning and regression runs share: "needed" is what the criterion `registers` holds
+    against the device. Over 200 random kernels its rank correlation with Mesa's compiler for Adreno is 0.94; with --gpu
+    a630 its error on each kernel stands beside.
     """
     from romou.base.errors import UsageError
     from romou.devices.targets import Target
@@ -91,7 +120,9 @@ def command(
         find_compilers()  # before the long part
     import romou
 
-    kernels = romou.inspect(source, target=parsed, work_dir=work_dir, kernel=kernel, passes=passes, **given, **precision)
+    kernels = romou.inspect(
+        source, target=parsed, work_dir=work_dir, kernel=kernel, passes=passes, **given, **precision
+    )
     said = _ask(kernels, gpus)
     if is_json:
         rows = []
@@ -113,7 +144,15 @@ def command(
         out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
 
 
-def _show_memory(source: Any, target: Target, given: dict[str, Any], work_dir: Path | None, precision: dict[str, Any], *, is_json: bool) -> None:
+def _show_memory(
+    source: Any,
+    target: Target,
+    given: dict[str, Any],
+    work_dir: Path | None,
+    precision: dict[str, Any],
+    *,
+    is_json: bool,
+) -> None:
     import romou
     from romou.tools.report.memory import memory_table, tensor_table
     from romou.tools.report.table import print_table
@@ -127,7 +166,9 @@ def _show_memory(source: Any, target: Target, given: dict[str, Any], work_dir: P
     print_table(memory_table(plan.use), out)
 
 
-def _explain_knobs(source: Any, target: Target, given: dict[str, Any], task: str | None, *, precision: str, is_json: bool) -> None:
+def _explain_knobs(
+    source: Any, target: Target, given: dict[str, Any], task: str | None, *, precision: str, is_json: bool
+) -> None:
     from romou.api.spaces import knob_spaces
     from romou.base.errors import unknown_name
     from romou.tools.report.spaces import knob_rows, knob_table
@@ -150,7 +191,9 @@ def _plain(said: KernelStatistics, kernel: InspectedKernel) -> dict[str, Any]:
 
 
 def _ask(kernels: list[InspectedKernel], gpus: tuple[str, ...]) -> list[dict[str, KernelStatistics | str]]:
-    """For each kernel: GPU -> statistics, or the text of the compiler's error: one kernel that it refuses must not hide the others."""
+    """For each kernel: GPU
+    ->  statistics, or the text of the compiler's error: one kernel that it refuses must not hide the others.
+    """
     said: list[dict[str, KernelStatistics | str]] = [{} for _ in kernels]
     if gpus:
         from romou.base.errors import BuildError

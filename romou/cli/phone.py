@@ -15,7 +15,9 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _serial_option(function: _F) -> _F:
-    return click.option("--serial", metavar="NUMBER", help="Which phone, where several are attached; `adb devices` lists them.")(function)
+    return click.option(
+        "--serial", metavar="NUMBER", help="Which phone, where several are attached; `adb devices` lists them."
+    )(function)
 
 
 @click.group("phone")
@@ -48,16 +50,29 @@ def push(folder: Path, serial: str | None, is_json: bool) -> None:
 
 @command.command("start")
 @key_option
-@click.option("--port", type=click.IntRange(1024, 65535), default=9090, show_default=True, help="On both sides; a number of its own for each phone.")
+@click.option(
+    "--port",
+    type=click.IntRange(1024, 65535),
+    default=9090,
+    show_default=True,
+    help="On both sides; a number of its own for each phone.",
+)
 @click.option("--tracker", metavar="HOST:PORT", help="Report to this tracker, which runs on this machine.")
 @click.option(
-    "--timeout", "timeout_s", type=click.FloatRange(min=0), default=300.0, show_default=True, help="End a session that is silent for so many seconds; 0: never."
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(min=0),
+    default=300.0,
+    show_default=True,
+    help="End a session that is silent for so many seconds; 0: never.",
 )
 @_serial_option
 @json_option
 @debug_option
 def start(key: str, port: int, tracker: str | None, timeout_s: float, serial: str | None, is_json: bool) -> None:
-    """Start the RPC server and forward a port of this machine to it. The server runs what it is sent; only this machine reaches it."""
+    """Start the RPC server and forward a port of this machine to it. The server runs what it is sent; only this machine
+    reaches it.
+    """
     from romou.runtime.deploy.phone import Phone
 
     phone = Phone(serial)
@@ -65,7 +80,9 @@ def start(key: str, port: int, tracker: str | None, timeout_s: float, serial: st
     if is_json:
         print_json({"serial": phone.serial, "rpc": address})
     else:
-        console(is_json=False).print(f"the RPC server is running on {phone.serial}; tune with --rpc {address}", markup=False)
+        console(is_json=False).print(
+            f"the RPC server is running on {phone.serial}; tune with --rpc {address}", markup=False
+        )
 
 
 @command.command("warm")
@@ -74,13 +91,22 @@ def start(key: str, port: int, tracker: str | None, timeout_s: float, serial: st
 @json_option
 @debug_option
 def warm(folder: Path, serial: str | None, is_json: bool) -> None:
-    """Run the exported model in FOLDER once on the phone and put its compiled programs into FOLDER, for phones of the same kind and driver."""
+    """Run the exported model in FOLDER once on the phone and put its compiled programs into FOLDER, for phones of the
+    same kind and driver.
+    """
     from romou.runtime.deploy.phone import Phone
 
     phone = Phone(serial)
     printed = phone.warm(folder)
     if is_json:
-        print_json({"serial": phone.serial, "folder": str(folder), "programs": len(list(folder.glob("programs/*.program"))), "printed": printed})
+        print_json(
+            {
+                "serial": phone.serial,
+                "folder": str(folder),
+                "programs": len(list(folder.glob("programs/*.program"))),
+                "printed": printed,
+            }
+        )
     else:
         console(is_json=False).print(printed.rstrip(), markup=False)
 
@@ -98,7 +124,9 @@ def stop(serial: str | None, is_json: bool) -> None:
     if is_json:
         print_json({"serial": phone.serial, "was_running": was_running})
     else:
-        console(is_json=False).print(f"the RPC server on {phone.serial} {'is stopped' if was_running else 'was not running'}", markup=False)
+        console(is_json=False).print(
+            f"the RPC server on {phone.serial} {'is stopped' if was_running else 'was not running'}", markup=False
+        )
 
 
 @command.command("status")
@@ -106,7 +134,9 @@ def stop(serial: str | None, is_json: bool) -> None:
 @json_option
 @debug_option
 def status(serial: str | None, is_json: bool) -> None:
-    """Show the phone, its drivers, whether the RPC server is running, and forwarded ports. Exit code 3 without a usable driver."""
+    """Show the phone, its drivers, whether the RPC server is running, and forwarded ports. Exit code 3 without a usable
+    driver.
+    """
     from romou.base.errors import EXIT_NO_DEVICE
     from romou.runtime.deploy.phone import Phone
 
@@ -117,8 +147,13 @@ def status(serial: str | None, is_json: bool) -> None:
         out = console(is_json=False)
         lines = {
             "phone": f"{found.model}, {found.soc}, Android {found.android} ({found.serial})",
-            "runtime": "not pushed" if found.runtime is None else ", ".join(f"{name} {version}" for name, version in found.runtime.items()),
-            **{d.title: f"none: {d.failure}" if d.failure else f"{', '.join(d.devices)} through {d.library}" for d in found.drivers},
+            "runtime": "not pushed"
+            if found.runtime is None
+            else ", ".join(f"{name} {version}" for name, version in found.runtime.items()),
+            **{
+                d.title: f"none: {d.failure}" if d.failure else f"{', '.join(d.devices)} through {d.library}"
+                for d in found.drivers
+            },
             "server": "not running" if found.server_pid is None else f"running, process {found.server_pid}",
             "ports": "; ".join(found.forwarded) or "none forwarded",
         }

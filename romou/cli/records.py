@@ -35,8 +35,15 @@ def export(work_dir: Path, folder: Path, is_json: bool) -> None:
 @command.command("import")
 @click.argument("work_dir", type=click.Path(file_okay=False, path_type=Path))
 @click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
-@click.option("--device", default="opencl:0", show_default=True, help="The attached device that they were measured on; files of another one are refused.")
-@click.option("--any-device", is_flag=True, help="Take files of any device and version; they do not count as measured elsewhere.")
+@click.option(
+    "--device",
+    default="opencl:0",
+    show_default=True,
+    help="The attached device that they were measured on; files of another one are refused.",
+)
+@click.option(
+    "--any-device", is_flag=True, help="Take files of any device and version; they do not count as measured elsewhere."
+)
 @json_option
 @debug_option
 def import_(work_dir: Path, files: tuple[Path, ...], device: str, any_device: bool, is_json: bool) -> None:
@@ -51,4 +58,6 @@ def import_(work_dir: Path, files: tuple[Path, ...], device: str, any_device: bo
     if is_json:
         print_json({"read": len(found), "added": added})
     else:
-        console(is_json=False).print(f"{added} records added to {work_dir}, {len(found) - added} were there", markup=False)
+        console(is_json=False).print(
+            f"{added} records added to {work_dir}, {len(found) - added} were there", markup=False
+        )

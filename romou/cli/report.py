@@ -14,10 +14,27 @@ from romou.cli.tune import parse_shapes, read_model
 
 @click.command("report")
 @click.argument("sources", nargs=-1, required=True, type=click.Path(exists=True, path_type=Path))
-@click.option("-o", "--output", type=click.Path(dir_okay=False, path_type=Path), default="report.html", show_default=True, help="The page.")
-@click.option("--model", default=None, help="The ONNX file or bundled:NAME that was tuned; without it nothing is known of its kernels.")
+@click.option(
+    "-o",
+    "--output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default="report.html",
+    show_default=True,
+    help="The page.",
+)
+@click.option(
+    "--model",
+    default=None,
+    help="The ONNX file or bundled:NAME that was tuned; without it nothing is known of its kernels.",
+)
 @click.option("--target", default=None, help="What it was tuned for. [default: what SOURCES say]")
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=SIZES",
+    help="Fix a dynamic input: input=1,3,224,224. May be repeated.",
+)
 @constants_option
 @partial(precision_options, default=None)
 @json_option
@@ -34,8 +51,8 @@ def command(
 ) -> None:
     """Draw SOURCES as one HTML page that needs no network.
 
-    SOURCES are, in any number and order, folders and files: the records of `romou tune` (--work-dir), a tuned model (.romou), a file of `romou bench`, a
-    report of `archprobe run`. A figure for which something is missing says what.
+    SOURCES are, in any number and order, folders and files: the records of `romou tune` (--work-dir), a tuned model
+    (.romou), a file of `romou bench`, a report of `archprobe run`. A figure for which something is missing says what.
     """
     import romou
 

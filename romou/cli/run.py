@@ -34,22 +34,42 @@ def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ..
             raise UsageError(f"--input {name}: {file} holds several arrays; expected NAME=FILE.npy", path=file)
         shape, dtype = signature[name]
         if tuple(value.shape) != tuple(shape) or value.dtype != np.dtype(dtype):
-            raise UsageError(f"--input {name}: {file} holds {value.dtype} {tuple(value.shape)}; the model takes {np.dtype(dtype)} {tuple(shape)}", name=name)
+            raise UsageError(
+                f"--input {name}: {file} holds {value.dtype} {tuple(value.shape)}; the model takes {np.dtype(dtype)}"
+                f" {tuple(shape)}",
+                name=name,
+            )
         values[name] = value
     return values
 
 
 @click.command("run")
 @click.argument("module", type=click.Path(path_type=Path))
-@click.option("--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input from a file; the others are random.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="NAME=FILE.npy", help="An input from a file; the others are random."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random inputs.")
 @click.option("--repeat", type=click.IntRange(min=1), default=10, show_default=True, help="Timed runs.")
 @click.option("--profile", is_flag=True, help="Also print the time of every layer.")
-@click.option("--save-outputs", type=click.Path(file_okay=False, path_type=Path), default=None, help="Folder for the outputs as output_0.npy, output_1.npy, …")
+@click.option(
+    "--save-outputs",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder for the outputs as output_0.npy, output_1.npy, …",
+)
 @rpc_option
 @json_option
 @debug_option
-def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profile: bool, save_outputs: Path | None, rpc: str | None, is_json: bool) -> None:
+def command(
+    module: Path,
+    inputs: tuple[str, ...],
+    seed: int,
+    repeat: int,
+    profile: bool,
+    save_outputs: Path | None,
+    rpc: str | None,
+    is_json: bool,
+) -> None:
     """Run MODULE, which `romou tune` saved, and print its outputs' shapes and its time.
 
     A saved module is code, which runs with your rights: run only what you trust.
@@ -57,7 +77,9 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
     import numpy as np
 
     if not module.exists():
-        raise UsageError(f"module {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module))
+        raise UsageError(
+            f"module {str(module)!r} does not exist", hint="`romou tune MODEL` makes one.", path=str(module)
+        )
     import romou
     from romou.runtime.module import random_inputs
 
@@ -71,7 +93,12 @@ def command(module: Path, inputs: tuple[str, ...], seed: int, repeat: int, profi
             np.save(save_outputs / f"output_{i}.npy", array)
     described = [{"name": name, **_describe(outputs[name])} for name in outputs.names]
     if is_json:
-        data: dict[str, Any] = {"module": str(module), "outputs": described, "time_ms": time_ms, "launching": model.launching}
+        data: dict[str, Any] = {
+            "module": str(module),
+            "outputs": described,
+            "time_ms": time_ms,
+            "launching": model.launching,
+        }
         data["programs"] = None if model.programs is None else dataclasses.asdict(model.programs)
         if profile:
             data["summary"] = model.summary().to_dict()
@@ -94,8 +121,17 @@ def _describe(array: np.ndarray) -> dict[str, Any]:
     import numpy as np
 
     finite = bool(np.isfinite(array).all())
-    stats = {"min": float(array.min()), "max": float(array.max()), "mean": float(array.mean())} if finite and array.size else {}
-    return {"dtype": str(array.dtype), "shape": list(array.shape), "is_finite": finite, **(stats or {"min": None, "max": None, "mean": None})}
+    stats = (
+        {"min": float(array.min()), "max": float(array.max()), "mean": float(array.mean())}
+        if finite and array.size
+        else {}
+    )
+    return {
+        "dtype": str(array.dtype),
+        "shape": list(array.shape),
+        "is_finite": finite,
+        **(stats or {"min": None, "max": None, "mean": None}),
+    }
 
 
 def _range_text(entry: dict[str, Any]) -> str:

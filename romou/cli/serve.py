@@ -9,10 +9,26 @@ from romou.cli.common import debug_option, json_option, key_option, print_json
 
 @click.command("serve")
 @key_option
-@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on; one that other machines reach is warned of.")
-@click.option("--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="0: any free one, which is printed.")
-@click.option("--tracker", default=None, metavar="HOST:PORT", help="Register with this tracker (python -m tvm.exec.rpc_tracker).")
-@click.option("--limit", "limit_s", type=click.FloatRange(min=1), default=3600.0, show_default=True, help="Seconds after which any session is ended.")
+@click.option(
+    "--host",
+    default="127.0.0.1",
+    show_default=True,
+    help="Address to listen on; one that other machines reach is warned of.",
+)
+@click.option(
+    "--port", type=click.IntRange(0, 65535), default=9090, show_default=True, help="0: any free one, which is printed."
+)
+@click.option(
+    "--tracker", default=None, metavar="HOST:PORT", help="Register with this tracker (python -m tvm.exec.rpc_tracker)."
+)
+@click.option(
+    "--limit",
+    "limit_s",
+    type=click.FloatRange(min=1),
+    default=3600.0,
+    show_default=True,
+    help="Seconds after which any session is ended.",
+)
 @json_option
 @debug_option
 def command(key: str, host: str, port: int, tracker: str | None, limit_s: float, is_json: bool) -> None:
@@ -26,4 +42,8 @@ def command(key: str, host: str, port: int, tracker: str | None, limit_s: float,
         if is_json:
             print_json({"host": address, "port": chosen, "tracker": tracker})
 
-    serve(ServeOptions(host=host, port=port, key=key, tracker=tracker, limit_s=limit_s), lambda line: click.echo(line, err=True), on_listening)
+    serve(
+        ServeOptions(host=host, port=port, key=key, tracker=tracker, limit_s=limit_s),
+        lambda line: click.echo(line, err=True),
+        on_listening,
+    )

@@ -12,10 +12,26 @@ from romou.cli.tune import parse_shapes, read_model
 
 @click.command("space")
 @click.argument("model")
-@click.option("--target", default="opencl", show_default=True, help='A named device needs none attached: "opencl -device=adreno640".')
-@click.option("--shape", "shapes", multiple=True, metavar="NAME=SIZES", help="Fix a dynamic input: input=1,3,224,224. May be repeated.")
+@click.option(
+    "--target",
+    default="opencl",
+    show_default=True,
+    help='A named device needs none attached: "opencl -device=adreno640".',
+)
+@click.option(
+    "--shape",
+    "shapes",
+    multiple=True,
+    metavar="NAME=SIZES",
+    help="Fix a dynamic input: input=1,3,224,224. May be repeated.",
+)
 @constants_option
-@click.option("--literal", "count_per_work_item", is_flag=True, help="Count bytes as the Romou paper does: a work-item's times the work group's size.")
+@click.option(
+    "--literal",
+    "count_per_work_item",
+    is_flag=True,
+    help="Count bytes as the Romou paper does: a work-item's times the work group's size.",
+)
 @precision_options
 @json_option
 @debug_option
@@ -28,9 +44,11 @@ def command(
     precision: dict[str, Any],
     is_json: bool,
 ) -> None:
-    """Show how many configs each task of MODEL has, of which knobs, and what each criterion removes by itself and together with the others.
+    """Show how many configs each task of MODEL has, of which knobs, and what each criterion removes by itself and
+    together with the others.
 
-    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is lowered or measured.
+    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is lowered
+    or measured.
     """
     from romou.devices.targets import Target
 
@@ -43,7 +61,10 @@ def command(
     rules = Rules(count_per_work_item=count_per_work_item)
     found = pruned_spaces(source, target=parsed, shapes=fixed or None, constants=constants, rules=rules, **precision)
     if is_json:
-        tasks = [{"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()} for task, space in found]
+        tasks = [
+            {"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()}
+            for task, space in found
+        ]
         print_json({"model": model, "target": str(parsed), "count_per_work_item": count_per_work_item, "tasks": tasks})
         return
     from romou.tools.report.spaces import criteria_table, knob_table, space_table

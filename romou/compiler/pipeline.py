@@ -1,8 +1,9 @@
 """The whole way from scheduled TIR to what the code generator sees, in order.
 
-It is TVM's S-TIR pipeline less the passes for hardware that Romou does not target, less TVM's common-subexpression elimination, and plus
-the passes of this folder. TVM's own simplifier inlines every variable that its elimination makes; ours runs after the last
-simplification. Passes that only change how a kernel is written can be left out: `PassContext(disabled_pass=["eliminate_addresses"])`.
+It is TVM's S-TIR pipeline less the passes for hardware that Romou does not target, less TVM's common-subexpression
+elimination, and plus the passes of this folder. TVM's own simplifier inlines every variable that its elimination makes;
+ours runs after the last simplification. Passes that only change how a kernel is written can be left out:
+`PassContext(disabled_pass=["eliminate_addresses"])`.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ LAST_OF_DEVICE = "name_register_reads"
 
 @tvm.transform.module_pass(opt_level=0)
 def flatten_without_images(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Flatten buffers before vectors are made, where no image needs axes: TVM's own schedules for CUDA vectorize other axes than the last."""
+    """Flatten buffers before vectors are made, where no image needs axes: TVM's own schedules for CUDA vectorize other
+    axes than the last.
+    """
     return mod if all(dialect.has_images for dialect in _dialects(mod)) else flatten_buffers(mod)
 
 
@@ -62,11 +65,17 @@ def unroll_without_pragmas(mod: tvm.IRModule, _context: tvm.transform.PassContex
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_stored_types(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Let stores give what their buffers hold: TVM's narrowing of indices makes vectors of 32-bit constants of 64-bit ones, data too."""
+    """Let stores give what their buffers hold: TVM's narrowing of indices makes vectors of 32-bit constants of 64-bit
+    ones, data too.
+    """
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
         lanes = int(tvm.DataType(str(access.value.ty)).lanes)
-        dtype = str(access.buffer.dtype) if lanes == 1 or "x" in str(access.buffer.dtype) else f"{access.buffer.dtype}x{lanes}"
+        dtype = (
+            str(access.buffer.dtype)
+            if lanes == 1 or "x" in str(access.buffer.dtype)
+            else f"{access.buffer.dtype}x{lanes}"
+        )
         if str(access.value.ty) == dtype or "int" not in dtype:
             return access
         return tirx.BufferStore(access.buffer, access.value.astype(dtype), access.indices)
@@ -78,7 +87,9 @@ def _dialects(mod: tvm.IRModule) -> list[Dialect]:
     return [dialect_of(func) for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
 
 
-def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform.Pass], Callable[[], tvm.transform.Pass]]:
+def romou_tir_pipeline() -> tuple[
+    tvm.transform.Pass, Callable[[], tvm.transform.Pass], Callable[[], tvm.transform.Pass]
+]:
     """Passes for (the whole module, host functions, device functions), as `tvm.tirx.build(pipeline=...)` wants them."""
     lower = tvm.transform.Sequential(
         [
@@ -98,7 +109,8 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             s_tir.transform.InjectSoftwarePipeline(),
             s_tir.transform.LowerOpaqueBlock(),
             flatten_without_images,
-            # Images are addressed by the tensor's own axes, in whole texels: after vectors are made, before buffers are flattened.
+            # Images are addressed by the tensor's own axes, in whole texels: after vectors are made, before buffers are
+            # flattened.
             tirx.transform.VectorizeLoop(),
             number_truth_values,
             address_images,
@@ -136,7 +148,9 @@ def romou_tir_pipeline() -> tuple[tvm.transform.Pass, Callable[[], tvm.transform
             tirx.transform.BF16StorageLegalize(),
         ]
     )
-    host = tvm.transform.Sequential([trust_arguments, tirx.transform.RemoveNoOp(), tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()])
+    host = tvm.transform.Sequential(
+        [trust_arguments, tirx.transform.RemoveNoOp(), tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()]
+    )
     device = tvm.transform.Sequential(
         [
             tirx.transform.LowerWarpMemory(),

@@ -9,7 +9,9 @@ from romou.compiler.operators.workload import Conv2d, Workload
 from romou.compiler.task import TunableTask
 
 
-def conv(channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any) -> Conv2d:
+def conv(
+    channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any
+) -> Conv2d:
     """A convolution; what is not given is as `Conv2d` has it."""
     return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
 

@@ -1,4 +1,6 @@
-"""A task: a fused function, the template that schedules it, and the knob space on a target; and a way to other processes."""
+"""A task: a fused function, the template that schedules it, and the knob space on a target; and a way to other
+processes.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ class TunableTask(Task):
 
     @property
     def is_small(self) -> bool:
-        """Whether its time is that of a launch, so that trials have nothing to win: it moves little and sums no products."""
+        """Whether its time is that of a launch, so that trials have nothing to win: it moves little and sums no
+        products.
+        """
         return not self.template.sums_products and self.moved_bytes < _SMALL_BYTES
 
     @property
@@ -57,7 +61,9 @@ class TunableTask(Task):
         return sum(bytes_of(p.shape, str(p.dtype)) for p in self.func.params)
 
     def with_free_images(self) -> TunableTask:
-        """Return the operator by itself: whether its data and output lie in images is up to the config, as no graph has placed them."""
+        """Return the operator by itself: whether its data and output lie in images is up to the config, as no graph has
+        placed them.
+        """
         task = TunableTask.of(self.func.with_attr(FREE_IMAGES, True), self.calls)
         assert task is not None, "an attribute changes nothing that the template looks at"
         return task
@@ -66,7 +72,9 @@ class TunableTask(Task):
     def template(self) -> Template:
         """The schedule template that covers the function."""
         template = template_of(self.func)
-        assert template is not None, "a Task is made by TunableTask.of or from_json, from a function that has a template"
+        assert template is not None, (
+            "a Task is made by TunableTask.of or from_json, from a function that has a template"
+        )
         return template
 
     def limits(self, target: Target) -> Limits:
@@ -93,7 +101,7 @@ class TunableTask(Task):
         return self.template.starts(self.limits(target))
 
     def schedule(self, config: Config, target: Target) -> tvm.IRModule:
-        """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""
+        """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""  # noqa: E501
         # Of the whole space: a process that builds one config has no need of what pruning leaves.
         limits = self.limits(target)
         self.template.space(limits).index_of(config)
@@ -108,16 +116,23 @@ class TunableTask(Task):
         return self.template.stored_weight(config)
 
     def precision(self, config: Config) -> str | None:
-        """What the kernel of `config` rounds its factors to, "tf32"; None where it multiplies numbers as they lie in memory."""
+        """What the kernel of `config` rounds its factors to, "tf32"; None where it multiplies numbers as they lie in
+        memory.
+        """
         return self.template.precision(config)
 
     def arguments(self, arrays: Sequence[np.ndarray], config: Config) -> list[np.ndarray]:
         """Arrays for the first parameters of `func`, in order, as the kernel of `config` takes them."""
         stored = self.stored_weight(config)
-        return [stored(array) if stored and str(p.name) == stored.name else array for p, array in zip(self.func.params, arrays, strict=False)]
+        return [
+            stored(array) if stored and str(p.name) == stored.name else array
+            for p, array in zip(self.func.params, arrays, strict=False)
+        ]
 
     def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
-        """Raise InvalidConfigError if a lowered kernel may not be built. A task whose space is not pruned lets everything pass."""
+        """Raise InvalidConfigError if a lowered kernel may not be built. A task whose space is not pruned lets
+        everything pass.
+        """
 
     def to_json(self) -> str:
         """Text from which `from_json` makes an equal task."""
@@ -133,7 +148,9 @@ class TunableTask(Task):
 
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` by itself, with 32-bit indices, where it has no other integers, and without the attributes that only tie it to its module."""
+    """`func` by itself, with 32-bit indices, where it has no other integers, and without the attributes that only tie
+    it to its module.
+    """
     func = without_slices(func)
     for name in ("global_symbol", "op_pattern"):
         if func.attrs and name in func.attrs:

@@ -48,7 +48,8 @@ def assemble(
     *,
     verify: bool = True,
 ) -> TunedModel:
-    """Compile with the best configs, compare with the default schedules and with onnxruntime. max_memory, verify: see `tune`.
+    """Compile with the best configs, compare with the default schedules and with onnxruntime. max_memory, verify: see
+    `tune`.
 
     Raises
     ------
@@ -60,31 +61,55 @@ def assemble(
     # A task where no config worked is left to TVM in both.
     broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
     default = model_of(graph, place, fitting(graph, broken, place.target, max_memory), plain)
-    joined = graph.joined_where_faster({key: result.best_ms / 1e3 for key, result in results.items() if result.best_ms is not None})
+    joined = graph.joined_where_faster(
+        {key: result.best_ms / 1e3 for key, result in results.items() if result.best_ms is not None}
+    )
     configs = dict(fitting(joined, configs, place.target, max_memory))
-    is_tuned = joined is not graph or any(results[t.key].config is not None and not results[t.key].is_default for t in graph.tasks if t.key in results)
+    is_tuned = joined is not graph or any(
+        results[t.key].config is not None and not results[t.key].is_default for t in graph.tasks if t.key in results
+    )
     tuned = model_of(joined, place, configs, plain) if is_tuned else default
     error, limit = check_outputs(tuned, graph.imported, place.target)
     if is_wrong(error, limit) and place.target.limits.has_fp16_arithmetic:
         # Each kernel's sums passed their check; all of them together need not.
-        logger.warning("with sums in fp16 the model's outputs differ from onnxruntime's by %.2e (relative L2), the limit is %.0e: sums are fp32", error, limit)
+        logger.warning(
+            "with sums in fp16 the model's outputs differ from onnxruntime's by %.2e (relative L2), the limit is %.0e:"
+            " sums are fp32",
+            error,
+            limit,
+        )
         place = replace(place, target=place.target.with_options(half="storage"))
         configs = with_fp32_sums([*joined.tasks, *graph.tasks], configs, place.target)
         results = {key: replace(result, config=configs.get(key)) for key, result in results.items()}
         default, tuned = model_of(graph, place, broken, plain), model_of(joined, place, configs, plain)
         error, limit = check_outputs(tuned, graph.imported, place.target)
     default_ms, tuned_ms = _in_turns(default, tuned)
-    has_defaults = all(result.default_ms is not None for result in results.values() if result.config is not None and result.trials)
+    has_defaults = all(
+        result.default_ms is not None for result in results.values() if result.config is not None and result.trials
+    )
     if tuned is not default and tuned_ms >= default_ms and has_defaults:
         # Kernels that are faster by themselves need not be so in the model: what did not help is put back.
         found = check_outputs(default, graph.imported, place.target)
         if not is_wrong(*found):
             (error, limit), tuned, joined, tuned_ms = found, default, graph, default_ms
-            results = {task.key: _put_back(results[task.key], task.default_config(place.target)) for task in graph.tasks if task.key in results}
+            results = {
+                task.key: _put_back(results[task.key], task.default_config(place.target))
+                for task in graph.tasks
+                if task.key in results
+            }
     if is_wrong(error, limit):
         if verify:
-            raise wrong_outputs(tuned, graph.imported, place.target, _compiler_of_parts(graph, place, configs, plain), (error, limit), _wrong_hint(records))
-        logger.warning("the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit)
+            raise wrong_outputs(
+                tuned,
+                graph.imported,
+                place.target,
+                _compiler_of_parts(graph, place, configs, plain),
+                (error, limit),
+                _wrong_hint(records),
+            )
+        logger.warning(
+            "the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e", error, limit
+        )
     check_stability(tuned, graph.imported)
     summary = Summary(
         target=str(place.named),
@@ -109,7 +134,9 @@ def assemble(
 
 
 def _in_turns(default: TunedModel, tuned: TunedModel) -> tuple[float, float]:
-    """Median times of two models in ms, measured in turns, so that a slow moment of the machine hits both; one that seems slower gets a second chance."""
+    """Median times of two models in ms, measured in turns, so that a slow moment of the machine hits both; one that
+    seems slower gets a second chance.
+    """
     times: tuple[list[float], list[float]] = ([], [])
     for repeats in (WHOLE_MODEL_REPEATS, 2 * WHOLE_MODEL_REPEATS):
         for _ in range(repeats):
@@ -124,15 +151,28 @@ def _put_back(result: TaskResult, default: Config) -> TaskResult:
     return replace(result, config=result.config and default, best_ms=result.default_ms, is_default=True)
 
 
-def with_fp32_sums(tasks: Iterable[TunableTask], configs: Mapping[str, Config | None], target: Target) -> dict[str, Config | None]:
-    """Return the configs with sums in fp32; one that is then none of its task's on `target` is left out, so the default is taken."""
-    changed = {key: config.replace(accumulate=FP32) if config and "accumulate" in config else config for key, config in configs.items()}
+def with_fp32_sums(
+    tasks: Iterable[TunableTask], configs: Mapping[str, Config | None], target: Target
+) -> dict[str, Config | None]:
+    """Return the configs with sums in fp32; one that is then none of its task's on `target` is left out, so the default
+    is taken.
+    """
+    changed = {
+        key: config.replace(accumulate=FP32) if config and "accumulate" in config else config
+        for key, config in configs.items()
+    }
     spaces = {task.key: task.space(target) for task in tasks}
-    is_known = {key: config is None or (spaces[key].knows(config) and bool(spaces[key].is_valid(config))) for key, config in changed.items() if key in spaces}
+    is_known = {
+        key: config is None or (spaces[key].knows(config) and bool(spaces[key].is_valid(config)))
+        for key, config in changed.items()
+        if key in spaces
+    }
     return {key: config for key, config in changed.items() if is_known.get(key, True)}
 
 
-def _compiler_of_parts(graph: Graph, place: Place, configs: Mapping[str, Config | None], plain: Summary) -> Callable[[onnx.ModelProto], TunedModel]:
+def _compiler_of_parts(
+    graph: Graph, place: Place, configs: Mapping[str, Config | None], plain: Summary
+) -> Callable[[onnx.ModelProto], TunedModel]:
     """Return a compiler of parts of a model, with the configs of the model's own kernels."""
 
     def compiled(part: onnx.ModelProto) -> TunedModel:
@@ -176,7 +216,9 @@ def unmeasured(graph: Graph, target: Target, *, rows: tuple[LayerRow, ...], seco
 
 
 def where_nodes_run(graph: Graph) -> dict[str, Any]:
-    """Return the summary's fields on where nodes run: the host, other kernels than they should have, TVM's schedules, and the totals of the model."""
+    """Return the summary's fields on where nodes run: the host, other kernels than they should have, TVM's schedules,
+    and the totals of the model.
+    """
     folded = graph.imported.folded
     flops, names = flops_by_node(folded), {first_output(node): node_name(node) for node in folded.graph.node}
     by_name = {names[output]: count for output, count in flops.items()}
@@ -184,10 +226,20 @@ def where_nodes_run(graph: Graph) -> dict[str, Any]:
     def named(outputs: Collection[str]) -> tuple[str, ...]:
         return tuple(name for output, name in names.items() if output in outputs)
 
-    by_tvm = {output for name, outputs in function_origins(graph.fused).items() if is_by_tvm(graph, name) for output in outputs}
+    by_tvm = {
+        output
+        for name, outputs in function_origins(graph.fused).items()
+        if is_by_tvm(graph, name)
+        for output in outputs
+    }
     return {
-        "host": tuple(HostRow(nodes=nodes, flops=sum(by_name.get(name, 0) for name in nodes)) for nodes in graph.imported.host_groups),
-        "moved": tuple(MovedRow(nodes=named(one.nodes), to=one.rung.name.lower(), reason=one.reason) for one in graph.moved),
+        "host": tuple(
+            HostRow(nodes=nodes, flops=sum(by_name.get(name, 0) for name in nodes))
+            for nodes in graph.imported.host_groups
+        ),
+        "moved": tuple(
+            MovedRow(nodes=named(one.nodes), to=one.rung.name.lower(), reason=one.reason) for one in graph.moved
+        ),
         "nodes": len(folded.graph.node),
         "flops": sum(flops.values()),
         "by_tvm": named(by_tvm),
@@ -203,10 +255,14 @@ def is_by_tvm(graph: Graph, function: str) -> bool:
 def warn_of_host(summary: Summary) -> None:
     """Warn where much of a model is not on the device."""
     if summary.is_off_device:
-        logger.warning("%.0f%% of the model's operations run on the host: they are not compiled", 100 * summary.host_flop_share)
+        logger.warning(
+            "%.0f%% of the model's operations run on the host: they are not compiled", 100 * summary.host_flop_share
+        )
 
 
-def layer_rows(graph: Graph, results: Mapping[str, TaskResult], alternatives: Mapping[str, tuple[str, str]] | None = None) -> tuple[LayerRow, ...]:
+def layer_rows(
+    graph: Graph, results: Mapping[str, TaskResult], alternatives: Mapping[str, tuple[str, str]] | None = None
+) -> tuple[LayerRow, ...]:
     """One for each task of `graph`; before it was tuned, one that stands for two others took what they do."""
 
     def default_ms(key: str) -> float | None:

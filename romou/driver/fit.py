@@ -1,4 +1,6 @@
-"""A model within a budget of memory, and its tensors within the device's largest buffer: where configs need more, algorithms with workspaces give way."""
+"""A model within a budget of memory, and its tensors within the device's largest buffer: where configs need more,
+algorithms with workspaces give way.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger("romou")
 
 
-def fitting(graph: Graph, configs: Mapping[str, Config | None], target: Target, max_memory: int | None) -> Mapping[str, Config | None]:
-    """Return configs with which the model takes at most `max_memory` bytes, and no tensor or weight more than the device allows.
+def fitting(
+    graph: Graph, configs: Mapping[str, Config | None], target: Target, max_memory: int | None
+) -> Mapping[str, Config | None]:
+    """Return configs with which the model takes at most `max_memory` bytes, and no tensor or weight more than the
+    device allows.
 
     Algorithms with workspaces and with larger weights give way to direct ones, the largest first.
 
@@ -53,7 +58,12 @@ def fitting(graph: Graph, configs: Mapping[str, Config | None], target: Target, 
             check_sizes(plan, target)
         ((key, bytes_),) = takes.most_common(1)
         fitted[key] = lean[key]
-        logger.info("task %s gets a direct algorithm: the other one has workspaces or weights of %d bytes, which is too much memory", key, bytes_)
+        logger.info(
+            "task %s gets a direct algorithm: the other one has workspaces or weights of %d bytes, which is too much"
+            " memory",
+            key,
+            bytes_,
+        )
 
 
 def check_sizes(plan: MemoryPlan, target: Target) -> None:
@@ -62,7 +72,8 @@ def check_sizes(plan: MemoryPlan, target: Target) -> None:
         what = "a weight" if tensor in plan.weights else "a workspace" if tensor.is_workspace else "a tensor"
         shape, most = "x".join(map(str, tensor.shape)), target.limits.max_buffer_bytes
         raise ModelError(
-            f"{what} of {tensor.function or 'the model'}, {shape} {tensor.dtype}, takes {tensor.bytes} bytes; the device allows {most} bytes a buffer",
+            f"{what} of {tensor.function or 'the model'}, {shape} {tensor.dtype}, takes {tensor.bytes} bytes; the"
+            f" device allows {most} bytes a buffer",
             hint="precision='float16' halves it; a smaller batch or image takes less.",
             function=tensor.function,
             bytes=tensor.bytes,
@@ -78,7 +89,11 @@ def _plan(graph: Graph, configs: Mapping[str, Config | None], target: Target) ->
 
 def _too_large(plan: MemoryPlan, target: Target) -> list[PlannedTensor]:
     most = target.limits.max_buffer_bytes
-    return [] if most is None else sorted((one for one in (*plan.tensors, *plan.weights) if one.bytes > most), key=lambda one: -one.bytes)
+    return (
+        []
+        if most is None
+        else sorted((one for one in (*plan.tensors, *plan.weights) if one.bytes > most), key=lambda one: -one.bytes)
+    )
 
 
 def _direct(task: TunableTask, target: Target) -> Config:
@@ -88,5 +103,12 @@ def _direct(task: TunableTask, target: Target) -> Config:
 
 def _too_much(use: MemoryUse, max_memory: int) -> ModelError:
     parts = f"{use.weights} bytes of weights, {use.inputs} of inputs, {use.tensors} of tensors between kernels"
-    hint = "precision='float16' halves most of it; a smaller batch or image takes less; romou inspect --memory shows the largest tensors."
-    return ModelError(f"the model takes {use.total} bytes of the device's memory, max_memory allows {max_memory}: {parts}", hint=hint, **use.to_dict())
+    hint = (
+        "precision='float16' halves most of it; a smaller batch or image takes less; romou inspect --memory shows the"
+        " largest tensors."
+    )
+    return ModelError(
+        f"the model takes {use.total} bytes of the device's memory, max_memory allows {max_memory}: {parts}",
+        hint=hint,
+        **use.to_dict(),
+    )

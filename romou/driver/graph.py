@@ -29,32 +29,42 @@ def import_model(
     precision: Precision | None = None,
     constants: Mapping[str, object] | None = None,
 ) -> ImportedModel:
-    """Import a model; one that is imported already, as `romou.training.gradients` and `romou.operators` make it, stays as it is."""
+    """Import a model; one that is imported already, as `romou.training.gradients` and `romou.operators` make it, stays
+    as it is.
+    """
     if isinstance(model, ImportedModel):
         if shapes or constants or (precision is not None and precision != Precision()):
-            raise UsageError("shapes, constants and precision of an imported model are fixed", hint="Give them where it is made.")
+            raise UsageError(
+                "shapes, constants and precision of an imported model are fixed", hint="Give them where it is made."
+            )
         return model
     with quiet_stderr():
         return import_onnx(with_constants(model, constants), shapes, precision)
 
 
 def lower(imported: ImportedModel, target: Target, *, strict: bool = False, executor: Executor | None = None) -> Graph:
-    """The model as far as it goes without a config; nodes without a kernel go down `romou.driver.ladder`, at last to the host. strict: see `compile`.
+    """The model as far as it goes without a config; nodes without a kernel go down `romou.driver.ladder`, at last to
+    the host. strict: see `compile`.
 
-    executor: compiles with default configs while the caller goes on. Where that fails, only a call without an executor moves nodes.
+    executor: compiles with default configs while the caller goes on. Where that fails, only a call without an executor
+    moves nodes.
     """
     return settled(Ladder(imported, target, strict=strict), target, executor)
 
 
 def settled(ladder: Ladder, target: Target, executor: Executor | None = None) -> Graph:
     """The graph of a model on its ladder, with all that a person should know of it told."""
-    graph = ladder.compiled() if executor is None else ladder.lowered().with_default_kernels(target, ladder.kept, executor)
+    graph = (
+        ladder.compiled() if executor is None else ladder.lowered().with_default_kernels(target, ladder.kept, executor)
+    )
     ladder.check_strict()
     ladder.tell()
     limits = target.limits
     if target.lacks_image_sizes:
         hint = "-texture_spatial_limit=N says what it allows, -images=never that this is meant"
-        logger.warning("%s: the sizes of its images are not known, so every tensor stays in a buffer; %s", target.spec.title, hint)
+        logger.warning(
+            "%s: the sizes of its images are not known, so every tensor stays in a buffer; %s", target.spec.title, hint
+        )
     for task in graph.tasks if limits.prefers_images else ():
         for name, reason in task.template.kept_in_buffers(limits).items():
             logger.warning("%s: its %s stays in a buffer, an image cannot hold it: %s", task.name, name, reason)

@@ -1,10 +1,13 @@
 """The fallback of nodes without a right kernel: they go a rung down, and all other nodes keep their kernels.
 
-    fused function -> its operators by themselves -> TVM's schedule rules -> TVM's simplest schedule -> the ONNX node on the host     (romou.base.rung)
+    fused function
 
-A failure names functions or nodes. The variables of the graph name the ONNX nodes that they come from (romou.compiler.tir.origin), so a function leads to its nodes.
-A step that fails as a whole is repeated with fewer nodes until one is found. Nodes of an fp16 model are tried in fp32 before they go to the host.
-"""
+            ->  its operators by themselves -> TVM's schedule rules -> TVM's simplest schedule -> the ONNX node on the host     (romou.base.rung)
+
+A failure names functions or nodes. The variables of the graph name the ONNX nodes that they come from
+(romou.compiler.tir.origin), so a function leads to its nodes. A step that fails as a whole is repeated with fewer nodes
+until one is found. Nodes of an fp16 model are tried in fp32 before they go to the host.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -63,7 +66,8 @@ _HOW = {
 class Ladder:
     """A model on its way to kernels, and the rung of each node that fell.
 
-    imported: with the nodes on the host that are there now.   rungs: of nodes by their first outputs; all others have their kernel.
+    imported: with the nodes on the host that are there now.
+    rungs: of nodes by their first outputs; all others have their kernel.
     """
 
     def __init__(self, imported: ImportedModel, target: Target, *, strict: bool = False) -> None:
@@ -79,7 +83,9 @@ class Ladder:
         self._graph: Graph | None = None
 
     def of_part(self, imported: ImportedModel, target: Target) -> Ladder:
-        """Return a ladder for a model of some of the nodes, which stand on the rungs that they have here; what is built for one serves the other."""
+        """Return a ladder for a model of some of the nodes, which stand on the rungs that they have here; what is built
+        for one serves the other.
+        """
         part = Ladder(imported, target, strict=self._strict)
         part.kept, part.rungs = self.kept, dict(self.rungs)
         on_host = {node for node, rung in self.rungs.items() if rung == Rung.HOST}
@@ -88,7 +94,9 @@ class Ladder:
         return part
 
     def lowered(self) -> Graph:
-        """The graph with the nodes on their rungs; nodes at which a step of the graph fails go down. Nothing is compiled."""
+        """The graph with the nodes on their rungs; nodes at which a step of the graph fails go down. Nothing is
+        compiled.
+        """
         while True:
             try:
                 return self._lowered()
@@ -103,7 +111,8 @@ class Ladder:
         Raises
         ------
         ModelError
-            Some nodes have no kernel, and `strict` lets nothing run on the host, or onnxruntime does not run them either.
+            Some nodes have no kernel, and `strict` lets nothing run on the host, or onnxruntime does not run them
+            either.
         BuildError
             A step fails for no node in particular.
         """
@@ -118,12 +127,26 @@ class Ladder:
     def tell(self) -> None:
         """Warn of all nodes that moved."""
         for rung, text in _HOW.items():
-            nodes = sorted({node for one in self._moved.values() if one.rung == rung for node in one.nodes if self.rungs.get(node) == rung})
+            nodes = sorted(
+                {
+                    node
+                    for one in self._moved.values()
+                    if one.rung == rung
+                    for node in one.nodes
+                    if self.rungs.get(node) == rung
+                }
+            )
             reasons = list(dict.fromkeys(one.reason for one in self._moved.values() if one.rung == rung and one.reason))
-            names = [name for group in self.imported.host_groups for name in group] if rung == Rung.HOST else self._named(nodes)
+            names = (
+                [name for group in self.imported.host_groups for name in group]
+                if rung == Rung.HOST
+                else self._named(nodes)
+            )
             if names:
                 more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-                logger.warning(text, ", ".join(names[:_SHOWN]) + more, f" ({'; '.join(reasons)[:_REASON]})" if reasons else "")
+                logger.warning(
+                    text, ", ".join(names[:_SHOWN]) + more, f" ({'; '.join(reasons)[:_REASON]})" if reasons else ""
+                )
 
     def check_strict(self) -> None:
         """ModelError where nodes run on the host and `strict` forbids it; says why they do."""
@@ -131,10 +154,13 @@ class Ladder:
         if nodes and self._strict:
             reasons = "; ".join(dict.fromkeys(one.reason for one in self._moved.values() if one.rung == Rung.HOST))
             why = f" ({reasons[:_REASON]})" if reasons else ""
-            raise ModelError(f"no kernels for {', '.join(nodes)}{why}; strict=True lets nothing run on the host", nodes=nodes)
+            raise ModelError(
+                f"no kernels for {', '.join(nodes)}{why}; strict=True lets nothing run on the host", nodes=nodes
+            )
 
     def step_down(self, error: NumericError) -> bool:
-        """Move the operator that a check names as the first wrong one to the next rung; False where that is none, or not allowed.
+        """Move the operator that a check names as the first wrong one to the next rung; False where that is none, or
+        not allowed.
 
         In a model that became fp16 it does not go to the host: what fp16 is too coarse for is not a kernel's fault.
         """
@@ -143,7 +169,9 @@ class Ladder:
             return False
         here = max(self.rungs.get(node, Rung.FUSED) for node in nodes)
         origins = {} if self._graph is None else function_origins(self._graph.fused)
-        rung = min((self._next(function, here) for function, origin in origins.items() if origin & nodes), default=Rung.HOST)
+        rung = min(
+            (self._next(function, here) for function, origin in origins.items() if origin & nodes), default=Rung.HOST
+        )
         if here == Rung.HOST or (rung == Rung.HOST and (self._strict or self.imported.unconverted is not None)):
             return False
         logger.error("%s; its kernel gives way to another one. Please report it", error.message)
@@ -151,9 +179,18 @@ class Ladder:
         return True
 
     def _nodes_behind(self, error: NumericError) -> frozenset[str]:
-        """The imported nodes, by their first outputs, that make what a node of the user's model makes, or what is made of that."""
-        model, known = self.imported.onnx_model, {name: first_output(node) for node in self.imported.folded.graph.node for name in node.output if name}
-        wrong = [node for node in (model.graph.node if model is not None else ()) if (node.name or ", ".join(node.output)) == error.node]
+        """The imported nodes, by their first outputs, that make what a node of the user's model makes, or what is made
+        of that.
+        """
+        model, known = (
+            self.imported.onnx_model,
+            {name: first_output(node) for node in self.imported.folded.graph.node for name in node.output if name},
+        )
+        wrong = [
+            node
+            for node in (model.graph.node if model is not None else ())
+            if (node.name or ", ".join(node.output)) == error.node
+        ]
         names = {name for node in wrong for name in node.output}
         while names and not any(here in known for name in names for here in (name, f"{name}_fp16")):
             assert model is not None
@@ -161,7 +198,9 @@ class Ladder:
         return frozenset(known[here] for name in names for here in (name, f"{name}_fp16") if here in known)
 
     def _lowered(self) -> Graph:
-        moved = tuple(replace(one, rung=rung, nodes=nodes) for one in self._moved.values() for rung, nodes in self._left(one))
+        moved = tuple(
+            replace(one, rung=rung, nodes=nodes) for one in self._moved.values() for rung, nodes in self._left(one)
+        )
         self._graph = None
         self._graph = lowered(self.imported, self._target, self.rungs, moved)
         return self._graph
@@ -188,7 +227,9 @@ class Ladder:
             return
         nodes = error.nodes if isinstance(error, BrokenNodesError) and error.nodes else self._first_failing(error)
         is_lower = all(self.rungs.get(node, Rung.FUSED) < Rung.RULES for node in nodes)
-        self._move(nodes, Rung.RULES if isinstance(error, BrokenNodesError) and is_lower else Rung.HOST, _reason(error), error)
+        self._move(
+            nodes, Rung.RULES if isinstance(error, BrokenNodesError) and is_lower else Rung.HOST, _reason(error), error
+        )
 
     def _next(self, function: str, rung: Rung) -> Rung:
         """The next rung that changes the kernel of a function whose lowest node stands on `rung`."""
@@ -199,7 +240,11 @@ class Ladder:
         assert self._graph is not None, "functions without a family have no template that could fail"
         func = self._graph.fused[function]
         has_kernels = self._target.backend.has_kernels
-        return Rung.PLAIN if has_kernels and rung < Rung.PLAIN and not (func.attrs and func.attrs.get(RUNG, 0) >= Rung.PLAIN) else Rung.HOST
+        return (
+            Rung.PLAIN
+            if has_kernels and rung < Rung.PLAIN and not (func.attrs and func.attrs.get(RUNG, 0) >= Rung.PLAIN)
+            else Rung.HOST
+        )
 
     def _move(self, nodes: frozenset[str], rung: Rung, reason: str, error: Exception) -> None:
         if rung == Rung.HOST:
@@ -217,7 +262,10 @@ class Ladder:
                     return
             if self._strict:
                 names = self._named(nodes)
-                raise ModelError(f"no kernels for {', '.join(names)} ({reason}); strict=True lets nothing run on the host", nodes=names) from error
+                raise ModelError(
+                    f"no kernels for {', '.join(names)} ({reason}); strict=True lets nothing run on the host",
+                    nodes=names,
+                ) from error
             try:
                 with quiet_stderr():
                     self.imported = with_nodes_on_host(self.imported, nodes)
@@ -235,10 +283,15 @@ class Ladder:
             raise error
         for place in places.keys() - self._faults:
             self._faults.add(place)
-            logger.error("a fault at %s, which is no limit of the model: %s; the nodes that it hits get other kernels. Please report it", place, _reason(error))
+            logger.error(
+                "a fault at %s, which is no limit of the model: %s; the nodes that it hits get other kernels. Please"
+                " report it",
+                place,
+                _reason(error),
+            )
 
     def _first_failing(self, error: Exception) -> frozenset[str]:
-        """The first node with which the graph fails as a whole; the error is raised where that is on the host already."""
+        """The first node with which the graph fails as a whole; the error is raised where that is on the host already."""  # noqa: E501
         model, target = self.imported.folded, self._target
         if self.imported.onnx_model is None:
             raise error
@@ -271,7 +324,9 @@ def _reason(error: Exception) -> str:
     return " ".join((error.message if isinstance(error, RomouError) else str(error)).split())[:_REASON]
 
 
-def until_right(ladder: Ladder, model: TunedModel, make: Callable[[], TunedModel], check: Callable[[TunedModel], None]) -> TunedModel:
+def until_right(
+    ladder: Ladder, model: TunedModel, make: Callable[[], TunedModel], check: Callable[[TunedModel], None]
+) -> TunedModel:
     """The model, or the one that `make` makes when wrong operators have moved down, that passes a check.
 
     Raises

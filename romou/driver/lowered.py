@@ -35,7 +35,11 @@ from romou.runtime.module import CompiledModel, Failures, Kept, compile_model
 
 @dataclass(frozen=True, kw_only=True)
 class Moved:
-    """Nodes that have no kernel as they should.   nodes: first outputs.   rung: how they are computed instead.   reason: why."""
+    """Nodes that have no kernel as they should.
+    nodes: first outputs.
+    rung: how they are computed instead.
+    reason: why.
+    """
 
     nodes: frozenset[str]
     rung: Rung
@@ -74,7 +78,9 @@ class Graph:
 
     @functools.cached_property
     def pairs(self) -> list[Pair]:
-        """Functions of `placed` that could share a kernel; which do is measured. Of a graph in which some are joined nobody asks."""
+        """Functions of `placed` that could share a kernel; which do is measured. Of a graph in which some are joined
+        nobody asks.
+        """
         return find_pairs(self.placed, None if self.compiled_for is None else self.compiled_for.limits.max_buffers)
 
     @functools.cached_property
@@ -83,12 +89,16 @@ class Graph:
         return {pair.task.key: pair.keys for pair in self.pairs}
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> Graph:
-        """Return a copy in which every pair whose task key satisfies `is_chosen` is joined into one kernel; the graph itself if no pair is."""
+        """Return a copy in which every pair whose task key satisfies `is_chosen` is joined into one kernel; the graph
+        itself if no pair is.
+        """
         chosen = [pair for pair in self.pairs if is_chosen(pair.task.key)]
         return Graph.of(self.imported, join_pairs(self.placed, chosen), self.moved) if chosen else self
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> Graph:
-        """Return a copy in which the pairs are joined that are faster as one kernel than as two. seconds: by task key, of those with a kernel that works."""
+        """Return a copy in which the pairs are joined that are faster as one kernel than as two. seconds: by task key,
+        of those with a kernel that works.
+        """
 
         def is_faster(key: str) -> bool:
             keys = (key, *self.alternatives[key])
@@ -131,7 +141,9 @@ def lowered(imported: ImportedModel, target: Target, rungs: Rungs = NO_RUNGS, mo
 
 
 def _check_families(fused: tvm.IRModule) -> None:
-    """Ask the families for each function; BrokenFunctionsError where one fails. The answers are kept for the steps that ask again."""
+    """Ask the families for each function; BrokenFunctionsError where one fails. The answers are kept for the steps that
+    ask again.
+    """
     failures = Failures()
     for var, func in fused.functions_items():
         if isinstance(func, tirx.PrimFunc):

@@ -21,7 +21,9 @@ from romou.tuner.measure import DeviceFingerprint, LocalRunner, MeasureOptions, 
 class Place:
     """Where candidates are measured and models run.
 
-    named: the target as it was asked for.   target: the same within the limits of the device.   device: None where none was asked.
+    named: the target as it was asked for.
+    target: the same within the limits of the device.
+    device: None where none was asked.
     index, remote: which device of this machine, or one behind a connection.   compile_for: see `LocalBuilder`.
     """
 
@@ -46,13 +48,18 @@ def as_target(target: Target | str | Mapping[str, object]) -> Target:
 def allowing_tf32(target: Target) -> Target:
     """`target` whose kernels may round to TF32; UsageError where its backend knows no such thing."""
     if all(option.name != "tf32" for option in target.backend.options):
-        raise UsageError(f"TF32 is a format of NVIDIA's tensor cores; the target is {str(target)!r}", hint="Leave allow_tf32 out, or use target 'cuda'.")
+        raise UsageError(
+            f"TF32 is a format of NVIDIA's tensor cores; the target is {str(target)!r}",
+            hint="Leave allow_tf32 out, or use target 'cuda'.",
+        )
     return target.with_options(tf32="allow")
 
 
 @contextlib.contextmanager
 def timing(target: Target, rpc: str | None) -> Iterator[Callable[[], Place]]:
-    """Gives where models are timed, which is looked for once it is asked; what a connection holds is let go of at the end."""
+    """Gives where models are timed, which is looked for once it is asked; what a connection holds is let go of at the
+    end.
+    """
     address = None if rpc is None else Address.parse(rpc)
     with contextlib.ExitStack() as stack:
 
@@ -100,12 +107,15 @@ def for_server(target: Target, facts: Mapping[str, Any], host: str, where: str) 
         called = target.backend.device_of(facts)
         if facts["type"] != "cpu" and called is None:
             raise UsageError(
-                f"the target has to name the device at {where}, which is {facts['name']}: {target.kind} -device=NAME; known: {', '.join(known_devices())}",
+                f"the target has to name the device at {where}, which is {facts['name']}: {target.kind} -device=NAME;"
+                f" known: {', '.join(known_devices())}",
                 hint=f"`archprobe run --rpc {where} -o NAME.json` measures one that is not known.",
             )
         target = target.with_options(device=called or "host")
     if target.host is not None and target.host.partition("-")[0] != host.partition("-")[0]:
-        raise UsageError(f"the target's host is {target.host}, but the machine at {where} is {host}", hint="Leave -host= out.")
+        raise UsageError(
+            f"the target's host is {target.host}, but the machine at {where} is {host}", hint="Leave -host= out."
+        )
     if not is_here(host):
         target = Target(target, host=target.host or host)
         # Before anything is built: without it, every candidate would fail alike.

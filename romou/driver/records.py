@@ -26,12 +26,14 @@ logger = logging.getLogger("romou")
 
 
 @contextlib.contextmanager
-def open_records(work_dir: str | Path | Literal[False] | None, graph: Graph, target: Target) -> Iterator[tuple[Records, Path | None]]:
-    """The records of a tuning run, and their folder: `work_dir`, or for None the user's cache. Records without a folder end with the process:
-    for False, or where the cache cannot be used.
+def open_records(
+    work_dir: str | Path | Literal[False] | None, graph: Graph, target: Target
+) -> Iterator[tuple[Records, Path | None]]:
+    """The records of a tuning run, and their folder: `work_dir`, or for None the user's cache. Records without a folder
+    end with the process: for False, or where the cache cannot be used.
 
-    In the cache, a model's kernels and the target name the folder, so the same model for the same target goes on where it stopped:
-    `ROMOU_CACHE_DIR`/records/<kernels>/<target>. Other weights are the same kernels.
+    In the cache, a model's kernels and the target name the folder, so the same model for the same target goes on where
+    it stopped: `ROMOU_CACHE_DIR`/records/<kernels>/<target>. Other weights are the same kernels.
     """
     if work_dir is False:
         yield [], None
@@ -64,7 +66,7 @@ def recorded_configs(
     """TunableTask key -> seconds and config of its fastest record, of those that the task's space on `target` holds; of joined tasks as well.
 
     device: records of others do not count; None: all do.
-    """
+    """  # noqa: E501
     if work_dir is None:
         return {}, {}
     if not path_of("work_dir", work_dir).is_dir():
@@ -75,25 +77,33 @@ def recorded_configs(
     left_out = 0
     with RecordStore(work_dir) as store:
         for record in store:
-            if record.task_key not in spaces or not (device is None or (record.device.get("kind"), record.device.get("name")) == (device.kind, device.name)):
+            if record.task_key not in spaces or not (
+                device is None or (record.device.get("kind"), record.device.get("name")) == (device.kind, device.name)
+            ):
                 continue
             if spaces[record.task_key].knows(record.config):
                 times.setdefault(record.task_key, {})[Config(record.config)] = record.time_s
             else:
                 left_out += 1
     if left_out:
-        logger.warning("%d records in %s do not count: made for other knobs than this version and target have", left_out, work_dir)
+        logger.warning(
+            "%d records in %s do not count: made for other knobs than this version and target have", left_out, work_dir
+        )
     timed = {key: [(t, config) for config, t in found.items() if t is not None] for key, found in times.items()}
     fastest = {key: min(found, key=lambda pair: pair[0]) for key, found in timed.items() if found}
     return {key: time_s for key, (time_s, _) in fastest.items()}, {key: config for key, (_, config) in fastest.items()}
 
 
-def valid_configs(tasks: Sequence[TunableTask], configs: Mapping[str, Config], target: Target) -> dict[str, Config | None]:
+def valid_configs(
+    tasks: Sequence[TunableTask], configs: Mapping[str, Config], target: Target
+) -> dict[str, Config | None]:
     found: dict[str, Config | None] = {}
     for task in tasks:
         if task.key in configs:
             if task.space(target).knows(configs[task.key]):
                 found[task.key] = configs[task.key]
             else:
-                logger.warning("%s: the baseline's config is none of its space any more; the default is taken", task.name)
+                logger.warning(
+                    "%s: the baseline's config is none of its space any more; the default is taken", task.name
+                )
     return found

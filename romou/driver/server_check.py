@@ -1,4 +1,6 @@
-"""What `romou doctor --rpc` finds out about devices elsewhere, a phone's: drivers and what is known to be wrong with them, memory, clock, right kernels."""
+"""What `romou doctor --rpc` finds out about devices elsewhere, a phone's: drivers and what is known to be wrong with
+them, memory, clock, right kernels.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ _MIB = 1 << 20
 def check_server(address: Address) -> Iterator[Finding]:
     """Findings on the server at an address and its devices, in the order in which they are found.
 
-    Everything that fails is a finding. What runs a device's kernels is a process of its own, so one that hangs ends with a finding too.
+    Everything that fails is a finding. What runs a device's kernels is a process of its own, so one that hangs ends
+    with a finding too.
     """
     name = "server"
     for backend in device_backends():
@@ -61,12 +64,16 @@ def has_usable_device(findings: list[Finding]) -> bool:
 def _answers(backend: Backend, connection: Connection) -> Iterator[Finding]:
     """What one session can tell."""
     with connection.calling("asking for the driver's library"):
-        library, failure = (str(connection.session.get_function(backend.function(name))()) for name in ("library", "failure"))
+        library, failure = (
+            str(connection.session.get_function(backend.function(name))()) for name in ("library", "failure")
+        )
     if not connection.devices:
         detail = f"{connection.server}: {failure or f'no {backend.title} device'}"
         yield Finding(name=backend.name, is_ok=None if backend.is_optional else False, detail=detail)
         return
-    yield Finding(name=backend.name, is_ok=True, detail=f"{connection.server} ({connection.host}): drivers through {library}")
+    yield Finding(
+        name=backend.name, is_ok=True, detail=f"{connection.server} ({connection.host}): drivers through {library}"
+    )
     yield _manifest(backend, library, connection.host)
     for index, facts in enumerate(connection.devices):
         yield from _told(f"{backend.name}:{index}", facts)
@@ -76,14 +83,24 @@ def _answers(backend: Backend, connection: Connection) -> Iterator[Finding]:
 
 def _manifest(backend: Backend, library: str, host: str) -> Finding:
     line = backend.manifest_line(library)
-    detail = f"apps find {library} without a line in their manifest" if line is None else f"an app's manifest needs, inside <application>: {line}"
-    return Finding(name=f"{backend.name} manifest", is_ok=None, detail=detail if host.endswith("android") else f"on Android, {detail}")
+    detail = (
+        f"apps find {library} without a line in their manifest"
+        if line is None
+        else f"an app's manifest needs, inside <application>: {line}"
+    )
+    return Finding(
+        name=f"{backend.name} manifest",
+        is_ok=None,
+        detail=detail if host.endswith("android") else f"on Android, {detail}",
+    )
 
 
 def _told(device: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
     compiler = compiler_version(facts)
     driver = f"driver {facts['driver']}{f', compiler {compiler}' if compiler else ''}"
-    yield Finding(name=device, is_ok=True, detail=f"{facts['name']} ({facts['platform']}, {facts.get('version', '')}, {driver})")
+    yield Finding(
+        name=device, is_ok=True, detail=f"{facts['name']} ({facts['platform']}, {facts.get('version', '')}, {driver})"
+    )
     yield Finding(name=f"{device} extensions", is_ok=None, detail=" ".join(str(facts["extensions"]).split()) or "none")
     for quirk in quirks_of(facts):
         yield Finding(name=f"{device} {quirk.name}", is_ok=None, detail=quirk.describe())
@@ -94,8 +111,9 @@ def _memory(backend: Backend, connection: Connection) -> Finding:
         found = json.loads(str(connection.session.get_function("romou.rpc.memory")()))
     facts = connection.devices[0]
     detail = (
-        f"{found['available_bytes'] // _MIB} of {found['total_bytes'] // _MIB} MiB are free on the machine; "
-        f"{backend.name}:0 has {facts['global_mem_bytes'] // _MIB} MiB, {facts['max_alloc_bytes'] // _MIB} MiB at most in a buffer"
+        f"{found['available_bytes'] // _MIB} of {found['total_bytes'] // _MIB} MiB are free on the machine;"
+        f" {backend.name}:0 has {facts['global_mem_bytes'] // _MIB} MiB, {facts['max_alloc_bytes'] // _MIB} MiB at most"
+        " in a buffer"
     )
     return Finding(name=f"{backend.name} memory", is_ok=None, detail=detail)
 
@@ -109,8 +127,12 @@ def _clock(backend: Backend, connection: Connection) -> Finding:
             return Finding(name=name, is_ok=False, detail=f"the device {error.message}")
     ratio = statistics.median(times[-_CLOCK_ROUNDS // 4 :]) / min(times)
     is_steady = ratio <= _MEASURE.clock_limit
-    detail = f"the reference kernel takes {min(times) * 1e3:.3g} ms; after {_CLOCK_ROUNDS} rounds {ratio:.2f} times that"
-    hint = None if is_steady else "It throttles, or others use it: let it cool down, keep it on its charger, close apps."
+    detail = (
+        f"the reference kernel takes {min(times) * 1e3:.3g} ms; after {_CLOCK_ROUNDS} rounds {ratio:.2f} times that"
+    )
+    hint = (
+        None if is_steady else "It throttles, or others use it: let it cool down, keep it on its charger, close apps."
+    )
     return Finding(name=name, is_ok=True if is_steady else None, detail=detail, hint=hint)
 
 
@@ -127,11 +149,30 @@ def _kernels(address: Address, backend: Backend) -> Finding:
         target = named.limited_to(runner.facts)
         tasks = {task.family: task for task in reversed(typical_tasks(target))}
         with contextlib.closing(LocalBuilder(target, _MEASURE)) as builder:
-            built = builder.build([Candidate(task=task, config=task.default_config(target), trial=i) for i, task in enumerate(tasks.values())])
-            results = {family: next(iter(runner.run([one])), None) if one.library else one for family, one in zip(tasks, built, strict=True)}
+            built = builder.build(
+                [
+                    Candidate(task=task, config=task.default_config(target), trial=i)
+                    for i, task in enumerate(tasks.values())
+                ]
+            )
+            results = {
+                family: next(iter(runner.run([one])), None) if one.library else one
+                for family, one in zip(tasks, built, strict=True)
+            }
     wrong = {family: result for family, result in results.items() if result is None or result.outcome is not Outcome.OK}
     if not wrong:
         return Finding(name=name, is_ok=True, detail=f"right for every operator family: {', '.join(sorted(results))}")
-    texts = "; ".join(f"{family}: {'no answer' if result is None else f'{result.outcome.value}: {result.error}'}" for family, result in sorted(wrong.items()))
-    hint = "`-without=KNOB:CHOICE` in a target leaves out what a driver gets wrong; quirks.json is where such a driver is noted."
-    return Finding(name=name, is_ok=False, detail=f"{len(results) - len(wrong)} of {len(results)} families are right; {texts}", hint=hint)
+    texts = "; ".join(
+        f"{family}: {'no answer' if result is None else f'{result.outcome.value}: {result.error}'}"
+        for family, result in sorted(wrong.items())
+    )
+    hint = (
+        "`-without=KNOB:CHOICE` in a target leaves out what a driver gets wrong; quirks.json is where such a driver is"
+        " noted."
+    )
+    return Finding(
+        name=name,
+        is_ok=False,
+        detail=f"{len(results) - len(wrong)} of {len(results)} families are right; {texts}",
+        hint=hint,
+    )

@@ -33,15 +33,20 @@ TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
 _SPREADS = 16
 _HINT = "Replace the operator, or export with another opset."
 _HINTS = {
-    FP16: "precision='mixed' (--precision mixed) keeps in fp32 what fp16 is too coarse for, the target option -half=storage all sums.",
-    MIXED: "Give calibration inputs like those of the model's use. The target option -half=storage keeps all sums in fp32.",
+    FP16: (
+        "precision='mixed' (--precision mixed) keeps in fp32 what fp16 is too coarse for, the target option"
+        " -half=storage all sums."
+    ),
+    MIXED: (
+        "Give calibration inputs like those of the model's use. The target option -half=storage keeps all sums in fp32."
+    ),
 }
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 
 def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) -> tuple[float | None, float | None]:
-    """(error of the worst output against onnxruntime's, what it may be) on random inputs; None where the model has random
-    outputs, or onnxruntime cannot run it.
+    """(error of the worst output against onnxruntime's, what it may be) on random inputs; None where the model has
+    random outputs, or onnxruntime cannot run it.
 
     The error is the relative L2 error, infinite for another shape or dtype.
     """
@@ -52,18 +57,26 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
     if reference is None:
         return None, None
     declared = shapes_of(imported.onnx_model.graph)
-    if any(declared.get(name, found.shape) != found.shape for name, found in zip(imported.outputs, reference, strict=True)):
+    if any(
+        declared.get(name, found.shape) != found.shape for name, found in zip(imported.outputs, reference, strict=True)
+    ):
         # Random bounds of a Slice, say, that break the promise of the shape that the model gives.
-        logger.warning("random inputs give outputs of other shapes than the model declares, so its outputs are not checked")
+        logger.warning(
+            "random inputs give outputs of other shapes than the model declares, so its outputs are not checked"
+        )
         return None, None
     limit = _limit(reference, target, imported.precision.kind)
     return _worst(model.run(inputs), reference, limit, imported.onnx_model, inputs), limit
 
 
 def _inputs_of(imported: ImportedModel, model: TunedModel, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return the inputs of a check: the first calibration inputs, or random ones from the range in which each is used."""
+    """Return the inputs of a check: the first calibration inputs, or random ones from the range in which each is used."""  # noqa: E501
     given = next(iter(imported.precision.calibration), None) if not seed else None
-    return dict(given) if given is not None else random_inputs(imported.inputs, seed, draws_of(imported.folded)) | model.settled
+    return (
+        dict(given)
+        if given is not None
+        else random_inputs(imported.inputs, seed, draws_of(imported.folded)) | model.settled
+    )
 
 
 def check_stability(model: TunedModel, imported: ImportedModel, *, runs: int = 50, limit_s: float = 5.0) -> None:
@@ -79,14 +92,21 @@ def check_stability(model: TunedModel, imported: ImportedModel, *, runs: int = 5
         for name, found, expected in zip(imported.outputs, model.run(inputs), first, strict=True):
             if found.tobytes() != expected.tobytes():
                 where = f"output {name!r} of run {number} is not that of the first run on the same inputs"
-                hint = "The driver is not to be trusted with this model: update it, or tune on another device. `romou doctor` lists what is known of drivers."
-                raise DeviceError(f"the device's results change from run to run: {where}", hint=hint, output=name, run=number)
+                hint = (
+                    "The driver is not to be trusted with this model: update it, or tune on another device. `romou"
+                    " doctor` lists what is known of drivers."
+                )
+                raise DeviceError(
+                    f"the device's results change from run to run: {where}", hint=hint, output=name, run=number
+                )
         if time.monotonic() > stop_at:
             return
 
 
 def is_attached(target: Target, device: int | None) -> bool:
-    """Whether a model that is compiled for a target, and for the device of an index or None, runs on a device of this machine."""
+    """Whether a model that is compiled for a target, and for the device of an index or None, runs on a device of this
+    machine.
+    """
     if not is_here(target.host):
         return False
     if device is not None or target.device_name is None:
@@ -99,21 +119,32 @@ def is_attached(target: Target, device: int | None) -> bool:
 
 
 def stand_in(target: Target) -> int | None:
-    """Index of the CPU's device on which kernels for a device that is not attached are checked; None where there is none.
+    """Index of the CPU's device on which kernels for a device that is not attached are checked; None where there is
+    none.
 
     Of several it is the one whose limits leave most kernels as they are.
     """
     if not is_here(target.host):
         return None
-    limited = [(i, str(target.limited_to(facts))) for i, facts in enumerate(target.backend.list_devices()) if facts["type"] == "cpu"]
+    limited = [
+        (i, str(target.limited_to(facts)))
+        for i, facts in enumerate(target.backend.list_devices())
+        if facts["type"] == "cpu"
+    ]
     return min(limited, key=lambda one: (one[1] != str(target), len(one[1])))[0] if limited else None
 
 
 def runs_on_stand_in(model: TunedModel, target: Target, limited: Target) -> bool:
-    """Whether a model that is compiled for a target runs on a device as it is. limited: the target within the device's limits."""
+    """Whether a model that is compiled for a target runs on a device as it is. limited: the target within the device's
+    limits.
+    """
     without = "storage" if "-half=storage" in str(limited) else None
     same = target if without is None else target.with_options(half=without)
-    return str(same) == str(limited) and not (target.limits.has_fp16_arithmetic and without and any("cl_khr_fp16" in text for text in model.sources().values()))
+    return str(same) == str(limited) and not (
+        target.limits.has_fp16_arithmetic
+        and without
+        and any("cl_khr_fp16" in text for text in model.sources().values())
+    )
 
 
 def verified(
@@ -135,9 +166,13 @@ def verified(
     except RuntimeError as problem:
         reason = str(problem).strip().splitlines()[-1]
         hint = "verify=False (--no-verify) compiles without running the model."
-        raise DeviceError(f"the compiled model does not run on {target.kind}:{model.device_index}: {reason}", hint=hint) from problem
+        raise DeviceError(
+            f"the compiled model does not run on {target.kind}:{model.device_index}: {reason}", hint=hint
+        ) from problem
     if is_wrong(error, limit):
-        raise wrong_outputs(model, imported, target, compiled, (error, limit), "verify=False (--no-verify) compiles without this check.")
+        raise wrong_outputs(
+            model, imported, target, compiled, (error, limit), "verify=False (--no-verify) compiles without this check."
+        )
     return error, limit
 
 
@@ -154,14 +189,17 @@ def wrong_outputs(
     found: tuple[float | None, float | None],
     way_out: str,
 ) -> NumericError:
-    """The error that names the first operator whose output is wrong. found: what `check_outputs` gave.   compiled: see `verified`.   way_out: of the check."""
+    """The error that names the first operator whose output is wrong. found: what `check_outputs` gave.
+    compiled: see `verified`.
+    way_out: of the check.
+    """
     error, limit = found
     assert imported.onnx_model is not None
     node = _first_wrong(imported.onnx_model, compiled, target, imported.precision.kind, _inputs_of(imported, model))
     name = node.name or ", ".join(node.output)
     return NumericError(
-        f"the compiled model's outputs differ from onnxruntime's by {error:.2e} (relative L2), the limit is {limit:.0e}; "
-        f"the first operator whose output differs is {node.op_type} {name!r}",
+        f"the compiled model's outputs differ from onnxruntime's by {error:.2e} (relative L2), the limit is"
+        f" {limit:.0e}; the first operator whose output differs is {node.op_type} {name!r}",
         hint=f"{_HINTS.get(imported.precision.kind, _HINT)} {way_out}",
         operator=node.op_type,
         node=name,
@@ -183,7 +221,9 @@ def _is_random(node: onnx.NodeProto) -> bool:
 
 
 def _error(found: np.ndarray, right: np.ndarray, least_rms: float = 0.0) -> float:
-    """Relative L2 error, infinite for another shape or dtype. least_rms: the errors of smaller outputs, by their root mean square, are relative to it."""
+    """Relative L2 error, infinite for another shape or dtype. least_rms: the errors of smaller outputs, by their root
+    mean square, are relative to it.
+    """
     if found.dtype != right.dtype:
         return float("inf")
     if found.shape == right.shape and right.dtype.kind in "iuf":
@@ -192,7 +232,12 @@ def _error(found: np.ndarray, right: np.ndarray, least_rms: float = 0.0) -> floa
             near = np.abs(found.astype(np.float64) - right.astype(np.float64)) <= _unit_of(right.dtype)
         found = np.where(near, right, found)
     error = relative_l2_error(found, right)
-    if least_rms and error > 0 and found.shape == right.shape and np.array_equal(np.isfinite(found), np.isfinite(right)):
+    if (
+        least_rms
+        and error > 0
+        and found.shape == right.shape
+        and np.array_equal(np.isfinite(found), np.isfinite(right))
+    ):
         finite = np.isfinite(right)
         difference = found[finite].astype(np.float64) - right[finite].astype(np.float64)
         return min(error, float(np.sqrt(np.mean(np.square(difference)))) / least_rms)
@@ -200,7 +245,9 @@ def _error(found: np.ndarray, right: np.ndarray, least_rms: float = 0.0) -> floa
 
 
 def _unit_of(dtype: np.dtype) -> float:
-    """How far apart the smallest numbers of a type are, where a result may be either; below fp32's normal numbers, devices have none but zero."""
+    """How far apart the smallest numbers of a type are, where a result may be either; below fp32's normal numbers,
+    devices have none but zero.
+    """
     if dtype in (np.int8, np.uint8):
         return 1.0
     if dtype == np.float16:
@@ -208,8 +255,16 @@ def _unit_of(dtype: np.dtype) -> float:
     return float(np.finfo(np.float32).smallest_normal) if dtype == np.float32 else 0.0
 
 
-def _worst(found: Sequence[np.ndarray], right: Sequence[np.ndarray], limit: float, model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> float:
-    """The error of the worst output. What cancels out leaves rounding errors: where onnxruntime differs from itself, the model may by a little more."""
+def _worst(
+    found: Sequence[np.ndarray],
+    right: Sequence[np.ndarray],
+    limit: float,
+    model: onnx.ModelProto,
+    inputs: Mapping[str, np.ndarray],
+) -> float:
+    """The error of the worst output. What cancels out leaves rounding errors: where onnxruntime differs from itself,
+    the model may by a little more.
+    """
     errors = [_error(a, b) for a, b in zip(found, right, strict=True)]
     worst = max(errors, default=0.0)
     if worst <= limit:
@@ -219,20 +274,32 @@ def _worst(found: Sequence[np.ndarray], right: Sequence[np.ndarray], limit: floa
 
 
 def _first_wrong(
-    model: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target, precision: str, given: Mapping[str, np.ndarray]
+    model: onnx.ModelProto,
+    compiled: Callable[[onnx.ModelProto], TunedModel],
+    target: Target,
+    precision: str,
+    given: Mapping[str, np.ndarray],
 ) -> onnx.NodeProto:
     """The first node, in the graph's order, after which some tensor that is needed later is wrong, found by bisection.
 
-    A wrong tensor is needed by the outputs, or makes others wrong that are: so what is wrong after one node is wrong after all later ones.
+    A wrong tensor is needed by the outputs, or makes others wrong that are: so what is wrong after one node is wrong
+    after all later ones.
     """
-    at = first_failing(len(model.graph.node), lambda count: _is_part_wrong(_first_nodes(model, count), compiled, target, precision, given))
+    at = first_failing(
+        len(model.graph.node),
+        lambda count: _is_part_wrong(_first_nodes(model, count), compiled, target, precision, given),
+    )
     node = model.graph.node[at]
     assert isinstance(node, onnx.NodeProto)
     return node
 
 
 def _is_part_wrong(
-    part: onnx.ModelProto, compiled: Callable[[onnx.ModelProto], TunedModel], target: Target, precision: str, given: Mapping[str, np.ndarray]
+    part: onnx.ModelProto,
+    compiled: Callable[[onnx.ModelProto], TunedModel],
+    target: Target,
+    precision: str,
+    given: Mapping[str, np.ndarray],
 ) -> bool:
     """Whether a part is wrong on the inputs on which the model is; what cannot be compared counts as right."""
     if not part.graph.output:
@@ -250,12 +317,18 @@ def _is_part_wrong(
 
 
 def _first_nodes(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    """The model as far as its first `count` nodes; its outputs are their tensors that later nodes, or the model's outputs, need."""
+    """The model as far as its first `count` nodes; its outputs are their tensors that later nodes, or the model's
+    outputs, need.
+    """
     nodes, later = list(model.graph.node[:count]), model.graph.node[count:]
     made = {name for node in nodes for name in node.output if name}
     read = {name for node in nodes for name in (*node.input, *captured(node))}
-    needed = {name for node in later for name in (*node.input, *captured(node))} | {output.name for output in model.graph.output}
-    known: Mapping[str, onnx.ValueInfoProto] = {value.name: value for value in (*model.graph.value_info, *model.graph.output)}
+    needed = {name for node in later for name in (*node.input, *captured(node))} | {
+        output.name for output in model.graph.output
+    }
+    known: Mapping[str, onnx.ValueInfoProto] = {
+        value.name: value for value in (*model.graph.value_info, *model.graph.output)
+    }
     part = onnx.ModelProto()
     part.CopyFrom(model)
     for field, kept in (

@@ -1,7 +1,8 @@
 """Eight well-known networks as small ONNX graphs, for demonstrations, tests and benchmarks.
 
-The graphs were exported by PyTorch from torchvision, timm and transformers with their float weights taken out; `load` fills them
-with seeded values. They compute no useful answer, but have the shapes, the operators and the cost of the real networks.
+The graphs were exported by PyTorch from torchvision, timm and transformers with their float weights taken out; `load`
+fills them with seeded values. They compute no useful answer, but have the shapes, the operators and the cost of the
+real networks.
 """
 
 from __future__ import annotations

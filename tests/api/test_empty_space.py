@@ -1,4 +1,6 @@
-"""A task whose pruned space turns out to be empty in the midst of a search keeps its default config, and the others are tuned."""
+"""A task whose pruned space turns out to be empty in the midst of a search keeps its default config, and the others are
+tuned.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,9 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> str:
     return "_12_3x3"
 
 
-def test_it_keeps_its_default_and_the_others_are_tuned(empty: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_it_keeps_its_default_and_the_others_are_tuned(
+    empty: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     graph = Graph({"x": (1, 8, 9, 9)})
     model = graph.model(*[graph.conv("x", 8, count, pads=[1, 1, 1, 1]) for count in (12, 20)])
     with caplog.at_level(logging.WARNING, "romou"):
@@ -51,7 +55,9 @@ def test_it_keeps_its_default_and_the_others_are_tuned(empty: str, tmp_path: Pat
     rows = {row.name: row for row in tuned.summary().rows}
     (kept,) = [row for name, row in rows.items() if empty in name]
     assert kept.tuned_ms is not None
-    assert kept.config == dict(task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)), has_epilogue=False).default_config(Target(TARGET)))
+    assert kept.config == dict(
+        task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)), has_epilogue=False).default_config(Target(TARGET))
+    )
     # A later run takes it over without another trial.
     again = romou.tune(model, target=TARGET, trials=8, work_dir=tmp_path)
     assert len((tmp_path / FILE_NAME).read_text().splitlines()) == len(records)
@@ -60,6 +66,9 @@ def test_it_keeps_its_default_and_the_others_are_tuned(empty: str, tmp_path: Pat
 
 def test_who_asks_for_the_space_gets_an_error_that_says_what_to_do(empty: str) -> None:
     task = task_of(conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)), has_epilogue=False)
-    with pytest.raises(SpaceEmptyError, match=r"conv2d\w*_12_3x3\w*: none of \d+ configs is valid with work groups of at most 1024 work-items") as caught:
+    with pytest.raises(
+        SpaceEmptyError,
+        match=r"conv2d\w*_12_3x3\w*: none of \d+ configs is valid with work groups of at most 1024 work-items",
+    ) as caught:
         pruned_space(task, Target("opencl -device=adreno640"))
     assert "-max_shared_memory_per_block" in str(caught.value)

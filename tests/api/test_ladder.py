@@ -43,7 +43,9 @@ def nodes_of(model: onnx.ModelProto) -> dict[str, str]:
     """Operator -> first output; of convolutions, with the number of outputs behind it."""
     found = {}
     for node in model.graph.node:
-        weight = next((list(t.dims) for t in model.graph.initializer if len(node.input) > 1 and t.name == node.input[1]), [0])
+        weight = next(
+            (list(t.dims) for t in model.graph.initializer if len(node.input) > 1 and t.name == node.input[1]), [0]
+        )
         found[f"{node.op_type}{weight[0] if node.op_type == 'Conv' else ''}"] = str(node.output[0])
     return found
 
@@ -75,14 +77,22 @@ def fail_for(monkeypatch: pytest.MonkeyPatch, template: type, is_broken: Any) ->
 
 
 @pytest.mark.parametrize("target", [HOST, "opencl -device=adreno640"])
-def test_an_epilogue_that_cannot_be_fused_is_a_kernel_of_its_own(target: str, fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    fail_for(monkeypatch, ContractionTemplate, lambda template: template.workload.out_channels == 16 and len(template.func.params) > 3)
+def test_an_epilogue_that_cannot_be_fused_is_a_kernel_of_its_own(
+    target: str, fallbacks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail_for(
+        monkeypatch,
+        ContractionTemplate,
+        lambda template: template.workload.out_channels == 16 and len(template.func.params) > 3,
+    )
     assert where(net(), target) == {"Conv16": Rung.APART, "Tanh": Rung.APART}
     check(net())
 
 
 @pytest.mark.parametrize("target", [HOST, "opencl -device=adreno640"])
-def test_a_family_that_fails_for_one_shape_leaves_that_operator_to_tvm(target: str, fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_family_that_fails_for_one_shape_leaves_that_operator_to_tvm(
+    target: str, fallbacks: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fail_for(monkeypatch, ContractionTemplate, lambda template: template.workload.out_channels == 16)
     assert where(net(), target) == {"Conv16": Rung.RULES, "Tanh": Rung.APART}
     check(net())
@@ -113,7 +123,9 @@ def break_code_generator(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
     monkeypatch.setattr(build, "codegen_build", planted)
 
 
-def test_what_no_code_is_generated_for_goes_to_the_host_alone(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_no_code_is_generated_for_goes_to_the_host_alone(
+    fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     break_code_generator(monkeypatch, "tanh")
     assert where(net()) == {"Conv16": Rung.APART, "Tanh": Rung.HOST}
     model = romou.compile(net(), target=HOST)
@@ -169,7 +181,9 @@ def test_a_fault_of_our_own_is_an_error_in_tests_and_under_strict(monkeypatch: p
         romou.compile(softmax(), target=HOST, strict=True)
 
 
-def test_a_fault_of_our_own_is_one_loud_line_with_its_place(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_fault_of_our_own_is_one_loud_line_with_its_place(
+    fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     plant_a_missing_import(monkeypatch)
     model = romou.compile(softmax(), target=HOST)
     faults = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
@@ -180,7 +194,9 @@ def test_a_fault_of_our_own_is_one_loud_line_with_its_place(fallbacks: None, mon
     assert [name.split()[0] for name in model.host_nodes] == ["Relu"]
 
 
-def test_a_refusal_is_no_fault_of_our_own(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_refusal_is_no_fault_of_our_own(
+    fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     break_code_generator(monkeypatch, "tanh")
     lower(import_model(net(), None), Target(HOST))
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
@@ -218,7 +234,9 @@ def test_every_node_is_known_by_the_function_that_computes_it(name: str, target:
     graph = lower(imported, Target(target))
     origins = function_origins(graph.fused)
     assert all(origins.values())
-    left = [node for node in imported.folded.graph.node if not any(node.output[0] in origin for origin in origins.values())]
+    left = [
+        node for node in imported.folded.graph.node if not any(node.output[0] in origin for origin in origins.values())
+    ]
     # A reshape may be a view between two kernels.
     assert {node.op_type for node in left} <= {"Reshape", "Flatten"}
 
@@ -241,12 +259,18 @@ def doubled(mod: tvm.IRModule) -> tvm.IRModule:
 
     def store(access: tvm.tirx.BufferStore) -> tvm.tirx.Stmt:
         is_output = access.buffer.name == output.name
-        return tvm.tirx.BufferStore(access.buffer, access.value * tvm.tirx.const(2, "float32"), access.indices) if is_output else access
+        return (
+            tvm.tirx.BufferStore(access.buffer, access.value * tvm.tirx.const(2, "float32"), access.indices)
+            if is_output
+            else access
+        )
 
     return tvm.IRModule({"main": func.with_body(structural_map(func.body, (tvm.tirx.BufferStore, store)))})
 
 
-def test_a_wrong_kernel_gives_way_to_another_one(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_kernel_gives_way_to_another_one(
+    fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     plant_wrong_kernels(monkeypatch, lambda template: template.workload.out_channels == 16)
     model = romou.compile(net(), target=HOST)
     assert model.host_nodes == ()
@@ -278,24 +302,37 @@ def test_a_wrong_kernel_fails_a_test(monkeypatch: pytest.MonkeyPatch) -> None:
         romou.compile(net(), target=HOST)
 
 
-def test_the_summary_has_the_shares_and_the_reasons(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_summary_has_the_shares_and_the_reasons(
+    fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     break_code_generator(monkeypatch, "tanh")
     model = romou.compile(net(), target=HOST)
     summary = model.summary()
     assert summary.nodes == 5
     assert summary.host_node_share == 1 / 5
     # One operation for each element, of two convolutions, their activations, and the softmax.
-    counts = {"conv0": 2 * 12 * 36 * 72, "relu": 12 * 36, "conv2": 2 * 16 * 16 * 108, "tanh": 16 * 16, "softmax": 16 * 16}
+    counts = {
+        "conv0": 2 * 12 * 36 * 72,
+        "relu": 12 * 36,
+        "conv2": 2 * 16 * 16 * 108,
+        "tanh": 16 * 16,
+        "softmax": 16 * 16,
+    }
     assert summary.flops == sum(counts.values())
     assert summary.host_flop_share == counts["tanh"] / summary.flops
-    assert [(row.to, [name.split()[0] for name in row.nodes]) for row in summary.moved] == [("apart", ["Conv"]), ("host", ["Tanh"])]
+    assert [(row.to, [name.split()[0] for name in row.nodes]) for row in summary.moved] == [
+        ("apart", ["Conv"]),
+        ("host", ["Tanh"]),
+    ]
     assert all("no.such.instruction" in row.reason for row in summary.moved)
     assert type(summary).from_dict(summary.to_dict()) == summary
     assert not summary.is_off_device
     assert "% of the model's operations run on the host" not in caplog.text
 
 
-def test_a_model_that_is_wholly_on_the_host_says_so(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_model_that_is_wholly_on_the_host_says_so(
+    fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     break_code_generator(monkeypatch, "")
     summary = romou.tune(softmax(), target=HOST, trials=0, work_dir=False).summary()
     assert (summary.host_node_share, summary.host_flop_share, summary.host_share) == (1, 1, 1)

@@ -37,7 +37,10 @@ def with_flaw(flaw: str, call: str, model: onnx.ModelProto, folder: Path) -> str
 def test_kernels_that_are_wrong_at_times_are_no_winners(tmp_path: Path) -> None:
     """Each 50th launch computes nothing: every winner is found out, and in the end the model as a whole."""
     graph = Graph({"x": (1, 5, 13, 11)})
-    call = "romou.tune(model, target='opencl -device=host', trials=3, work_dir=work_dir, measure={'repeat': 1, 'min_repeat_ms': 0})"
+    call = (
+        "romou.tune(model, target='opencl -device=host', trials=3, work_dir=work_dir, measure={'repeat': 1,"
+        " 'min_repeat_ms': 0})"
+    )
     text = with_flaw("wrong each 50th time", call, graph.model(graph.conv("x", 5, 7)), tmp_path)
     assert text.startswith("DeviceError: the device's results change from run to run: output "), text
     records = [json.loads(line) for line in (tmp_path / "records" / FILE_NAME).read_text().splitlines()]
@@ -53,4 +56,6 @@ def test_a_tensor_above_the_largest_allocation_is_one_error(tmp_path: Path) -> N
     model = graph.model(graph.add("MatMul", "x", graph.weight(4200, 4200)))
     text = with_flaw("small allocations", "romou.compile(model, target='opencl -device=host').run", model, tmp_path)
     assert text.startswith("DeviceError: "), text
-    assert re.search(r"CL_INVALID_BUFFER_SIZE.* 7056\d{4} bytes asked; the device has \d+ bytes and allows \d+ a buffer", text), text
+    assert re.search(
+        r"CL_INVALID_BUFFER_SIZE.* 7056\d{4} bytes asked; the device has \d+ bytes and allows \d+ a buffer", text
+    ), text

@@ -26,7 +26,9 @@ def compiled() -> romou.TunedModel:
 
 def call(function: Callable[..., Any], *given: Any, **options: Any) -> Callable[[Any, romou.TunedModel], Any]:
     """A call with the wrong value in the place of `...`."""
-    return lambda value, _model: function(*(value if g is ... else g for g in given), **{n: value if o is ... else o for n, o in options.items()})
+    return lambda value, _model: function(
+        *(value if g is ... else g for g in given), **{n: value if o is ... else o for n, o in options.items()}
+    )
 
 
 def method(name: str, *given: Any, **options: Any) -> Callable[[Any, romou.TunedModel], Any]:
@@ -67,7 +69,9 @@ CALLS: dict[str, tuple[Callable[[Any, romou.TunedModel], Any], tuple[Any, ...]]]
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_a_wrong_argument_is_one_error(name: str, compiled: romou.TunedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_argument_is_one_error(
+    name: str, compiled: romou.TunedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     wrong, right = CALLS[name]
     for value in _WRONG:
@@ -101,7 +105,11 @@ def test_what_numpy_takes_for_a_whole_number_is_one(compiled: romou.TunedModel) 
 
 def _run_in_child(queue: Any, model: romou.TunedModel, inputs: dict[str, np.ndarray]) -> None:
     found = []
-    for call in (lambda: model.run(inputs), lambda: model.times(repeat=1), lambda: romou.compile(prime_net(), target=TARGET).run(inputs)):
+    for call in (
+        lambda: model.run(inputs),
+        lambda: model.times(repeat=1),
+        lambda: romou.compile(prime_net(), target=TARGET).run(inputs),
+    ):
         try:
             found.append(str(call()))
         except DeviceError as error:

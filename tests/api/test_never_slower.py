@@ -13,8 +13,10 @@ from romou.driver import assemble
 from romou.tuner.search import TaskResult, TuningSession
 
 
-def tuned_with(monkeypatch: pytest.MonkeyPatch, *, default_ms: float, tuned_ms: float) -> tuple[romou.TunedModel, dict[str, Config]]:
-    """A model whose search found another config for each task, promised to be twice as fast; and the default configs."""
+def tuned_with(
+    monkeypatch: pytest.MonkeyPatch, *, default_ms: float, tuned_ms: float
+) -> tuple[romou.TunedModel, dict[str, Config]]:
+    """A model whose search found another config for each task, promised to be twice as fast; and the default configs."""  # noqa: E501
     defaults: dict[str, Config] = {}
 
     def run(self: TuningSession, _progress: Any) -> dict[str, TaskResult]:
@@ -23,7 +25,13 @@ def tuned_with(monkeypatch: pytest.MonkeyPatch, *, default_ms: float, tuned_ms: 
             other = next(config for config in state.space if config != state.default)
             defaults[state.task.key] = state.default
             found[state.task.key] = TaskResult(
-                task_key=state.task.key, config=other, best_ms=1.0, default_ms=2.0, is_default=False, trials=2, outcomes={"ok": 2}
+                task_key=state.task.key,
+                config=other,
+                best_ms=1.0,
+                default_ms=2.0,
+                is_default=False,
+                trials=2,
+                outcomes={"ok": 2},
             )
         return found
 
@@ -36,7 +44,9 @@ def tuned_with(monkeypatch: pytest.MonkeyPatch, *, default_ms: float, tuned_ms: 
 
     monkeypatch.setattr(TuningSession, "run", run)
     monkeypatch.setattr(assemble, "model_of", model_of)
-    monkeypatch.setattr(romou.TunedModel, "times", lambda self, *, repeat: [default_ms if self is made[0] else tuned_ms] * repeat)
+    monkeypatch.setattr(
+        romou.TunedModel, "times", lambda self, *, repeat: [default_ms if self is made[0] else tuned_ms] * repeat
+    )
     graph = Graph({"x": (1, 8, 9, 9)})
     model = romou.tune(graph.model(graph.conv("x", 8, 12)), target="null", trials=2, work_dir=False)
     assert len(made) == 2
@@ -48,7 +58,9 @@ def test_what_does_not_help_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None
     summary = model.summary()
     assert (summary.default_ms, summary.tuned_ms) == (3.0, 3.0)
     rows = [row for row in summary.rows if row.key in defaults]
-    assert [(row.config, row.tuned_ms, row.speedup) for row in rows] == [(dict(config), 2.0, 1.0) for config in defaults.values()]
+    assert [(row.config, row.tuned_ms, row.speedup) for row in rows] == [
+        (dict(config), 2.0, 1.0) for config in defaults.values()
+    ]
     assert summary.is_right
 
 
@@ -56,4 +68,6 @@ def test_what_helps_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     model, defaults = tuned_with(monkeypatch, default_ms=3.0, tuned_ms=2.9)
     summary = model.summary()
     assert (summary.default_ms, summary.tuned_ms) == (3.0, 2.9)
-    assert [row.speedup for row in summary.rows if row.key in defaults and row.config != dict(defaults[row.key])] == [2.0] * len(defaults)
+    assert [row.speedup for row in summary.rows if row.key in defaults and row.config != dict(defaults[row.key])] == [
+        2.0
+    ] * len(defaults)

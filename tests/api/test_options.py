@@ -91,8 +91,16 @@ def test_limits_reach_the_measurement_and_a_callback_that_fails_keeps_the_trial(
         raise ZeroDivisionError(trial.task)
 
     with pytest.raises(ZeroDivisionError, match="conv2d_1x4x9x9"):
-        romou.tune(one_convolution(), target=HOST, trials=3, measure=romou.MeasureOptions(build_timeout_s=0.001), callback=callback)
-    assert [(trial.outcome, trial.error) for trial in seen] == [("build_error", "building took longer than build_timeout_s = 0.001 s")]
+        romou.tune(
+            one_convolution(),
+            target=HOST,
+            trials=3,
+            measure=romou.MeasureOptions(build_timeout_s=0.001),
+            callback=callback,
+        )
+    assert [(trial.outcome, trial.error) for trial in seen] == [
+        ("build_error", "building took longer than build_timeout_s = 0.001 s")
+    ]
     (path,) = cache.rglob(FILE_NAME)
     assert trials_in(path.parent) == 1
 

@@ -25,7 +25,11 @@ def public() -> dict[str, Any]:
     for name in romou.__all__:
         held = found[name] = getattr(romou, name)
         methods = vars(held).items() if inspect.isclass(held) else ()
-        found |= {f"{name}.{n}": m for n, m in methods if not n.startswith("_") and (callable(m) or isinstance(m, (property, classmethod, staticmethod)))}
+        found |= {
+            f"{name}.{n}": m
+            for n, m in methods
+            if not n.startswith("_") and (callable(m) or isinstance(m, (property, classmethod, staticmethod)))
+        }
     return {name: held for name, held in found.items() if not name.startswith("Outcome.")}
 
 
@@ -43,7 +47,9 @@ def undocumented(held: Any) -> list[str]:
     signature = inspect.signature(held if inspect.isclass(held) else function_of(held))
     kinds = (inspect.Parameter.VAR_POSITIONAL,)
     names = [p.name for p in signature.parameters.values() if p.name not in ("self", "cls") and p.kind not in kinds]
-    return [name for name in names if not re.search(rf"^(\w+, )*{name}(, \w+)*( {{2,}}|$)|`{name}`", text, re.MULTILINE)]
+    return [
+        name for name in names if not re.search(rf"^(\w+, )*{name}(, \w+)*( {{2,}}|$)|`{name}`", text, re.MULTILINE)
+    ]
 
 
 def unsaid_errors(held: Any) -> set[str]:
@@ -52,14 +58,24 @@ def unsaid_errors(held: Any) -> set[str]:
         source = textwrap.dedent(inspect.getsource(function_of(held)))
     except (OSError, TypeError):
         return set()
-    calls = [node.exc.func for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)]
-    names = {call.id if isinstance(call, ast.Name) else call.attr for call in calls if isinstance(call, (ast.Name, ast.Attribute))}
+    calls = [
+        node.exc.func
+        for node in ast.walk(ast.parse(source))
+        if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call)
+    ]
+    names = {
+        call.id if isinstance(call, ast.Name) else call.attr
+        for call in calls
+        if isinstance(call, (ast.Name, ast.Attribute))
+    }
     text = inspect.getdoc(held) or ""
     return {name for name in (_RAISERS.get(name, name) for name in names) if name not in text}
 
 
 def test_the_names_are_loaded_on_demand() -> None:
-    code = "import sys, romou; print(sorted(m for m in sys.modules if m.partition('.')[0] in ('tvm', 'numpy', 'click')))"
+    code = (
+        "import sys, romou; print(sorted(m for m in sys.modules if m.partition('.')[0] in ('tvm', 'numpy', 'click')))"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
 
@@ -67,7 +83,9 @@ def test_the_names_are_loaded_on_demand() -> None:
 def test_all_errors_are_public() -> None:
     from romou.base import errors
 
-    held = {name for name, found in vars(errors).items() if inspect.isclass(found) and issubclass(found, romou.RomouError)}
+    held = {
+        name for name, found in vars(errors).items() if inspect.isclass(found) and issubclass(found, romou.RomouError)
+    }
     assert held <= set(romou.__all__)
 
 

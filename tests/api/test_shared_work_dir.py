@@ -33,11 +33,15 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[TuningSession]:
 
 def first_trials(folder: Path) -> list[dict[str, Any]]:
     """Records without second measurements."""
-    return [record for record in map(json.loads, (folder / FILE_NAME).read_text().splitlines()) if not record["is_again"]]
+    return [
+        record for record in map(json.loads, (folder / FILE_NAME).read_text().splitlines()) if not record["is_again"]
+    ]
 
 
 def test_two_models_tuned_at_the_same_time_learn_from_each_other(tmp_path: Path, sessions: list[TuningSession]) -> None:
-    """A second tuner starts after the third trial of the first and ends before its fourth: no config is measured twice, each knows all records."""
+    """A second tuner starts after the third trial of the first and ends before its fourth: no config is measured twice,
+    each knows all records.
+    """
 
     def second(trial: romou.Trial) -> None:
         if trial.number == 3:

@@ -1,4 +1,6 @@
-"""What each entry point does before its own work is the same: a node that cannot be compiled runs on the host for all of them."""
+"""What each entry point does before its own work is the same: a node that cannot be compiled runs on the host for all
+of them.
+"""
 
 from __future__ import annotations
 
@@ -53,9 +55,15 @@ def test_what_fails_in_code_generation_alone_runs_on_the_host(
 
 @pytest.mark.parametrize(("is_right", "has_reference"), [(True, True), (False, True), (False, False)])
 def test_a_model_that_compiles_while_it_is_tuned(
-    is_right: bool, has_reference: bool, fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    is_right: bool,
+    has_reference: bool,
+    fallbacks: None,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Trials begin before it is known whether the model compiles; where it does not, the search goes on with what is left for the device."""
+    """Trials begin before it is known whether the model compiles; where it does not, the search goes on with what is
+    left for the device.
+    """
     compiled, of_facts = romou.driver.lowered.compile_model, DeviceFingerprint.of_facts
     threads: list[str] = []
 
@@ -67,8 +75,15 @@ def test_a_model_that_compiles_while_it_is_tuned(
 
     monkeypatch.setattr(romou.driver.lowered, "compile_model", compile_later)
     # As if kernels ran on other cores.
-    monkeypatch.setattr(DeviceFingerprint, "of_facts", staticmethod(lambda *given, **named: replace(of_facts(*given, **named), is_host_cpu=False)))
-    weight, x = np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32), np.random.default_rng(1).random((20, 40)).astype(np.float32)
+    monkeypatch.setattr(
+        DeviceFingerprint,
+        "of_facts",
+        staticmethod(lambda *given, **named: replace(of_facts(*given, **named), is_host_cpu=False)),
+    )
+    weight, x = (
+        np.random.default_rng(0).standard_normal((40, 30)).astype(np.float32),
+        np.random.default_rng(1).random((20, 40)).astype(np.float32),
+    )
     model = model_of({"t": ("Tan", "x"), "y": ("MatMul", "t w")}, {"x": x}, {"w": weight})
     search, start, before = TuningSession.run, LocalBuilder.start, []
 

@@ -37,7 +37,11 @@ LIMIT = 1e-4  # relative L2 against onnxruntime
 
 
 def error_of(tuned: romou.TunedModel, model: onnx.ModelProto) -> float:
-    inputs = random_inputs(model, seed=5) if model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT else {}
+    inputs = (
+        random_inputs(model, seed=5)
+        if model.graph.input[0].type.tensor_type.elem_type == onnx.TensorProto.FLOAT
+        else {}
+    )
     for name, (shape, dtype) in tuned.inputs.items():
         inputs.setdefault(name, np.random.default_rng(5).integers(0, 2, shape).astype(dtype))
     reference = run_onnxruntime(model, inputs)
@@ -46,8 +50,12 @@ def error_of(tuned: romou.TunedModel, model: onnx.ModelProto) -> float:
 
 
 @exhaustive
-def test_a_bundled_model_tuned_and_its_report(tmp_path: Path, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SqueezeNet is tuned, and its records make a page; depthwise convolutions and residuals are tuned in `test_small_networks`."""
+def test_a_bundled_model_tuned_and_its_report(
+    tmp_path: Path, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SqueezeNet is tuned, and its records make a page; depthwise convolutions and residuals are tuned in
+    `test_small_networks`.
+    """
     model = models.load("squeezenet1_0")
     tuned = romou.tune(model, target=TARGET, trials=30, work_dir=tmp_path)
     assert_tuned(tuned, model, 30)
@@ -68,7 +76,9 @@ def test_a_decoder_of_transposed_convolutions(target: str, opencl_device: tvm.ru
     x, channels = "image", 10
     for kernel, stride, pad, more in ((4, 2, 1, 0), (3, 2, 1, 1), (3, 3, 0, 0), (2, 1, 0, 0)):
         weight = g.weight(channels, 7, kernel, kernel, scale=(channels * kernel) ** -0.5)
-        x = g.add("ConvTranspose", x, weight, g.weight(7), strides=[stride] * 2, pads=[pad] * 4, output_padding=[more] * 2)
+        x = g.add(
+            "ConvTranspose", x, weight, g.weight(7), strides=[stride] * 2, pads=[pad] * 4, output_padding=[more] * 2
+        )
         x, channels = g.add("LeakyRelu", x), 7
     model = g.model(g.conv(x, 7, 3))
     compiled = romou.compile(model, target=target, device=0)
@@ -78,8 +88,8 @@ def test_a_decoder_of_transposed_convolutions(target: str, opencl_device: tvm.ru
 
 # Inception has all that GoogLeNet does, the second MobileNet all that the first does; SqueezeNet is tuned above.
 IN_BUFFERS = [name for name in models.names() if name not in ("googlenet", "mobilenetv1_100", "squeezenet1_0")]
-# A CPU takes twenty seconds for every 10^9 products that it reads from images: depthwise convolutions and residuals, and matrices do. The small networks below
-# have concatenations and pools.
+# A CPU takes twenty seconds for every 10^9 products that it reads from images: depthwise convolutions and residuals,
+# and matrices do. The small networks below have concatenations and pools.
 IN_IMAGES = ["mobilenet_v2", "bert_2layer"]
 
 
@@ -111,7 +121,9 @@ def test_half_precision_model(make: Callable[..., onnx.ModelProto], opencl_devic
     """Numbers lie in memory and in images as fp16, on a device that cannot compute in it."""
     model, wide = make(dtype="float16"), make()
     inputs = random_inputs(model, seed=5)
-    (expected,) = romou.compile(wide, target=TARGET).run({name: value.astype("float32") for name, value in inputs.items()})
+    (expected,) = romou.compile(wide, target=TARGET).run(
+        {name: value.astype("float32") for name, value in inputs.items()}
+    )
     tuned = romou.tune(model, target="opencl -device=adreno640", trials=2)
     assert set(tuned.summary().outcomes) <= {"ok", "timeout"}
     for candidate in (romou.compile(model, target=TARGET), tuned):
@@ -133,7 +145,9 @@ def assert_tuned(tuned: romou.TunedModel, model: onnx.ModelProto, trials: int) -
     assert summary.outcomes["ok"] >= 0.8 * trials, summary.outcomes
     measured = [row for row in summary.rows if row.trials]
     assert measured
-    assert all(row.tuned_ms is not None and row.default_ms is not None and row.tuned_ms <= row.default_ms for row in measured)
+    assert all(
+        row.tuned_ms is not None and row.default_ms is not None and row.tuned_ms <= row.default_ms for row in measured
+    )
 
 
 def test_compile_for_a_device_that_is_not_there(opencl_device: tvm.runtime.Device) -> None:
@@ -239,7 +253,9 @@ def lines_of(folder: Path) -> list[dict[str, object]]:
 
 
 def test_killed_and_started_again(tmp_path: Path) -> None:
-    """SIGKILL in the middle: every finished trial is there, none is measured twice, and the end is as if nothing had happened."""
+    """SIGKILL in the middle: every finished trial is there, none is measured twice, and the end is as if nothing had
+    happened.
+    """
     model = tmp_path / "small.onnx"
     onnx.save(short_net(), model)
     records, output = tmp_path / "records", tmp_path / "small.romou"
@@ -306,7 +322,9 @@ def test_work_dir_that_is_a_file(tmp_path: Path) -> None:
 def test_wrong_inputs() -> None:
     model = romou.compile(short_net(), target=PLUMBING)
     good = random_inputs(short_net())
-    with pytest.raises(UsageError, match=r"input 'image' is float32 \(1, 3, 4, 4\); the model was compiled for float32 \(1, 6, 9, 9\)"):
+    with pytest.raises(
+        UsageError, match=r"input 'image' is float32 \(1, 3, 4, 4\); the model was compiled for float32 \(1, 6, 9, 9\)"
+    ):
         model.run({"image": np.zeros((1, 3, 4, 4), "float32")})
     with pytest.raises(UsageError, match="float64"):
         model.run({"image": good["image"].astype("float64")})
@@ -345,7 +363,9 @@ def run_cli(*arguments: str, **variables: str) -> subprocess.CompletedProcess[st
 
 def test_no_device(tmp_path: Path) -> None:
     onnx.save(short_net(), tmp_path / "short.onnx")
-    result = run_cli("tune", str(tmp_path / "short.onnx"), "--target", TARGET, "--trials", "1", ROMOU_OPENCL_LIBRARY="/nonexistent")
+    result = run_cli(
+        "tune", str(tmp_path / "short.onnx"), "--target", TARGET, "--trials", "1", ROMOU_OPENCL_LIBRARY="/nonexistent"
+    )
     assert result.returncode == DeviceError.exit_code == 3
     assert "no OpenCL device" in result.stderr
     assert "Traceback" not in result.stderr
@@ -362,11 +382,16 @@ def test_broken_model_on_the_command_line(tmp_path: Path) -> None:
 def test_json_on_stdout_and_nothing_else(tmp_path: Path) -> None:
     onnx.save(prime_net(), tmp_path / "prime.onnx")
     output = str(tmp_path / "prime.romou")
-    result = run_cli("tune", str(tmp_path / "prime.onnx"), "--target", PLUMBING, "--trials", "4", "--output", output, "--json")
+    result = run_cli(
+        "tune", str(tmp_path / "prime.onnx"), "--target", PLUMBING, "--trials", "4", "--output", output, "--json"
+    )
     assert result.returncode == 0, result.stderr
     data = json.loads(result.stdout)
     assert data["summary"]["is_right"] is True
-    assert [row["name"] for row in data["summary"]["rows"] if row["name"].startswith(("conv2d", "dense"))] == ["conv2d_1x31x17x17_37_7x1_s1", "dense_1x37_31"]
+    assert [row["name"] for row in data["summary"]["rows"] if row["name"].startswith(("conv2d", "dense"))] == [
+        "conv2d_1x31x17x17_37_7x1_s1",
+        "dense_1x37_31",
+    ]
     again = json.loads(CliRunner().invoke(main, ["run", output, "--repeat", "2", "--json"]).stdout)
     assert again["outputs"][0]["shape"] == [1, 31]
 

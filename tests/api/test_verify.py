@@ -37,7 +37,9 @@ def branches() -> onnx.ModelProto:
 
 @pytest.fixture
 def wrong_sigmoid(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(onnx_frontend.Sigmoid, "_impl_v13", classmethod(lambda cls, bb, inputs, attr, params: relax.op.tanh(inputs[0])))
+    monkeypatch.setattr(
+        onnx_frontend.Sigmoid, "_impl_v13", classmethod(lambda cls, bb, inputs, attr, params: relax.op.tanh(inputs[0]))
+    )
 
 
 @pytest.fixture
@@ -59,7 +61,9 @@ def test_a_right_model_runs_once_and_its_error_is_kept(runs: list[TunedModel]) -
 
 
 def test_a_wrong_model_names_its_first_wrong_operator(wrong_sigmoid: None, runs: list[TunedModel]) -> None:
-    with pytest.raises(romou.NumericError, match="the first operator whose output differs is Sigmoid 'wrong'") as caught:
+    with pytest.raises(
+        romou.NumericError, match="the first operator whose output differs is Sigmoid 'wrong'"
+    ) as caught:
         romou.compile(branches(), target=TARGET)
     assert (caught.value.operator, caught.value.node) == ("Sigmoid", "wrong")
     assert caught.value.error > caught.value.limit
@@ -74,8 +78,13 @@ def test_an_only_operator_that_is_wrong_is_named(target: str, wrong_sigmoid: Non
         romou.compile(g.model(g.add("Sigmoid", "x")), target=target)
 
 
-@pytest.mark.parametrize("options", [{"verify": False}, {"target": "opencl -host=aarch64-linux-android"}, {"target": "cuda -device=nvidia_h200"}])
-def test_nothing_runs_where_that_is_not_asked_or_cannot_be(options: dict[str, Any], wrong_sigmoid: None, runs: list[TunedModel]) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{"verify": False}, {"target": "opencl -host=aarch64-linux-android"}, {"target": "cuda -device=nvidia_h200"}],
+)
+def test_nothing_runs_where_that_is_not_asked_or_cannot_be(
+    options: dict[str, Any], wrong_sigmoid: None, runs: list[TunedModel]
+) -> None:
     summary = romou.compile(branches(), **{"target": TARGET, **options}).summary()
     assert (summary.relative_l2_error, summary.checked_on) == (None, "")
     assert runs == []
@@ -105,7 +114,9 @@ def test_the_kernels_that_are_checked_are_those_of_the_phone(precision: str, mon
     """Sums in fp16 run where the CPU's OpenCL has them; where it has not, the model is compiled once more, without."""
     compiled: list[romou.Target] = []
     original = verify.runs_on_stand_in
-    monkeypatch.setattr("romou.api.compile.runs_on_stand_in", lambda *given: compiled.append(given[2]) or original(*given))  # type: ignore[func-returns-value]
+    monkeypatch.setattr(
+        "romou.api.compile.runs_on_stand_in", lambda *given: compiled.append(given[2]) or original(*given)
+    )  # type: ignore[func-returns-value]
     phone = romou.Target("opencl -device=adreno640")
     summary = romou.compile(prime_net(), target=phone, precision=precision).summary()
     assert summary.is_right
@@ -118,7 +129,9 @@ def test_the_kernels_that_are_checked_are_those_of_the_phone(precision: str, mon
         assert verify.runs_on_stand_in(plain, phone, limited) == (limited.limits.has_fp16_arithmetic or not has_half)
 
 
-def test_a_cpu_that_does_not_run_a_phones_kernels_says_nothing_of_the_model(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cpu_that_does_not_run_a_phones_kernels_says_nothing_of_the_model(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     def failing(self: TunedModel, inputs: Any) -> Any:
         raise RuntimeError("CL_OUT_OF_RESOURCES")
 
@@ -137,7 +150,9 @@ def test_a_wrong_tuned_model_is_an_error_and_its_records_are_kept(wrong_sigmoid:
     assert any(path.stat().st_size for path in tmp_path.rglob("*.jsonl"))
 
 
-def test_a_wrong_tuned_model_is_returned_where_that_is_asked(wrong_sigmoid: None, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_wrong_tuned_model_is_returned_where_that_is_asked(
+    wrong_sigmoid: None, caplog: pytest.LogCaptureFixture
+) -> None:
     summary = romou.tune(branches(), target=TARGET, trials=0, verify=False).summary()
     assert summary.is_right is False
     assert "the model's outputs differ from onnxruntime's by" in caplog.text
@@ -161,7 +176,9 @@ def test_a_model_that_fails_on_the_device_is_one_error(monkeypatch: pytest.Monke
         raise RuntimeError("trace\nCL_OUT_OF_RESOURCES")
 
     monkeypatch.setattr(TunedModel, "run", failing)
-    with pytest.raises(romou.DeviceError, match="the compiled model does not run on opencl:0: CL_OUT_OF_RESOURCES\nverify=False"):
+    with pytest.raises(
+        romou.DeviceError, match="the compiled model does not run on opencl:0: CL_OUT_OF_RESOURCES\nverify=False"
+    ):
         romou.compile(prime_net(), target=TARGET)
 
 
@@ -215,12 +232,16 @@ def cancelling() -> onnx.ModelProto:
     """What is left of a mean without itself."""
     g = Graph({"x": (3, 400)})
     large = g.add("Mul", "x", g.constant(np.float32(300)))
-    return g.model(g.add("ReduceMean", g.add("Sub", large, g.add("ReduceMean", large, axes=[-1])), axes=[-1], keepdims=0))
+    return g.model(
+        g.add("ReduceMean", g.add("Sub", large, g.add("ReduceMean", large, axes=[-1])), axes=[-1], keepdims=0)
+    )
 
 
 @pytest.mark.parametrize("model", [small(1e-9), many_classes()], ids=["weights", "classes"])
 @pytest.mark.parametrize("target", [TARGET, "opencl -device=adreno640"])
-def test_zeros_for_small_numbers_are_wrong(model: onnx.ModelProto, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_zeros_for_small_numbers_are_wrong(
+    model: onnx.ModelProto, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert romou.compile(model, target=target).summary().is_right
     run = TunedModel.run
     monkeypatch.setattr(TunedModel, "run", lambda self, inputs: [0 * output for output in run(self, inputs)])
@@ -234,11 +255,15 @@ def test_weights_that_fp16_has_no_numbers_for_are_wrong() -> None:
 
 
 def test_what_cancels_out_is_judged_by_what_was_summed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs whose relative error is one are right if onnxruntime's own is, too; an output of the summands' size is wrong."""
+    """Outputs whose relative error is one are right if onnxruntime's own is, too; an output of the summands' size is
+    wrong.
+    """
     summary = romou.compile(cancelling(), target=TARGET).summary()
     assert summary.is_right
     run = TunedModel.run
-    monkeypatch.setattr(TunedModel, "run", lambda self, inputs: [output + np.float32(0.3) for output in run(self, inputs)])
+    monkeypatch.setattr(
+        TunedModel, "run", lambda self, inputs: [output + np.float32(0.3) for output in run(self, inputs)]
+    )
     with pytest.raises(romou.NumericError):
         romou.compile(cancelling(), target=TARGET)
 
@@ -251,6 +276,8 @@ def test_sums_in_fp16_become_fp32_where_the_whole_model_needs_it() -> None:
     kept = tasks[0].default_config(phone)
     assert kept["accumulate"] == "mixed"
     config = kept.replace(accumulate="float16")
-    configs = with_fp32_sums(tasks, {tasks[0].key: config, tasks[1].key: Config({**config, "tile_o": 3}), "small": None}, storage)
+    configs = with_fp32_sums(
+        tasks, {tasks[0].key: config, tasks[1].key: Config({**config, "tile_o": 3}), "small": None}, storage
+    )
     assert configs == {tasks[0].key: kept.replace(accumulate="float32"), "small": None}
     assert tasks[0].space(storage).is_valid(configs[tasks[0].key])

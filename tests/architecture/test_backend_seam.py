@@ -14,7 +14,9 @@ ROMOU = Path(__file__).parents[2] / "romou"
 
 
 def named_kinds(tree: ast.AST) -> Iterator[int]:
-    """Lines where a kind stands as a value or an import leads into its folder; defaults of parameters and options may name one."""
+    """Lines where a kind stands as a value or an import leads into its folder; defaults of parameters and options may
+    name one.
+    """
     defaults: set[ast.AST] = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.arguments):
@@ -24,7 +26,9 @@ def named_kinds(tree: ast.AST) -> Iterator[int]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Constant) and node.value in installed() and node not in defaults:
             yield node.lineno
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(tuple(f"romou.devices.backends.{kind}" for kind in installed())):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith(
+            tuple(f"romou.devices.backends.{kind}" for kind in installed())
+        ):
             yield node.lineno
 
 

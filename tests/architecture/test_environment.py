@@ -13,7 +13,8 @@ from romou.base import environment
 from romou.base.environment import VARIABLES
 
 ROOT = Path(__file__).parents[2]
-# They read the environment without the table: the table itself, a copy of it for children, what runs before Romou is there, without it, or under an emulator.
+# They read the environment without the table: the table itself, a copy of it for children, what runs before Romou is
+# there, without it, or under an emulator.
 READERS = {
     "romou/base/environment.py",
     "romou/base/interpreter.py",
@@ -39,9 +40,16 @@ def reads(tree: ast.AST) -> Iterator[ast.AST]:
 
 
 def test_python_reads_it_through_the_table() -> None:
-    found = {str(path.relative_to(ROOT)) for path in python_files() if any(reads(ast.parse(path.read_text(encoding="utf-8"))))}
+    found = {
+        str(path.relative_to(ROOT))
+        for path in python_files()
+        if any(reads(ast.parse(path.read_text(encoding="utf-8"))))
+    }
     # A script that changes the environment of what it calls reads no variable.
-    changing = {f"scripts/{name}.py" for name in ("bench_models", "bench_start", "check_kernels", "check_kills", "kernel_references")}
+    changing = {
+        f"scripts/{name}.py"
+        for name in ("bench_models", "bench_start", "check_kernels", "check_kills", "kernel_references")
+    }
     assert found - changing == READERS
 
 
@@ -54,13 +62,21 @@ def test_the_names_that_are_read_are_declared() -> None:
     for path in (ROOT / "tvm_patches").rglob("*"):
         if path.suffix in (".cc", ".h"):
             named |= set(re.findall(r'getenv\("(\w+)"\)', path.read_text(encoding="utf-8")))
-    assert {"ROMOU_OPENCL_LIBRARY", "ROMOU_OPENCL_BUILD_OPTIONS", "ROMOU_OPENCL_DUMP_DIR", "ANDROID_NDK_HOME", "CXX"} <= named
+    assert {
+        "ROMOU_OPENCL_LIBRARY",
+        "ROMOU_OPENCL_BUILD_OPTIONS",
+        "ROMOU_OPENCL_DUMP_DIR",
+        "ANDROID_NDK_HOME",
+        "CXX",
+    } <= named
     assert named <= set(VARIABLES)
 
 
 def test_a_name_of_ours_is_declared_wherever_it_stands() -> None:
     for path in (ROOT / "scripts").glob("*.sh"):
-        assert set(re.findall(r"\bROMOU_[A-Z_]+", path.read_text(encoding="utf-8"))) <= set(VARIABLES) | OF_THE_SHELL, path
+        assert set(re.findall(r"\bROMOU_[A-Z_]+", path.read_text(encoding="utf-8"))) <= set(VARIABLES) | OF_THE_SHELL, (
+            path
+        )
 
 
 @pytest.mark.parametrize("name", [name for name in VARIABLES if name.startswith("ROMOU_")])

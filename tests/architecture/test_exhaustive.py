@@ -26,15 +26,32 @@ def test_whole():
 
 def test_busy():
     subprocess.run([sys.executable, "-c", "import time; begin = time.process_time()\\nwhile time.process_time() < begin + 1.2: pass"], check=True)
-"""
+"""  # noqa: E501
 
 
 def run(folder: Path, *options: str) -> list[str]:
     (folder / "conftest.py").write_text('pytest_plugins = ["left_out"]\n')
     (folder / "test_it.py").write_text(TESTS)
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "--strict-markers", *options, str(folder)]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "--strict-markers",
+        *options,
+        str(folder),
+    ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
-    done = subprocess.run(command, cwd=folder, env={**environment, "PYTHONPATH": str(ROOT / "tests")}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(ROOT / "tests")},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     return done.stdout.splitlines()
 
 

@@ -32,7 +32,9 @@ def test_an_import_up_is_found(tmp_path: Path) -> None:
     command = shutil.which("lint-imports", path=sysconfig.get_path("scripts"))
     assert command is not None
     arguments = [command, "--no-cache", "--config", str(config)]
-    done = subprocess.run(arguments, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        arguments, cwd=tmp_path, env={"PYTHONPATH": str(tmp_path)}, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
     assert "house.lower -> house.upper" in done.stdout
 
@@ -42,5 +44,7 @@ def test_packages_import_no_script() -> None:
     scripts = {path.stem for path in (ROOT / "scripts").glob("*.py")}
     for package in ("romou", "tvm_patches", "archprobe"):
         for path in (ROOT / package).rglob("*.py"):
-            lines = [line.split() for line in path.read_text().splitlines() if line.lstrip().startswith(("import ", "from "))]
+            lines = [
+                line.split() for line in path.read_text().splitlines() if line.lstrip().startswith(("import ", "from "))
+            ]
             assert not {words[1].split(".")[0] for words in lines} & scripts, path

@@ -1,4 +1,6 @@
-"""mypy sees every package from outside: no type turns into Any at a border, and nothing but named third parties is exempt."""
+"""mypy sees every package from outside: no type turns into Any at a border, and nothing but named third parties is
+exempt.
+"""
 
 from __future__ import annotations
 
@@ -23,12 +25,22 @@ ROOT = Path(__file__).parents[2]
 
 def public_functions(module: Path) -> list[str]:
     """Return the names of a module's public functions, but for passes, which a decorator of TVM's makes."""
-    nodes = [node for node in ast.parse(module.read_text()).body if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")]
-    return [node.name for node in nodes if not any(ast.unparse(made).startswith(("tvm.", "tirx.")) for made in node.decorator_list)]
+    nodes = [
+        node
+        for node in ast.parse(module.read_text()).body
+        if isinstance(node, ast.FunctionDef) and not node.name.startswith("_")
+    ]
+    return [
+        node.name
+        for node in nodes
+        if not any(ast.unparse(made).startswith(("tvm.", "tirx.")) for made in node.decorator_list)
+    ]
 
 
 def probe_text() -> tuple[str, list[tuple[str, str]]]:
-    """Return a program that reveals every public function and all that `romou` exports, and (package, function) for each of them."""
+    """Return a program that reveals every public function and all that `romou` exports, and (package, function) for
+    each of them.
+    """
     lines, revealed = ["import romou", "import tvm", "reveal_type(tvm.compile)"], [("tvm", "tvm.compile")]
     for root in ("romou", "tvm_patches", "archprobe"):
         for module in sorted((ROOT / root).rglob("*.py")):
@@ -51,9 +63,14 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, tup
     folder = tmp_path_factory.mktemp("types")
     text, revealed = probe_text()
     (folder / "across_borders.py").write_text(text)
-    files = [*tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"], str(folder / "across_borders.py")]
+    files = [
+        *tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["mypy"]["files"],
+        str(folder / "across_borders.py"),
+    ]
     command = [sys.executable, "-m", "mypy", "--no-error-summary", "--no-pretty", *files]
-    done = subprocess.run(command, cwd=ROOT, env={**os.environ, "MYPYPATH": str(folder)}, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        command, cwd=ROOT, env={**os.environ, "MYPYPATH": str(folder)}, capture_output=True, text=True, check=False
+    )
     found = re.findall(r'across_borders\.py:\d+: note: Revealed type is "(.*)"', done.stdout)
     assert len(found) == len(revealed), done.stdout[-3000:] + done.stderr
     others = "\n".join(line for line in done.stdout.splitlines() if "note: Revealed type" not in line)

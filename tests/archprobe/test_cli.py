@@ -17,13 +17,29 @@ from archprobe.errors import UsageError
 from archprobe.report.document import Report
 
 DRIVER = {"name": "A GPU", "vendor": "V", "driver": "1.2", "platform": "P", "version": "OpenCL 3.0", "is_cpu": False}
-HEADER = {"Format": 1, "Version": "0.1.0", "Date": "2026-01-01", "IsQuick": False, "IsComplete": True, "Driver": DRIVER, "Software": {}}
+HEADER = {
+    "Format": 1,
+    "Version": "0.1.0",
+    "Date": "2026-01-01",
+    "IsQuick": False,
+    "IsComplete": True,
+    "Driver": DRIVER,
+    "Software": {},
+}
 
 
 def a_report(warp: int, latency: float) -> Report:
-    curve = Curve(name="warp by time", x_label="work-items", y_label="ns", x=tuple(range(1, 70)), y=tuple(1 + (i // warp) for i in range(69)))
+    curve = Curve(
+        name="warp by time",
+        x_label="work-items",
+        y_label="ns",
+        x=tuple(range(1, 70)),
+        y=tuple(1 + (i // warp) for i in range(69)),
+    )
     found = {"WarpThreadCount": answered(warp, "work-items", 0.99, "stairs")}
-    sizes = Curve(name="chase", x_label="bytes", y_label="ns", x=(1024, 2048, 4096, 2**30), y=(1, 2, 80, 90), is_log_x=True)
+    sizes = Curve(
+        name="chase", x_label="bytes", y_label="ns", x=(1024, 2048, 4096, 2**30), y=(1, 2, 80, 90), is_log_x=True
+    )
     cache = {
         "CacheVectorCountLv1": answered(2048, "bytes", 0.9, "bend"),
         "CacheVectorCountLv2": answered(8 * 2**20, "bytes", 0.9, "bend"),
@@ -71,7 +87,12 @@ def test_plot_draws_every_curve_and_one_page(files: tuple[Path, Path], tmp_path:
     folder = tmp_path / "plots"
     assert "index.html" in invoke("plot", files[0], "-o", folder)
     names = {path.name for path in folder.iterdir()}
-    assert names == {"index.html", "architecture.svg", "WarpSizeMethodB_warp_by_time.svg", "BufferCacheHierarchyPChase_chase.svg"}
+    assert names == {
+        "index.html",
+        "architecture.svg",
+        "WarpSizeMethodB_warp_by_time.svg",
+        "BufferCacheHierarchyPChase_chase.svg",
+    }
     page = (folder / "index.html").read_text()
     assert page.count("<svg") == 3
     assert "end of the sweep &lt;here&gt;" in page

@@ -34,7 +34,10 @@ def test_texture_cache_is_1_kb_of_32_byte_lines(found: dict[str, dict[str, Answe
     assert found["BufferCachelineSize"]["BufTopLevelCachelineSize"].value == 64
 
 
-@pytest.mark.parametrize(("aspect", "gbps"), [("ImageBandwidth", 194.6), ("BufferBandwidth", 96.3), ("LocalMemBandwidth", 145.8), ("ConstMemBandwidth", 95.3)])
+@pytest.mark.parametrize(
+    ("aspect", "gbps"),
+    [("ImageBandwidth", 194.6), ("BufferBandwidth", 96.3), ("LocalMemBandwidth", 145.8), ("ConstMemBandwidth", 95.3)],
+)
 def test_bandwidths(found: dict[str, dict[str, Answer]], aspect: str, gbps: float) -> None:
     assert found[aspect]["MaxBandwidth"].number() == pytest.approx(gbps, rel=0.05)
 
@@ -54,7 +57,8 @@ def test_peak_is_890_gflops_of_a_scalar_architecture(found: dict[str, dict[str, 
 def test_doubts_name_what_the_original_concludes_from_one_slope(found: dict[str, dict[str, Answer]]) -> None:
     doubts = original.doubts(original.read_report(PIXEL4 / "ArchProbeReport.json"), found)
     text = "\n".join(doubts)
-    # Four "levels" within 9% of one another are one slope, and reads of 64 MB at the speed of the first level read no memory.
+    # Four "levels" within 9% of one another are one slope, and reads of 64 MB at the speed of the first level read no
+    # memory.
     assert "BufferCacheHierarchyPChase.CacheVectorCountLv2" in text
     assert "ImageBandwidth.MinBandwidth" in text
     assert "RegCount.RegCount" not in text

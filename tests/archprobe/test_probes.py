@@ -1,4 +1,6 @@
-"""The probes on the OpenCL device at hand (PoCL's CPU where there is no GPU): they run, measure what they say, and claim nothing false."""
+"""The probes on the OpenCL device at hand (PoCL's CPU where there is no GPU): they run, measure what they say, and
+claim nothing false.
+"""
 
 from __future__ import annotations
 
@@ -84,7 +86,9 @@ def test_probes_for_gpus_claim_nothing_on_a_cpu(device: Device, bench: Bench) ->
 
 
 def claims(found: Findings) -> set[str]:
-    return {key for key, answer in found.answers.items() if answer.confidence >= CLAIM and not key.startswith("Latency")}
+    return {
+        key for key, answer in found.answers.items() if answer.confidence >= CLAIM and not key.startswith("Latency")
+    }
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
@@ -175,10 +179,14 @@ def test_a_run_goes_on_only_with_its_own_device_and_kind(device: Device, tmp_pat
     path = tmp_path / "r.json"
     with pytest.raises(KeyboardInterrupt):
         session.run(device, [counted("a", []), counted("b", [], stops=True)], path, is_quick=True)
-    with pytest.raises(ReportError, match="begun as a quick run, this is a full one. Choose another file, or start afresh with --fresh"):
+    with pytest.raises(
+        ReportError, match="begun as a quick run, this is a full one. Choose another file, or start afresh with --fresh"
+    ):
         session.run(device, [], path)
     other = load_report(path)
-    dataclasses.replace(other, header={**other.header, "Driver": {**other.header["Driver"], "driver": "0.0"}}).save(path)
+    dataclasses.replace(other, header={**other.header, "Driver": {**other.header["Driver"], "driver": "0.0"}}).save(
+        path
+    )
     with pytest.raises(ReportError, match="begun on another device: its driver is '0.0'"):
         session.run(device, [], path, is_quick=True)
     assert session.run(device, [], path, is_fresh=True).aspects == {}

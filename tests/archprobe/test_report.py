@@ -1,4 +1,6 @@
-"""The report: what is written is read back, follows the shipped schema, and says what is wrong with a file that does not."""
+"""The report: what is written is read back, follows the shipped schema, and says what is wrong with a file that does
+not.
+"""
 
 from __future__ import annotations
 
@@ -19,18 +21,46 @@ from romou.base.errors import UsageError
 from romou.devices.hardware import load_spec
 
 PIXEL4 = Path(__file__).parent / "data" / "pixel4"
-DRIVER = {"name": "A GPU", "vendor": "V", "driver": "1.2", "platform": "P", "version": "OpenCL 3.0", "is_cpu": False, "extensions": ["cl_khr_fp16"]}
+DRIVER = {
+    "name": "A GPU",
+    "vendor": "V",
+    "driver": "1.2",
+    "platform": "P",
+    "version": "OpenCL 3.0",
+    "is_cpu": False,
+    "extensions": ["cl_khr_fp16"],
+}
 
 
 def a_report(**header: Any) -> Report:
-    curve = Curve(name="times", x_label="n", y_label="ns", x=(1, 2, 3), y=(1.0, 2.0, 3.0)).marked({"WarpThreadCount": answered(2, "work-items", 0.9, "r")})
+    curve = Curve(name="times", x_label="n", y_label="ns", x=(1, 2, 3), y=(1.0, 2.0, 3.0)).marked(
+        {"WarpThreadCount": answered(2, "work-items", 0.9, "r")}
+    )
     size = answered(32, "work-items", 0.97, "stairs", low=32, high=32, notes=("a note",))
     warp = Findings(answers={"WarpThreadCount": size}, curves=(curve,), method="m", seconds=1.5)
-    cache = Findings(answers={"CacheVectorCountLv1": declined("bytes", "noise"), "LatencyLv1": answered(20.5, "ns", 0.99, "flat", low=20.0, high=21.0)})
+    cache = Findings(
+        answers={
+            "CacheVectorCountLv1": declined("bytes", "noise"),
+            "LatencyLv1": answered(20.5, "ns", 0.99, "flat", low=20.0, high=21.0),
+        }
+    )
     count = answered(100, "32-bit registers", 0.9, "line", low=98, high=101)
     words = Findings(answers={"RegType": answered("Pooled", "word", 0.9, "ratio"), "RegCount": count})
-    full = {"Format": 1, "Version": "0.1.0", "Date": "2026-01-01", "IsQuick": True, "IsComplete": True, "Driver": DRIVER, "Software": {"numpy": "2"}}
-    aspects = {"WarpSizeMethodB": warp, "BufferCacheHierarchyPChase": cache, "RegCount": words, "ImageBandwidth": not_applicable("no images")}
+    full = {
+        "Format": 1,
+        "Version": "0.1.0",
+        "Date": "2026-01-01",
+        "IsQuick": True,
+        "IsComplete": True,
+        "Driver": DRIVER,
+        "Software": {"numpy": "2"},
+    }
+    aspects = {
+        "WarpSizeMethodB": warp,
+        "BufferCacheHierarchyPChase": cache,
+        "RegCount": words,
+        "ImageBandwidth": not_applicable("no images"),
+    }
     return Report(header={**full, **header}, aspects=aspects)
 
 
@@ -64,7 +94,10 @@ def test_keys_stand_as_in_the_original(path: Path) -> None:
         (lambda d: d["ArchProbe"].pop("Date"), "'Date' is a required property"),
         (lambda d: d["RegCount"].pop("Details"), "RegCount: 'Details' is a required property"),
         (lambda d: d["RegCount"]["Details"].update(State="fine"), "State: 'fine' is not one of"),
-        (lambda d: d["RegCount"]["Details"]["Answers"]["RegCount"].update(confidence=2), "confidence: 2 is greater than the maximum of 1"),
+        (
+            lambda d: d["RegCount"]["Details"]["Answers"]["RegCount"].update(confidence=2),
+            "confidence: 2 is greater than the maximum of 1",
+        ),
         (lambda d: d["RegCount"]["Details"]["Answers"]["RegCount"].update(value=None), "has confidence 0 and no other"),
     ],
 )

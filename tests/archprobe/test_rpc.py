@@ -54,8 +54,15 @@ def test_what_an_opencl_device_does(address: str) -> None:
     device = RpcDevice(address, 0)
     here = open_device("opencl:0").facts
     facts = device.facts
-    assert (facts.name, facts.driver, facts.global_cache_line_bytes, facts.is_remote) == (here.name, here.driver, here.global_cache_line_bytes, True)
-    source = "__kernel void add(__global float *out, float a, int b, uint c) { out[get_global_id(0)] += a * b + c * TIMES; }"
+    assert (facts.name, facts.driver, facts.global_cache_line_bytes, facts.is_remote) == (
+        here.name,
+        here.driver,
+        here.global_cache_line_bytes,
+        True,
+    )
+    source = (
+        "__kernel void add(__global float *out, float a, int b, uint c) { out[get_global_id(0)] += a * b + c * TIMES; }"
+    )
     kernel = device.kernel(source, "add", TIMES=2)
     buffer = device.buffer(4 * 130)
     zeros = np.zeros(130, np.float32)
@@ -73,7 +80,9 @@ def test_what_an_opencl_device_does(address: str) -> None:
     with pytest.raises(BuildError, match="refused a kernel: clBuildProgram failed") as caught:
         device.kernel("__kernel void f( {", "f")
     assert "expected" in caught.value.log
-    with pytest.raises(KernelError, match="did not run a kernel with 130 work-items in groups of 64: clEnqueueNDRangeKernel failed"):
+    with pytest.raises(
+        KernelError, match="did not run a kernel with 130 work-items in groups of 64: clEnqueueNDRangeKernel failed"
+    ):
         device.launch(kernel, 130, 64, buffer, np.float32(0), np.int32(0), np.uint32(0))
     with pytest.raises(DeviceError, match="did not give an image"):
         device.image(np.zeros((1, 10**6, 4), np.float32))
@@ -82,7 +91,9 @@ def test_what_an_opencl_device_does(address: str) -> None:
 def test_what_a_vulkan_device_does(address: str, tmp_path: Path) -> None:
     device = RpcDevice(address, 0, kind="vulkan")
     assert (device.facts.name, device.facts.has_images, device.widest) == (open_device("vulkan:0").facts.name, False, 4)
-    source = "__kernel void add(__global float *out, float a, int b, uint c) { out[get_global_id(0)] += a * b + c * TIMES; }"
+    source = (
+        "__kernel void add(__global float *out, float a, int b, uint c) { out[get_global_id(0)] += a * b + c * TIMES; }"
+    )
     kernel, buffer = device.kernel(source, "add", TIMES=2), device.buffer(4 * 130)
     zeros = np.zeros(130, np.float32)
     np.testing.assert_array_equal(device.read(buffer, zeros), zeros)
@@ -92,12 +103,34 @@ def test_what_a_vulkan_device_does(address: str, tmp_path: Path) -> None:
     assert device.copy(device.buffer(np.full(130, 9, np.float32)), buffer, 8) > 0
     with pytest.raises(BuildError, match="glslangValidator refused a kernel"):
         device.kernel("__kernel void f(int n) { nothing(n); }", "f")
-    with pytest.raises(KernelError, match="did not run a kernel with 130 work-items in groups of 64: .*is launched with 130 work-items in groups of 64"):
+    with pytest.raises(
+        KernelError,
+        match=(
+            "did not run a kernel with 130 work-items in groups of 64: .*is launched with 130 work-items in groups"
+            " of 64"
+        ),
+    ):
         device.launch(kernel, 130, 64, buffer, np.float32(0), np.int32(0), np.uint32(0))
     device.connection.close()
-    result = CliRunner().invoke(app, ["run", "--device", "vulkan:0", "--rpc", address, "--quick", "--only", "limits", "-o", str(tmp_path / "r.json")])
+    result = CliRunner().invoke(
+        app,
+        [
+            "run",
+            "--device",
+            "vulkan:0",
+            "--rpc",
+            address,
+            "--quick",
+            "--only",
+            "limits",
+            "-o",
+            str(tmp_path / "r.json"),
+        ],
+    )
     assert result.exit_code == 0, result.output
-    assert load_report(tmp_path / "r.json").answers()["Device.LogicThreadCount"].value == device.facts.max_work_group_size
+    assert (
+        load_report(tmp_path / "r.json").answers()["Device.LogicThreadCount"].value == device.facts.max_work_group_size
+    )
 
 
 def test_images_travel_or_are_zeroed_there(address: str) -> None:
@@ -112,7 +145,9 @@ def test_images_travel_or_are_zeroed_there(address: str) -> None:
 
 def test_a_run_over_rpc(address: str, tmp_path: Path) -> None:
     server, target = ["--rpc", address], tmp_path / "r.json"
-    result = CliRunner().invoke(app, ["run", *server, "--quick", "--only", "limits,launch,buffer_cache,gflops,write_speed", "-o", str(target)])
+    result = CliRunner().invoke(
+        app, ["run", *server, "--quick", "--only", "limits,launch,buffer_cache,gflops,write_speed", "-o", str(target)]
+    )
     assert result.exit_code == 0, result.output
     report = load_report(target)
     assert {findings.state for findings in report.aspects.values()} == {"done"}
@@ -123,9 +158,14 @@ def test_a_run_over_rpc(address: str, tmp_path: Path) -> None:
 
 
 def test_wrong_addresses_say_what_to_do(address: str) -> None:
-    with pytest.raises(DeviceError, match="does not serve the key that was given\nWrite the one that it was started with"):
+    with pytest.raises(
+        DeviceError, match="does not serve the key that was given\nWrite the one that it was started with"
+    ):
         open_device("opencl:0", rpc=address.replace(KEY, "tablet"))
-    with pytest.raises(DeviceError, match="no TVM RPC server answers at 127.0.0.1:9 .*\nStart one there: romou serve --port 9 --key-file FILE"):
+    with pytest.raises(
+        DeviceError,
+        match="no TVM RPC server answers at 127.0.0.1:9 .*\nStart one there: romou serve --port 9 --key-file FILE",
+    ):
         open_device("opencl:0", rpc="127.0.0.1:9/phone")
     with pytest.raises(DeviceError, match="has no OpenCL device 77; it sees opencl:0 is"):
         open_device("opencl:77", rpc=address)
@@ -137,7 +177,9 @@ def test_wrong_addresses_say_what_to_do(address: str) -> None:
 
 def test_a_server_that_is_busy_is_not_waited_for(address: str) -> None:
     device = RpcDevice(address, 0)
-    with pytest.raises(DeviceError, match=r"did not answer within 1 s; it serves one session at a time and may have another"):
+    with pytest.raises(
+        DeviceError, match=r"did not answer within 1 s; it serves one session at a time and may have another"
+    ):
         RpcDevice(address, 0, patience_s=1.0)
     assert device.facts.is_remote
 
@@ -150,7 +192,10 @@ def test_a_server_without_romou(tmp_path: Path) -> None:
 
 
 def test_a_server_of_another_version() -> None:
-    with plain_server(OTHER_VERSION) as where, pytest.raises(DeviceError, match=r"has tvm 0.26.0 \(here 0.27.0.post1\)"):
+    with (
+        plain_server(OTHER_VERSION) as where,
+        pytest.raises(DeviceError, match=r"has tvm 0.26.0 \(here 0.27.0.post1\)"),
+    ):
         open_device("opencl:0", rpc=where)
 
 
@@ -173,8 +218,19 @@ def test_a_cut_connection_is_no_finding_and_the_run_goes_on(address: str, tmp_pa
             return limits.measure(bench)
 
         broken = Probe(name="x", aspect="X", title="X", method="m", measure=cut)
-        with pytest.raises(ConnectionLostError, match=f"the connection to 127.0.0.1:{dying.port} was cut .*; the same command goes on where it stopped"):
+        with pytest.raises(
+            ConnectionLostError,
+            match=f"the connection to 127.0.0.1:{dying.port} was cut .*; the same command goes on where it stopped",
+        ):
             session.run(RpcDevice(dying.address, 0), [limits, broken], target)
     assert list(load_report(target).aspects) == ["Device"]
-    report = session.run(RpcDevice(address, 0), [limits, Probe(name="x", aspect="X", title="X", method="m", measure=limits.measure)], target)
-    assert (list(report.aspects), report.aspects["X"].state, report.header["IsComplete"]) == (["Device", "X"], "done", True)
+    report = session.run(
+        RpcDevice(address, 0),
+        [limits, Probe(name="x", aspect="X", title="X", method="m", measure=limits.measure)],
+        target,
+    )
+    assert (list(report.aspects), report.aspects["X"].state, report.header["IsComplete"]) == (
+        ["Device", "X"],
+        "done",
+        True,
+    )

@@ -1,4 +1,6 @@
-"""Never wrong with confidence: on curves of known truth with noise, spikes and drift, the truth is found or the analysis declines."""
+"""Never wrong with confidence: on curves of known truth with noise, spikes and drift, the truth is found or the
+analysis declines.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,18 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from synthetic_curves import CLEAN, Faults, divergence, faults, hierarchy, levels_of_bandwidth, ramp, repeated, spill, stairs
+from synthetic_curves import (
+    CLEAN,
+    Faults,
+    divergence,
+    faults,
+    hierarchy,
+    levels_of_bandwidth,
+    ramp,
+    repeated,
+    spill,
+    stairs,
+)
 
 from archprobe.analysis import bandwidth, cache, registers, throughput, warp
 from archprobe.analysis.answer import Answer
@@ -82,7 +95,12 @@ def test_concurrent_groups(groups: int, ratio: float, dirt: Faults) -> None:
 
 
 @many
-@given(first=st.sampled_from([1, 16, 32, 128]), factor=st.sampled_from([8, 32, 128]), steps=st.tuples(st.floats(1.3, 4.0), st.floats(1.3, 4.0)), dirt=faults)
+@given(
+    first=st.sampled_from([1, 16, 32, 128]),
+    factor=st.sampled_from([8, 32, 128]),
+    steps=st.tuples(st.floats(1.3, 4.0), st.floats(1.3, 4.0)),
+    dirt=faults,
+)
 def test_cache_sizes(first: int, factor: int, steps: tuple[float, float], dirt: Faults) -> None:
     sizes = (first * 1024, first * factor * 1024)
     latencies = (30.0, 30.0 * steps[0], 30.0 * steps[0] * steps[1])
@@ -132,7 +150,9 @@ def test_divergence(true_warp: int, dirt: Faults) -> None:
 def test_order_of_a_counter(runs: int, true_warp: int, seed: int) -> None:
     rng = np.random.default_rng(seed)
     warps = 512 // true_warp
-    order = np.stack([(rng.permutation(warps)[:, None] * true_warp + np.arange(true_warp)).ravel() for _ in range(runs)])
+    order = np.stack(
+        [(rng.permutation(warps)[:, None] * true_warp + np.arange(true_warp)).ravel() for _ in range(runs)]
+    )
     check(warp.warp_by_order(order), true_warp)
 
 
@@ -187,13 +207,20 @@ def test_a_sweep_made_once_claims_nothing_that_one_point_decides() -> None:
     """A spike before a jump, or on the last point before a level, looks like the jump itself."""
     x = np.arange(1, 60)
     step = np.where(x > 32, 2.0, 1.0)
-    for found in (registers.concurrent_groups(x, step), cache.concurrent_reads(x, step), warp.warp_by_divergence(*divergence(32, 256))):
+    for found in (
+        registers.concurrent_groups(x, step),
+        cache.concurrent_reads(x, step),
+        warp.warp_by_divergence(*divergence(32, 256)),
+    ):
         assert found.value == 32
         assert found.confidence < CLAIM
         assert "measured once" in found.notes[-1]
     assert cache.line_size(*ramp(64, 20.0, 100.0, 512)).confidence < CLAIM
     assert registers.register_count(*spill(64, 124)).confidence < CLAIM
-    assert all(level.size.confidence < CLAIM for level in cache.cache_levels(*hierarchy((16384, 2**21), (30.0, 90.0, 300.0), 2**24)))
+    assert all(
+        level.size.confidence < CLAIM
+        for level in cache.cache_levels(*hierarchy((16384, 2**21), (30.0, 90.0, 300.0), 2**24))
+    )
     assert bandwidth.peak(*levels_of_bandwidth((2**14, 2**20), (900.0, 300.0, 50.0), 2**26)).confidence < CLAIM
     for widths in ((1, 2, 4), (1, 2, 4, 8, 16)):
         assert throughput.architecture(np.array(widths), np.ones(len(widths)))[0].confidence < CLAIM

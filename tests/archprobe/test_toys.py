@@ -1,4 +1,6 @@
-"""A new kind of device and a new probe are one file each: they are put into their folders, and the command line runs them."""
+"""A new kind of device and a new probe are one file each: they are put into their folders, and the command line runs
+them.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,7 @@ class ToyDevice(Device):
 
 
 KIND = DeviceKind(name="toy", open_index=ToyDevice)
-'''
+'''  # noqa: E501
 PROBE = """
 import numpy as np
 from archprobe.analysis.bandwidth import rate
@@ -65,7 +67,10 @@ def step(bench):
 
 @pytest.fixture
 def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for package, file, text in ((archprobe.devices, "toy_device.py", DEVICE), (archprobe.probes, "toy_probe.py", PROBE)):
+    for package, file, text in (
+        (archprobe.devices, "toy_device.py", DEVICE),
+        (archprobe.probes, "toy_probe.py", PROBE),
+    ):
         folder = tmp_path / package.__name__
         folder.mkdir()
         (folder / file).write_text(text)
@@ -75,7 +80,9 @@ def _toys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("_toys")
 def test_a_toy_probe_runs_on_a_toy_device(tmp_path: Path) -> None:
     target = tmp_path / "toy.json"
-    result = CliRunner().invoke(app, ["run", "--device", "toy:3", "--only", "step", "-o", str(target)], catch_exceptions=False)
+    result = CliRunner().invoke(
+        app, ["run", "--device", "toy:3", "--only", "step", "-o", str(target)], catch_exceptions=False
+    )
     assert result.exit_code == 0, result.output
     report = load_report(target)
     assert (report.device_name, list(report.aspects)) == ("Toy 3", ["Step"])

@@ -1,4 +1,6 @@
-"""The probes' kernels as compute shaders, and the probes on the Vulkan device at hand (Mesa's lavapipe, a CPU, where there is no GPU)."""
+"""The probes' kernels as compute shaders, and the probes on the Vulkan device at hand (Mesa's lavapipe, a CPU, where
+there is no GPU).
+"""
 
 from __future__ import annotations
 
@@ -56,7 +58,9 @@ def test_a_kernel_becomes_a_shader() -> None:
 
 
 def test_what_has_no_shader_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(BuildError, match="a GPU: glslangValidator refused a kernel: ERROR: .*'float16' : undeclared identifier"):
+    with pytest.raises(
+        BuildError, match="a GPU: glslangValidator refused a kernel: ERROR: .*'float16' : undeclared identifier"
+    ):
         compile_kernel("__kernel void f(__global float *out) { float16 x; out[0] = 1.0f; }", "f", "a GPU")
     with pytest.raises(BuildError, match="the source holds no kernel g"):
         compile_kernel(ADD, "g", "a GPU")
@@ -108,9 +112,10 @@ def test_probes_run(bench: Bench, name: str) -> None:
 
 
 def test_warps_are_lanes_in_lockstep(bench: Bench) -> None:
-    """Lavapipe runs a vector's lanes in lockstep, as a GPU its warp: by divergence the probe finds them, or declines."""
+    """Lavapipe runs a vector's lanes in lockstep, as a GPU its warp: by divergence the probe finds them, or declines."""  # noqa: E501
     if "256 bits" in bench.device.facts.name:
-        # Other work on the same cores that ends between two blocks doubles the times before it, as divergence would: one undisturbed run will do.
+        # Other work on the same cores that ends between two blocks doubles the times before it, as divergence would:
+        # one undisturbed run will do.
         runs = (warp.warp_divergence.measure(bench).answers["WarpThreadCount"] for _ in range(4))
         assert any(found.is_declined or found.value == 8 for found in runs)
     assert warp.warp_order.measure(bench).answers["WarpThreadCount"].unit == "work-items"

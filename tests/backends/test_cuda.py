@@ -1,4 +1,6 @@
-"""CUDA: every kernel of whole models is compiled by NVRTC, and run where there is a GPU; what is missing is said clearly."""
+"""CUDA: every kernel of whole models is compiled by NVRTC, and run where there is a GPU; what is missing is said
+clearly.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,11 @@ NETWORKS = {
 
 
 def error_of(compiled: romou.TunedModel, model: onnx.ModelProto) -> float:
-    inputs = random_inputs(model, seed=5) if model.graph.input[0].type.tensor_type.elem_type != onnx.TensorProto.INT64 else {}
+    inputs = (
+        random_inputs(model, seed=5)
+        if model.graph.input[0].type.tensor_type.elem_type != onnx.TensorProto.INT64
+        else {}
+    )
     for name, (shape, dtype) in compiled.inputs.items():
         inputs.setdefault(name, np.random.default_rng(5).integers(0, 2, shape).astype(dtype))
     reference = run_onnxruntime(model, inputs)
@@ -66,10 +72,19 @@ def test_conditions_of_rows_and_inverted_bits(cuda_target: Target) -> None:
     helper, kinds = onnx.helper, onnx.TensorProto
     nodes = [helper.make_node("BitwiseNot", ["bits"], ["inverted"]), helper.make_node("Softmax", ["b"], ["soft"])]
     nodes.append(helper.make_node("Where", ["row", "a", "soft"], ["chosen"]))
-    given = [("bits", kinds.INT32, (6, 8)), ("row", kinds.BOOL, (1, 1, 4, 1)), ("a", kinds.FLOAT, ()), ("b", kinds.FLOAT, (2, 3, 4, 6))]
+    given = [
+        ("bits", kinds.INT32, (6, 8)),
+        ("row", kinds.BOOL, (1, 1, 4, 1)),
+        ("a", kinds.FLOAT, ()),
+        ("b", kinds.FLOAT, (2, 3, 4, 6)),
+    ]
     made = [("inverted", kinds.INT32, (6, 8)), ("chosen", kinds.FLOAT, (2, 3, 4, 6))]
-    graph = helper.make_graph(nodes, "g", *([helper.make_tensor_value_info(*value) for value in values] for values in (given, made)))
-    compiled = romou.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), target=cuda_target, strict=True)
+    graph = helper.make_graph(
+        nodes, "g", *([helper.make_tensor_value_info(*value) for value in values] for values in (given, made))
+    )
+    compiled = romou.compile(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)]), target=cuda_target, strict=True
+    )
     sources = compiled.sources()
     assert len(sources) == 2
     assert any("int4* __restrict__" in source for source in sources.values())  # vectors, which need care
@@ -78,7 +93,10 @@ def test_conditions_of_rows_and_inverted_bits(cuda_target: Target) -> None:
     if has_device(cuda_target):
         rng = np.random.default_rng(3)
         a, b = np.float32(rng.standard_normal()), rng.standard_normal((2, 3, 4, 6)).astype("float32")
-        bits, row = rng.integers(-(2**31), 2**31, (6, 8)).astype("int32"), np.array([True, False, False, True]).reshape(1, 1, 4, 1)
+        bits, row = (
+            rng.integers(-(2**31), 2**31, (6, 8)).astype("int32"),
+            np.array([True, False, False, True]).reshape(1, 1, 4, 1),
+        )
         inverted, chosen = compiled.run({"bits": bits, "row": row, "a": a, "b": b})
         assert np.array_equal(inverted, ~bits)
         assert np.allclose(chosen, np.where(row, a, np.exp(b) / np.exp(b).sum(axis=-1, keepdims=True)), rtol=1e-4)
@@ -95,7 +113,16 @@ def test_a_model_is_saved_and_loaded(tmp_path: Path, cuda_target: Target) -> Non
 
 def test_sources_are_written_as_cu_files(tmp_path: Path) -> None:
     (tmp_path / "net.onnx").write_bytes(residual_net().SerializeToString())
-    arguments = ["compile", str(tmp_path / "net.onnx"), "--target", str(TARGET), "--emit-source", str(tmp_path / "out"), "--output", str(tmp_path / "m")]
+    arguments = [
+        "compile",
+        str(tmp_path / "net.onnx"),
+        "--target",
+        str(TARGET),
+        "--emit-source",
+        str(tmp_path / "out"),
+        "--output",
+        str(tmp_path / "m"),
+    ]
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     written = list((tmp_path / "out").iterdir())
@@ -108,7 +135,10 @@ def test_what_opencl_spells_otherwise_is_not_left() -> None:
     for dtype in ("float32", "float16"):
         task = task_of(conv(32, (14, 14), 24, (3, 3), dtype, padding=(1, 1, 1, 1)))
         space = task.space(TARGET)
-        assert {name: space.knobs[name] for name in ("data", "weight", "output", "autobroadcast", "multiply_add", "accumulate")} == {
+        assert {
+            name: space.knobs[name]
+            for name in ("data", "weight", "output", "autobroadcast", "multiply_add", "accumulate")
+        } == {
             "data": ("buffer",),
             "weight": ("buffer",),
             "output": ("buffer",),
@@ -137,9 +167,11 @@ def test_the_library_headers_say_the_truth() -> None:
     static_assert(std::is_same_v<int, int> && !std::is_same_v<int, float> && std::is_integral<long long>::value && !std::is_integral<float>::value, "");
     static_assert(std::is_floating_point<double>::value && std::is_signed<char>::value && std::is_unsigned<unsigned>::value, "");
     static_assert(std::is_same<std::conditional<true, int, float>::type, int>::value && std::is_same_v<std::enable_if<true, int>::type, int>, "");
-    """
+    """  # noqa: E501
     task = task_of(conv(8, (7, 7), 8, (1, 1)))
-    (source,) = BACKEND.split_kernels(build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()).values()
+    (source,) = BACKEND.split_kernels(
+        build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()
+    ).values()
     assert compiler.compile_cuda(source + checks, "sm_90a")
 
 
@@ -152,7 +184,9 @@ def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
     compiler._nvrtc.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
     try:
-        with pytest.raises(CompatError, match=r"(?s)compiling for CUDA needs NVIDIA's NVRTC.*pip install 'romou\[cuda\]'"):
+        with pytest.raises(
+            CompatError, match=r"(?s)compiling for CUDA needs NVIDIA's NVRTC.*pip install 'romou\[cuda\]'"
+        ):
             compiler.compile_cuda("", "sm_90a")
     finally:
         compiler._nvrtc.cache_clear()
@@ -181,11 +215,17 @@ def test_an_architecture_is_enough_to_compile_for() -> None:
     target = Target("cuda -arch=sm_80")
     assert target.tvm_target.export()["arch"] == "sm_80"
     task = task_of(conv(8, (7, 7), 8, (1, 1)))
-    assert compiler.compile_cuda(build_task(task, task.default_config(target), target).imports[0].inspect_source(), "sm_80")
+    assert compiler.compile_cuda(
+        build_task(task, task.default_config(target), target).imports[0].inspect_source(), "sm_80"
+    )
 
 
-def test_machine_code_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The second build of a model's module asks NVRTC nothing; another architecture or version, candidates of a search, and damaged entries do."""
+def test_machine_code_is_kept(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The second build of a model's module asks NVRTC nothing; another architecture or version, candidates of a search,
+    and damaged entries do.
+    """
     monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
     asked: list[str] = []
@@ -197,7 +237,9 @@ def test_machine_code_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, c
 
     def built(arch: str) -> bytes:
         target = Target(f"cuda -arch={arch}").tvm_target
-        return bytes(compile_text(complete_text('extern "C" __global__ void f(float* a) { a[threadIdx.x] = 1; }', target)))
+        return bytes(
+            compile_text(complete_text('extern "C" __global__ void f(float* a) { a[threadIdx.x] = 1; }', target))
+        )
 
     plain = built("sm_90a")
     with BACKEND.keeping_programs():
@@ -229,7 +271,9 @@ def test_machine_code_is_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, c
 def test_a_model_s_module_is_kept(monkeypatch: pytest.MonkeyPatch, cuda_target: Target) -> None:
     """Where code is generated for a module, as it is built or as it is loaded, the cache is at hand."""
     seen: list[bool] = []
-    monkeypatch.setattr(build, "codegen_build", lambda *_args: seen.append(is_keeping()) or (_ for _ in ()).throw(BuildError("seen")))
+    monkeypatch.setattr(
+        build, "codegen_build", lambda *_args: seen.append(is_keeping()) or (_ for _ in ()).throw(BuildError("seen"))
+    )
     with pytest.raises(BuildError, match="seen"):
         romou.compile(residual_net(), target=cuda_target, verify=False)
     assert seen
@@ -245,10 +289,12 @@ extern "C" int nvmlInitWithFlags(unsigned flags) { is_open = flags == 2; return 
 extern "C" int nvmlSystemGetDriverVersion(char *version, unsigned length) { snprintf(version, length, "580.159.04"); return is_open ? 0 : 1; }
 extern "C" int nvmlShutdown() { is_open = 0; return 0; }
 extern "C" int stays_open() { return is_open; }
-"""
+"""  # noqa: E501
 
 
-def test_the_drivers_version_is_asked_of_nvml_without_attaching_gpus(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_drivers_version_is_asked_of_nvml_without_attaching_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     ask = cuda_backend._driver.__wrapped__
     library, source = tmp_path / "libnvidia-ml.so.1", tmp_path / "nvml.cc"
     source.write_text(NVML)

@@ -1,4 +1,6 @@
-"""Vulkan's code generator: every construct as a shader that Vulkan's validator takes, and one clear error for what there is none of."""
+"""Vulkan's code generator: every construct as a shader that Vulkan's validator takes, and one clear error for what
+there is none of.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +81,12 @@ def test_fp16_in_memory_is_read_by_any_device() -> None:
         (lambda x: x.astype("uint8").astype("float32") + (x != 0.0).astype("float32"), ("float32",)),
         (lambda x: tirx.Select(tirx.isnan(x), tirx.infinity("float32"), tirx.min_value("float32") + x), ("float32",)),
         (lambda x, y: tirx.all(x, tirx.Not(y)), ("bool", "bool")),
-        (lambda x: tirx.erf(tirx.tanh(tirx.pow(x, 1.5))) + tirx.rsqrt(tirx.log1p(x)) + tirx.atan2(x, x) + tirx.nearbyint(x), ("float32",)),
+        (
+            lambda x: (
+                tirx.erf(tirx.tanh(tirx.pow(x, 1.5))) + tirx.rsqrt(tirx.log1p(x)) + tirx.atan2(x, x) + tirx.nearbyint(x)
+            ),
+            ("float32",),
+        ),
         (lambda x: tirx.reinterpret("float32", x) + tirx.popcount(x).astype("float32"), ("int32",)),
         (lambda x: x * tirx.const(2**40, "int64") - tirx.min_value("int64"), ("int64",)),
         (lambda x: tirx.tanh(x) + tirx.exp(x), ("float16",)),
@@ -129,7 +136,13 @@ def test_without_glslang_the_error_says_what_to_install(monkeypatch: pytest.Monk
     monkeypatch.setattr(importlib.metadata, "distribution", none)
     compiler.glslang.cache_clear()
     try:
-        with pytest.raises(BuildError, match="needs glslang, which is not on this machine\n.*pip install 'romou\\[vulkan\\]'.*apt-get install glslang-tools"):
+        with pytest.raises(
+            BuildError,
+            match=(
+                "needs glslang, which is not on this machine\n.*pip install 'romou\\[vulkan\\]'.*apt-get install"
+                " glslang-tools"
+            ),
+        ):
             compiler.compile_shader("void main() {}")
     finally:
         compiler.glslang.cache_clear()
@@ -166,14 +179,20 @@ def test_a_model_s_shader_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @pytest.mark.parametrize("damage", ["another constant", "cut off", "empty"])
-def test_damaged_spirv_is_compiled_again(damage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_spirv_is_compiled_again(
+    damage: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     asked = started(monkeypatch)
     with BACKEND.keeping_programs(), caplog.at_level("WARNING", "romou"):
         right = compiler.compile_shaders([CONSTANT])
         (entry,) = kept_entries()
         whole, constant = entry.read_bytes(), struct.pack("<f", 3.25)
         assert whole.count(constant) == 1
-        damaged = {"another constant": whole.replace(constant, struct.pack("<f", 1000.0)), "cut off": whole[: len(whole) // 2], "empty": b""}
+        damaged = {
+            "another constant": whole.replace(constant, struct.pack("<f", 1000.0)),
+            "cut off": whole[: len(whole) // 2],
+            "empty": b"",
+        }
         entry.write_bytes(damaged[damage])
         assert compiler.compile_shaders([CONSTANT]) == right
         assert len(asked) == 2
@@ -181,7 +200,9 @@ def test_damaged_spirv_is_compiled_again(damage: str, monkeypatch: pytest.Monkey
         assert entry.read_bytes() == whole
 
 
-def test_spirv_in_a_folder_of_everybody_is_not_used(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_spirv_in_a_folder_of_everybody_is_not_used(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     asked = started(monkeypatch)
     with BACKEND.keeping_programs(), caplog.at_level("WARNING", "romou"):
         compiler.compile_shaders([CONSTANT])
@@ -200,14 +221,19 @@ def test_a_refused_text_comes_with_the_compilers_words() -> None:
 def test_limits_come_from_the_device_or_are_the_least_that_vulkan_promises() -> None:
     assert (PHONE.limits.max_work_group_size, PHONE.limits.has_fp16_arithmetic) == (1024, True)
     assert not Target("vulkan -device=adreno640 -half=storage").limits.has_fp16_arithmetic
-    assert Target("vulkan -device=adreno640 -max_per_stage_descriptor_storage_buffer=4").tvm_target.attrs["max_per_stage_descriptor_storage_buffer"] == 4
+    assert (
+        Target("vulkan -device=adreno640 -max_per_stage_descriptor_storage_buffer=4").tvm_target.attrs[
+            "max_per_stage_descriptor_storage_buffer"
+        ]
+        == 4
+    )
     assert BACKEND.default_limits["max_num_threads"] == 128
     assert BACKEND.default_limits["max_shared_memory_per_block"] == 16384
 
 
 def test_a_target_for_a_device_keeps_what_the_attached_one_allows() -> None:
     facts = {
-        "max_work_group_size": 128, "local_mem_bytes": 16384, "max_image_width": 4096, "max_image_height": 8192, "max_image_layers": 256, "has_images": True,
+        "max_work_group_size": 128, "local_mem_bytes": 16384, "max_image_width": 4096, "max_image_height": 8192, "max_image_layers": 256, "has_images": True,  # noqa: E501
         "has_fp16_arithmetic": False, "max_storage_buffers": 4,
     }  # fmt: skip
     narrowed = PHONE.limited_to(facts)

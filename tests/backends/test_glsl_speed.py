@@ -1,4 +1,6 @@
-"""What Vulkan's code generator leaves to no compiler: conditional loads without branches, and loops that are written out."""
+"""What Vulkan's code generator leaves to no compiler: conditional loads without branches, and loops that are written
+out.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +52,14 @@ def branches(mod: tvm.IRModule) -> int:
 def test_a_conditional_load(dtype: str, vulkan_device: tvm.runtime.Device) -> None:
     """The window of a padded convolution: three conditions, of which only the index makes sense where they hold."""
     x = te.placeholder((SIZE // 2,), dtype, "x")
-    mod = scheduled(te.compute((SIZE,), lambda i: tirx.if_then_else(tirx.all(i >= 3, i * 3 < 360, i < 250), x[i - 3], tirx.const(0, dtype)), "out"), x)
+    mod = scheduled(
+        te.compute(
+            (SIZE,),
+            lambda i: tirx.if_then_else(tirx.all(i >= 3, i * 3 < 360, i < 250), x[i - 3], tirx.const(0, dtype)),
+            "out",
+        ),
+        x,
+    )
     given = np.random.default_rng(0).integers(-9, 9, SIZE // 2).astype(dtype)
     expected = np.zeros(SIZE, dtype)
     expected[3:120] = given[:117]
@@ -72,7 +81,9 @@ def test_a_conditional_load_whose_index_must_not_be_computed(vulkan_device: tvm.
     np.testing.assert_array_equal(found, [given[places[p]] + given[(SIZE - 1) // p] if p else 0.0 for p in places])
 
 
-@pytest.mark.parametrize(("extents", "is_unrolled"), [((3,), True), ((8 * MOST_LOADS,), True), ((61,), False), ((7, 5), True)])
+@pytest.mark.parametrize(
+    ("extents", "is_unrolled"), [((3,), True), ((8 * MOST_LOADS,), True), ((61,), False), ((7, 5), True)]
+)
 def test_sums_over_loops(extents: tuple[int, ...], is_unrolled: bool, vulkan_device: tvm.runtime.Device) -> None:
     """Loops that are written out as a whole, in steps and not at all compute the same."""
     count = int(np.prod(extents))
@@ -108,7 +119,9 @@ def test_how_much_is_written_out() -> None:
         assert extent % count == 0
         assert count == 1 or count * loads <= MOST_LOADS
         # No larger divisor would do.
-        assert not [other for other in range(count + 1, extent + 1) if extent % other == 0 and other * loads <= MOST_LOADS]
+        assert not [
+            other for other in range(count + 1, extent + 1) if extent % other == 0 and other * loads <= MOST_LOADS
+        ]
     barrier = tirx.Evaluate(tirx.call_intrin("int32", "tirx.tvm_storage_sync", "shared"))
     assert iterations_at_once(loop(4, 1, barrier), lambda buffer: True) == 1
     assert iterations_at_once(loop(tirx.Var("n", "int32"), 1), lambda buffer: True) == 1

@@ -14,17 +14,28 @@ from romou.base.errors import BuildError
 from romou.devices.targets import Target
 
 # Target, and the buffers that one of its kernels may take.
-TARGETS = {"opencl -device=host": 128, "opencl -device=mali_g76": 128, "opencl -device=adreno640 -max_function_args=16": 16}
+TARGETS = {
+    "opencl -device=host": 128,
+    "opencl -device=mali_g76": 128,
+    "opencl -device=adreno640 -max_function_args=16": 16,
+}
 TARGETS["vulkan -device=mali_g715 -max_per_stage_descriptor_storage_buffer=8"] = 8
 
 
 def concat_model(count: int, *, has_relu: bool = False, operator: str = "Concat") -> onnx.ModelProto:
     nodes = [helper.make_node("Relu", [f"x{i}"], [f"r{i}"]) for i in range(count)] if has_relu else []
-    joined = helper.make_node(operator, [f"{'r' if has_relu else 'x'}{i}" for i in range(count)], ["y"], **({"axis": 0} if operator == "Concat" else {}))
+    joined = helper.make_node(
+        operator,
+        [f"{'r' if has_relu else 'x'}{i}" for i in range(count)],
+        ["y"],
+        **({"axis": 0} if operator == "Concat" else {}),
+    )
     given = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, [1 + i % 2, 5]) for i in range(count)]
     if operator != "Concat":
         given = [helper.make_tensor_value_info(f"x{i}", TensorProto.FLOAT, [2, 5]) for i in range(count)]
-    graph = helper.make_graph([*nodes, joined], "g", given, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)])
+    graph = helper.make_graph(
+        [*nodes, joined], "g", given, [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]
+    )
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
@@ -35,7 +46,9 @@ def arguments_of(source: str) -> int:
 @pytest.mark.parametrize("operator", ["Concat", "Sum", "Max"])
 @pytest.mark.parametrize("target", list(TARGETS))
 def test_no_kernel_takes_more(target: str, operator: str) -> None:
-    compiled = romou.compile(concat_model(200, has_relu=True, operator=operator), target=target, verify=False, strict=True)
+    compiled = romou.compile(
+        concat_model(200, has_relu=True, operator=operator), target=target, verify=False, strict=True
+    )
     counts = {name: arguments_of(text) for name, text in compiled.sources().items()}
     assert 2 < max(counts.values()) <= TARGETS[target], counts
 
@@ -48,7 +61,14 @@ def test_a_kernel_that_takes_more_arguments_is_refused() -> None:
     total = sum((tvm.tirx.BufferLoad(buffer, [i]) for buffer in buffers[1:4]), tvm.tirx.BufferLoad(buffers[0], [i]))
     thread = tvm.tirx.IterVar(None, tvm.tirx.Var("threadIdx.x", "int32"), 1, "threadIdx.x")
     zero, eight = tvm.tirx.const(0, "int32"), tvm.tirx.const(8, "int32")
-    body = tvm.tirx.For(i, zero, eight, tvm.tirx.ForKind.THREAD_BINDING, tvm.tirx.BufferStore(buffers[4], total, [i]), thread_binding=thread)
+    body = tvm.tirx.For(
+        i,
+        zero,
+        eight,
+        tvm.tirx.ForKind.THREAD_BINDING,
+        tvm.tirx.BufferStore(buffers[4], total, [i]),
+        thread_binding=thread,
+    )
     root = tvm.s_tir.SBlockRealize([], True, tvm.s_tir.SBlock([], [], [], "root", body))
     func = tvm.tirx.PrimFunc(buffers, root).with_attr("global_symbol", "main")
     with pytest.raises(BuildError, match=r"takes 5 arguments, 40 bytes; the device takes 4"):

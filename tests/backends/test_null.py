@@ -29,7 +29,9 @@ def error_of(model: TunedModel, dtype: str = "float32") -> float:
     return max(relative_l2_error(a, b) for a, b in zip(model.run(inputs), reference, strict=True))
 
 
-@pytest.mark.parametrize(("text", "dtype", "limit"), [("null", "float32", 1e-5), ("null -device=adreno640", "float16", 2e-2)])
+@pytest.mark.parametrize(
+    ("text", "dtype", "limit"), [("null", "float32", 1e-5), ("null -device=adreno640", "float16", 2e-2)]
+)
 def test_a_model_is_compiled_saved_and_loaded(text: str, dtype: str, limit: float, tmp_path: Path) -> None:
     compiled = romou.compile(residual_net(dtype=dtype), target=text)
     assert compiled.sources() == {}

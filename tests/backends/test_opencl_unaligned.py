@@ -16,7 +16,10 @@ def copy(start: int, stride: int = 1, dtype: str = "float32", scope: str = "glob
     source = tirx.decl_buffer([64], dtype, "source", scope=scope)
     target = tirx.decl_buffer([64], dtype, "target")
     load = tirx.BufferLoad(source, [tirx.Ramp(tirx.const(start, "int32"), tirx.const(stride, "int32"), 4)])
-    return tirx.PrimFunc([source, target], tirx.BufferStore(target, load, [tirx.Ramp(tirx.const(start, "int32"), tirx.const(1, "int32"), 4)]))
+    return tirx.PrimFunc(
+        [source, target],
+        tirx.BufferStore(target, load, [tirx.Ramp(tirx.const(start, "int32"), tirx.const(1, "int32"), 4)]),
+    )
 
 
 def vectors_of(func: tirx.PrimFunc) -> tuple[int, list[str]]:
@@ -27,7 +30,10 @@ def vectors_of(func: tirx.PrimFunc) -> tuple[int, list[str]]:
         [
             (TensorLoad, lambda load: left.append(load) if isinstance(load.indices[0], tirx.Ramp) else None),
             (tirx.BufferStore, lambda store: left.append(store)),
-            (tvm.ir.Call, lambda call: called.append(str(call.args[0].value)) if "extern" in str(call.op.name) else None),
+            (
+                tvm.ir.Call,
+                lambda call: called.append(str(call.args[0].value)) if "extern" in str(call.op.name) else None,
+            ),
         ],
     )
     return len(left), sorted(called)

@@ -17,13 +17,25 @@ from romou.devices.backends import backend, base, probe, usable
 from romou.devices.backends.opencl import BACKEND, OpenCL
 from romou.devices.backends.usable import DeviceReport
 
-FACTS = ("name", "platform", "driver", "type", "compute_units", "max_work_group_size", "local_mem_bytes", "constant_mem_bytes", "clock_mhz")
+FACTS = (
+    "name",
+    "platform",
+    "driver",
+    "type",
+    "compute_units",
+    "max_work_group_size",
+    "local_mem_bytes",
+    "constant_mem_bytes",
+    "clock_mhz",
+)
 
 
 def test_an_unknown_kind_is_one_error_with_the_known_ones() -> None:
     with pytest.raises(UsageError) as caught:
         backend("opengl")
-    assert str(caught.value) == "unknown target kind 'opengl'; known: cuda, null, opencl, vulkan\nDid you mean 'opencl'?"
+    assert (
+        str(caught.value) == "unknown target kind 'opengl'; known: cuda, null, opencl, vulkan\nDid you mean 'opencl'?"
+    )
 
 
 def test_a_device_is_attached_and_described() -> None:
@@ -69,10 +81,16 @@ def test_a_wrong_result_is_a_problem() -> None:
     ("answers", "crash", "problem"),
     [
         ({"buffers": "ArithmeticError: wrong"}, None, "ArithmeticError: wrong"),
-        ({}, "the driver crashed on a tiny kernel (signal 11): no message", "the driver crashed on a tiny kernel (signal 11): no message"),
+        (
+            {},
+            "the driver crashed on a tiny kernel (signal 11): no message",
+            "the driver crashed on a tiny kernel (signal 11): no message",
+        ),
     ],
 )
-def test_a_broken_device_is_reported_with_a_hint(monkeypatch: pytest.MonkeyPatch, answers: Any, crash: Any, problem: str) -> None:
+def test_a_broken_device_is_reported_with_a_hint(
+    monkeypatch: pytest.MonkeyPatch, answers: Any, crash: Any, problem: str
+) -> None:
     monkeypatch.setattr(base, "run_probe", lambda kind, index, timeout_s, without: (answers, crash))
     report = BACKEND.check_device(0)
     assert (report.is_usable, report.has_images, report.has_fp16, report.problem) == (False, False, False, problem)
@@ -85,7 +103,12 @@ def test_a_missing_aspect_is_only_a_note(monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(base, "run_probe", lambda kind, index, timeout_s, without: (answers, None))
     monkeypatch.setattr(OpenCL, "lacks", lambda self, facts: {})
     report = BACKEND.check_device(0)
-    assert (report.is_usable, report.has_images, report.has_fp16, report.notes) == (True, False, True, ("images: no images",))
+    assert (report.is_usable, report.has_images, report.has_fp16, report.notes) == (
+        True,
+        False,
+        True,
+        ("images: no images",),
+    )
 
 
 def test_fp16_that_the_driver_does_not_offer_is_one_line_and_not_tried(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,7 +116,9 @@ def test_fp16_that_the_driver_does_not_offer_is_one_line_and_not_tried(monkeypat
     monkeypatch.setattr(OpenCL, "list_devices", lambda self: [facts])
     report = BACKEND.check_device(0)
     assert (report.is_usable, report.has_fp16) == (True, False)
-    assert report.notes == ("fp16: the driver offers no arithmetic (cl_khr_fp16); kernels store fp16 and compute in fp32",)
+    assert report.notes == (
+        "fp16: the driver offers no arithmetic (cl_khr_fp16); kernels store fp16 and compute in fp32",
+    )
 
 
 @pytest.mark.parametrize(
@@ -116,7 +141,9 @@ def test_crash_and_hang_do_not_end_the_caller(monkeypatch: pytest.MonkeyPatch, c
 def test_host_without_a_cpu_device(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(OpenCL, "list_devices", lambda self: [{"name": "Big GPU", "type": "gpu"}])
     assert BACKEND.device_index(None) == BACKEND.device_index("adreno640") == 0
-    with pytest.raises(DeviceError, match="-device=host means the CPU through OpenCL, but the runtime sees only Big GPU"):
+    with pytest.raises(
+        DeviceError, match="-device=host means the CPU through OpenCL, but the runtime sees only Big GPU"
+    ):
         BACKEND.device_index("host")
     assert BACKEND.spec("host").source_of("local_mem_bytes").startswith("minimum that OpenCL 1.2 asks")
 

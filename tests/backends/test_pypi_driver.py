@@ -1,4 +1,6 @@
-"""Intel's driver from PyPI: found among the wheels and opened without the user's help, beside the system's drivers or where there are none."""
+"""Intel's driver from PyPI: found among the wheels and opened without the user's help, beside the system's drivers or
+where there are none.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,9 @@ def origin_of_pypi() -> str:
 
 def test_libraries_stand_in_the_order_of_opening(wheels: Path) -> None:
     found = pypi_driver.libraries()
-    assert found == [str(wheels / wheel / "lib" / name) for wheel, names in pypi_driver.WHEELS.items() for name in names]
+    assert found == [
+        str(wheels / wheel / "lib" / name) for wheel, names in pypi_driver.WHEELS.items() for name in names
+    ]
     assert pypi_driver.problem() is None
     assert pypi_driver.wheel_of(found[-1]) == "intel-opencl-rt 1.2"
     assert pypi_driver.wheel_of(found[0]) is None
@@ -72,7 +76,9 @@ def test_both_drivers_are_listed_and_each_tells_where_it_came_from(pytestconfig:
 
 
 def test_it_serves_where_no_loader_can_be_opened(tmp_path: Path, pytestconfig: pytest.Config) -> None:
-    """No libOpenCL.so, no ICD file, no variable that names the driver: it computes in the sessions of an RPC server, three processes below the first."""
+    """No libOpenCL.so, no ICD file, no variable that names the driver: it computes in the sessions of an RPC server,
+    three processes below the first.
+    """
     INTEL.require(pytestconfig)
     for name in ("libOpenCL.so.1", "libOpenCL.so"):
         (tmp_path / name).write_text("no library")
@@ -88,7 +94,9 @@ def test_it_serves_where_no_loader_can_be_opened(tmp_path: Path, pytestconfig: p
 
 def test_a_chosen_library_stands_alone(pytestconfig: pytest.Config, tmp_path: Path) -> None:
     INTEL.require(pytestconfig)
-    environment = INTEL.environment(ROMOU_OPENCL_LIBRARY="libOpenCL.so.1", OCL_ICD_VENDORS=str(tmp_path), ROMOU_OPENCL_DEVICE="")
+    environment = INTEL.environment(
+        ROMOU_OPENCL_LIBRARY="libOpenCL.so.1", OCL_ICD_VENDORS=str(tmp_path), ROMOU_OPENCL_DEVICE=""
+    )
     code = "from romou.devices.backends.opencl import BACKEND; print(BACKEND.list_devices())"
     done = forked.run("-c", code, env=environment)
     assert done.stdout.strip() == "[]"

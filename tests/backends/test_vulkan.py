@@ -1,4 +1,6 @@
-"""Vulkan from a model to its numbers: the functions that GLSL lacks, whole numbers of all widths, NaN, and a network compiled, tuned, recorded and run."""
+"""Vulkan from a model to its numbers: the functions that GLSL lacks, whole numbers of all widths, NaN, and a network
+compiled, tuned, recorded and run.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ from romou.devices.targets import Target
 SIZE, WIDTH = 4096, 64
 
 
-def computed(device: tvm.runtime.Device, compute: Callable[..., tirx.Expr], dtype: str, *arrays: np.ndarray, options: str = "") -> np.ndarray:
+def computed(
+    device: tvm.runtime.Device, compute: Callable[..., tirx.Expr], dtype: str, *arrays: np.ndarray, options: str = ""
+) -> np.ndarray:
     """What a kernel makes of each element of its inputs."""
     inputs = [te.placeholder(array.shape, str(array.dtype), f"x{i}") for i, array in enumerate(arrays)]
     output = te.compute(arrays[0].shape, lambda *i: compute(*(x[i] for x in inputs)), "out")
@@ -72,7 +76,11 @@ FUNCTIONS: list[tuple[Callable[..., tirx.Expr], Callable[..., np.ndarray], tuple
     (tirx.round, lambda x: np.trunc(x + np.copysign(0.5, x)), (-9, 9)),
     (tirx.nearbyint, np.rint, (-9, 9)),
     (lambda x: tirx.pow(x, tirx.const(-3.0, "float32")), lambda x: np.power(x, -3.0), (-9, 9)),
-    (lambda x: tirx.fmod(x, tirx.const(0.7, "float32")), lambda x: np.fmod(x, np.float32(0.7).astype(np.float64)), (-99, 99)),
+    (
+        lambda x: tirx.fmod(x, tirx.const(0.7, "float32")),
+        lambda x: np.fmod(x, np.float32(0.7).astype(np.float64)),
+        (-99, 99),
+    ),
     (lambda x: tirx.atan2(x, tirx.const(-2.0, "float32")), lambda x: np.arctan2(x, -2.0), (-9, 9)),
 ]
 
@@ -83,7 +91,11 @@ def test_functions_are_exact_to_a_few_units(vulkan_device: tvm.runtime.Device) -
     # A row for each function; half of it near zero, where the domain has it.
     x = np.stack([rng.uniform(low, high, SIZE // 16) for _, _, (low, high) in FUNCTIONS])
     near = x[:, ::2] * 10.0 ** rng.uniform(-6, 0, x[:, ::2].shape)
-    x[:, ::2] = np.where([[low < near_one < high for near_one in row] for (_, _, (low, high)), row in zip(FUNCTIONS, near, strict=True)], near, x[:, ::2])
+    x[:, ::2] = np.where(
+        [[low < near_one < high for near_one in row] for (_, _, (low, high)), row in zip(FUNCTIONS, near, strict=True)],
+        near,
+        x[:, ::2],
+    )
     x = x.astype(np.float32)
     rows = np.broadcast_to(np.arange(len(FUNCTIONS), dtype=np.int32)[:, None], x.shape).copy()
 
@@ -110,7 +122,12 @@ def test_erf(vulkan_device: tvm.runtime.Device) -> None:
 @pytest.mark.parametrize(
     ("compute", "reference", "dtypes", "result"),
     [
-        (lambda x, y: tirx.truncmod(x, y) * 100 + tirx.floormod(x, 8), lambda x, y: np.fmod(x, y) * 100 + x % 8, ("int32", "int32"), "int32"),
+        (
+            lambda x, y: tirx.truncmod(x, y) * 100 + tirx.floormod(x, 8),
+            lambda x, y: np.fmod(x, y) * 100 + x % 8,
+            ("int32", "int32"),
+            "int32",
+        ),
         (lambda x, y: (x + y) * x - y, lambda x, y: (x + y) * x - y, ("uint8", "uint8"), "uint8"),
         (lambda x, y: (x + y) * x - y, lambda x, y: (x + y) * x - y, ("int8", "int8"), "int8"),
         (lambda x, y: x * y >> 3, lambda x, y: x * y >> 3, ("int16", "int16"), "int16"),
@@ -124,7 +141,11 @@ def test_erf(vulkan_device: tvm.runtime.Device) -> None:
     ids=lambda value: str(value) if isinstance(value, str) else None,
 )
 def test_numbers_of_all_widths(
-    compute: Callable[..., tirx.Expr], reference: Callable[..., np.ndarray], dtypes: tuple[str, ...], result: str, vulkan_device: tvm.runtime.Device
+    compute: Callable[..., tirx.Expr],
+    reference: Callable[..., np.ndarray],
+    dtypes: tuple[str, ...],
+    result: str,
+    vulkan_device: tvm.runtime.Device,
 ) -> None:
     rng = np.random.default_rng(3)
     ranges = {"bool": (0, 2), "uint8": (0, 256), "int8": (-128, 128), "int16": (-181, 181)}
@@ -135,10 +156,18 @@ def test_numbers_of_all_widths(
 
 
 def test_maxima_keep_nan(vulkan_device: tvm.runtime.Device) -> None:
-    x, y = (np.array([np.nan, 1, -np.inf, np.nan, 2, np.inf, -0.5, 3] * 8, "float32"), np.array([1, np.nan, -1, np.nan, 1, 5, -2, np.inf] * 8, "float32"))
+    x, y = (
+        np.array([np.nan, 1, -np.inf, np.nan, 2, np.inf, -0.5, 3] * 8, "float32"),
+        np.array([1, np.nan, -1, np.nan, 1, 5, -2, np.inf] * 8, "float32"),
+    )
     np.testing.assert_array_equal(computed(vulkan_device, tirx.max, "float32", x, y), np.maximum(x, y))
     np.testing.assert_array_equal(computed(vulkan_device, tirx.min, "float32", x, y), np.minimum(x, y))
-    found = computed(vulkan_device, lambda a: tirx.if_then_else(tirx.isnan(a), tirx.const(7, "float32"), tirx.max(a, tirx.const(0, "float32"))), "float32", x)
+    found = computed(
+        vulkan_device,
+        lambda a: tirx.if_then_else(tirx.isnan(a), tirx.const(7, "float32"), tirx.max(a, tirx.const(0, "float32"))),
+        "float32",
+        x,
+    )
     np.testing.assert_array_equal(found, np.where(np.isnan(x), 7, np.maximum(x, 0)))
 
 
@@ -155,7 +184,11 @@ def error_of(model: romou.TunedModel, given: onnx.ModelProto) -> float:
     assert reference is not None
     # The second run is recorded, the third one is that command buffer.
     runs = [model.run(inputs) for _ in range(3)]
-    return max(relative_l2_error(np.asarray(found), expected) for outputs in runs for found, expected in zip(outputs, reference, strict=True))
+    return max(
+        relative_l2_error(np.asarray(found), expected)
+        for outputs in runs
+        for found, expected in zip(outputs, reference, strict=True)
+    )
 
 
 def test_an_fp16_network_is_right() -> None:
@@ -166,7 +199,9 @@ def test_an_fp16_network_is_right() -> None:
 
 
 def test_a_network_is_tuned_saved_and_recorded(tmp_path: Path) -> None:
-    """All of it under the validation layer with its checks of synchronisation, whose complaints are errors of the next wait, of candidates too."""
+    """All of it under the validation layer with its checks of synchronisation, whose complaints are errors of the next
+    wait, of candidates too.
+    """
     code = f"import pathlib, sys; sys.path.append({str(Path(__file__).parent)!r}); import test_vulkan; "
     done = run_python(f"{code}test_vulkan.tune_and_record(pathlib.Path({str(tmp_path)!r}))", ROMOU_VULKAN_VALIDATE="1")
     assert done.returncode == 0, done.stderr
@@ -175,7 +210,9 @@ def test_a_network_is_tuned_saved_and_recorded(tmp_path: Path) -> None:
 
 def tune_and_record(tmp_path: Path) -> None:
     model = small_net()
-    tuned = romou.tune(model, target="vulkan", trials=3, measure={"repeat": 1, "min_repeat_ms": 0}, work_dir=tmp_path / "records")
+    tuned = romou.tune(
+        model, target="vulkan", trials=3, measure={"repeat": 1, "min_repeat_ms": 0}, work_dir=tmp_path / "records"
+    )
     summary = tuned.summary()
     assert summary.outcomes.get("ok", 0) >= 2, summary.outcomes
     assert summary.relative_l2_error is not None
@@ -188,13 +225,19 @@ def tune_and_record(tmp_path: Path) -> None:
 @exhaustive
 @pytest.mark.parametrize("name", models.names())
 def test_the_bundled_networks_are_right(name: str, vulkan_device: tvm.runtime.Device) -> None:
-    """With default configs; the second run is recorded. AlexNet's first dense layer is split where a buffer may have 128 MiB, as on lavapipe of Mesa 22.3."""
+    """With default configs; the second run is recorded. AlexNet's first dense layer is split where a buffer may have
+    128 MiB, as on lavapipe of Mesa 22.3.
+    """
     model = models.load(name)
     compiled = romou.compile(model, target="vulkan", verify=False)
     assert error_of(compiled, model) < 1e-4
 
 
-PHONES = ("vulkan -device=mali_g715", "vulkan -device=adreno740 -precision=float16", "vulkan -device=mali_g76 -precision=float16")
+PHONES = (
+    "vulkan -device=mali_g715",
+    "vulkan -device=adreno740 -precision=float16",
+    "vulkan -device=mali_g76 -precision=float16",
+)
 
 
 @pytest.mark.parametrize(("target", "name"), few(itertools.product(PHONES, models.names()), 5))
@@ -214,8 +257,16 @@ def test_kernels_are_taken_apart_without_a_device() -> None:
 
 def test_more_buffers_than_a_device_binds(vulkan_device: tvm.runtime.Device) -> None:
     x = np.ones(WIDTH, "float32")
-    with pytest.raises(BuildError, match="^kernel main_kernel takes 3 buffers; the device binds 2 at most\n.*-max_per_stage_descriptor_storage_buffer"):
-        computed(vulkan_device, lambda a, b: a + b, "float32", x, x, options=" -max_per_stage_descriptor_storage_buffer=2")
+    with pytest.raises(
+        BuildError,
+        match=(
+            "^kernel main_kernel takes 3 buffers; the device binds 2 at"
+            " most\n.*-max_per_stage_descriptor_storage_buffer"
+        ),
+    ):
+        computed(
+            vulkan_device, lambda a, b: a + b, "float32", x, x, options=" -max_per_stage_descriptor_storage_buffer=2"
+        )
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -239,7 +290,33 @@ def test_the_probe_takes_the_device(vulkan_device: tvm.runtime.Device) -> None:
     assert ("int64(x) < 5" in notes) == (comparison is not None)
 
 
-SPECIAL = np.array([np.nan, np.inf, -np.inf, 0, -0.0, 1, -1, 2, -2, 0.5, -0.5, 3, -3, 1e10, -1e10, 89, -104, 3.4e38, 7, -2.5, 1.1, -0.99999994], "float32")
+SPECIAL = np.array(
+    [
+        np.nan,
+        np.inf,
+        -np.inf,
+        0,
+        -0.0,
+        1,
+        -1,
+        2,
+        -2,
+        0.5,
+        -0.5,
+        3,
+        -3,
+        1e10,
+        -1e10,
+        89,
+        -104,
+        3.4e38,
+        7,
+        -2.5,
+        1.1,
+        -0.99999994,
+    ],
+    "float32",
+)
 # What Vulkan leaves open outside of their domains, or near 1.
 AT_SPECIAL: list[tuple[Callable[..., tirx.Expr], Callable[..., np.ndarray]]] = [
     (lambda x, y: tirx.acosh(x), lambda x, y: np.arccosh(x)),
@@ -256,7 +333,9 @@ AT_SPECIAL: list[tuple[Callable[..., tirx.Expr], Callable[..., np.ndarray]]] = [
 
 
 def test_functions_at_special_values(vulkan_device: tvm.runtime.Device) -> None:
-    """All pairs of them: NaN outside of a domain, infinities with their signs, and fmod exact however large the quotient is."""
+    """All pairs of them: NaN outside of a domain, infinities with their signs, and fmod exact however large the
+    quotient is.
+    """
     x, y = (values.ravel().copy() for values in np.meshgrid(SPECIAL, SPECIAL))
     count = -(-x.size // WIDTH) * WIDTH
     x, y = np.resize(x, count), np.resize(y, count)
@@ -271,11 +350,15 @@ def test_functions_at_special_values(vulkan_device: tvm.runtime.Device) -> None:
     found = computed(vulkan_device, chosen, "float32", np.tile(x, len(AT_SPECIAL)), np.tile(y, len(AT_SPECIAL)), rows)
     with np.errstate(all="ignore"):
         for got, (_, reference) in zip(found.reshape(-1, count), AT_SPECIAL, strict=True):
-            np.testing.assert_allclose(got, reference(x.astype("float64"), y.astype("float64")).astype("float32"), 2e-5, 1e-30)
+            np.testing.assert_allclose(
+                got, reference(x.astype("float64"), y.astype("float64")).astype("float32"), 2e-5, 1e-30
+            )
 
 
 def test_what_is_rounded_is_divided_exactly(vulkan_device: tvm.runtime.Device) -> None:
-    """The kernel's quotient is the correctly rounded one, also where the device divides within Vulkan's 2.5 units in the last place."""
+    """The kernel's quotient is the correctly rounded one, also where the device divides within Vulkan's 2.5 units in
+    the last place.
+    """
     rng = np.random.default_rng(8)
     a, b = ((rng.standard_normal(SIZE) * 10.0 ** rng.integers(-6, 7, SIZE)).astype("float32") for _ in range(2))
     # Whole quotients, at which the floor jumps.
@@ -285,13 +368,16 @@ def test_what_is_rounded_is_divided_exactly(vulkan_device: tvm.runtime.Device) -
         rough = text.replace("q = a / b", f"q = {division}")
         assert division == "a / b" or rough != text
         shader = (
-            f"layout(local_size_x = 64) in;\nlayout(std430, binding = 0) readonly buffer A {{ float xs[]; }};\nlayout(std430, binding = 1) readonly buffer B "
-            f"{{ float ys[]; }};\nlayout(std430, binding = 2) writeonly buffer C {{ float zs[]; }};\n{rough}\n"
-            "void main() { uint i = gl_GlobalInvocationID.x; zs[i] = quotient(xs[i], ys[i]); }"
+            "layout(local_size_x = 64) in;\nlayout(std430, binding = 0) readonly buffer A { float xs[];"
+            " };\nlayout(std430, binding = 1) readonly buffer B { float ys[]; };\nlayout(std430, binding = 2)"
+            f" writeonly buffer C {{ float zs[]; }};\n{rough}\nvoid main() {{ uint i = gl_GlobalInvocationID.x; zs[i] ="
+            " quotient(xs[i], ys[i]); }"
         )
         result = tvm.runtime.empty((SIZE,), "float32", vulkan_device)
         kernel = module(k=entry(shader, ("buffer:r", "buffer:r", "buffer:w")))["k"]
-        launch(kernel, tvm.runtime.tensor(a, vulkan_device), tvm.runtime.tensor(b, vulkan_device), result, SIZE // 64, 64)
+        launch(
+            kernel, tvm.runtime.tensor(a, vulkan_device), tvm.runtime.tensor(b, vulkan_device), result, SIZE // 64, 64
+        )
         np.testing.assert_array_equal(result.numpy(), a / b, division)
 
 
@@ -309,5 +395,7 @@ def test_truth_values(operator: str) -> None:
 
 def test_a_sum_of_many_terms_is_written_in_no_time(vulkan_device: tvm.runtime.Device) -> None:
     x = np.linspace(-1, 1, WIDTH, dtype="float32")
-    found = computed(vulkan_device, lambda a: functools.reduce(lambda s, i: s + a * float(i), range(1, 60), a), "float32", x)
+    found = computed(
+        vulkan_device, lambda a: functools.reduce(lambda s, i: s + a * float(i), range(1, 60), a), "float32", x
+    )
     np.testing.assert_allclose(found, x * (1 + sum(range(1, 60))), 1e-5)

@@ -1,4 +1,6 @@
-"""NVIDIA's clocks stay up while kernels are timed through Vulkan: a CUDA context of the GPU that is meant, by a stand-in for CUDA's driver."""
+"""NVIDIA's clocks stay up while kernels are timed through Vulkan: a CUDA context of the GPU that is meant, by a
+stand-in for CUDA's driver.
+"""
 
 from __future__ import annotations
 

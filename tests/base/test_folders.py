@@ -15,12 +15,17 @@ import pytest
 from romou.base import folders
 from romou.base.folders import HeldFolder
 
-_HOLDER = "import sys, time; from romou.base.folders import HeldFolder; held = HeldFolder('test'); print(held.name, flush=True); time.sleep(600)"
+_HOLDER = (
+    "import sys, time; from romou.base.folders import HeldFolder; held = HeldFolder('test'); print(held.name,"
+    " flush=True); time.sleep(600)"
+)
 
 
 def holder(where: Path) -> tuple[subprocess.Popen[str], Path]:
     """A process that holds a folder in `where`."""
-    process = subprocess.Popen([sys.executable, "-c", _HOLDER], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(where)})
+    process = subprocess.Popen(
+        [sys.executable, "-c", _HOLDER], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(where)}
+    )
     assert process.stdout is not None
     return process, Path(process.stdout.readline().strip())
 
@@ -67,7 +72,9 @@ def test_folders_of_other_users_are_left_alone(where: Path, monkeypatch: pytest.
     assert not other.exists()
 
 
-def test_a_folder_that_was_taken_before_it_was_locked_is_made_anew(where: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_was_taken_before_it_was_locked_is_made_anew(
+    where: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lock, calls = folders._lock, []
 
     def late(path: str, *, is_ours: bool = False) -> int | None:
@@ -85,10 +92,17 @@ def test_a_folder_that_was_taken_before_it_was_locked_is_made_anew(where: Path, 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_a_signal_to_the_command_line_leaves_nothing(number: signal.Signals, where: Path) -> None:
     code = "import sys; import romou.cli.devices as d; from romou.base.folders import HeldFolder; import time, click\n"
-    code += "@click.command('devices')\ndef command():\n    held = HeldFolder('test'); print(held.name, flush=True); time.sleep(600)\n"
+    code += (
+        "@click.command('devices')\ndef command():\n    held = HeldFolder('test'); print(held.name, flush=True);"
+        " time.sleep(600)\n"
+    )
     code += "d.command = command\nfrom romou.cli import run_main\nsys.argv[1:] = ['devices']\nrun_main()"
     process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(where)}
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(where)},
     )
     assert process.stdout is not None
     assert Path(process.stdout.readline().strip()).is_dir()

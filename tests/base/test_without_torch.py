@@ -28,7 +28,9 @@ def folder(tmp_path: Path) -> Path:
 
 def printed(code: str, folder: Path) -> list[str]:
     path = os.pathsep.join([str(folder), *(p for p in sys.path if p)])
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path})
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True, env={**os.environ, "PYTHONPATH": path}
+    )
     return done.stdout.split("\n")[:-1]
 
 
@@ -44,5 +46,8 @@ def test_one_that_is_imported_already_is_used(folder: Path) -> None:
 
 def test_workers_do_without(folder: Path) -> None:
     asked = "'torch' in __import__('sys').modules"
-    code = f"from romou.runtime.workers.child import ChildProcess; c = ChildProcess('test'); print(c.call('builtins:eval', {asked!r})); c.kill()"
+    code = (
+        "from romou.runtime.workers.child import ChildProcess; c = ChildProcess('test'); print(c.call('builtins:eval',"
+        f" {asked!r})); c.kill()"
+    )
     assert printed(code, folder) == ["False"]

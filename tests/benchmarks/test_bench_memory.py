@@ -10,7 +10,9 @@ from romou.compiler.memory.memory import PlannedTensor
 def image(channels: int, side: int, first: int) -> PlannedTensor:
     shape = (1, channels, side, side, 4)
     size = 16 * channels * side * side
-    return PlannedTensor(function="f", shape=shape, dtype="float32", scope="global.texture", bytes=size, first=first, last=first)
+    return PlannedTensor(
+        function="f", shape=shape, dtype="float32", scope="global.texture", bytes=size, first=first, last=first
+    )
 
 
 def test_an_image_is_shared_where_that_takes_less_than_two() -> None:

@@ -15,7 +15,11 @@ ADRENO = Target("opencl -device=adreno730 -half=storage")
 def test_ways_differ_in_how_parts_are_added_up_alone() -> None:
     task = bench_rows.task_of_rows("layer norm", 512, ADRENO)
     ways = bench_rows.ways(task, ADRENO, 32)
-    assert [(c["threads"], c["rows"], c["combine"], c["sub_group"]) for c in ways.values()] == [(32, 2, "serial", 1), (32, 2, "serial", 64), (32, 2, "tree", 1)]
+    assert [(c["threads"], c["rows"], c["combine"], c["sub_group"]) for c in ways.values()] == [
+        (32, 2, "serial", 1),
+        (32, 2, "serial", 64),
+        (32, 2, "tree", 1),
+    ]
     assert len({(c["keep"], c["vector_width"]) for c in ways.values()}) == 1
     # Two steps begin at 16 work-items; Mali shares no sub-group between rows.
     assert "tree" not in bench_rows.ways(task, ADRENO, 8)

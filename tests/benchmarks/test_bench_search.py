@@ -11,7 +11,9 @@ import simulated_searches
 
 
 def test_runs_are_gone_on_from_but_for_a_line_that_was_cut_off(tmp_path: Path) -> None:
-    run = simulated_searches.Run(operator="dense", method="pruned", seed=3, trials=4, seconds=1.5, curve=(0.5, 1.0), overhead=0.1)
+    run = simulated_searches.Run(
+        operator="dense", method="pruned", seed=3, trials=4, seconds=1.5, curve=(0.5, 1.0), overhead=0.1
+    )
     file = tmp_path / "search.jsonl"
     assert bench_search.kept_runs(file) == []
     line = json.dumps(dataclasses.asdict(run))

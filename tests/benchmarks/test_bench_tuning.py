@@ -12,7 +12,14 @@ from romou.tuner.search.trial import Trial
 
 
 def trial(task: str, best_ms: float | None) -> Trial:
-    return Trial(task=task, number=1, config={}, outcome=Outcome.OK, time_s=None, best_s=None if best_ms is None else best_ms / 1e3)
+    return Trial(
+        task=task,
+        number=1,
+        config={},
+        outcome=Outcome.OK,
+        time_s=None,
+        best_s=None if best_ms is None else best_ms / 1e3,
+    )
 
 
 def row(name: str, calls: int, trials: int = 3) -> LayerRow:

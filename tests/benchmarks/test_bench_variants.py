@@ -1,4 +1,6 @@
-"""scripts/bench_variants.py: each variant is a part of the space, with a decent config of its own; the table marks the fastest."""
+"""scripts/bench_variants.py: each variant is a part of the space, with a decent config of its own; the table marks the
+fastest.
+"""
 
 from __future__ import annotations
 

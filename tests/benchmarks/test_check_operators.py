@@ -1,4 +1,6 @@
-"""scripts/check_operators.py --targets: one config on several backends, compared with each other; what is not there is said, and what differs fails."""
+"""scripts/check_operators.py --targets: one config on several backends, compared with each other; what is not there is
+said, and what differs fails.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ def test_a_config_gives_the_same_on_both(places: list[cross_backends.Place], tas
         assert all(on_opencl[name] == on_vulkan[name] for name in shared)
 
 
-def test_a_wrong_output_is_found_and_named(places: list[cross_backends.Place], task: TunableTask, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_wrong_output_is_found_and_named(
+    places: list[cross_backends.Place], task: TunableTask, monkeypatch: pytest.MonkeyPatch
+) -> None:
     outputs = places[1].output
 
     def wrong(*arguments: object) -> object:
@@ -84,7 +88,11 @@ def test_knobs_of_one_backend_alone_take_their_default_on_another(task: TunableT
 
 def test_sub_groups_take_the_size_that_they_have_there_and_what_is_left_out_is_counted() -> None:
     targets = (Target("vulkan -device=adreno740"), Target("cuda -device=nvidia_h200"))
-    task = next(t for t in typical_tasks(targets[0], "float32") if all(len(t.space(one).knobs.get("sub_group", ())) == 2 for one in targets))
+    task = next(
+        t
+        for t in typical_tasks(targets[0], "float32")
+        if all(len(t.space(one).knobs.get("sub_group", ())) == 2 for one in targets)
+    )
     left_out: Counter[str] = Counter()
     found = cross_backends.common_configs(task, targets, 24, np.random.default_rng(0), left_out)
     sizes = {tuple(one.get("sub_group", 1) for one in several) for several in found}
@@ -99,7 +107,10 @@ def test_one_target_is_compared_with_the_fast_reference() -> None:
 
 def test_the_listed_operators_are_there_in_fp16() -> None:
     target = Target("vulkan -device=nvidia_h200")
-    single, half = (check_operators.tasks_of(target, check_operators.Listed(only="5x528", skip="", dtype=dtype)) for dtype in ("float32", "float16"))
+    single, half = (
+        check_operators.tasks_of(target, check_operators.Listed(only="5x528", skip="", dtype=dtype))
+        for dtype in ("float32", "float16")
+    )
     assert [task.name for task in half] == [task.name for task in single] != []
     assert {str(p.dtype) for task in half for p in task.func.params} == {"float16"}
     assert all("coopmat" in task.space(target).knobs["multiply_add"] for task in half)
@@ -115,6 +126,8 @@ def test_a_choice_of_a_knob_is_drawn_for_all_that_have_it() -> None:
 
 
 def test_a_choice_that_nothing_has_is_an_error() -> None:
-    result = CliRunner().invoke(check_operators.main, ["--target", "opencl -device=host", "--only", "5x528", "--where", "multiply_add=coopmat"])
+    result = CliRunner().invoke(
+        check_operators.main, ["--target", "opencl -device=host", "--only", "5x528", "--where", "multiply_add=coopmat"]
+    )
     assert result.exit_code == 1
     assert "no listed operator has a config like that" in result.output

@@ -1,4 +1,6 @@
-"""scripts/kernel_bench.py and the tables made with it: the reference, the numbers, going on from records, what is said without PyTorch."""
+"""scripts/kernel_bench.py and the tables made with it: the reference, the numbers, going on from records, what is said
+without PyTorch.
+"""
 
 from __future__ import annotations
 
@@ -56,11 +58,18 @@ def test_the_fast_reference_is_the_reference(work: Conv2d | Dense) -> None:
     assert verify.compare(*outputs).problem is None
 
 
-@pytest.mark.parametrize("work", training_passes(conv(3, (13, 11), 10, (3, 5), padding=(1, 2, 1, 2), stride=(2, 1), batch=2)), ids=lambda w: type(w).__name__)
+@pytest.mark.parametrize(
+    "work",
+    training_passes(conv(3, (13, 11), 10, (3, 5), padding=(1, 2, 1, 2), stride=(2, 1), batch=2)),
+    ids=lambda w: type(w).__name__,
+)
 def test_the_fast_reference_of_training_is_the_reference(work: Conv2d, tmp_path: Path) -> None:
     """With a weight as the graph has it; kept for the search and for the table, which have other inputs."""
     task = task_of(work, has_epilogue=False, is_weight_computed=True)
-    found = {seed: verify.load_reference(kernel_references.reference_of(task, tmp_path, seed)) for seed in (kernel_bench.MEASURE.seed, kernel_bench.OTHER_SEED)}
+    found = {
+        seed: verify.load_reference(kernel_references.reference_of(task, tmp_path, seed))
+        for seed in (kernel_bench.MEASURE.seed, kernel_bench.OTHER_SEED)
+    }
     for inputs, output in found.values():
         tensors = [tvm.runtime.tensor(a) for a in (*inputs, verify.poison(*verify.output_spec(task)))]
         build_reference(task)["main"](*tensors)
@@ -81,7 +90,13 @@ class FakePeer:
 def test_a_row_has_the_faster_layout_and_the_roofline(opencl_device: tvm.runtime.Device, tmp_path: Path) -> None:
     task, target = task_of(WORK, has_epilogue=False), Target("opencl -device=adreno640")
     result = TaskResult(
-        task_key=task.key, config=task.default_config(Target("opencl")), best_ms=1.0, default_ms=1.0, is_default=True, trials=3, outcomes={"ok": 3}
+        task_key=task.key,
+        config=task.default_config(Target("opencl")),
+        best_ms=1.0,
+        default_ms=1.0,
+        is_default=True,
+        trials=3,
+        outcomes={"ok": 3},
     )
     row = kernel_bench._row(WORK, task, result, Target("opencl"), opencl_device, FakePeer(), target.spec, 3, tmp_path)
     assert (row["layout"], row["peer_us"], row["problem"]) == ("channels_last", 1000.0, None)
@@ -99,7 +114,10 @@ def test_a_row_has_the_faster_layout_and_the_roofline(opencl_device: tvm.runtime
 
 def test_the_summary_counts_what_is_slow() -> None:
     base = {"us": 10.0, "roofline": 0.5, "bound": "compute"}
-    rows = [{**base, "name": "a", "peer_us": 20.0, "ratio": 2.0}, {**base, "name": "b", "peer_us": 5.0, "ratio": 0.5, "roofline": 0.1}]
+    rows = [
+        {**base, "name": "a", "peer_us": 20.0, "ratio": 2.0},
+        {**base, "name": "b", "peer_us": 5.0, "ratio": 0.5, "roofline": 0.1},
+    ]
     head = {"peer": "PyTorch", "peak_gflops": 100.0, "bandwidth_gbps": 10.0, "clocks": ["x", "y"]}
     head["tuning"] = {"trials": 5, "minutes": 1.0, "all_trials": 9, "all_minutes": 2.0}
     text = "\n".join(kernel_table.summary_lines(rows, head, "cuDNN"))
@@ -113,7 +131,13 @@ def test_time_to_tune_leaves_out_pauses(tmp_path: Path) -> None:
 
     device = {"kind": "opencl", "name": "x", "driver": "1", "platform": "p", "is_host_cpu": False}
     tasks = [task_of(WORK, has_epilogue=False), task_of(WORK)]
-    steps = [(0, "00:00:00", 4.0), (1, "00:00:10", 2.0), (0, "00:00:20", 1.02), (1, "05:00:00", 1.0), (0, "05:00:10", 1.0)]
+    steps = [
+        (0, "00:00:00", 4.0),
+        (1, "00:00:10", 2.0),
+        (0, "00:00:20", 1.02),
+        (1, "05:00:00", 1.0),
+        (0, "05:00:10", 1.0),
+    ]
     with RecordStore(tmp_path) as store:
         for index, (task, clock, seconds) in enumerate(steps):
             store.append(
@@ -137,7 +161,12 @@ def test_time_to_tune_leaves_out_pauses(tmp_path: Path) -> None:
             )
     found = kernel_bench.time_to_tune(tmp_path, tasks, device)
     # 1.02 + 1.0 after the fourth trial is within 5% of 2.0; the pause of five hours counts as one minute.
-    assert found == {"trials": 4, "minutes": pytest.approx(80 / 60), "all_trials": 5, "all_minutes": pytest.approx(90 / 60)}
+    assert found == {
+        "trials": 4,
+        "minutes": pytest.approx(80 / 60),
+        "all_trials": 5,
+        "all_minutes": pytest.approx(90 / 60),
+    }
     assert kernel_bench.time_to_tune(tmp_path, [task_of(conv(4, (5, 5), 4, (1, 1)))], device) is None
 
 
@@ -149,7 +178,19 @@ def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_scripts_go_on_from_their_records(tmp_path: Path) -> None:
     """End to end on the CPU; the second call measures nothing anew."""
-    arguments = ["--only", "832x7x7_256", "--trials", "2", "--no-peer", "--rounds", "2", "--work-dir", str(tmp_path), "--json", str(tmp_path / "out.json")]
+    arguments = [
+        "--only",
+        "832x7x7_256",
+        "--trials",
+        "2",
+        "--no-peer",
+        "--rounds",
+        "2",
+        "--work-dir",
+        str(tmp_path),
+        "--json",
+        str(tmp_path / "out.json"),
+    ]
     for run in range(2):
         done = forked.run(SCRIPTS / "kernel_bench.py", "conv43", *arguments)
         assert done.returncode == 0, done.stdout + done.stderr

@@ -33,11 +33,18 @@ def no_platform(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """An environment in which no loader finds a platform, of OpenCL or of Vulkan."""
     empty = tmp_path_factory.mktemp("vendors")
     # A library that is named stands alone: a driver from PyPI is not opened beside it.
-    return {"OCL_ICD_VENDORS": str(empty), "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1", "VK_DRIVER_FILES": str(empty / "none.json")}
+    return {
+        "OCL_ICD_VENDORS": str(empty),
+        "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1",
+        "VK_DRIVER_FILES": str(empty / "none.json"),
+    }
 
 
 def test_help_lists_the_commands_without_loading_tvm() -> None:
-    code = "import sys\nfrom romou.cli import main\ntry: main(['--help'])\nexcept SystemExit as e: print(e.code, 'tvm' in sys.modules)"
+    code = (
+        "import sys\nfrom romou.cli import main\ntry: main(['--help'])\nexcept SystemExit as e: print(e.code, 'tvm' in"
+        " sys.modules)"
+    )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     assert out.splitlines()[-1] == "0 False"
     for name in COMMANDS:
@@ -60,16 +67,37 @@ def test_every_command_has_help_and_json(name: str) -> None:
         (["tune", "none.onnx"], "romou: model file 'none.onnx' does not exist\nBundled networks: bundled:alexnet, "),
         (["tune", "resnet18"], "romou: model file 'resnet18' does not exist\nbundled:resnet18 is a bundled network."),
         (["tune", "bundled:resnet19"], "romou: unknown bundled model 'resnet19'"),
-        (["tune", "bundled:squeezenet1_0", "--allow-tf32"], "romou: TF32 is a format of NVIDIA's tensor cores; the target is 'opencl'"),
-        (["tune", "x.onnx", "--target", "metal"], "romou: unknown target kind 'metal'; known: cuda, null, opencl, vulkan"),
-        (["tune", "x.onnx", "--shape", "a"], "romou: --shape 'a': expected NAME=SIZES\nFor example --shape input=1,3,224,224"),
+        (
+            ["tune", "bundled:squeezenet1_0", "--allow-tf32"],
+            "romou: TF32 is a format of NVIDIA's tensor cores; the target is 'opencl'",
+        ),
+        (
+            ["tune", "x.onnx", "--target", "metal"],
+            "romou: unknown target kind 'metal'; known: cuda, null, opencl, vulkan",
+        ),
+        (
+            ["tune", "x.onnx", "--shape", "a"],
+            "romou: --shape 'a': expected NAME=SIZES\nFor example --shape input=1,3,224,224",
+        ),
         (["tune", "x.onnx", "--shape", "a=1,-3"], "romou: --shape 'a=1,-3': expected NAME=SIZES"),
         (["tune", "x.onnx", "--shape", "a=1", "--shape", "a=2"], "romou: --shape gives 'a' twice: (1,) and (2,)"),
         (["tune", "x.onnx", "--trials", "-1"], "Invalid value for '--trials'"),
-        (["inspect", "bundled:resnet18", "--target", "cuda -device=nvidia_h200", "--gpu", "a630"], "romou: --gpu asks compilers of OpenCL C"),
-        (["inspect", "bundled:resnet18", "--target", "opencl -device=adreno830", "--gpu"], "romou: Mesa has no compiler for adreno830; it has them for a618"),
-        (["inspect", "bundled:resnet18", "--gpu", "a63", "--target", "opencl -device=adreno640"], "romou: unknown mobile GPU 'a63'; known: a618"),
-        (["devices", "--facts", "adreno740", "--compare", "adreno740", "adreno750"], "romou: --facts and --compare are both given; use one"),
+        (
+            ["inspect", "bundled:resnet18", "--target", "cuda -device=nvidia_h200", "--gpu", "a630"],
+            "romou: --gpu asks compilers of OpenCL C",
+        ),
+        (
+            ["inspect", "bundled:resnet18", "--target", "opencl -device=adreno830", "--gpu"],
+            "romou: Mesa has no compiler for adreno830; it has them for a618",
+        ),
+        (
+            ["inspect", "bundled:resnet18", "--gpu", "a63", "--target", "opencl -device=adreno640"],
+            "romou: unknown mobile GPU 'a63'; known: a618",
+        ),
+        (
+            ["devices", "--facts", "adreno740", "--compare", "adreno740", "adreno750"],
+            "romou: --facts and --compare are both given; use one",
+        ),
         (["run", "none.romou"], "romou: module 'none.romou' does not exist\n`romou tune MODEL` makes one."),
     ],
 )
@@ -112,7 +140,9 @@ def test_devices_lists_attached_and_known() -> None:
 
 
 def test_devices_prints_and_compares_facts() -> None:
-    """A device is found by a driver's name too, each fact with its source, and what the nearest measured GPU has where one is not known."""
+    """A device is found by a driver's name too, each fact with its source, and what the nearest measured GPU has where
+    one is not known.
+    """
     text = " ".join(invoke("devices", "--facts", "QUALCOMM Adreno(TM) 740").stdout.replace("│", " ").split())
     assert "adreno740: Qualcomm Adreno 740" in text
     assert "l2_bandwidth_gbps not known GB/s adreno640 has 96" in text

@@ -45,8 +45,13 @@ def test_a_full_disk_is_one_message(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_where_the_model_cannot_be_saved_is_said_before_the_search(model: str, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("mine")
     records = tmp_path / "records"
-    for place, text in ((tmp_path / "file", "exists and is not a saved model"), (tmp_path / "file" / "x", "a saved model cannot be written here")):
-        result = CliRunner().invoke(main, ["tune", model, "--target", "null", "--trials", "1", "--work-dir", str(records), "-o", str(place)])
+    for place, text in (
+        (tmp_path / "file", "exists and is not a saved model"),
+        (tmp_path / "file" / "x", "a saved model cannot be written here"),
+    ):
+        result = CliRunner().invoke(
+            main, ["tune", model, "--target", "null", "--trials", "1", "--work-dir", str(records), "-o", str(place)]
+        )
         assert result.exit_code == 2
         assert text in result.stderr
     assert not records.exists()
@@ -54,9 +59,13 @@ def test_where_the_model_cannot_be_saved_is_said_before_the_search(model: str, t
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "model.onnx"]
 
 
-def test_no_room_for_objects_is_said_before_llvm_ends_the_process(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_no_room_for_objects_is_said_before_llvm_ends_the_process(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=3 << 20))
-    with pytest.raises(UsageError, match=r"x.so cannot be linked: .* has 3.0 MiB left, and it takes 9\nFree some space, or set TMPDIR"):
+    with pytest.raises(
+        UsageError, match=r"x.so cannot be linked: .* has 3.0 MiB left, and it takes 9\nFree some space, or set TMPDIR"
+    ):
         export_library(None, tmp_path / "x.so", weight_bytes=5 << 20)
 
 
@@ -75,5 +84,11 @@ def test_a_model_without_kernels_is_tuned_and_looked_at(tmp_path: Path) -> None:
     model = str(tmp_path / "identity.onnx")
     result = CliRunner().invoke(main, ["tune", model, "--trials", "1", "-o", str(tmp_path / "saved")])
     assert result.exit_code == 0, result.output
-    assert CliRunner().invoke(main, ["inspect", model, "--target", "null"]).stdout == "No kernels: the device computes nothing of this model.\n"
-    assert CliRunner().invoke(main, ["space", model, "--target", "null"]).stdout == "No tasks: no kernel of this model has knobs.\n"
+    assert (
+        CliRunner().invoke(main, ["inspect", model, "--target", "null"]).stdout
+        == "No kernels: the device computes nothing of this model.\n"
+    )
+    assert (
+        CliRunner().invoke(main, ["space", model, "--target", "null"]).stdout
+        == "No tasks: no kernel of this model has knobs.\n"
+    )

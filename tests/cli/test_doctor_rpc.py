@@ -34,7 +34,7 @@ answers = {"romou.opencl.library": "/vendor/lib64/libOpenCL.so", "romou.rpc.vers
 answers |= {"romou.vulkan.devices": "[]", "romou.vulkan.failure": "libvulkan.so: not found"}
 for name, answer in answers.items(): tvm_ffi.register_global_func(name, lambda answer=answer: answer, override=True)
 tvm_ffi.register_global_func("romou.opencl.devices", devices, override=True)
-"""
+"""  # noqa: E501
 
 
 class WrongTask(TunableTask):
@@ -68,14 +68,23 @@ def test_a_server_that_is_well(server: Server, monkeypatch: pytest.MonkeyPatch) 
         assert findings[f"{kind}:0 kernels"]["detail"] == "right for every operator family: depthwise"
         assert "the reference kernel takes" in findings[f"{kind}:0 clock"]["detail"]
         assert " MiB are free on the machine" in findings[f"{kind} memory"]["detail"]
-    assert '<uses-native-library android:name="libOpenCL.so.1" android:required="false"/>' in findings["opencl manifest"]["detail"]
+    assert (
+        '<uses-native-library android:name="libOpenCL.so.1" android:required="false"/>'
+        in findings["opencl manifest"]["detail"]
+    )
     assert "pocl_compiler_lock" in str(findings.keys())
 
 
 def test_kernels_that_are_wrong(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     wrong = faulty_kernels.task()
-    monkeypatch.setattr(server_check, "typical_tasks", lambda target: [WrongTask(wrong.key, wrong.name, wrong.family, wrong.func, wrong.calls, wrong.flops)])
-    monkeypatch.setattr(server_check, "LocalBuilder", functools.partial(LocalBuilder, toolchain=Toolchain(build="faulty_kernels:build")))
+    monkeypatch.setattr(
+        server_check,
+        "typical_tasks",
+        lambda target: [WrongTask(wrong.key, wrong.name, wrong.family, wrong.func, wrong.calls, wrong.flops)],
+    )
+    monkeypatch.setattr(
+        server_check, "LocalBuilder", functools.partial(LocalBuilder, toolchain=Toolchain(build="faulty_kernels:build"))
+    )
     code, findings = doctor(server.address)
     assert code == 3
     assert findings["opencl:0 kernels"]["is_ok"] is False
@@ -87,18 +96,24 @@ def test_all_families_are_right(server: Server) -> None:
     code, findings = doctor(server.address)
     assert code == 0
     for kind in ("opencl", "vulkan"):
-        assert findings[f"{kind}:0 kernels"]["detail"].endswith(": " + ", ".join(sorted(family.name for family in families())))
+        assert findings[f"{kind}:0 kernels"]["detail"].endswith(
+            ": " + ", ".join(sorted(family.name for family in families()))
+        )
 
 
 def test_a_phones_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A phone's quirks and the manifest's line are told; without the NDK its kernels cannot be compiled here, and that is told too."""
+    """A phone's quirks and the manifest's line are told; without the NDK its kernels cannot be compiled here, and that
+    is told too.
+    """
     monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
     with plain_server(PHONE) as address:
         code, findings = doctor(address)
     assert code == 3
     assert "compiler E031.47.18.49" in findings["opencl:0"]["detail"]
     assert findings["opencl:0 extensions"]["detail"] == "cl_khr_fp16 cl_qcom_perf_hint"
-    assert findings["opencl manifest"]["detail"].startswith('an app\'s manifest needs, inside <application>: <uses-native-library android:name="libOpenCL.so"')
+    assert findings["opencl manifest"]["detail"].startswith(
+        'an app\'s manifest needs, inside <application>: <uses-native-library android:name="libOpenCL.so"'
+    )
     assert "buffers of about 1 GB are corrupted silently" in findings["opencl:0 adreno_large_buffers"]["detail"]
     assert "ANDROID_NDK_HOME" in findings["opencl"]["detail"] + str(findings["opencl"]["hint"])
     assert (findings["vulkan"]["is_ok"], "libvulkan.so: not found" in findings["vulkan"]["detail"]) == (None, True)

@@ -24,7 +24,11 @@ def commands(group: click.Command = main, path: tuple[str, ...] = ()) -> list[tu
     if not isinstance(group, click.Group):
         return [(path, group)]
     context = click.Context(group)
-    return [found for name in group.list_commands(context) for found in commands(group.get_command(context, name), (*path, name))]  # type: ignore[arg-type]
+    return [
+        found
+        for name in group.list_commands(context)
+        for found in commands(group.get_command(context, name), (*path, name))
+    ]  # type: ignore[arg-type]
 
 
 def error_of(result: Any) -> dict[str, Any]:
@@ -37,14 +41,25 @@ def error_of(result: Any) -> dict[str, Any]:
     return error
 
 
-@pytest.mark.parametrize(("words", "command"), commands(), ids=lambda found: "-".join(found) if isinstance(found, tuple) else "")
+@pytest.mark.parametrize(
+    ("words", "command"), commands(), ids=lambda found: "-".join(found) if isinstance(found, tuple) else ""
+)
 def test_wrong_use_of_any_command_is_a_document(words: tuple[str, ...], command: click.Command) -> None:
     assert any("--json" in parameter.opts for parameter in command.params)
-    for where in (["--json", "--no-such-option"], ["--no-such-option", "--json"], ["one", "more", "than", "there", "is", "--json"]):
+    for where in (
+        ["--json", "--no-such-option"],
+        ["--no-such-option", "--json"],
+        ["one", "more", "than", "there", "is", "--json"],
+    ):
         result = CliRunner().invoke(main, [*words, *where])
         if where[0] == "one" and any(parameter.nargs == -1 for parameter in command.params):
             continue
-        assert error_of(result)["type"] in ("NoSuchOption", "UsageError", "BadParameter", "MissingParameter"), result.output
+        assert error_of(result)["type"] in (
+            "NoSuchOption",
+            "UsageError",
+            "BadParameter",
+            "MissingParameter",
+        ), result.output
         assert result.exit_code == 2
 
 
@@ -52,7 +67,9 @@ def test_the_commands_are_all_there() -> None:
     assert {words[0] for words, _ in commands()} == set(COMMANDS)
 
 
-@pytest.mark.parametrize("arguments", [["nonsense", "--json"], ["records", "--json"], ["--nonsense", "devices", "--json"]])
+@pytest.mark.parametrize(
+    "arguments", [["nonsense", "--json"], ["records", "--json"], ["--nonsense", "devices", "--json"]]
+)
 def test_wrong_use_before_any_command_is_a_document(arguments: list[str]) -> None:
     result = CliRunner().invoke(main, arguments)
     assert error_of(result)["type"] in ("UsageError", "NoSuchOption")
@@ -87,11 +104,17 @@ def test_what_comes_after_the_document_adds_none(monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(("number", "kind"), [(signal.SIGTERM, "Terminated"), (signal.SIGINT, "KeyboardInterrupt")])
 def test_a_signal_is_a_document(number: signal.Signals, kind: str, tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
-        "import romou.devices.backends.opencl as o, time\ndef wait(self):\n    open('waits', 'w'); time.sleep(600)\no.OpenCL.list_devices = wait\n"
+        "import romou.devices.backends.opencl as o, time\ndef wait(self):\n    open('waits', 'w');"
+        " time.sleep(600)\no.OpenCL.list_devices = wait\n"
     )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(Path.cwd()))])}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", str(Path.cwd()))]),
+    }
     command = [sys.executable, "-m", "romou.cli", "devices", "--json"]
-    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
+    process = subprocess.Popen(
+        command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+    )
     while not (tmp_path / "waits").exists():
         assert process.poll() is None
         time.sleep(0.05)

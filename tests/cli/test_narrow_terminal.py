@@ -32,7 +32,16 @@ NARROW, WIDE = 80, 500
 PIXEL = Path(__file__).parents[1] / "archprobe/data/pixel4"
 LONG = "conv2d_1x1024x14x14_1024_3x3_s1"
 ADRENO = ["--target", "opencl -device=adreno640"]
-STATUS = Status(task=LONG, outcome=Outcome.OK, best_ms=12.345, gflops=1234.5, model_ms=1234.56, done=61, total=120, seconds_left=100.0)
+STATUS = Status(
+    task=LONG,
+    outcome=Outcome.OK,
+    best_ms=12.345,
+    gflops=1234.5,
+    model_ms=1234.56,
+    done=61,
+    total=120,
+    seconds_left=100.0,
+)
 
 
 @pytest.fixture(scope="module")
@@ -83,14 +92,22 @@ def progress(out: Console) -> None:
 
 def summary(out: Console) -> None:
     measured = ((LONG, 12, 1234.567), ("pool", 1, 1.0))
-    rows = [LayerRow(name=n, calls=c, trials=60, flops=10**9, default_ms=ms, tuned_ms=ms / 9, config={}) for n, c, ms in measured]
+    rows = [
+        LayerRow(name=n, calls=c, trials=60, flops=10**9, default_ms=ms, tuned_ms=ms / 9, config={})
+        for n, c, ms in measured
+    ]
     print_summary(Summary.unmeasured(target="opencl", rows=tuple(rows), seconds=0.0), out)
 
 
 def compared(out: Console) -> None:
     def timed(ms: float) -> Bench:
         times = ((ms,) * 3,) * 16
-        return bench(operator(LONG, times_ms=times), operator("dense"), model_times_ms=times, reference_times_ms=((1.0,) * 3,) * 16)
+        return bench(
+            operator(LONG, times_ms=times),
+            operator("dense"),
+            model_times_ms=times,
+            reference_times_ms=((1.0,) * 3,) * 16,
+        )
 
     print_table(comparison_table(compare_recorded(timed(1.0), timed(1.5), fail_over=0.05, reason="a test")), out)
 
@@ -119,11 +136,19 @@ def test_inspect() -> None:
     target, task = Target(ADRENO[1]), task_of(conv(16, (12, 12), 32, (3, 3)))
     config = task.default_config(target)
     (kernel,) = inspect_function(task.schedule(config, target)["main"], target, task=task.name, config=config)
-    assert_readable(printed(lambda out: print_kernel(kernel, {"a630": "the compiler's error, as long as it is " * 4}, out, has_source=False)))
+    assert_readable(
+        printed(
+            lambda out: print_kernel(
+                kernel, {"a630": "the compiler's error, as long as it is " * 4}, out, has_source=False
+            )
+        )
+    )
 
 
 def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
-    finding = doctor.Finding(name="opencl:0", is_ok=False, detail="a device that does not work " * 8, hint="try something else " * 6)
+    finding = doctor.Finding(
+        name="opencl:0", is_ok=False, detail="a device that does not work " * 8, hint="try something else " * 6
+    )
     monkeypatch.setattr(doctor, "_devices", lambda: ([finding], []))
     assert_readable(command(main, "doctor"))
 

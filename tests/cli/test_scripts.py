@@ -20,7 +20,9 @@ def test_script_parses(script: str) -> None:
     subprocess.run(["bash", "-n", str(ROOT / script)], check=True)
 
 
-@pytest.mark.parametrize("script", [s for s in SCRIPTS if s not in ("scripts/setup_env.sh", "scripts/arm64_packages.sh")])
+@pytest.mark.parametrize(
+    "script", [s for s in SCRIPTS if s not in ("scripts/setup_env.sh", "scripts/arm64_packages.sh")]
+)
 def test_script_is_executable(script: str) -> None:
     assert os.access(ROOT / script, os.X_OK)
 
@@ -28,7 +30,9 @@ def test_script_is_executable(script: str) -> None:
 def test_setup_knows_the_checkout_from_any_folder(tmp_path: Path) -> None:
     env = {k: v for k, v in os.environ.items() if k not in ("VENV", "OCL_ICD_VENDORS")}
     code = f'set -euo pipefail; source "{ROOT}/scripts/setup_env.sh"; echo "$ROOT $VENV $OCL_ICD_VENDORS"; find_python'
-    out = subprocess.run(["bash", "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True).stdout.splitlines()
+    out = subprocess.run(
+        ["bash", "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True
+    ).stdout.splitlines()
     assert out[0] == f"{ROOT} {ROOT}/.venv /etc/OpenCL/vendors"
     assert "python" in out[1]
 
@@ -41,14 +45,24 @@ def without_apt(tmp_path: Path) -> dict[str, str]:
         assert path is not None
         (tmp_path / tool).symlink_to(path)
     environment = {name: value for name, value in os.environ.items() if name not in ("VENV", "CXX")}
-    return {**environment, "PATH": str(tmp_path), "PYTHON": sys.executable, "OCL_ICD_VENDORS": str(tmp_path / "vendors")}
+    return {
+        **environment,
+        "PATH": str(tmp_path),
+        "PYTHON": sys.executable,
+        "OCL_ICD_VENDORS": str(tmp_path / "vendors"),
+    }
 
 
 def setup_system(environment: dict[str, str], *parts: str) -> subprocess.CompletedProcess[str]:
-    code = f'set -euo pipefail; source "{ROOT}/scripts/setup_env.sh"; setup_system {" ".join(parts)}; echo "MISSING=$MISSING"'
+    code = (
+        f'set -euo pipefail; source "{ROOT}/scripts/setup_env.sh"; setup_system {" ".join(parts)}; echo'
+        ' "MISSING=$MISSING"'
+    )
     bash = shutil.which("bash")
     assert bash is not None
-    return subprocess.run([bash, "-c", code], env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    return subprocess.run(
+        [bash, "-c", code], env=environment, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL
+    )
 
 
 def test_a_missing_compiler_is_one_sentence_where_nothing_can_be_installed(without_apt: dict[str, str]) -> None:

@@ -48,7 +48,11 @@ def test_memory_is_told_where_it_is_known() -> None:
 
 
 def test_sums_and_order() -> None:
-    text = text_of(FakeSummary([FakeRow("small", 1, 1.0, 0.5, speedup=2.0), FakeRow("[big]", 3, 2.0, 1.0, speedup=2.0)], 8.0, 4.0, 1.5e-6))
+    text = text_of(
+        FakeSummary(
+            [FakeRow("small", 1, 1.0, 0.5, speedup=2.0), FakeRow("[big]", 3, 2.0, 1.0, speedup=2.0)], 8.0, 4.0, 1.5e-6
+        )
+    )
     lines = text.splitlines()
     assert text.index("[big]") < text.index("small")
     footer = next(line for line in lines if "all calls" in line)
@@ -58,7 +62,9 @@ def test_sums_and_order() -> None:
 
 
 def test_a_search_that_found_nothing_says_so() -> None:
-    assert "Whole model: 4.000 ms with default schedules; no faster config found." in text_of(FakeSummary([], 4.0, 4.0, 1e-6))
+    assert "Whole model: 4.000 ms with default schedules; no faster config found." in text_of(
+        FakeSummary([], 4.0, 4.0, 1e-6)
+    )
 
 
 def test_what_was_not_measured_is_a_dash() -> None:

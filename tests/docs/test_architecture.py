@@ -1,4 +1,4 @@
-"""Tables that are written by hand name what there is: rooms in the order of the layers, outcomes, the tests of recipes."""
+"""Tables that are written by hand name what there is: rooms in the order of the layers, outcomes, the tests of recipes."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 
 def test_rooms_are_the_layers_from_the_top_down() -> None:
     contract = (ROOT / "pyproject.toml").read_text().partition('name = "One way down"')[2]
-    layers = ast.literal_eval(contract[contract.index("layers = ") + len("layers = ") : contract.index("]", contract.index("layers = ")) + 1])
+    layers = ast.literal_eval(
+        contract[contract.index("layers = ") + len("layers = ") : contract.index("]", contract.index("layers = ")) + 1]
+    )
     rooms = re.findall(r"^\| `(\w+)` \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
     assert rooms == [name.strip() for layer in layers for name in layer.split("|")]
     packages = {path.parent.name for path in (ROOT / "romou").glob("*/__init__.py")}
@@ -29,7 +31,9 @@ def test_readme_is_short_and_installs_early() -> None:
 
 
 def test_all_outcomes_of_a_trial_are_explained() -> None:
-    assert re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/tuning.md").read_text(), re.MULTILINE) == [str(outcome) for outcome in Outcome]
+    assert re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/tuning.md").read_text(), re.MULTILINE) == [
+        str(outcome) for outcome in Outcome
+    ]
 
 
 def test_every_recipe_names_a_test_that_is_there() -> None:
@@ -39,5 +43,9 @@ def test_every_recipe_names_a_test_that_is_there() -> None:
         named = _TEST.findall(recipe)
         assert named, recipe.splitlines()[0]
         for path, function in named:
-            names = {node.name for node in ast.walk(ast.parse((ROOT / path).read_text())) if isinstance(node, ast.FunctionDef)}
+            names = {
+                node.name
+                for node in ast.walk(ast.parse((ROOT / path).read_text()))
+                if isinstance(node, ast.FunctionDef)
+            }
             assert function in names, f"{path}::{function}"

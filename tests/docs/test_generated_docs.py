@@ -15,7 +15,9 @@ import terminal_picture
 
 @pytest.mark.parametrize("page", make_docs.PAGES)
 def test_page_is_fresh(page: str) -> None:
-    assert (make_docs.ROOT / page).read_text() == make_docs.PAGES[page](), f"{page} is stale: python scripts/make_docs.py"
+    assert (make_docs.ROOT / page).read_text() == make_docs.PAGES[page](), (
+        f"{page} is stale: python scripts/make_docs.py"
+    )
 
 
 @pytest.mark.parametrize("program", make_docs.programs())

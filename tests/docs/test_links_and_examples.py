@@ -56,7 +56,10 @@ def _check_command(words: list[str]) -> None:
         command, context, rest = found, click.Context(found, parent=context, info_name=rest[0]), rest[1:]
     values, _, order = command.make_parser(context).parse_args(list(rest))
     for parameter in order:
-        if isinstance(parameter.type, click.Choice | click.types.FloatRange | click.types.IntParamType) and parameter.name:
+        if (
+            isinstance(parameter.type, click.Choice | click.types.FloatRange | click.types.IntParamType)
+            and parameter.name
+        ):
             for value in values[parameter.name] if parameter.multiple else [values[parameter.name]]:  # type: ignore[attr-defined]
                 parameter.type.convert(value, parameter, context)
 
@@ -86,11 +89,15 @@ def test_commands_in_prose_exist(path: Path) -> None:
         words = span.split()
         if words[0] not in make_docs.programs() or len(words) < 2 or not words[1].isalpha():
             continue
-        assert any(f"{name} ".startswith(f"{' '.join(words[: len(name.split())])} ") for name in names) or f"{words[0]} {words[1]}" in {
-            " ".join(name.split()[:2]) for name in names
-        }, span
+        assert any(
+            f"{name} ".startswith(f"{' '.join(words[: len(name.split())])} ") for name in names
+        ) or f"{words[0]} {words[1]}" in {" ".join(name.split()[:2]) for name in names}, span
         for option in re.findall(r"--[a-z][\w-]*", span):
-            holders = [c for name, c, _ in (x for p, g in make_docs.programs().items() for x in make_docs.walk(g, p)) if span.startswith(name)]
+            holders = [
+                c
+                for name, c, _ in (x for p, g in make_docs.programs().items() for x in make_docs.walk(g, p))
+                if span.startswith(name)
+            ]
             assert any(option in (*p.opts, *p.secondary_opts) for c in holders for p in c.params), span
 
 
@@ -112,11 +119,15 @@ def test_python_uses_what_exists(block: Block) -> None:
                 _find(chain)
             elif chain[0] in made:
                 own = inspect.getsource(made[chain[0]])
-                assert hasattr(made[chain[0]], chain[1]) or f"self.{chain[1]} = " in own or f"self.{chain[1]}: " in own, ".".join(chain)
+                assert (
+                    hasattr(made[chain[0]], chain[1]) or f"self.{chain[1]} = " in own or f"self.{chain[1]}: " in own
+                ), ".".join(chain)
         if isinstance(node, ast.Call) and _chain(node.func)[:1] == ["romou"]:
             known = inspect.signature(_find(_chain(node.func))).parameters
             for keyword in node.keywords:
-                assert keyword.arg is None or keyword.arg in known, f"{'.'.join(_chain(node.func))} has no {keyword.arg}="
+                assert keyword.arg is None or keyword.arg in known, (
+                    f"{'.'.join(_chain(node.func))} has no {keyword.arg}="
+                )
 
 
 def _chain(node: ast.expr) -> list[str]:
@@ -145,7 +156,10 @@ def test_there_is_something_to_check() -> None:
     assert len(blocks("python")) > 5
 
 
-@pytest.mark.parametrize("words", [["romou", "tuna"], ["romou", "tune", "m.onnx", "--trails", "3"], ["romou", "compare", "a", "b", "--only", "time"]])
+@pytest.mark.parametrize(
+    "words",
+    [["romou", "tuna"], ["romou", "tune", "m.onnx", "--trails", "3"], ["romou", "compare", "a", "b", "--only", "time"]],
+)
 def test_wrong_commands_are_found(words: list[str]) -> None:
     with pytest.raises((AssertionError, click.UsageError)):
         _check_command(words)

@@ -97,7 +97,9 @@ def test_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     space: dict[str, Any] = {}
     exec(code("A pass"), space)
     sources = {"before": _source(task, target)}
-    monkeypatch.setattr(pipeline, "share_loads", tvm.transform.Sequential([space["add_to_double"], pipeline.share_loads]))
+    monkeypatch.setattr(
+        pipeline, "share_loads", tvm.transform.Sequential([space["add_to_double"], pipeline.share_loads])
+    )
     for place, left_out in (("after", []), ("left out", ["add_to_double"])):
         with tvm.transform.PassContext(disabled_pass=left_out):
             sources[place] = _source(task, target)

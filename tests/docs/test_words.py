@@ -32,13 +32,18 @@ _WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b", re.IGNORECASE)
 def _wrong_words(text: str) -> list[str]:
     """Return what of `text` another word stands for; code between backticks is not read."""
     spoken = " ".join(re.sub(r"`[^`]*`", "CODE", text).split())
-    return [f"{found[0]!r}: {next(w for pattern, w in _WORDS.items() if re.fullmatch(pattern, found[0], re.IGNORECASE))}" for found in _WORD.finditer(spoken)]
+    return [
+        f"{found[0]!r}: {next(w for pattern, w in _WORDS.items() if re.fullmatch(pattern, found[0], re.IGNORECASE))}"
+        for found in _WORD.finditer(spoken)
+    ]
 
 
 def _docstrings(folder: str) -> Iterator[tuple[Path, int, str]]:
     for path in sorted((ROOT / folder).rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (text := ast.get_docstring(node)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and (
+                text := ast.get_docstring(node)
+            ):
                 yield path.relative_to(ROOT), getattr(node, "lineno", 1), text
 
 

@@ -1,4 +1,6 @@
-"""Inputs that are fixed when a model is compiled: branches and loops that depend on them are folded, and wrong values are told."""
+"""Inputs that are fixed when a model is compiled: branches and loops that depend on them are folded, and wrong values
+are told.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,12 @@ DETECTOR = """<ir_version: 8, opset_import: ["": 17]> detector (float[1, n] x, i
         then_branch = wide () => (float[1, 1] a, float[2] b) { a = ReduceMean<keepdims = 1>(x) b = Neg(state) },
         else_branch = narrow () => (float[1, 1] c, float[2] d) { t = Transpose(x) e = ReduceMax<keepdims = 1>(t) c = Neg(e) d = Abs(state) }
     >
-}"""
+}"""  # noqa: E501
 COUNTED = """<ir_version: 8, opset_import: ["": 17]> counted (float[4] x, int64 n, bool go) => (float[4] y, float[k, 4] rows) {
     y, rows = Loop (n, go, x) <
         body = step (int64 i, bool before, float[4] v) => (bool after, float[4] w, float[4] r) { after = Identity(before) w = Add(v, v) r = Neg(w) }
     >
-}"""
+}"""  # noqa: E501
 
 
 def detector() -> onnx.ModelProto:
@@ -69,7 +71,9 @@ def test_a_loop_that_is_too_long_for_kernels_runs_on_the_host() -> None:
 
 
 def test_a_constant_decides_an_open_shape() -> None:
-    compiled = romou.compile(detector(), constants={"x": np.ones((1, 50), "float32"), "sr": np.array(16000)}, strict=True)
+    compiled = romou.compile(
+        detector(), constants={"x": np.ones((1, 50), "float32"), "sr": np.array(16000)}, strict=True
+    )
     assert list(compiled.inputs) == ["state"]
     np.testing.assert_allclose(compiled.run({"state": np.ones(2, "float32")})[0], [[1.0]], rtol=1e-6)
 
@@ -110,11 +114,23 @@ def test_numbers_become_the_inputs_type() -> None:
 def test_the_command_sets_them(tmp_path: Path) -> None:
     onnx.save(detector(), tmp_path / "detector.onnx")
     run = CliRunner().invoke
-    given = ["compile", str(tmp_path / "detector.onnx"), "--shape", "x=1,37", "-o", str(tmp_path / "detector.romou"), "--strict"]
+    given = [
+        "compile",
+        str(tmp_path / "detector.onnx"),
+        "--shape",
+        "x=1,37",
+        "-o",
+        str(tmp_path / "detector.romou"),
+        "--strict",
+    ]
     done = run(main, [*given, "--set", "sr=16000"])
     assert done.exit_code == 0, done.output
     assert list(romou.load(tmp_path / "detector.romou").inputs) == ["x", "state"]
-    for wrong, message in {"sr": "expected NAME=VALUE", "sr=16k": "'16k' is no value", "rs=1": "Did you mean 'sr'?"}.items():
+    for wrong, message in {
+        "sr": "expected NAME=VALUE",
+        "sr=16k": "'16k' is no value",
+        "rs=1": "Did you mean 'sr'?",
+    }.items():
         done = run(main, [*given, "--set", wrong])
         assert done.exit_code == 2
         assert message in done.output

@@ -1,4 +1,6 @@
-"""Padding that nodes leave to be worked out: kernels, onnxruntime and shapes agree on it, where strides leave elements over and last windows are empty."""
+"""Padding that nodes leave to be worked out: kernels, onnxruntime and shapes agree on it, where strides leave elements
+over and last windows are empty.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,13 @@ import romou
 from romou.base.errors import ModelError
 
 
-def window_model(op: str, size: Sequence[int], weight: np.ndarray | None = None, result: Sequence[int] | None = None, **attributes: object) -> onnx.ModelProto:
+def window_model(
+    op: str,
+    size: Sequence[int],
+    weight: np.ndarray | None = None,
+    result: Sequence[int] | None = None,
+    **attributes: object,
+) -> onnx.ModelProto:
     """A node over an image of one channel. result: what the model declares."""
     node = helper.make_node(op, ["x"] if weight is None else ["x", "w"], ["y"], **attributes)
     output = helper.make_tensor_value_info("y", 1, result)
@@ -43,8 +51,14 @@ def test_same_padding_is_not_negative(op: str, auto_pad: str) -> None:
         model = window_model(op, x.shape, weight, auto_pad=auto_pad, kernel_shape=[kernel] * 2, strides=[stride] * 2)
         # With the check of the outputs: onnxruntime lets windows start inside the input, and refuses to pool them.
         result = romou.compile(model, target="opencl", strict=True).run({"x": x[None, None]})["y"]
-        windows, ones = (windows_of(a, kernel, stride, auto_pad, -np.inf if op == "MaxPool" else 0) for a in (x, np.ones_like(x)))
-        expected = windows.max((2, 3)) if op == "MaxPool" else (windows if weight is None else windows * weight[0, 0]).sum((2, 3))
+        windows, ones = (
+            windows_of(a, kernel, stride, auto_pad, -np.inf if op == "MaxPool" else 0) for a in (x, np.ones_like(x))
+        )
+        expected = (
+            windows.max((2, 3))
+            if op == "MaxPool"
+            else (windows if weight is None else windows * weight[0, 0]).sum((2, 3))
+        )
         if op == "LpPool":
             expected = np.sqrt((windows**2).sum((2, 3)))
         elif op == "AveragePool":
@@ -72,8 +86,13 @@ def test_a_last_window_behind_the_input_is_left_out(op: str, is_declared: bool) 
 
 
 def test_padding_that_no_pads_express_is_refused() -> None:
-    model = window_model("AveragePool", (8, 10), kernel_shape=[2, 3], strides=[3, 2], pads=[1, 0, 1, 0], ceil_mode=1, count_include_pad=1)
-    with pytest.raises(ModelError, match="starts behind the input on one axis and not on another, and padding is counted; pad in a node before it"):
+    model = window_model(
+        "AveragePool", (8, 10), kernel_shape=[2, 3], strides=[3, 2], pads=[1, 0, 1, 0], ceil_mode=1, count_include_pad=1
+    )
+    with pytest.raises(
+        ModelError,
+        match="starts behind the input on one axis and not on another, and padding is counted; pad in a node before it",
+    ):
         romou.compile(model, target="opencl")
 
 
@@ -83,6 +102,8 @@ def test_transposed_convolutions_are_padded_as_in_onnxruntime(auto_pad: str) -> 
     x = {"x": rng.random((1, 1, 4, 5), np.float32)}
     for kernel, stride, more in ((1, 2, 0), (2, 3, 0), (2, 2, 1), (3, 2, 0), (2, 4, 1)):
         weight = rng.random((1, 2, kernel, kernel), np.float32)
-        model = window_model("ConvTranspose", (4, 5), weight, auto_pad=auto_pad, strides=[stride] * 2, output_padding=[more] * 2)
+        model = window_model(
+            "ConvTranspose", (4, 5), weight, auto_pad=auto_pad, strides=[stride] * 2, output_padding=[more] * 2
+        )
         assert romou.compile(model, target="opencl", strict=True).host_nodes == ()
         assert_as_onnxruntime(model, x)

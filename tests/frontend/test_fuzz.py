@@ -1,4 +1,6 @@
-"""A fixed part of the fuzzer's cases: each is right or one clear error. And the fuzzer finds each fault that is planted."""
+"""A fixed part of the fuzzer's cases: each is right or one clear error. And the fuzzer finds each fault that is
+planted.
+"""
 
 from __future__ import annotations
 

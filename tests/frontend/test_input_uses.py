@@ -1,4 +1,4 @@
-"""Inputs of a check are drawn from the range that the model uses them in, so that the check sees what is wrong in it."""
+"""Inputs of a check are drawn from the range that the model uses them in, so that the check sees what is wrong in it."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -54,7 +54,13 @@ def lengths() -> onnx.ModelProto:
 
 def mask() -> onnx.ModelProto:
     g = graph_of()
-    return g.model(g.add("Mul", g.add("Sub", g.constant(np.float32(1)), g.add("Cast", "i", to=TensorProto.FLOAT)), g.constant(np.float32(-1e9))))
+    return g.model(
+        g.add(
+            "Mul",
+            g.add("Sub", g.constant(np.float32(1)), g.add("Cast", "i", to=TensorProto.FLOAT)),
+            g.constant(np.float32(-1e9)),
+        )
+    )
 
 
 def image() -> onnx.ModelProto:
@@ -65,7 +71,9 @@ def image() -> onnx.ModelProto:
 def fraction() -> onnx.ModelProto:
     """A time between 0 and 1, of which the model makes a step."""
     g = Graph({"i": (2, 1)})
-    return g.model(g.add("Sin", g.add("Mul", g.add("Mul", "i", g.constant(np.float32(1000))), g.constant(np.float32([0.5, 0.1])))))
+    return g.model(
+        g.add("Sin", g.add("Mul", g.add("Mul", "i", g.constant(np.float32(1000))), g.constant(np.float32([0.5, 0.1]))))
+    )
 
 
 def coordinates() -> onnx.ModelProto:

@@ -1,4 +1,6 @@
-"""What is known of a graph's tensors before it runs: behind operators that ONNX lacks, and where the model declares otherwise."""
+"""What is known of a graph's tensors before it runs: behind operators that ONNX lacks, and where the model declares
+otherwise.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,25 @@ DECLARED = {"no": [], "a type": [helper.make_tensor_value_info("s", TensorProto.
 DECLARED["a shape"] = [helper.make_tensor_value_info("s", TensorProto.FLOAT, [8, 64])]
 
 
-def model_of(nodes: Sequence[onnx.NodeProto], shape: Sequence[int | str] | None, infos: Sequence[onnx.ValueInfoProto] = ()) -> onnx.ModelProto:
+def model_of(
+    nodes: Sequence[onnx.NodeProto], shape: Sequence[int | str] | None, infos: Sequence[onnx.ValueInfoProto] = ()
+) -> onnx.ModelProto:
     """A model of float[8, 64] x, whose output y is declared to have a shape."""
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 64])
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
-    graph = helper.make_graph(nodes, "g", [given], [result], [numpy_helper.from_array(WEIGHT, "w")], value_info=list(infos))
+    graph = helper.make_graph(
+        nodes, "g", [given], [result], [numpy_helper.from_array(WEIGHT, "w")], value_info=list(infos)
+    )
     return helper.make_model(graph, opset_imports=OPSETS, ir_version=8)
 
 
 def behind(first: onnx.NodeProto) -> list[onnx.NodeProto]:
-    return [first, helper.make_node("MatMul", ["s", "w"], ["a"]), helper.make_node("Relu", ["a"], ["b"]), helper.make_node("Softmax", ["b"], ["y"])]
+    return [
+        first,
+        helper.make_node("MatMul", ["s", "w"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("Softmax", ["b"], ["y"]),
+    ]
 
 
 @pytest.mark.parametrize("declared", list(DECLARED))
@@ -51,13 +62,20 @@ def test_what_follows_an_operator_that_onnx_lacks_has_kernels(operator: str, dec
 
 
 def test_a_chain_of_such_operators() -> None:
-    nodes = [FOREIGN["Scaler"], helper.make_node("FusedMatMul", ["s", "w"], ["t"], domain="com.microsoft"), helper.make_node("Relu", ["t"], ["y"])]
+    nodes = [
+        FOREIGN["Scaler"],
+        helper.make_node("FusedMatMul", ["s", "w"], ["t"], domain="com.microsoft"),
+        helper.make_node("Relu", ["t"], ["y"]),
+    ]
     assert [d.dim_value for d in infer(model_of(nodes, None)).graph.output[0].type.tensor_type.shape.dim] == [8, 64]
 
 
 @pytest.mark.parametrize("operator", ["Unique", "NoSuchOperator"])
 def test_shapes_that_depend_on_numbers_stay_unknown(operator: str) -> None:
-    nodes = [helper.make_node("Reshape", ["x", "all"], ["r"]), helper.make_node(operator, ["r"], ["y", "at", "count"], domain="com.microsoft")]
+    nodes = [
+        helper.make_node("Reshape", ["x", "all"], ["r"]),
+        helper.make_node(operator, ["r"], ["y", "at", "count"], domain="com.microsoft"),
+    ]
     model = model_of(nodes, None)
     model.graph.initializer.append(numpy_helper.from_array(np.array([512]), "all"))
     assert not infer(model).graph.output[0].type.tensor_type.HasField("shape")
@@ -72,9 +90,13 @@ def test_shapes_that_do_not_fit_are_told_behind_such_an_operator() -> None:
 
 @pytest.mark.parametrize("declared", [[1, "n"], [1, 512], [8, 64, 1], [4, 128]], ids=str)
 @pytest.mark.parametrize("is_computed", [False, True])
-def test_an_output_has_the_shape_that_the_graph_makes(declared: list[int | str], is_computed: bool, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_output_has_the_shape_that_the_graph_makes(
+    declared: list[int | str], is_computed: bool, caplog: pytest.LogCaptureFixture
+) -> None:
     """What onnxruntime warns of, and then does."""
-    ends = [numpy_helper.from_array(np.array(value), name) for name, value in (("none", [0]), ("one", [1]), ("last", [-1]))]
+    ends = [
+        numpy_helper.from_array(np.array(value), name) for name, value in (("none", [0]), ("one", [1]), ("last", [-1]))
+    ]
     nodes = [
         helper.make_node("Shape", ["x"], ["shape"]),
         helper.make_node("Gather", ["shape", "none"], ["rows"]),

@@ -1,4 +1,6 @@
-"""A fixed part of ONNX's backend node tests: none may be wrong, or end in anything but a result or one error. And the check itself finds each of these."""
+"""A fixed part of ONNX's backend node tests: none may be wrong, or end in anything but a result or one error. And the
+check itself finds each of these.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,20 @@ import pytest
 from check_onnx import ORIGINS, check, chosen, further_away, origins, page, run_of, table, total
 from exhaustive import exhaustive
 from onnx import helper
-from onnx_cases import FAULTS, HOST, KERNEL, ON_DEVICE, OVER_TIME, PLAIN, REFUSED, TRACEBACK, WRONG, Case, Result, node_cases
+from onnx_cases import (
+    FAULTS,
+    HOST,
+    KERNEL,
+    ON_DEVICE,
+    OVER_TIME,
+    PLAIN,
+    REFUSED,
+    TRACEBACK,
+    WRONG,
+    Case,
+    Result,
+    node_cases,
+)
 
 
 # Each 271st takes ten seconds of processor time.
@@ -33,7 +48,9 @@ def test_no_operator_leaves_the_kernels(every: int) -> None:
     kept = json.loads(ORIGINS.read_text(encoding="utf-8"))
     first = {min(name for names in ended.values() for name in names) for ended in kept.values()}
     part = [case for case in node_cases() if case.name in first][::every]
-    assert len(part) > 0.8 * len(first) / every, "the installed onnx has other tests: write scripts/onnx_origins.json anew"
+    assert len(part) > 0.8 * len(first) / every, (
+        "the installed onnx has other tests: write scripts/onnx_origins.json anew"
+    )
     results = check(part, "opencl", limit_s=300.0, is_quiet=True, is_run=False)
     assert not further_away(results, kept)
 
@@ -78,10 +95,14 @@ def planted() -> list[Case]:
 def test_the_check_finds_what_is_planted(planted: list[Case]) -> None:
     results = check(planted, "opencl", is_quiet=True)
     expected = {"good": KERNEL, "host": HOST, "broken": TRACEBACK, "refused": REFUSED}
-    assert {name: result.outcome for name, result in results.items()} == {one.name: expected.get(one.name, WRONG) for one in planted}
+    assert {name: result.outcome for name, result in results.items()} == {
+        one.name: expected.get(one.name, WRONG) for one in planted
+    }
     assert results["host"].host_nodes == ("Det (y)",)
     run = run_of(planted, results, "opencl")
-    assert total(run).startswith("10 tests: 1 kernels, 0 plain schedule, 1 on the host, 1 refused, 6 wrong, 1 traceback, 0 crash")
+    assert total(run).startswith(
+        "10 tests: 1 kernels, 0 plain schedule, 1 on the host, 1 refused, 6 wrong, 1 traceback, 0 crash"
+    )
     assert "| Relu | 9 | 1 |  |  | 1 | 6 | 1 |  |" in table(run)
     assert origins(run)["Det"] == {HOST: ["host"]}
     assert "| wrong: output 0: dtype float32, expected float64 | dtype |" in page(run)

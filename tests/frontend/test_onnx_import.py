@@ -110,7 +110,10 @@ def test_inputs_and_outputs_need_no_shape() -> None:
     model = dynamic_model()
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")
-    with pytest.raises(UsageError, match=r"input 'image' has no shape in the model; give it with shapes={'image': \(…\)} or --shape image=…"):
+    with pytest.raises(
+        UsageError,
+        match=r"input 'image' has no shape in the model; give it with shapes={'image': \(…\)} or --shape image=…",
+    ):
         import_onnx(model)
     found = import_onnx(model, {"image": (2, 4, 8, 8)})
     assert found.onnx_model is not None
@@ -120,7 +123,11 @@ def test_inputs_and_outputs_need_no_shape() -> None:
 
 @pytest.mark.parametrize(
     ("shapes", "message"),
-    [({"imag": (1, 4, 8, 8)}, "did you mean 'image'"), ({"image": (1, 4, 8)}, "4 dimensions"), ({"image": (-1, 4, 8, 8)}, "no dimension may be negative")],
+    [
+        ({"imag": (1, 4, 8, 8)}, "did you mean 'image'"),
+        ({"image": (1, 4, 8)}, "4 dimensions"),
+        ({"image": (-1, 4, 8, 8)}, "no dimension may be negative"),
+    ],
 )
 def test_wrong_shape_argument(shapes: dict[str, tuple[int, ...]], message: str) -> None:
     with pytest.raises(UsageError, match=message):

@@ -37,7 +37,9 @@ def overflowing_net() -> onnx.ModelProto:
 
 def elements_of(model: onnx.ModelProto) -> dict[str, int]:
     values = (*model.graph.value_info, *model.graph.input, *model.graph.output)
-    return {v.name: v.type.tensor_type.elem_type for v in values} | {t.name: t.data_type for t in model.graph.initializer}
+    return {v.name: v.type.tensor_type.elem_type for v in values} | {
+        t.name: t.data_type for t in model.graph.initializer
+    }
 
 
 def small_net() -> onnx.ModelProto:
@@ -53,8 +55,16 @@ def test_weights_are_fp16_and_casts_stand_at_the_borders() -> None:
     elements = elements_of(folded)
     assert {t.data_type for t in folded.graph.initializer} == {TensorProto.FLOAT16}
     casts = [node for node in folded.graph.node if node.op_type == "Cast"]
-    assert [(cast.input[0], cast.output[0]) for cast in casts] == [("image", "image_fp16"), (casts[1].input[0], folded.graph.output[0].name)]
-    inner = {name: kind for node in folded.graph.node for name in node.output if (kind := elements[name]) != TensorProto.FLOAT16}
+    assert [(cast.input[0], cast.output[0]) for cast in casts] == [
+        ("image", "image_fp16"),
+        (casts[1].input[0], folded.graph.output[0].name),
+    ]
+    inner = {
+        name: kind
+        for node in folded.graph.node
+        for name in node.output
+        if (kind := elements[name]) != TensorProto.FLOAT16
+    }
     assert inner == {folded.graph.output[0].name: TensorProto.FLOAT}
 
 
@@ -81,14 +91,26 @@ def test_sums_of_rows_stay_fp32() -> None:
     imported = import_onnx(model, None, Precision(kind="float16"))
     elements = elements_of(imported.folded)
     kinds = {node.op_type: elements[node.output[0]] for node in imported.folded.graph.node}
-    assert (kinds["ReduceMean"], kinds["Sqrt"], kinds["Div"]) == (TensorProto.FLOAT, TensorProto.FLOAT, TensorProto.FLOAT)
+    assert (kinds["ReduceMean"], kinds["Sqrt"], kinds["Div"]) == (
+        TensorProto.FLOAT,
+        TensorProto.FLOAT,
+        TensorProto.FLOAT,
+    )
 
 
 def test_constants_of_a_batch_norm_are_computed_before_they_are_rounded() -> None:
     g = Graph({"x": (1, 5, 4, 4)})
     small = np.float32([1e-9, 1e-8, 1.0, 2.0, 3e-9])
     ones, mean = np.ones(5, np.float32), np.float32([1e-3, 0, 1, 2, 1e-3])
-    x = g.add("BatchNormalization", g.add("Relu", "x"), g.constant(ones), g.constant(ones), g.constant(mean), g.constant(small), epsilon=1e-9)
+    x = g.add(
+        "BatchNormalization",
+        g.add("Relu", "x"),
+        g.constant(ones),
+        g.constant(ones),
+        g.constant(mean),
+        g.constant(small),
+        epsilon=1e-9,
+    )
     folded = import_onnx(g.model(g.add("Tanh", x)), None, Precision(kind="float16")).folded
     weights = [numpy_helper.to_array(t).ravel() for t in folded.graph.initializer]
     scale = 1 / np.sqrt(small.astype(np.float64) + 1e-9)
@@ -109,13 +131,18 @@ def test_overflow_is_named_and_mixed_keeps_it_in_fp32(caplog: pytest.LogCaptureF
 
 def test_overflow_is_found_on_the_inputs_that_are_given(caplog: pytest.LogCaptureFixture) -> None:
     g = Graph({"x": (2, 3)})
-    model = g.model(g.add("Mul", g.add("Tanh", g.add("Mul", "x", g.constant(np.float32([10.0])))), g.constant(np.float32([0.5]))))
+    model = g.model(
+        g.add("Mul", g.add("Tanh", g.add("Mul", "x", g.constant(np.float32([10.0])))), g.constant(np.float32([0.5])))
+    )
     usual, large = (np.full((2, 3), value, np.float32) for value in (1.0, 12345.0))
     with caplog.at_level(logging.WARNING):
         import_onnx(model, None, Precision.checked("float16", None, [{"x": usual}]))
         assert not caplog.records
         import_onnx(model, None, Precision.checked("float16", None, [{"x": usual}, {"x": large}]))
-    assert "on the calibration inputs these layers give larger numbers: Mul (t0): 1.23e+05" in caplog.records[0].getMessage()
+    assert (
+        "on the calibration inputs these layers give larger numbers: Mul (t0): 1.23e+05"
+        in caplog.records[0].getMessage()
+    )
 
 
 def test_mixed_keeps_what_rounding_spoils_and_no_more() -> None:

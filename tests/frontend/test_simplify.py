@@ -1,4 +1,6 @@
-"""What a graph becomes before import: parameters that shapes decide, functions, loops and branches of a known course; and what import then checks."""
+"""What a graph becomes before import: parameters that shapes decide, functions, loops and branches of a known course;
+and what import then checks.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def run(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.nda
     imported = import_onnx(model)
     assert imported.host_groups == ()
     executable = tvm.compile(relax.transform.LegalizeOps()(imported.mod), target="llvm")
-    found = relax.VirtualMachine(executable, tvm.cpu())["main"](*[tvm.runtime.tensor(inputs[name]) for name in imported.inputs])
+    found = relax.VirtualMachine(executable, tvm.cpu())["main"](
+        *[tvm.runtime.tensor(inputs[name]) for name in imported.inputs]
+    )
     return [found.numpy()] if not isinstance(found, Sequence) else [one.numpy() for one in found]
 
 
@@ -46,7 +50,7 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
         """<ir_version: 8, opset_import: ["": 17]> g (float[3, 7] x, int64[1] k, int64[1] axes) => (float[3, 2] y, int64[3, 2] at, float[3, 1] s) {
             y, at = TopK(x, k)
             s = ReduceSum(x, axes)
-        }""",
+        }""",  # noqa: E501
         {"x": floats(3, 7), "k": np.array([2]), "axes": np.array([1])},
     ),
     "bounds that the run tells": (
@@ -54,18 +58,24 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
             => (float[3, 4] y, float[7, 9] z) {
             y = Slice(x, from, to, "", step)
             z = Pad<mode="reflect">(x, pads)
-        }""",
-        {"x": floats(5, 9), "from": np.array([-1, 1]), "to": np.array([-9, 9]), "step": np.array([-2, 2]), "pads": np.array([2, 1, 0, -1])},
+        }""",  # noqa: E501
+        {
+            "x": floats(5, 9),
+            "from": np.array([-1, 1]),
+            "to": np.array([-9, 9]),
+            "step": np.array([-2, 2]),
+            "pads": np.array([2, 1, 0, -1]),
+        },
     ),
     "a function of the model's own": (
         """<ir_version: 8, opset_import: ["": 17, "own": 1]> g (float[3, 5] x) => (float[3, 5] y) { y = own.twice <by = 2.5>(x) }
-        <domain: "own", opset_import: ["": 17]> twice <by> (a) => (b) { f = Constant <value_float: float = @by>() b = Mul(a, f) }""",
+        <domain: "own", opset_import: ["": 17]> twice <by> (a) => (b) { f = Constant <value_float: float = @by>() b = Mul(a, f) }""",  # noqa: E501
         {"x": floats(3, 5)},
     ),
     "a function of the standard": (
         """<ir_version: 10, opset_import: ["": 23]> g (float[1, 2, 5, 4] q, float[1, 2, 3, 4] k, float[1, 2, 3, 4] v) => (float[1, 2, 5, 4] y) {
             y = Attention<is_causal = 1>(q, k, v)
-        }""",
+        }""",  # noqa: E501
         {"q": floats(1, 2, 5, 4), "k": floats(1, 2, 3, 4), "v": floats(1, 2, 3, 4)},
     ),
     "a loop of five steps": (
@@ -82,15 +92,21 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
             axes = Constant <value = int64[2] {0, 1}>() zero = Constant <value = float {0}>()
             s = ReduceSum<keepdims = 0>(x, axes) c = Greater(s, zero)
             y = If<then_branch = a () => (float[3, 5] p) { p = Neg(x) }, else_branch = b () => (float[3, 5] q) { q = Abs(x) }>(c)
-        }""",
+        }""",  # noqa: E501
         {"x": floats(3, 5)},
     ),
     "sequences of several lengths": (
         """<ir_version: 8, opset_import: ["": 17]> g (float[3, 2, 5] x, float[2, 12, 5] w, float[2, 12, 3] r, float[2, 24] b, int32[2] lengths)
             => (float[3, 2, 2, 3] y, float[2, 2, 3] h, float[2, 2, 3] c) {
             y, h, c = LSTM<hidden_size = 3, direction = "bidirectional">(x, w, r, b, lengths)
-        }""",
-        {"x": floats(3, 2, 5), "w": floats(2, 12, 5), "r": floats(2, 12, 3), "b": floats(2, 24), "lengths": np.array([3, 1], np.int32)},
+        }""",  # noqa: E501
+        {
+            "x": floats(3, 2, 5),
+            "w": floats(2, 12, 5),
+            "r": floats(2, 12, 3),
+            "b": floats(2, 24),
+            "lengths": np.array([3, 1], np.int32),
+        },
     ),
     "attributes of an old opset": (
         """<ir_version: 8, opset_import: ["": 9]> g (float[4, 6] x) => (float[2, 4] y, float[1, 6] m) {
@@ -104,8 +120,11 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
             p = Pow(x, e)
             m = ReduceMean<axes = [1]>(x)
             f = Mod<fmod = 1>(x, d)
-        }""",
-        {name: np.array(values, np.int32).reshape(2, 6) for name, values in (("x", range(-6, 6)), ("e", [2, 3] * 6), ("d", [4, -5, 3] * 4))},
+        }""",  # noqa: E501
+        {
+            name: np.array(values, np.int32).reshape(2, 6)
+            for name, values in (("x", range(-6, 6)), ("e", [2, 3] * 6), ("d", [4, -5, 3] * 4))
+        },
     ),
 }
 
@@ -127,7 +146,10 @@ def test_opset_6_aligns_an_operand_by_its_axis() -> None:
         helper.make_graph(
             [helper.make_node("Add", ["x", "b"], ["y"], broadcast=1, axis=1)],
             "g",
-            [helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3, 3)), helper.make_tensor_value_info("b", TensorProto.FLOAT, (3,))],
+            [
+                helper.make_tensor_value_info("x", TensorProto.FLOAT, (2, 3, 3)),
+                helper.make_tensor_value_info("b", TensorProto.FLOAT, (3,)),
+            ],
             [helper.make_tensor_value_info("y", TensorProto.FLOAT, (2, 3, 3))],
         ),
         opset_imports=[helper.make_opsetid("", 6)],
@@ -139,7 +161,7 @@ def test_opset_6_aligns_an_operand_by_its_axis() -> None:
 
 def test_what_a_function_computes_of_constants_is_folded() -> None:
     model = model_of(
-        """<ir_version: 8, opset_import: ["": 18]> g (float[3, 5, 7] x, int64[2] size) => (float[3, 4, 9] y) { y = CenterCropPad<axes = [1, 2]>(x, size) }"""
+        """<ir_version: 8, opset_import: ["": 18]> g (float[3, 5, 7] x, int64[2] size) => (float[3, 4, 9] y) { y = CenterCropPad<axes = [1, 2]>(x, size) }"""  # noqa: E501
     )
     assert {node.op_type for node in simplify(model)[0].graph.node} <= {"Pad", "Slice"}
 
@@ -153,7 +175,9 @@ def test_a_tensor_of_another_type_than_onnxs_is_refused(monkeypatch: pytest.Monk
 
 
 def test_an_operator_of_another_domain_is_not_taken_for_the_standards() -> None:
-    model = onnx.parser.parse_model("""<ir_version: 8, opset_import: ["": 17, "own": 1]> g (float[3] x) => (float[3] y) { y = own.Relu(x) }""")
+    model = onnx.parser.parse_model(
+        """<ir_version: 8, opset_import: ["": 17, "own": 1]> g (float[3] x) => (float[3] y) { y = own.Relu(x) }"""
+    )
     with pytest.raises(ModelError, match=r"own\.Relu"):
         import_onnx(model)
 
@@ -180,7 +204,11 @@ def test_a_run_that_contradicts_declared_shapes_is_refused(tmp_path: Path) -> No
     model = onnx.parser.parse_model(SHAPED)
     compiled = romou.compile(model, target="opencl")
     assert compiled.summary().relative_l2_error is not None, "the outputs were compared"
-    assert {name: value.tolist() for name, value in compiled.settled.items()} == {"shape": [2, 3, 2], "axes": [1], "k": [2]}
+    assert {name: value.tolist() for name, value in compiled.settled.items()} == {
+        "shape": [2, 3, 2],
+        "axes": [1],
+        "k": [2],
+    }
     right = {"x": floats(3, 4), "shape": np.array([2, 3, 2]), "axes": np.array([1]), "k": np.array([2])}
     expected = run_onnxruntime(model, right)
     assert expected is not None
@@ -191,7 +219,9 @@ def test_a_run_that_contradicts_declared_shapes_is_refused(tmp_path: Path) -> No
     others = {"shape": ([3, 2, 2], [5, 1, 2]), "axes": ([0], [7]), "k": ([3], [9])}
     for name, values in others.items():
         for value in values:
-            with pytest.raises(UsageError, match=rf"input '{name}' = \[{', '.join(map(str, value))}\] contradicts the model"):
+            with pytest.raises(
+                UsageError, match=rf"input '{name}' = \[{', '.join(map(str, value))}\] contradicts the model"
+            ):
                 loaded.run(right | {name: np.array(value)})
 
 
@@ -211,7 +241,9 @@ def test_batch_norms_of_constants_are_a_product_and_a_sum() -> None:
         norms = [helper.make_node("BatchNormalization", ["a", *names], ["y", *norm], epsilon=1e-3, **how)]
         ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [2, 5, 3, 4]) for name in "xy"]
         constants = [onnx.numpy_helper.from_array(w, name) for w, name in zip(weights, names, strict=True)]
-        graph = helper.make_graph([helper.make_node("Relu", ["x"], ["a"]), *norms], "norms", ends[:1], ends[1:], constants)
+        graph = helper.make_graph(
+            [helper.make_node("Relu", ["x"], ["a"]), *norms], "norms", ends[:1], ends[1:], constants
+        )
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=9)
 
     def imported(model: onnx.ModelProto) -> list[str]:

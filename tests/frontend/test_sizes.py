@@ -13,20 +13,33 @@ from romou.base.errors import ModelError
 from romou.compiler.frontend import import_onnx
 
 
-def model_of(op: str, inputs: dict[str, list[int | str]], constants: dict[str, np.ndarray], **attributes: object) -> onnx.ModelProto:
+def model_of(
+    op: str, inputs: dict[str, list[int | str]], constants: dict[str, np.ndarray], **attributes: object
+) -> onnx.ModelProto:
     given = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in inputs.items()]
     weights = [numpy_helper.from_array(value, name) for name, value in constants.items()]
-    nodes = [helper.make_node(op, [*inputs, *constants], ["t"], **attributes), helper.make_node("Identity", ["t"], ["y"])]
+    nodes = [
+        helper.make_node(op, [*inputs, *constants], ["t"], **attributes),
+        helper.make_node("Identity", ["t"], ["y"]),
+    ]
     graph = helper.make_graph(nodes, "g", given, [helper.make_empty_tensor_value_info("y")], weights)
-    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    return onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    )
 
 
 @pytest.mark.parametrize(
     ("model", "message"),
     [
-        (model_of("Conv", {"x": [1, 4, 30000, 30000]}, {"w": np.zeros((4, 4, 1, 1), "float32")}), r"1x4x30000x30000, 3.6e\+09 elements \(14.4 GB\)"),
+        (
+            model_of("Conv", {"x": [1, 4, 30000, 30000]}, {"w": np.zeros((4, 4, 1, 1), "float32")}),
+            r"1x4x30000x30000, 3.6e\+09 elements \(14.4 GB\)",
+        ),
         (model_of("Expand", {"x": [1, 4]}, {"s": np.array([2**40, 4])}), r"\(Expand\) has the shape 1099511627776x4"),
-        (model_of("Range", {}, {name: np.asarray(value) for name, value in (("a", 0), ("b", 2**34), ("c", 1))}), r"\(Range\) .* 1.718e\+10 elements"),
+        (
+            model_of("Range", {}, {name: np.asarray(value) for name, value in (("a", 0), ("b", 2**34), ("c", 1))}),
+            r"\(Range\) .* 1.718e\+10 elements",
+        ),
     ],
     ids=["input", "expand", "range"],
 )
@@ -45,8 +58,15 @@ def test_a_window_larger_than_its_input_is_an_error(op: str) -> None:
 
 def test_a_large_range_is_refused_before_it_is_computed() -> None:
     """Inference would compute all of its elements."""
-    bounds = [numpy_helper.from_array(np.asarray(value), name) for name, value in (("start", 0), ("limit", 2**34), ("step", 1))]
-    nodes = [helper.make_node("Range", ["start", "limit", "step"], ["r"]), helper.make_node("Cast", ["r"], ["y"], to=1), helper.make_node("Relu", ["x"], ["z"])]
+    bounds = [
+        numpy_helper.from_array(np.asarray(value), name)
+        for name, value in (("start", 0), ("limit", 2**34), ("step", 1))
+    ]
+    nodes = [
+        helper.make_node("Range", ["start", "limit", "step"], ["r"]),
+        helper.make_node("Cast", ["r"], ["y"], to=1),
+        helper.make_node("Relu", ["x"], ["z"]),
+    ]
     values = [helper.make_tensor_value_info(name, 1, shape) for name, shape in (("x", [4]), ("y", None), ("z", [4]))]
     for is_node in (False, True):
         made = [helper.make_node("Constant", [], [bound.name], value=bound) for bound in bounds] if is_node else []

@@ -1,4 +1,6 @@
-"""What fp16 is too coarse for, whatever the inputs: statistics, angles, large integers, masks, vectors of channels, sums before they are scaled."""
+"""What fp16 is too coarse for, whatever the inputs: statistics, angles, large integers, masks, vectors of channels,
+sums before they are scaled.
+"""
 
 from __future__ import annotations
 
@@ -31,13 +33,22 @@ def error_of(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], target: s
 
 
 def model_of(
-    op: str, shape: tuple[int, ...], inputs: tuple[str, ...] = (), weights: Mapping[str, np.ndarray] | None = None, **attributes: object
+    op: str,
+    shape: tuple[int, ...],
+    inputs: tuple[str, ...] = (),
+    weights: Mapping[str, np.ndarray] | None = None,
+    **attributes: object,
 ) -> onnx.ModelProto:
     """A model of fp16 of one node."""
     node = helper.make_node(op, ["x", *inputs], ["y"], **attributes)
     tensors = [numpy_helper.from_array(value, name) for name, value in (weights or {}).items()]
-    x, y = helper.make_tensor_value_info("x", TensorProto.FLOAT16, shape), helper.make_tensor_value_info("y", TensorProto.FLOAT16, None)
-    model = helper.make_model(helper.make_graph([node], "g", [x], [y], tensors), opset_imports=[helper.make_opsetid("", 21)], ir_version=10)
+    x, y = (
+        helper.make_tensor_value_info("x", TensorProto.FLOAT16, shape),
+        helper.make_tensor_value_info("y", TensorProto.FLOAT16, None),
+    )
+    model = helper.make_model(
+        helper.make_graph([node], "g", [x], [y], tensors), opset_imports=[helper.make_opsetid("", 21)], ir_version=10
+    )
     return onnx.shape_inference.infer_shapes(model)
 
 
@@ -58,7 +69,10 @@ SCALES = {"s": halves(6, scale=1, seed=1), "b": halves(6, scale=1, seed=2)}
         (model_of("LpNormalization", (2, 9), p=2), halves(2, 9)),
         (model_of("LpPool", (1, 2, 8, 9), kernel_shape=[3, 3]), halves(1, 2, 8, 9)),
         (model_of("GlobalLpPool", (1, 2, 8, 9)), halves(1, 2, 8, 9)),
-        (model_of("AveragePool", (1, 2, 8, 9), kernel_shape=[3, 3], dilations=[2, 2]), halves(1, 2, 8, 9, mean=9000, scale=1)),
+        (
+            model_of("AveragePool", (1, 2, 8, 9), kernel_shape=[3, 3], dilations=[2, 2]),
+            halves(1, 2, 8, 9, mean=9000, scale=1),
+        ),
         (model_of("CumSum", (1, 3000), ("axis",), {"axis": np.array(1)}), np.ones((1, 3000), np.float16)),
         (model_of("InstanceNormalization", (2, 6, 9, 11), ("s", "b"), SCALES), halves(2, 6, 9, 11, scale=1, mean=1000)),
         (model_of("LayerNormalization", (3, 7, 6), ("s", "b"), SCALES), halves(3, 7, 6, scale=800)),
@@ -74,7 +88,13 @@ def test_sums_of_fp16_models_are_fp32(model: onnx.ModelProto, x: np.ndarray, tar
 def test_variance_is_that_of_what_is_left_without_the_mean(dtype: type) -> None:
     """E[x^2] - E[x]^2, as in TVM and in onnxruntime, is off by 5% here."""
     x = halves(2, 6, 9, 11, scale=1, mean=1000).astype(dtype)
-    model = model_of("GroupNormalization", x.shape, ("s", "b"), {name: value.astype(dtype) for name, value in SCALES.items()}, num_groups=3)
+    model = model_of(
+        "GroupNormalization",
+        x.shape,
+        ("s", "b"),
+        {name: value.astype(dtype) for name, value in SCALES.items()},
+        num_groups=3,
+    )
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.elem_type = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     compiled = romou.compile(model, target=HOST, verify=False)
@@ -82,7 +102,9 @@ def test_variance_is_that_of_what_is_left_without_the_mean(dtype: type) -> None:
     rows = x.astype(np.float64).reshape(2, 3, -1)
     right = ((rows - rows.mean(-1, keepdims=True)) / np.sqrt(rows.var(-1, keepdims=True) + 1e-5)).reshape(x.shape)
     scale, shift = (SCALES[name].astype(np.float64)[:, None, None] for name in "sb")
-    assert relative_l2_error(compiled.run({"x": x})[0], right * scale + shift) < (ROUNDED if dtype is np.float16 else 1e-4)
+    assert relative_l2_error(compiled.run({"x": x})[0], right * scale + shift) < (
+        ROUNDED if dtype is np.float16 else 1e-4
+    )
 
 
 def written_out_norm(dtype: str) -> onnx.ModelProto:
@@ -104,7 +126,9 @@ def test_a_written_out_norm_of_large_numbers(dtype: str, precision: str, scale: 
 @pytest.mark.parametrize("target", [HOST, PHONE])
 def test_angles_are_those_of_the_position(precision: str, target: str) -> None:
     for start in (0, 900, 4001):
-        assert error_of(rotary(), {"positions": np.arange(start, start + 5)[None]}, target, precision=precision) < ROUNDED
+        assert (
+            error_of(rotary(), {"positions": np.arange(start, start + 5)[None]}, target, precision=precision) < ROUNDED
+        )
     assert error_of(timestep(), {"t": np.float32([999])}, target, precision=precision) < ROUNDED
 
 
@@ -133,7 +157,11 @@ def test_integers_beyond_2048_are_kept() -> None:
 def masked(large: float, *, dtype: str = "float32", twice: bool = False) -> onnx.ModelProto:
     """Attention's scores and its mask, 1 where a token counts."""
     g = Graph({"q": (2, 5, 12), "k": (2, 5, 12), "mask": (2, 5)}, dtype=dtype)
-    m = g.add("Unsqueeze", g.add("Mul", g.add("Sub", g.constant(np.array(1, dtype)), "mask"), g.constant(np.array(large, dtype))), g.constant(np.array([1])))
+    m = g.add(
+        "Unsqueeze",
+        g.add("Mul", g.add("Sub", g.constant(np.array(1, dtype)), "mask"), g.constant(np.array(large, dtype))),
+        g.constant(np.array([1])),
+    )
     scores = g.add("Add", g.add("MatMul", "q", g.add("Transpose", "k", perm=[0, 2, 1])), m)
     if twice:
         scores = g.add("Add", scores, g.constant((np.triu(np.ones((5, 5)), 1) * large).astype(dtype)))
@@ -141,7 +169,9 @@ def masked(large: float, *, dtype: str = "float32", twice: bool = False) -> onnx
 
 
 @pytest.mark.parametrize("target", [HOST, PHONE])
-@pytest.mark.parametrize(("large", "twice"), [(-1e9, False), (-1e9, True), (-1e4, False), (-1e4, True), (-65504, True), (-3e38, False)])
+@pytest.mark.parametrize(
+    ("large", "twice"), [(-1e9, False), (-1e9, True), (-1e4, False), (-1e4, True), (-65504, True), (-3e38, False)]
+)
 def test_rows_of_masks(large: float, twice: bool, target: str) -> None:
     """A token whose row is masked as a whole has no NaN."""
     inputs = {name: halves(2, 5, 12, scale=2, seed=seed).astype(np.float32) for seed, name in enumerate("qk")}
@@ -151,13 +181,18 @@ def test_rows_of_masks(large: float, twice: bool, target: str) -> None:
 
 @pytest.mark.parametrize("twice", [False, True])
 def test_rows_of_masks_of_an_fp16_model(twice: bool) -> None:
-    inputs = {name: halves(2, 5, 12, scale=2, seed=seed) for seed, name in enumerate("qk")} | {"mask": np.zeros((2, 5), np.float16)}
+    inputs = {name: halves(2, 5, 12, scale=2, seed=seed) for seed, name in enumerate("qk")} | {
+        "mask": np.zeros((2, 5), np.float16)
+    }
     assert error_of(masked(-65504, dtype="float16", twice=twice), inputs) < ROUNDED
 
 
 def test_a_clamped_mask_is_stored_as_fp16() -> None:
     """What absorbs every score need not be kept beyond fp16's range."""
-    elements = {value.name: value.type.tensor_type.elem_type for value in import_onnx(masked(-3e38), None, Precision(kind="float16")).folded.graph.value_info}
+    elements = {
+        value.name: value.type.tensor_type.elem_type
+        for value in import_onnx(masked(-3e38), None, Precision(kind="float16")).folded.graph.value_info
+    }
     assert elements["t5_fp16"] == TensorProto.FLOAT16
     names = wide_nodes(masked(-1e9)).names
     assert "t6" in names, "Softmax reads fp32 where clamping would mean something else"

@@ -23,7 +23,11 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 
 # Suffix of the golden files -> target.
-TARGETS = {"cl": Target("opencl -device=adreno640 -half=storage"), "cu": target_of("cuda"), "comp": Target("vulkan -device=nvidia_h200")}
+TARGETS = {
+    "cl": Target("opencl -device=adreno640 -half=storage"),
+    "cu": target_of("cuda"),
+    "comp": Target("vulkan -device=nvidia_h200"),
+}
 TENSOR_CORES = ("mma", "tf32", "coopmat")
 IMAGES = {"data": "image", "weight": "image", "output": "image", "pixels": "rows"}
 BUFFERS = {"data": "buffer", "weight": "buffer", "output": "buffer"}
@@ -48,7 +52,10 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
     "conv3x3_images": (conv(32, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)), IMAGES),
     "conv3x3_images_half": (conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)), IMAGES),
     "conv3x3_buffers": (conv(32, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows"}),
-    "conv3x3_buffers_half": (conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "flat"}),
+    "conv3x3_buffers_half": (
+        conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
+        BUFFERS | {"pixels": "flat"},
+    ),
     "conv3x3_tensor_cores": (
         conv(32, (28, 28), 64, (3, 3), "float16", padding=(1, 1, 1, 1)),
         BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_o": 2, "wg_o": 8, "wg_w": 8},
@@ -61,17 +68,47 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
         conv(16, (6, 6), 32, (3, 3), "float16", padding=(1, 1, 1, 1)),
         BUFFERS | {"pixels": "flat", "multiply_add": "mma", "tile_w": 2, "wg_o": 8, "local": 4, "steps": 2},
     ),
-    "dense_tf32": (Dense(m=16, k=64, n=50, dtype="float32"), BUFFERS | {"multiply_add": "tf32", "tile_w": 2, "wg_o": 8}),
-    "conv3x3_winograd2": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "algorithm": "winograd2"}),
-    "conv5x5_winograd2": (conv(8, (9, 9), 12, (5, 5), padding=(2, 2, 2, 2)), BUFFERS | {"pixels": "rows", "algorithm": "winograd2"}),
-    "conv3x3_local_memory": (conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)), BUFFERS | {"pixels": "rows", "local": 1, "multiply_add": "fma"}),
-    "conv1x1_striped": (conv(32, (14, 14), 64, (1, 1)), BUFFERS | {"pixels": "flat", "tile_o": 2, "arrangement": "striped", "local": 2}),
+    "dense_tf32": (
+        Dense(m=16, k=64, n=50, dtype="float32"),
+        BUFFERS | {"multiply_add": "tf32", "tile_w": 2, "wg_o": 8},
+    ),
+    "conv3x3_winograd2": (
+        conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)),
+        BUFFERS | {"pixels": "rows", "algorithm": "winograd2"},
+    ),
+    "conv5x5_winograd2": (
+        conv(8, (9, 9), 12, (5, 5), padding=(2, 2, 2, 2)),
+        BUFFERS | {"pixels": "rows", "algorithm": "winograd2"},
+    ),
+    "conv3x3_local_memory": (
+        conv(32, (14, 14), 64, (3, 3), padding=(1, 1, 1, 1)),
+        BUFFERS | {"pixels": "rows", "local": 1, "multiply_add": "fma"},
+    ),
+    "conv1x1_striped": (
+        conv(32, (14, 14), 64, (1, 1)),
+        BUFFERS | {"pixels": "flat", "tile_o": 2, "arrangement": "striped", "local": 2},
+    ),
     "conv7x1_prime": (conv(31, (17, 17), 37, (7, 1), padding=(3, 0, 3, 0)), IMAGES | {"autobroadcast": False}),
-    "conv7x7_first_layer": (conv(3, (56, 56), 32, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)), IMAGES | {"data": "buffer"}),
-    "depthwise3x3_images": (conv(32, (28, 28), 32, (3, 3), padding=(1, 1, 1, 1), groups=32), IMAGES | {"autobroadcast": False}),
-    "dense_split": (Dense(m=1, k=256, n=100, dtype="float32"), BUFFERS | {"weight": "image", "tile_w": 1, "wg_w": 1, "split_k": 4}),
-    "dense_double_buffered": (Dense(m=33, k=48, n=64, dtype="float32"), BUFFERS | {"tile_o": 2, "arrangement": "striped", "local": 4, "local_buffers": 2}),
-    "matmul_transposed_local_memory": (matmul((2,), 64, 32, 64, is_transposed=True), BUFFERS | {"local": 2, "vector_width": 1, "autobroadcast": False}),
+    "conv7x7_first_layer": (
+        conv(3, (56, 56), 32, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)),
+        IMAGES | {"data": "buffer"},
+    ),
+    "depthwise3x3_images": (
+        conv(32, (28, 28), 32, (3, 3), padding=(1, 1, 1, 1), groups=32),
+        IMAGES | {"autobroadcast": False},
+    ),
+    "dense_split": (
+        Dense(m=1, k=256, n=100, dtype="float32"),
+        BUFFERS | {"weight": "image", "tile_w": 1, "wg_w": 1, "split_k": 4},
+    ),
+    "dense_double_buffered": (
+        Dense(m=33, k=48, n=64, dtype="float32"),
+        BUFFERS | {"tile_o": 2, "arrangement": "striped", "local": 4, "local_buffers": 2},
+    ),
+    "matmul_transposed_local_memory": (
+        matmul((2,), 64, 32, 64, is_transposed=True),
+        BUFFERS | {"local": 2, "vector_width": 1, "autobroadcast": False},
+    ),
 }
 
 
@@ -79,7 +116,11 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
 CASES = [(name, "cl") for name, (_, choices) in KERNELS.items() if choices.get("multiply_add") not in TENSOR_CORES]
 # Vulkan writes the same kernels as OpenCL, but for those with cooperative matrices.
 MATRICES = [name for name, (_, choices) in KERNELS.items() if choices.get("multiply_add") == "coopmat"]
-CASES += [(name, "cu") for name, (_, choices) in KERNELS.items() if choices["data"] == "buffer" == choices["output"] and name not in MATRICES]
+CASES += [
+    (name, "cu")
+    for name, (_, choices) in KERNELS.items()
+    if choices["data"] == "buffer" == choices["output"] and name not in MATRICES
+]
 CASES += [(name, "comp") for name in MATRICES]
 
 
@@ -94,7 +135,11 @@ def made(name: str, suffix: str) -> tuple[TunableTask, Config, Target]:
     task = task_of(work).with_free_images()
     knobs = task.space(target).knobs
     wanted = {knob: value for knob, value in (TILES | SPELLING | choices).items() if knob in knobs}
-    config = Config({knob: value if value in knobs[knob] else knobs[knob][0] for knob, value in wanted.items()} if suffix == "cu" else wanted)
+    config = Config(
+        {knob: value if value in knobs[knob] else knobs[knob][0] for knob, value in wanted.items()}
+        if suffix == "cu"
+        else wanted
+    )
     assert task.space(target).is_valid(config)
     return task, config, target
 
@@ -120,7 +165,9 @@ def test_kernel(name: str, suffix: str, request: pytest.FixtureRequest) -> None:
         check_numbers(task, config, target)
         golden.write_text(source, encoding="utf-8")
     assert golden.is_file(), "run pytest tests/golden --update-golden and read what it wrote"
-    assert source == golden.read_text(encoding="utf-8"), f"{golden.name} reads otherwise now; if that is meant: pytest tests/golden --update-golden"
+    assert source == golden.read_text(encoding="utf-8"), (
+        f"{golden.name} reads otherwise now; if that is meant: pytest tests/golden --update-golden"
+    )
 
 
 # The text of each was checked when it was written, so a few do.

@@ -1,4 +1,6 @@
-"""Activations are epilogues of the convolution before them, whatever they are made of, and give onnxruntime's numbers, NaN and infinities included."""
+"""Activations are epilogues of the convolution before them, whatever they are made of, and give onnxruntime's numbers,
+NaN and infinities included.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from small_networks import Graph
 import romou
 
 NAN, INF = np.float32("nan"), np.float32("inf")
-SPECIAL = np.array([NAN, INF, -INF, 0, -0.0, 1, -1, 0.5, -0.5, 20, -20, 88.5, -104, 1e-30, -3, 3.5], "float32").reshape(1, 1, 4, 4)
+SPECIAL = np.array([NAN, INF, -INF, 0, -0.0, 1, -1, 0.5, -0.5, 20, -20, 88.5, -104, 1e-30, -3, 3.5], "float32").reshape(
+    1, 1, 4, 4
+)
 ACTIVATIONS = {
     "LeakyRelu": {"alpha": 0.1},
     "PRelu": {},
@@ -44,13 +48,18 @@ def between_convolutions(op: str, channels: int, **attributes: object) -> onnx.M
 @pytest.mark.parametrize("op", ACTIVATIONS)
 def test_an_activation_is_no_kernel_of_its_own(op: str, target: str) -> None:
     for channels in (8, 6):
-        assert calls(between_convolutions(op, channels, **ACTIVATIONS[op]), target) == calls(between_convolutions("Relu", channels), target)
+        assert calls(between_convolutions(op, channels, **ACTIVATIONS[op]), target) == calls(
+            between_convolutions("Relu", channels), target
+        )
 
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_numbers_are_those_of_onnxruntime(target: str) -> None:
     weight = np.linspace(0.5, 1.5, 6, dtype=np.float32).reshape(6, 1, 1, 1)
-    nodes = {"c": ("Conv", "x w"), **{op: (op, "c slope" if op == "PRelu" else "c", attributes) for op, attributes in ACTIVATIONS.items()}}
+    nodes = {
+        "c": ("Conv", "x w"),
+        **{op: (op, "c slope" if op == "PRelu" else "c", attributes) for op, attributes in ACTIVATIONS.items()},
+    }
     model = model_of(nodes, {"x": SPECIAL}, {"w": weight, "slope": weight.reshape(6, 1, 1)})
     assert_as_onnxruntime(model, {"x": SPECIAL}, 1e-4, target=target)
 
@@ -68,7 +77,11 @@ def test_a_condition_with_other_readers_is_stored_once_and_plain(target: str) ->
         "y": ("Where", "is_low c q"),
         "is_high": ("Not", "is_low"),
     }
-    constants = {"w": rng.standard_normal((6, 3, 1, 1), np.float32), "v": rng.standard_normal((6, 6, 1, 1), np.float32), "limit": np.float32(0.1)}
+    constants = {
+        "w": rng.standard_normal((6, 3, 1, 1), np.float32),
+        "v": rng.standard_normal((6, 6, 1, 1), np.float32),
+        "limit": np.float32(0.1),
+    }
     assert_as_onnxruntime(model_of(nodes, inputs, constants), inputs, 1e-3, target=target)
 
 

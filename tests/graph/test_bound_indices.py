@@ -34,7 +34,13 @@ def test_indices_from_the_end() -> None:
 
 def test_an_index_out_of_range_takes_the_nearest_element() -> None:
     far = 10**12
-    indices = {"i": [99, -99, far, 1], "grid": [[9, -99, far, 0]] * 3, "pairs": [[99, 0], [0, -far]], "columns": [[99] * 8], "lines": [[far], [0], [-99]]}
+    indices = {
+        "i": [99, -99, far, 1],
+        "grid": [[9, -99, far, 0]] * 3,
+        "pairs": [[99, 0], [0, -far]],
+        "columns": [[99] * 8],
+        "lines": [[far], [0], [-99]],
+    }
     inputs = {"x": X, **{name: np.asarray(value, np.int64) for name, value in indices.items()}, **UPDATES}
     found = romou.compile(model_of(NODES, inputs), target="opencl").run(inputs)
     np.testing.assert_array_equal(found["taken"], X[[3, 0, 3, 1]])

@@ -20,7 +20,12 @@ def group_norms(channels: int, groups: int, *, returns_rows: bool = False, batch
     g = Graph({"image": (batch, 3, 5, 7)})
     x = g.conv("image", 3, channels, pads=[1, 1, 1, 1])
     rows = g.add("Reshape", x, g.constant(np.array([batch, groups, -1])))
-    y = g.add("InstanceNormalization", rows, g.constant(np.full(groups, 1.5, "float32")), g.constant(np.full(groups, 0.25, "float32")))
+    y = g.add(
+        "InstanceNormalization",
+        rows,
+        g.constant(np.full(groups, 1.5, "float32")),
+        g.constant(np.full(groups, 0.25, "float32")),
+    )
     y = g.add("Reshape", y, g.constant(np.array([batch, channels, 5, 7])))
     y = g.add("Add", g.add("Mul", y, g.weight(channels, 1, 1)), g.weight(channels, 1, 1))
     y = g.conv(g.add("Mul", y, g.add("Sigmoid", y)), channels, 6, pads=[1, 1, 1, 1])
@@ -35,7 +40,11 @@ def test_nothing_is_unpacked_for_groups_of_whole_texels(channels: int, groups: i
 
 
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640"])
-@pytest.mark.parametrize("model", [group_norms(16, 4), group_norms(12, 4), group_norms(16, 2, returns_rows=True)], ids=["whole", "cut", "returned"])
+@pytest.mark.parametrize(
+    "model",
+    [group_norms(16, 4), group_norms(12, 4), group_norms(16, 2, returns_rows=True)],
+    ids=["whole", "cut", "returned"],
+)
 def test_numbers(model: onnx.ModelProto, target: str, opencl_device: tvm.runtime.Device) -> None:
     inputs = random_inputs(model)
     expected = run_onnxruntime(model, inputs)
@@ -52,9 +61,14 @@ def test_rows_beside_other_tensors(is_wider: bool, opencl_device: tvm.runtime.De
     g = Graph({"image": (1, 3, 5, 7), "row": (1, 8, 1)})
     rows = g.add("Reshape", g.conv("image", 3, 20, pads=[1, 1, 1, 1]), g.constant(np.array([1, 5, -1])))
     packed = g.add("Conv", "row", g.weight(5, 8, 1), kernel_shape=[1])
-    factor = g.add("Mul", packed, g.constant(np.arange(15, dtype="float32").reshape(3, 1, 5, 1))) if is_wider else packed
+    factor = (
+        g.add("Mul", packed, g.constant(np.arange(15, dtype="float32").reshape(3, 1, 5, 1))) if is_wider else packed
+    )
     model = g.model(g.add("Exp", g.add("Mul", rows, factor)))
     inputs = random_inputs(model)
     expected = run_onnxruntime(model, inputs)
     assert expected is not None
-    assert relative_l2_error(romou.compile(model, target="opencl", verify=False, strict=True).run(inputs)[0], expected[0]) < 1e-5
+    assert (
+        relative_l2_error(romou.compile(model, target="opencl", verify=False, strict=True).run(inputs)[0], expected[0])
+        < 1e-5
+    )

@@ -6,7 +6,12 @@ import numpy as np
 from nodes import assert_as_onnxruntime, model_of
 
 INPUTS = {"x": np.linspace(-1, 2, 32, dtype=np.float32).reshape(4, 8)}
-NO_ROWS = {"two": np.array([2]), "first": np.array([0]), "pads": np.array([1, 0, 1, 0]), "none": np.zeros((0,), np.int64)}
+NO_ROWS = {
+    "two": np.array([2]),
+    "first": np.array([0]),
+    "pads": np.array([1, 0, 1, 0]),
+    "none": np.zeros((0,), np.int64),
+}
 EMPTY = {"rows": ("Slice", "x two two first")}
 
 

@@ -1,4 +1,6 @@
-"""Typical blocks of networks on every kind of device: which kernels have no operator family, and so TVM's default schedule, which cannot be tuned."""
+"""Typical blocks of networks on every kind of device: which kernels have no operator family, and so TVM's default
+schedule, which cannot be tuned.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,13 @@ from romou.compiler.graph.extract import count_calls, extract_tasks
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target
 
-TARGETS = ("opencl", "opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640", "cuda -device=nvidia_h200")
+TARGETS = (
+    "opencl",
+    "opencl -device=adreno640",
+    "opencl -device=mali_g76",
+    "vulkan -device=adreno640",
+    "cuda -device=nvidia_h200",
+)
 Block = Callable[[], onnx.ModelProto]
 
 
@@ -70,7 +78,11 @@ def channel_attention() -> onnx.ModelProto:
     """A gate made by a convolution along channels."""
     g, x = map_of()
     s = g.add("Reshape", g.add("GlobalAveragePool", x), g.constant(np.array([1, 1, 12])))
-    s = g.add("Reshape", g.add("Sigmoid", g.add("Conv", s, g.weight(1, 1, 3), pads=[1, 1])), g.constant(np.array([1, 12, 1, 1])))
+    s = g.add(
+        "Reshape",
+        g.add("Sigmoid", g.add("Conv", s, g.weight(1, 1, 3), pads=[1, 1])),
+        g.constant(np.array([1, 12, 1, 1])),
+    )
     return g.model(g.add("Mul", x, s))
 
 
@@ -89,7 +101,10 @@ def linear_unit() -> onnx.ModelProto:
 def modulation() -> onnx.ModelProto:
     """A scale and a shift for each channel, made by dense layers."""
     g = Graph({"x": (1, 8, 9, 9), "t": (1, 16)})
-    scale, shift = (g.add("Reshape", g.add("Gemm", "t", g.weight(16, 8), g.weight(8)), g.constant(np.array([1, 8, 1, 1]))) for _ in range(2))
+    scale, shift = (
+        g.add("Reshape", g.add("Gemm", "t", g.weight(16, 8), g.weight(8)), g.constant(np.array([1, 8, 1, 1])))
+        for _ in range(2)
+    )
     return g.model(g.add("Relu", g.add("Add", g.add("Mul", g.conv("x", 8, 8), scale), shift)))
 
 
@@ -114,12 +129,19 @@ def group_norm() -> onnx.ModelProto:
 
 def resized() -> onnx.ModelProto:
     g, x = map_of()
-    return g.model(*(g.add("Resize", x, "", g.constant(np.array([1, 1, 2, 2], "f")), mode=mode) for mode in ("nearest", "linear", "cubic")))
+    return g.model(
+        *(
+            g.add("Resize", x, "", g.constant(np.array([1, 1, 2, 2], "f")), mode=mode)
+            for mode in ("nearest", "linear", "cubic")
+        )
+    )
 
 
 def weights_at_run_time() -> onnx.ModelProto:
     g = Graph({"x": (1, 6, 9, 9), "w": (8, 6, 3, 3), "v": (8, 1, 3, 3)})
-    return g.model(g.add("Relu", g.add("Conv", g.add("Conv", "x", "w", kernel_shape=[3, 3]), "v", kernel_shape=[3, 3], group=8)))
+    return g.model(
+        g.add("Relu", g.add("Conv", g.add("Conv", "x", "w", kernel_shape=[3, 3]), "v", kernel_shape=[3, 3], group=8))
+    )
 
 
 def groups() -> onnx.ModelProto:
@@ -132,7 +154,10 @@ def groups() -> onnx.ModelProto:
 
 def reductions() -> onnx.ModelProto:
     g = Graph({"x": (4, 8, 10)})
-    return g.model(*(g.add(op, "x", axes=[1]) for op in ("ReduceL2", "ReduceLogSumExp", "ReduceProd", "ReduceMin")), g.add("LogSoftmax", "x", axis=-1))
+    return g.model(
+        *(g.add(op, "x", axes=[1]) for op in ("ReduceL2", "ReduceLogSumExp", "ReduceProd", "ReduceMin")),
+        g.add("LogSoftmax", "x", axis=-1),
+    )
 
 
 def lookups() -> onnx.ModelProto:
@@ -145,7 +170,11 @@ def searches() -> onnx.ModelProto:
     """What no family takes: places of the largest numbers, an order, and running sums. They move little."""
     g = Graph({"x": (5, 40)})
     g.nodes.append(helper.make_node("TopK", ["x", g.constant(np.array([3]))], ["v", "i"]))
-    return g.model("v", g.add("CumSum", "x", g.constant(np.array(1))), g.add("Cast", g.add("ArgMax", "x", axis=1), to=TensorProto.FLOAT))
+    return g.model(
+        "v",
+        g.add("CumSum", "x", g.constant(np.array(1))),
+        g.add("Cast", g.add("ArgMax", "x", axis=1), to=TensorProto.FLOAT),
+    )
 
 
 BLOCKS: dict[str, Block] = {

@@ -25,7 +25,9 @@ TARGET = Target("opencl -device=host")
 def split_and_join() -> Graph:
     """Channels are cut into three parts, each goes another way."""
     g = Graph({"x": (1, 13, 5, 7)})
-    g.nodes.append(helper.make_node("Split", ["x", g.constant(np.asarray([3, 6, 4], "int64"))], ["a", "b", "c"], axis=1))
+    g.nodes.append(
+        helper.make_node("Split", ["x", g.constant(np.asarray([3, 6, 4], "int64"))], ["a", "b", "c"], axis=1)
+    )
     parts = [g.add("Relu", "a"), g.add("Tanh", "b"), g.add("Exp", "c")]
     g.last = g.add("Concat", *reversed(parts), axis=1)  # type: ignore[attr-defined]
     return g

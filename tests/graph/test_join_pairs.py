@@ -29,7 +29,9 @@ PAD = {"pads": [1, 1, 1, 1]}
 
 
 def inverted_residual(*, activation: str = "HardSwish", size: int = 9) -> Graph:
-    """A depthwise convolution with an activation and a pointwise one with a residual, twice over the same weights' shapes."""
+    """A depthwise convolution with an activation and a pointwise one with a residual, twice over the same weights'
+    shapes.
+    """
     g = Graph({"image": (1, 10, size, size)})
     x = "image"
     for _ in range(2):
@@ -73,7 +75,9 @@ def test_what_is_no_pair() -> None:
 
 
 def test_a_model_takes_what_was_faster(tmp_path: Path) -> None:
-    """Records are changed to say one second for each convolution by itself, and more or less than two for both together."""
+    """Records are changed to say one second for each convolution by itself, and more or less than two for both
+    together.
+    """
     g = inverted_residual()
     model, path = g.model(g.last), tmp_path / FILE_NAME  # type: ignore[attr-defined]
     how = {"target": TARGET, "trials": 3, "work_dir": tmp_path, "prune": False}
@@ -85,7 +89,11 @@ def test_a_model_takes_what_was_faster(tmp_path: Path) -> None:
         for record in measured:
             record["times_s"] = [seconds if "pointwise" in record["task_name"] else 1.0]
         path.write_text("".join(json.dumps(record) + "\n" for record in measured))
-        return [kernel.task for kernel in romou.inspect(model, target=SHOWN, work_dir=tmp_path) if "pointwise" in kernel.task]
+        return [
+            kernel.task
+            for kernel in romou.inspect(model, target=SHOWN, work_dir=tmp_path)
+            if "pointwise" in kernel.task
+        ]
 
     assert joined_of(2.1) == []
     assert len(joined_of(1.9)) == 1

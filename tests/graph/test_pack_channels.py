@@ -118,8 +118,12 @@ def test_matmul_with_leading_dimensions() -> None:
         7,
     ),
 )
-def test_transposed_convolutions(kernel: tuple[int, int], stride: tuple[int, int], pads: tuple[int, ...], more: tuple[int, int]) -> None:
-    """Transposed convolutions of channels that fill no texel, alone and one a group, make one network that stays packed."""
+def test_transposed_convolutions(
+    kernel: tuple[int, int], stride: tuple[int, int], pads: tuple[int, ...], more: tuple[int, int]
+) -> None:
+    """Transposed convolutions of channels that fill no texel, alone and one a group, make one network that stays
+    packed.
+    """
     g = Graph({"image": (2, 5, 5, 7)})
     common = {"kernel_shape": kernel, "strides": stride, "pads": pads, "output_padding": more}
     x = g.add("Relu", g.add("ConvTranspose", "image", g.weight(5, 6, *kernel), g.weight(6), **common))
@@ -140,11 +144,20 @@ def attention(rows: int, heads: int, size: int) -> onnx.ModelProto:
     """softmax(q k^T * scale + mask) v for a batch of two, out of matrices and into one."""
     g = Graph(dict.fromkeys("qkv", (2 * rows, heads * size)))
     shape = g.constant(np.array([2, rows, heads, size], np.int64))
-    q, k, v = (g.add("Transpose", g.add("Reshape", name, shape), perm=perm) for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3])))
+    q, k, v = (
+        g.add("Transpose", g.add("Reshape", name, shape), perm=perm)
+        for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1]), ("v", [0, 2, 1, 3]))
+    )
     scores = g.add("MatMul", g.add("Mul", g.constant(np.float32(0.5)), q), g.add("Div", k, g.constant(np.float32(3))))
     mask = g.constant(np.where(np.arange(rows) < rows - 2, 0, -1e9).astype(np.float32))
     out = g.add("MatMul", g.add("Softmax", g.add("Add", scores, mask), axis=-1), v)
-    return g.model(g.add("Reshape", g.add("Transpose", out, perm=[0, 2, 1, 3]), g.constant(np.array([2 * rows, heads * size], np.int64))))
+    return g.model(
+        g.add(
+            "Reshape",
+            g.add("Transpose", out, perm=[0, 2, 1, 3]),
+            g.constant(np.array([2 * rows, heads * size], np.int64)),
+        )
+    )
 
 
 @pytest.mark.parametrize(("rows", "size"), [(8, 16), (13, 7)])
@@ -153,7 +166,10 @@ def test_attention_reads_and_writes_where_things_lie(rows: int, size: int) -> No
     tasks, of = extract_tasks(fused)
     first, between, second = tasks
     # No transpose and no scale has a kernel of its own.
-    assert [first.name, second.name] == [f"batch_matmul_6x{rows}x{size}_{rows}_t", f"batch_matmul_6x{rows}x{rows}_{size}"]
+    assert [first.name, second.name] == [
+        f"batch_matmul_6x{rows}x{size}_{rows}_t",
+        f"batch_matmul_6x{rows}x{rows}_{size}",
+    ]
     assert (between.family, between.name[:21]) == ("row_reduction", "row_reduction_softmax")
     # Reshapes move nothing.
     assert {name for name in count_calls(fused) if not name.startswith("reshape")} == set(of)
@@ -162,7 +178,13 @@ def test_attention_reads_and_writes_where_things_lie(rows: int, size: int) -> No
 
 def test_products_of_computed_matrices() -> None:
     """Batches that broadcast, on either side, and rank that differs; an epilogue of bias and gelu."""
-    for left, right in (((4, 5, 12), (12, 7)), ((4, 5, 12), (1, 12, 7)), ((5, 12), (4, 12, 7)), ((3, 1, 5, 12), (2, 12, 8)), ((5, 12), (12, 8))):
+    for left, right in (
+        ((4, 5, 12), (12, 7)),
+        ((4, 5, 12), (1, 12, 7)),
+        ((5, 12), (4, 12, 7)),
+        ((3, 1, 5, 12), (2, 12, 8)),
+        ((5, 12), (12, 8)),
+    ):
         g = Graph({"a": left, "b": right})
         x = g.add("Add", g.add("MatMul", "a", "b"), g.weight(right[-1]))
         erf = g.add("Erf", g.add("Div", x, g.constant(np.float32(2**0.5))))

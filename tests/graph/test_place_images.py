@@ -91,7 +91,11 @@ def test_a_function_that_tvm_has_no_vectors_of_leaves_its_tensor_in_an_image(fun
     """ConvNeXt writes its GELU with erf: TVM would take the kernel's loop over lanes apart."""
     inputs = {"x": np.linspace(-1, 1, 8 * 36, dtype=np.float32).reshape(1, 8, 6, 6)}
     weight = np.random.default_rng(0).standard_normal((8, 8, 3, 3)).astype(np.float32) / 4
-    model = model_of({"a": ("Conv", "x w", {"pads": [1] * 4}), "b": (function, "a"), "c": ("Mul", "a b"), "d": ("Conv", "c w")}, inputs, {"w": weight})
+    model = model_of(
+        {"a": ("Conv", "x w", {"pads": [1] * 4}), "b": (function, "a"), "c": ("Mul", "a b"), "d": ("Conv", "c w")},
+        inputs,
+        {"w": weight},
+    )
     del model.graph.output[:-1]
     assert "global.texture" in scopes(placed(model)).values()
     assert_as_onnxruntime(model, inputs, 1e-3, target="opencl -device=adreno640")
@@ -99,7 +103,9 @@ def test_a_function_that_tvm_has_no_vectors_of_leaves_its_tensor_in_an_image(fun
 
 def test_a_kernel_that_cannot_take_whole_texels_keeps_its_tensors_in_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
     x = te.placeholder((2, 4), name="x")
-    assert not has_vector_form(te.create_prim_func([x, te.compute((2, 4), lambda i, j: tirx.fmod(x[i, j], tirx.const(3.0, "float32")))]))
+    assert not has_vector_form(
+        te.create_prim_func([x, te.compute((2, 4), lambda i, j: tirx.fmod(x[i, j], tirx.const(3.0, "float32")))])
+    )
     assert has_vector_form(te.create_prim_func([x, te.compute((2, 4), lambda i, j: tirx.erf(x[i, j]))]))
     monkeypatch.setattr("romou.compiler.operators.template.has_vector_form", lambda _: False)
     inputs = {"x": np.ones((1, 8, 6, 6), np.float32)}
@@ -129,7 +135,11 @@ def test_matrices_that_no_product_reads_stay_in_buffers() -> None:
 @pytest.mark.parametrize("option", ["-texture_spatial_limit=11", "-images=never"])
 def test_matrices_that_no_image_holds_stay_in_buffers(option: str) -> None:
     """Twelve texels make a row of 48 numbers."""
-    hidden = {name: scope for name, scope in scopes(placed(products_net(8), Target(f"opencl -device=adreno640 {option}"))).items() if "sigmoid" in name}
+    hidden = {
+        name: scope
+        for name, scope in scopes(placed(products_net(8), Target(f"opencl -device=adreno640 {option}"))).items()
+        if "sigmoid" in name
+    }
     assert set(hidden.values()) == {"global"}
 
 
@@ -140,14 +150,21 @@ def test_a_slice_that_begins_inside_of_a_texel_reads_a_buffer() -> None:
         hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))
         numbers = [g.constant(np.array([n], "int64")) for n in (begin, begin + 32, 1)]
         piece = g.add("Exp", g.add("Slice", hidden, *numbers))
-        found = scopes(placed(g.model(g.add("MatMul", hidden, g.weight(48, 8)), g.add("MatMul", piece, g.weight(32, 8)))))
+        found = scopes(
+            placed(g.model(g.add("MatMul", hidden, g.weight(48, 8)), g.add("MatMul", piece, g.weight(32, 8))))
+        )
         assert [one for name, one in found.items() if "sigmoid" in name] == [scope], (begin, found)
 
 
 def test_rows_that_a_reshape_cuts_into_heads_stay_in_images() -> None:
-    """Products read heads of the rows that dense layers write, and write heads of those that a dense layer reads; layer norm's rows keep a leading axis."""
+    """Products read heads of the rows that dense layers write, and write heads of those that a dense layer reads; layer
+    norm's rows keep a leading axis.
+    """
     mod = placed(attention_net(heads=3, size=8, rows=12))
-    images = {name: [scope for _, scope in sorted(task.template.images.items())] for name, task in tasks_by_function(mod).items()}
+    images = {
+        name: [scope for _, scope in sorted(task.template.images.items())]
+        for name, task in tasks_by_function(mod).items()
+    }
     found = scopes(mod)
     assert [scope for name, scope in found.items() if "matmul" in name] == ["global", JOINED_ROWS_IMAGE], found
     (scores,) = (places for name, places in images.items() if "matmul" in name and found[name] == "global")
@@ -170,7 +187,11 @@ def test_tasks_of_images_of_rows_have_references() -> None:
 
 def test_what_is_added_from_an_image_is_read_in_whole_texels() -> None:
     """Each work-item stores single lanes of a sum that more of them share than it has texels."""
-    (task,) = (one for one in extract_tasks(placed(attention_net()))[0] if one.template.family == "dense" and not is_image(one.func.params[-1]))
+    (task,) = (
+        one
+        for one in extract_tasks(placed(attention_net()))[0]
+        if one.template.family == "dense" and not is_image(one.func.params[-1])
+    )
     configs = task.space(PHONE).sample(np.random.default_rng(0), 40, where={"split_k": 2})
     assert {config["tile_o"] * config["tile_w"] for config in configs} >= {2, 4}
     assert min(config["tile_o"] * config["tile_w"] for config in configs) == 2
@@ -180,7 +201,9 @@ def test_what_is_added_from_an_image_is_read_in_whole_texels() -> None:
 
 def tasks_by_function(mod: tvm.IRModule) -> dict[str, TunableTask]:
     """Function -> its task, for those that have one."""
-    found = {var.name_hint: TunableTask.of(func) for var, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)}
+    found = {
+        var.name_hint: TunableTask.of(func) for var, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)
+    }
     return {name: task for name, task in found.items() if task is not None}
 
 
@@ -194,14 +217,28 @@ def test_heads_that_begin_inside_of_a_texel_are_in_buffers() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "scope"),
-    [((2, 12, 16), ROWS_IMAGE), ((24, 4, 4), ROWS_IMAGE), ((12, 32), "global"), ((48, 8), "global"), ((48, 2, 4), "global")],
+    [
+        ((2, 12, 16), ROWS_IMAGE),
+        ((24, 4, 4), ROWS_IMAGE),
+        ((12, 32), "global"),
+        ((48, 8), "global"),
+        ((48, 2, 4), "global"),
+    ],
 )
 def test_a_reshape_keeps_the_image_whose_rows_it_keeps(shape: tuple[int, ...], scope: str) -> None:
-    """A view of 24 rows of 16 may have other leading axes, or a row as two axes; neither two rows as one nor halves of rows."""
+    """A view of 24 rows of 16 may have other leading axes, or a row as two axes; neither two rows as one nor halves of
+    rows.
+    """
     g = Graph({"x": (24, 12)})
     hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(12, 16)))
     view = g.add("Reshape", hidden, g.constant(np.array(shape)))
-    model = g.model(g.add("MatMul", view, g.add("Transpose", g.add("Exp", view), perm=[*range(len(shape) - 2), len(shape) - 1, len(shape) - 2])))
+    model = g.model(
+        g.add(
+            "MatMul",
+            view,
+            g.add("Transpose", g.add("Exp", view), perm=[*range(len(shape) - 2), len(shape) - 1, len(shape) - 2]),
+        )
+    )
     found = scopes(placed(model))
     assert [one for name, one in found.items() if "sigmoid" in name] == [scope], found
 
@@ -215,12 +252,19 @@ def test_a_reshape_that_leaves_the_model_stays_plain() -> None:
 
 
 @pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device=adreno640"])
-def test_a_view_of_a_view_is_one_of_the_image(target: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device) -> None:
+def test_a_view_of_a_view_is_one_of_the_image(
+    target: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
+) -> None:
     """Embeddings of recurrent layers: a transposed axis of one row is a view, which only a reshape reads."""
     rng = np.random.default_rng(0)
     table, first, second = (rng.standard_normal(shape, dtype=np.float32) for shape in ((9, 16), (16, 8), (16, 8)))
     given = {"at": rng.integers(0, 9, (1, 6))}
-    nodes = {"row": ("Gather", "table at"), "turned": ("Transpose", "row", {"perm": [1, 0, 2]}), "y": ("MatMul", "turned w"), "z": ("MatMul", "turned v")}
+    nodes = {
+        "row": ("Gather", "table at"),
+        "turned": ("Transpose", "row", {"perm": [1, 0, 2]}),
+        "y": ("MatMul", "turned w"),
+        "z": ("MatMul", "turned v"),
+    }
     graph = model_of(nodes, given, {"table": table, "w": first, "v": second})
     del graph.graph.output[:2]  # what leaves the model lies in buffers
     assert ROWS_IMAGE in scopes(placed(graph)).values()
@@ -233,7 +277,12 @@ def test_a_view_of_a_view_is_one_of_the_image(target: str, opencl_device: tvm.ru
 @pytest.mark.parametrize(("dtype", "tolerance"), [("float32", 1e-4), ("float16", 5e-3)])
 @pytest.mark.parametrize("size", [8, 6], ids=["whole texels", "halves"])
 def test_attention_of_images_agrees_with_onnxruntime(
-    target: str, dtype: str, tolerance: float, size: int, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
+    target: str,
+    dtype: str,
+    tolerance: float,
+    size: int,
+    opencl_device: tvm.runtime.Device,
+    vulkan_device: tvm.runtime.Device,
 ) -> None:
     model = attention_net(heads=3 if size == 8 else 4, size=size, rows=13, dtype=dtype)
     given = random_inputs(model)

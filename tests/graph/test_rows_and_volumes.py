@@ -1,4 +1,6 @@
-"""Networks of one and three spatial axes: packed as images from their first operator to their last one, and right on every target."""
+"""Networks of one and three spatial axes: packed as images from their first operator to their last one, and right on
+every target.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ PHONE = Target("opencl -device=adreno640")
 
 
 def rows(dtype: str = "float32") -> onnx.ModelProto:
-    """Causal dilated convolutions with a residual, a depthwise one, one of odd groups, a strided one, pools, a gate, a concatenation, a transposed one."""
+    """Causal dilated convolutions with a residual, a depthwise one, one of odd groups, a strided one, pools, a gate, a
+    concatenation, a transposed one.
+    """
     g = Graph({"x": (2, 5, 37)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("x", 5, 12, (3,), pads=[2, 0]), 12))
     y = g.add("LeakyRelu", g.conv(x, 12, 12, (3,), pads=[4, 0], dilations=[2]))
@@ -39,7 +43,9 @@ def rows(dtype: str = "float32") -> onnx.ModelProto:
 
 
 def volumes(dtype: str = "float32") -> onnx.ModelProto:
-    """Convolutions of frames, along the depth, of both and strided, a residual, groups, depthwise, a constant for each pixel, and means of all."""
+    """Convolutions of frames, along the depth, of both and strided, a residual, groups, depthwise, a constant for each
+    pixel, and means of all.
+    """
     g = Graph({"x": (1, 3, 6, 9, 11)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("x", 3, 10, (3, 3, 3), pads=[1] * 6, strides=[1, 2, 2]), 10))
     y = g.add("LeakyRelu", g.conv(x, 10, 12, (1, 3, 3), pads=[0, 1, 1] * 2), alpha=0.1)
@@ -52,7 +58,7 @@ def volumes(dtype: str = "float32") -> onnx.ModelProto:
 
 
 def two_volumes() -> onnx.ModelProto:
-    """A batch: frames of one volume are not those of the next, and a number for each volume has no place among images."""
+    """A batch: frames of one volume are not those of the next, and a number for each volume has no place among images."""  # noqa: E501
     g = Graph({"x": (2, 4, 5, 6, 7)})
     x = g.add("Relu", g.conv("x", 4, 8, (3, 3, 3), pads=[1] * 6))
     x = g.add("Mul", x, g.weight(2, 8, 1, 1, 1))
@@ -76,17 +82,25 @@ def assert_right(model: onnx.ModelProto, target: str, limit: float = 1e-5) -> No
 
 @each_network
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "opencl -device=mali_g76"])
-def test_they_agree_with_onnxruntime(network: Callable[..., onnx.ModelProto], target: str, opencl_device: tvm.runtime.Device) -> None:
+def test_they_agree_with_onnxruntime(
+    network: Callable[..., onnx.ModelProto], target: str, opencl_device: tvm.runtime.Device
+) -> None:
     assert_right(network(), target)
 
 
 @pytest.mark.parametrize("network", [rows, volumes])
-@pytest.mark.parametrize("target", ["opencl -device=adreno640", pytest.param("opencl -device=mali_g76", marks=exhaustive)])
-def test_they_agree_in_fp16(network: Callable[..., onnx.ModelProto], target: str, opencl_device: tvm.runtime.Device) -> None:
+@pytest.mark.parametrize(
+    "target", ["opencl -device=adreno640", pytest.param("opencl -device=mali_g76", marks=exhaustive)]
+)
+def test_they_agree_in_fp16(
+    network: Callable[..., onnx.ModelProto], target: str, opencl_device: tvm.runtime.Device
+) -> None:
     model, inputs = network("float16"), random_inputs(network("float32"), seed=3)
     expected = run_onnxruntime(network("float32"), inputs)
     assert expected is not None
-    found = romou.compile(model, target=target, device=0, verify=False).run({name: array.astype("float16") for name, array in inputs.items()})
+    found = romou.compile(model, target=target, device=0, verify=False).run(
+        {name: array.astype("float16") for name, array in inputs.items()}
+    )
     assert relative_l2_error(found[0].astype("float32"), expected[0]) < 1e-2
 
 
@@ -113,19 +127,26 @@ def test_they_are_packed_once() -> None:
     """Between the first operator and the last one nothing gets its plain layout back."""
     for network in (rows, volumes):
         calls = count_calls(pack_channels(import_onnx(network()).mod))
-        assert [(name.rstrip("0123456789"), count) for name, count in calls.items() if "pack" in name] == [("pack", 1), ("unpack", 1)]
+        assert [(name.rstrip("0123456789"), count) for name, count in calls.items() if "pack" in name] == [
+            ("pack", 1),
+            ("unpack", 1),
+        ]
 
 
 def test_a_convolution_of_one_frame_is_one_of_images() -> None:
     g = Graph({"x": (2, 8, 5, 9, 7)})
-    fused = fuse_operators(pack_channels(import_onnx(g.model(g.conv("x", 8, 12, (1, 3, 3), pads=[0, 1, 1] * 2))).mod), PHONE)
+    fused = fuse_operators(
+        pack_channels(import_onnx(g.model(g.conv("x", 8, 12, (1, 3, 3), pads=[0, 1, 1] * 2))).mod), PHONE
+    )
     tasks, _ = extract_tasks(fused)
     assert [task.name for task in tasks if task.template.sums_products] == ["conv2d_10x8x9x7_12_3x3_s1"]
     assert "winograd2" in next(task for task in tasks if task.family == "conv2d").space(PHONE).knobs["algorithm"]
 
 
 @pytest.mark.parametrize(("shape", "kernel"), [((1, 6, 19), (3,)), ((1, 6, 4, 7, 5), (2, 3, 3))])
-def test_a_weight_that_is_computed(shape: tuple[int, ...], kernel: tuple[int, ...], opencl_device: tvm.runtime.Device) -> None:
+def test_a_weight_that_is_computed(
+    shape: tuple[int, ...], kernel: tuple[int, ...], opencl_device: tvm.runtime.Device
+) -> None:
     g = Graph({"x": shape, "w": (7, 6, *kernel)})
     model = g.model(g.add("Relu", g.add("Conv", "x", g.add("Tanh", "w"), kernel_shape=kernel)))
     _, of = extract_tasks(fuse_operators(pack_channels(import_onnx(model).mod), PHONE))
@@ -141,7 +162,9 @@ def test_images_of_rows_and_frames() -> None:
         assert sum(bool(task.template.images) for task in tasks) >= kernels
 
 
-@pytest.mark.parametrize(("shape", "images"), [((2, 3, 7), (2, 3, 1, 7)), ((2, 3, 5, 7), (2, 3, 5, 7)), ((2, 3, 4, 5, 7), (8, 3, 5, 7))])
+@pytest.mark.parametrize(
+    ("shape", "images"), [((2, 3, 7), (2, 3, 1, 7)), ((2, 3, 5, 7), (2, 3, 5, 7)), ((2, 3, 4, 5, 7), (8, 3, 5, 7))]
+)
 def test_shapes_as_images(shape: tuple[int, ...], images: tuple[int, ...]) -> None:
     assert as_images(shape) == images
 
@@ -154,7 +177,11 @@ def test_shapes_as_images(shape: tuple[int, ...], images: tuple[int, ...]) -> No
             ((1, 5, 3, 4, 6), (5, 6, 3, 3, 3), {"strides": [2, 2, 2], "pads": [1] * 6, "output_padding": [1, 1, 1]}),
             ((2, 8, 3, 4, 6), (8, 6, 4, 4, 4), {"strides": [2, 2, 2], "pads": [1] * 6}),
             ((2, 4, 4, 3, 2), (4, 3, 3, 2, 2), {"dilations": [2, 1, 1], "pads": [1, 0, 0, 2, 0, 0]}),
-            ((1, 3, 4, 3, 2), (3, 5, 2, 2, 2), {"strides": [3, 1, 1], "dilations": [2, 1, 1], "pads": [1, 0, 0, 0, 0, 0]}),
+            (
+                (1, 3, 4, 3, 2),
+                (3, 5, 2, 2, 2),
+                {"strides": [3, 1, 1], "dilations": [2, 1, 1], "pads": [1, 0, 0, 0, 0, 0]},
+            ),
             ((1, 8, 3, 4, 6), (8, 12, 1, 3, 3), {"strides": [1, 2, 2], "pads": [0, 1, 1] * 2}),
         ],
         0,

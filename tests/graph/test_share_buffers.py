@@ -1,4 +1,6 @@
-"""Concatenations and slices of channels without kernels: fewer launches, the same numbers, no tensor in the way of another."""
+"""Concatenations and slices of channels without kernels: fewer launches, the same numbers, no tensor in the way of
+another.
+"""
 
 from __future__ import annotations
 
@@ -84,11 +86,15 @@ def shuffle() -> onnx.ModelProto:
 
 
 def upsample() -> onnx.ModelProto:
-    """A smaller image made larger, beside a convolution of the larger one, as in U-Net; and one that something is added to."""
+    """A smaller image made larger, beside a convolution of the larger one, as in U-Net; and one that something is added
+    to.
+    """
     g, x = stem()
     small = g.conv(x, 12, 8, strides=[2, 2], pads=[1] * 4)
     size = g.constant(np.asarray([1, 8, 7, 9], "int64"))
-    nearest = g.add("Resize", small, "", "", size, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+    nearest = g.add(
+        "Resize", small, "", "", size, mode="nearest", coordinate_transformation_mode="asymmetric", nearest_mode="floor"
+    )
     linear = g.add("Resize", small, "", "", size, mode="linear", coordinate_transformation_mode="half_pixel")
     skip = relu(g, x, 12, 4)
     y = relu(g, g.add("Concat", nearest, skip, axis=1), 12, 8)
@@ -112,7 +118,9 @@ def twice() -> onnx.ModelProto:
 
 
 def borders() -> onnx.ModelProto:
-    """An input of the model and a constant among the parts; a part that leaves the model, and one that is viewed in another shape."""
+    """An input of the model and a constant among the parts; a part that leaves the model, and one that is viewed in
+    another shape.
+    """
     g, x = stem()
     a, b, c = relu(g, x, 12, 8), relu(g, x, 12, 4, 3), relu(g, x, 12, 4)
     constant = g.constant(g.rng.standard_normal((1, 8, 7, 9)).astype("float32"))
@@ -157,7 +165,9 @@ def copies(mod: tvm.IRModule) -> int:
 
 
 def check(model: onnx.ModelProto, target: Target) -> None:
-    """Compare the model with onnxruntime on the device; memory that nobody wrote holds what is no number, from the run before."""
+    """Compare the model with onnxruntime on the device; memory that nobody wrote holds what is no number, from the run
+    before.
+    """
     compiled = romou.compile(model, target=target, verify=False)
     inputs = random_inputs(model, seed=3)
     compiled.run({name: np.full_like(array, np.nan) for name, array in inputs.items()})
@@ -201,7 +211,8 @@ def test_copies_go(name: str) -> None:
     assert {task.key for task in extract_tasks(shared)[0]} <= {task.key for task in extract_tasks(before)[0]}
 
 
-# Concatenations of concatenations, slices of slices, outputs of the model among them, and channels that are no whole texels; two more are run in images.
+# Concatenations of concatenations, slices of slices, outputs of the model among them, and channels that are no whole
+# texels; two more are run in images.
 RUN = ("inception", "shuffle", "borders", "unaligned")
 
 
@@ -213,8 +224,13 @@ def test_numbers_stay(name: str, opencl_device: tvm.runtime.Device, monkeypatch:
     assert sum(map(check_plan, plans)) > 0
 
 
-@pytest.mark.parametrize(("name", "left"), [("dense", 1), ("upsample", 0), *(pytest.param(name, 0, marks=exhaustive) for name in ("fire", "shuffle"))])
-def test_images_are_shared_unless_a_kernel_would_read_what_it_writes(name: str, left: int, opencl_device: tvm.runtime.Device) -> None:
+@pytest.mark.parametrize(
+    ("name", "left"),
+    [("dense", 1), ("upsample", 0), *(pytest.param(name, 0, marks=exhaustive) for name in ("fire", "shuffle"))],
+)
+def test_images_are_shared_unless_a_kernel_would_read_what_it_writes(
+    name: str, left: int, opencl_device: tvm.runtime.Device
+) -> None:
     model = CASES[name][0]()
     shared = share_buffers(fused(model, PHONE))
     assert copies(shared) == left
@@ -230,8 +246,15 @@ def test_the_kernels_of_an_algorithm_write_into_a_part(opencl_device: tvm.runtim
     shared = share_buffers(fused(model))
     found, key_of = extract_tasks(shared)
     tasks = {name: task for name, key in key_of.items() for task in found if task.key == key}
-    configs = {task.key: next((c for c in task.starts(HOST) if c.get("algorithm") == "winograd2"), task.default_config(HOST)) for task in found}
-    assert [name for name, task in tasks.items() if slices_of(shared[name]) and configs[task.key].get("algorithm") == "winograd2"]
+    configs = {
+        task.key: next((c for c in task.starts(HOST) if c.get("algorithm") == "winograd2"), task.default_config(HOST))
+        for task in found
+    }
+    assert [
+        name
+        for name, task in tasks.items()
+        if slices_of(shared[name]) and configs[task.key].get("algorithm") == "winograd2"
+    ]
     machine = relax.VirtualMachine(compile_model(shared, tasks, configs, HOST).executable, opencl_device)
     inputs = random_inputs(model, seed=1)
     (expected,) = run_onnxruntime(model, inputs) or ()
@@ -252,7 +275,11 @@ def test_half_precision_in_cuda(cuda_target: Target) -> None:
 def test_a_function_with_slices_knows_itself() -> None:
     before = fused(dense())
     shared = share_buffers(before)
-    found = {var.name_hint: func for var, func in shared.functions_items() if isinstance(func, tirx.PrimFunc) and slices_of(func)}
+    found = {
+        var.name_hint: func
+        for var, func in shared.functions_items()
+        if isinstance(func, tirx.PrimFunc) and slices_of(func)
+    }
     assert found
     for func in found.values():
         assert any(structural_equal(without_slices(func), one) for _, one in before.functions_items())

@@ -24,11 +24,20 @@ TARGET = Target("opencl -device=adreno640")
 def fused(model: onnx.ModelProto) -> dict[str, int]:
     """Calls by name, of functions that are no mere reshape."""
     mod = fuse_operators(pack_channels(import_onnx(model).mod), TARGET)
-    return {name: count for name, count in count_calls(relax.transform.RewriteDataflowReshape()(mod)).items() if not name.startswith("reshape")}
+    return {
+        name: count
+        for name, count in count_calls(relax.transform.RewriteDataflowReshape()(mod)).items()
+        if not name.startswith("reshape")
+    }
 
 
 def calls_of(mod: tvm.IRModule) -> list[relax.Call]:
-    return [binding.value for block in mod["main"].body.blocks for binding in block.bindings if isinstance(binding.value, relax.Call)]
+    return [
+        binding.value
+        for block in mod["main"].body.blocks
+        for binding in block.bindings
+        if isinstance(binding.value, relax.Call)
+    ]
 
 
 def check(model: onnx.ModelProto) -> None:
@@ -41,16 +50,32 @@ def check(model: onnx.ModelProto) -> None:
         assert relative_l2_error(found, expected) < 1e-4
 
 
-def feed_forward(rows: tuple[int, ...] = (2, 7), width: int = 12, hidden: int = 20, *, is_shared: bool = False) -> onnx.ModelProto:
-    """dense, bias, gelu, dense, bias, the input added: leading axes are rows of the products, so reshapes stand around both."""
+def feed_forward(
+    rows: tuple[int, ...] = (2, 7), width: int = 12, hidden: int = 20, *, is_shared: bool = False
+) -> onnx.ModelProto:
+    """dense, bias, gelu, dense, bias, the input added: leading axes are rows of the products, so reshapes stand around
+    both.
+    """
     g = Graph({"x": (*rows, width)})
-    h = g.add("Add", g.add("MatMul", "x", g.constant(g.rng.standard_normal((width, hidden)).astype("float32"))), g.weight(hidden))
+    h = g.add(
+        "Add",
+        g.add("MatMul", "x", g.constant(g.rng.standard_normal((width, hidden)).astype("float32"))),
+        g.weight(hidden),
+    )
     gelu = g.add(
         "Mul",
-        g.add("Mul", h, g.add("Add", g.add("Erf", g.add("Div", h, g.constant(np.float32(2**0.5)))), g.constant(np.float32(1)))),
+        g.add(
+            "Mul",
+            h,
+            g.add("Add", g.add("Erf", g.add("Div", h, g.constant(np.float32(2**0.5)))), g.constant(np.float32(1))),
+        ),
         g.constant(np.float32(0.5)),
     )
-    y = g.add("Add", g.add("MatMul", gelu, g.constant(g.rng.standard_normal((hidden, width)).astype("float32"))), g.weight(width))
+    y = g.add(
+        "Add",
+        g.add("MatMul", gelu, g.constant(g.rng.standard_normal((hidden, width)).astype("float32"))),
+        g.weight(width),
+    )
     outputs = [g.add("Add", y, "x")]
     if is_shared:
         outputs.append(g.add("Transpose", h, perm=[1, 0, 2]))
@@ -88,7 +113,9 @@ def test_operands_that_have_no_such_shape_stay_outside() -> None:
 
 
 def test_every_form_of_operand_that_moves() -> None:
-    """Bounds that are no tensors, an operand used twice, constants of one number, of a row and of the whole shape, another tensor on the left."""
+    """Bounds that are no tensors, an operand used twice, constants of one number, of a row and of the whole shape,
+    another tensor on the left.
+    """
     g = Graph({"x": (3, 5, 8), "other": (3, 5, 6)})
     y = g.add("MatMul", "x", g.constant(g.rng.standard_normal((8, 6)).astype("float32")))
     y = g.add("Clip", y, g.constant(np.float32(-0.5)), g.constant(np.float32(0.5)))

@@ -27,7 +27,9 @@ def model_of_many(operator: str) -> onnx.ModelProto:
         [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, shape) for name, shape in shapes.items()],
         [helper.make_empty_tensor_value_info("y")],
     )
-    return onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    return onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    )
 
 
 @pytest.mark.parametrize("operator", ["Concat", "Sum", "Mean", "Max"])
@@ -39,7 +41,10 @@ def test_many_inputs(operator: str) -> None:
     assert len(compiled.sources()) >= 3
     assert all(text.count("layout(std430") <= 16 for text in compiled.sources().values())
     rng = np.random.default_rng(3)
-    inputs = {value.name: rng.standard_normal([d.dim_value for d in value.type.tensor_type.shape.dim], np.float32) for value in model.graph.input}
+    inputs = {
+        value.name: rng.standard_normal([d.dim_value for d in value.type.tensor_type.shape.dim], np.float32)
+        for value in model.graph.input
+    }
     expected = run_onnxruntime(model, inputs)
     assert expected is not None
     np.testing.assert_allclose(np.asarray(compiled.run(inputs)[0]), expected[0], 1e-5, 1e-5)

@@ -1,4 +1,6 @@
-"""Groups of operators above the number of buffers that a kernel binds: split where one value alone crosses, with the same results."""
+"""Groups of operators above the number of buffers that a kernel binds: split where one value alone crosses, with the
+same results.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ PHONE = Target("opencl -device=adreno640")
 
 
 def grouped() -> tvm.IRModule:
-    """Sums of eight tensors, one of which is read again at the end, so that a piece may not end where two values are alive; and a group that is small."""
+    """Sums of eight tensors, one of which is read again at the end, so that a piece may not end where two values are
+    alive; and a group that is small.
+    """
     xs = [relax.Var(f"x{i}", relax.TensorType(list(SHAPE), "float32")) for i in range(8)]
     bb = relax.BlockBuilder()
     with bb.function("main", xs):
@@ -74,10 +78,21 @@ def test_what_fits_stays_whole() -> None:
 
 
 def test_a_device_of_the_least_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Vulkan promises, as a device file says it: 4 buffers, 128 work-items, 16 KiB of shared memory. Kernels keep to it, and numbers are right."""
-    limits = {"max_storage_buffers": (4, "buffers of a Vulkan kernel"), "max_work_group_size": (128, "work-items"), "local_mem_bytes": (16384, "bytes")}
-    facts = {name: {"value": value, "unit": unit, "source": "least that Vulkan promises"} for name, (value, unit) in limits.items()}
-    (tmp_path / "least.json").write_text(json.dumps({"name": "least", "title": "the least Vulkan device", "facts": facts}))
+    """What Vulkan promises, as a device file says it: 4 buffers, 128 work-items, 16 KiB of shared memory. Kernels keep
+    to it, and numbers are right.
+    """
+    limits = {
+        "max_storage_buffers": (4, "buffers of a Vulkan kernel"),
+        "max_work_group_size": (128, "work-items"),
+        "local_mem_bytes": (16384, "bytes"),
+    }
+    facts = {
+        name: {"value": value, "unit": unit, "source": "least that Vulkan promises"}
+        for name, (value, unit) in limits.items()
+    }
+    (tmp_path / "least.json").write_text(
+        json.dumps({"name": "least", "title": "the least Vulkan device", "facts": facts})
+    )
     monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
     g = Graph({"x": (1, 4, 13, 17), **{f"y{i}": (1, 4, 13, 17) for i in range(6)}})
     total = g.conv("x", 4, 4, pads=[1, 1, 1, 1])
@@ -90,7 +105,10 @@ def test_a_device_of_the_least_limits(tmp_path: Path, monkeypatch: pytest.Monkey
             assert math.prod(sides) <= 128, name
             assert len(re.findall(r"^layout\(std430", text, re.MULTILINE)) <= 4, name
             assert (
-                sum(4 * int(lanes or 1) * int(count) for lanes, count in re.findall(r"^shared (?:vec|float|int)(\d?) \w+\[(\d+)\]", text, re.MULTILINE))
+                sum(
+                    4 * int(lanes or 1) * int(count)
+                    for lanes, count in re.findall(r"^shared (?:vec|float|int)(\d?) \w+\[(\d+)\]", text, re.MULTILINE)
+                )
                 <= 16384
             )
             assert "push_constant" not in text
@@ -102,7 +120,9 @@ def test_a_device_of_the_least_limits(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def gate(channels: int = 30) -> onnx.ModelProto:
-    """Squeeze and excitation: a gate for each channel, made by a convolution, times what a convolution gives at every pixel."""
+    """Squeeze and excitation: a gate for each channel, made by a convolution, times what a convolution gives at every
+    pixel.
+    """
     g = Graph({"x": (1, channels, 9, 11)})
     x = g.add("Relu", g.conv("x", channels, channels, (1, 1)))
     s = g.add("Relu", g.conv(g.add("GlobalAveragePool", x), channels, 7, (1, 1)))
@@ -113,7 +133,12 @@ def gate(channels: int = 30) -> onnx.ModelProto:
 def outer_gate() -> onnx.ModelProto:
     """A dense layer whose rows gate those of several matrices."""
     g = Graph({"x": (7, 24), "m": (3, 7, 40)})
-    return g.model(g.add("Tanh", g.add("Mul", g.add("Sigmoid", g.add("Add", g.add("MatMul", "x", g.weight(24, 40)), g.weight(40))), "m")))
+    return g.model(
+        g.add(
+            "Tanh",
+            g.add("Mul", g.add("Sigmoid", g.add("Add", g.add("MatMul", "x", g.weight(24, 40)), g.weight(40))), "m"),
+        )
+    )
 
 
 def linear_unit() -> onnx.ModelProto:
@@ -138,7 +163,9 @@ def crossed() -> onnx.ModelProto:
 BLOCKS = {f.__name__: f for f in (gate, outer_gate, linear_unit, sum_behind_a_product, crossed)}
 
 
-@pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "vulkan -device=mali_g76", "cuda -device=nvidia_h200"])
+@pytest.mark.parametrize(
+    "target", ["opencl", "opencl -device=adreno640", "vulkan -device=mali_g76", "cuda -device=nvidia_h200"]
+)
 @pytest.mark.parametrize("block", BLOCKS.values(), ids=BLOCKS)
 def test_fusion_makes_no_function_that_no_family_takes(block: Callable[[], onnx.ModelProto], target: str) -> None:
     fused = fuse_operators(pack_channels(import_onnx(block()).mod), Target(target))

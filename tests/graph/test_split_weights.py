@@ -1,4 +1,4 @@
-"""What is larger than a buffer of the device may be: weights are split, algorithms give way, and the rest is one error."""
+"""What is larger than a buffer of the device may be: weights are split, algorithms give way, and the rest is one error."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -20,7 +20,9 @@ def largest(plan: MemoryPlan) -> int:
 
 @pytest.mark.parametrize(("most", "kernels"), [(37 * 32 * 4, 1), (37 * 16 * 4, 2), (37 * 9 * 4, 4)])
 def test_a_dense_layer_of_several_weights(most: int, kernels: int, opencl_device: tvm.runtime.Device) -> None:
-    """Columns that are not whole texels at the end, a bias and a ReLU behind; right outputs, and no weight above the limit."""
+    """Columns that are not whole texels at the end, a bias and a ReLU behind; right outputs, and no weight above the
+    limit.
+    """
     g = Graph({"x": (3, 37)})
     model = g.model(g.add("Relu", g.add("Gemm", "x", g.weight(37, 31), g.weight(31))))
     compiled = romou.compile(model, target=HOST.format(most))
@@ -56,13 +58,20 @@ def test_an_algorithm_whose_weights_are_too_large_gives_way() -> None:
 def test_a_tensor_that_nothing_makes_smaller_is_one_error() -> None:
     g = Graph({"x": (1, 8, 20, 20)})
     model = g.model(g.add("Relu", g.conv("x", 8, 8, (1, 1))))
-    with pytest.raises(ModelError, match="^a tensor of .*, 1x2x20x20x4 float32, takes 12800 bytes; the device allows 12000 bytes a buffer\n.*float16"):
+    with pytest.raises(
+        ModelError,
+        match=(
+            "^a tensor of .*, 1x2x20x20x4 float32, takes 12800 bytes; the device allows 12000 bytes a buffer\n.*float16"
+        ),
+    ):
         romou.compile(model, target=HOST.format(12000), verify=False)
     with pytest.raises(ModelError, match="the device allows 12000 bytes a buffer"):
         romou.tune(model, target=HOST.format(12000), trials=1)
 
 
-@pytest.mark.parametrize(("device", "allowed"), [("adreno730", 1 << 30), ("adreno840", 1376_000_000), ("adreno640", None)])
+@pytest.mark.parametrize(
+    ("device", "allowed"), [("adreno730", 1 << 30), ("adreno840", 1376_000_000), ("adreno640", None)]
+)
 def test_a_device_file_says_how_large_a_buffer_may_be(device: str, allowed: int | None) -> None:
     """Nothing of that size is made: the model is refused by its shapes, and the memory plan is one of numbers."""
     target = f"opencl -device={device}"
@@ -72,15 +81,34 @@ def test_a_device_file_says_how_large_a_buffer_may_be(device: str, allowed: int 
     if allowed is None:
         assert largest(romou.memory_plan(model, target=target)) == 4 * 9300 * 9300 * 4
     else:
-        with pytest.raises(ModelError, match=f"1x.*9300x9300.* takes 1383840000 bytes; the device allows {allowed} bytes a buffer"):
+        with pytest.raises(
+            ModelError, match=f"1x.*9300x9300.* takes 1383840000 bytes; the device allows {allowed} bytes a buffer"
+        ):
             romou.compile(model, target=target, verify=False)
 
 
 def test_the_device_narrows_what_a_target_allows() -> None:
-    facts = {"max_work_group_size": 256, "local_mem_bytes": 32768, "max_image_width": 16384, "max_image_height": 16384, "max_image_layers": 2048}
-    facts |= {"has_images": True, "extensions": "cl_khr_fp16", "platform": "", "name": "", "driver": "", "version": "", "max_alloc_bytes": 1 << 20}
+    facts = {
+        "max_work_group_size": 256,
+        "local_mem_bytes": 32768,
+        "max_image_width": 16384,
+        "max_image_height": 16384,
+        "max_image_layers": 2048,
+    }
+    facts |= {
+        "has_images": True,
+        "extensions": "cl_khr_fp16",
+        "platform": "",
+        "name": "",
+        "driver": "",
+        "version": "",
+        "max_alloc_bytes": 1 << 20,
+    }
     named = Target("opencl -device=adreno640 -max_buffer_bytes=4194304")
     assert named.limits.max_buffer_bytes == 4194304
     assert named.limited_to(facts).limits.max_buffer_bytes == 1 << 20
     assert named.limited_to(facts | {"max_alloc_bytes": 1 << 40}).limits.max_buffer_bytes == 4194304
-    assert Target("opencl -device=adreno640").limited_to(facts | {"max_alloc_bytes": 1 << 40}).limits.max_buffer_bytes is None
+    assert (
+        Target("opencl -device=adreno640").limited_to(facts | {"max_alloc_bytes": 1 << 40}).limits.max_buffer_bytes
+        is None
+    )

@@ -1,4 +1,5 @@
-"""What networks are made of: every graph of `blocks.py` is right, compiled within seconds, and all that it computes has a family.
+"""What networks are made of: every graph of `blocks.py` is right, compiled within seconds, and all that it computes has
+a family.
 
 By default each graph runs on OpenCL's buffers and in one more way; --exhaustive runs all in every way.
 """
@@ -20,7 +21,8 @@ from romou.runtime.module import TunedModel
 BUFFERS = "opencl -device=host"
 OTHERS = ("opencl -device=adreno640", "opencl -device=mali_g76", "vulkan", "cuda -device=nvidia_h200")
 SEED = 20261125
-# Of processor time, on a machine that does other things: what took minutes was a model whose nodes were tried one by one.
+# Of processor time, on a machine that does other things: what took minutes was a model whose nodes were tried one by
+# one.
 LIMIT_S = 30.0
 
 
@@ -33,7 +35,9 @@ def assert_right(model: TunedModel, block: Block, seed: int) -> None:
         outputs = model.run(inputs)
         for name, found, right in zip(outputs.names, outputs, expected, strict=True):
             assert (found.dtype, found.shape) == (right.dtype, right.shape), name
-            error = relative_l2_error(found, right) if right.dtype.kind == "f" else float(np.count_nonzero(found != right))
+            error = (
+                relative_l2_error(found, right) if right.dtype.kind == "f" else float(np.count_nonzero(found != right))
+            )
             assert error <= block.tolerance, f"output {name} of run {run}, inputs of seed {seed}"
 
 

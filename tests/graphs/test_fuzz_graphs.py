@@ -15,8 +15,8 @@ from graph_cases import Case, case, compute, reference
 import romou
 
 
-# A graph takes about a second of processor time; several parts, so that test processes share them. A new seed may find a new fault in any change:
-# that is for the exhaustive run.
+# A graph takes about a second of processor time; several parts, so that test processes share them. A new seed may find
+# a new fault in any change: that is for the exhaustive run.
 @pytest.mark.parametrize("part", range(6))
 @pytest.mark.parametrize("is_new", [False, pytest.param(True, marks=exhaustive)])
 def test_random_graphs(part: int, is_new: bool) -> None:
@@ -24,7 +24,9 @@ def test_random_graphs(part: int, is_new: bool) -> None:
     print(f"seed {seed}: python scripts/fuzz_graphs.py --seed {seed} --cases {cases}")
     results = fuzz(range(cases), seed=seed)
     faults = [result for result in results if result.outcome in FAULTS]
-    assert not faults, "\n".join(f"graph {one.number} of seed {seed} ({one.way}), {one.operators}: {one.outcome}\n{one.detail}" for one in faults)
+    assert not faults, "\n".join(
+        f"graph {one.number} of seed {seed} ({one.way}), {one.operators}: {one.outcome}\n{one.detail}" for one in faults
+    )
     counts = Counter(result.outcome for result in results)
     assert counts[RIGHT] + counts[ON_HOST] >= 0.95 * cases
     assert {result.way for result in results} == set(WAYS)
@@ -80,5 +82,7 @@ def test_perturbed_values_show_what_rounding_decides() -> None:
     """A floor of nearly whole numbers may fall to either side, one of others may not."""
     node = onnx.helper.make_node("Floor", ["x"], ["y"])
     for value, is_unsure in ((3.0, True), (3.5, False)):
-        graph = Case((node,), ("x",), (), ("y",), {"x": np.full((64,), value, "float32"), "y": np.full((64,), 3, "float32")})
+        graph = Case(
+            (node,), ("x",), (), ("y",), {"x": np.full((64,), value, "float32"), "y": np.full((64,), 3, "float32")}
+        )
         assert bool((np.round(reference(graph, seed=1)["y"]) != reference(graph)["y"]).any()) == is_unsure

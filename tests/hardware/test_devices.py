@@ -15,14 +15,39 @@ from small_networks import residual_net
 import romou
 from romou.base.errors import UsageError
 from romou.devices.backends import backend
-from romou.devices.hardware import HardwareSpec, device_called, files, known_devices, load_device, load_spec, spec_from_dict
+from romou.devices.hardware import (
+    HardwareSpec,
+    device_called,
+    files,
+    known_devices,
+    load_device,
+    load_spec,
+    spec_from_dict,
+)
 from romou.devices.hardware.spec import LIMITS, SCHEMA
 from romou.devices.targets import Target
 from romou.driver.place import for_server
 from romou.tuner.pruning.estimate import can_estimate, missing_facts
 
 KB = 1024
-ADRENO = ("530", "618", "620", "630", "640", "642l", "650", "660", "690", "730", "740", "750", "830", "840", "_x1_45", "_x1_85")
+ADRENO = (
+    "530",
+    "618",
+    "620",
+    "630",
+    "640",
+    "642l",
+    "650",
+    "660",
+    "690",
+    "730",
+    "740",
+    "750",
+    "830",
+    "840",
+    "_x1_45",
+    "_x1_85",
+)
 MALI = ("52", "57", "68", "76", "77", "78", "610", "615", "710", "715", "720", "925")
 PHONES = (*(f"adreno{n}" for n in ADRENO), "maleoon910", *(f"mali_g{n}" for n in MALI))
 # The table of published facts, written out again by hand; None: the table has no number, though another source may.
@@ -74,7 +99,11 @@ def test_a_measured_device_gives_a_target_its_limits() -> None:
     assert spec.registers_per_core == 256 * 251
     assert spec.source_of("shader_cores").startswith("archprobe 0.1.0, 2026-")
     limits = Target("opencl -device=nvidia_h200").limits
-    assert (limits.max_work_group_size, limits.local_memory_bytes, limits.busy_work_items) == (1024, 48 * KB, 1024 * 132)
+    assert (limits.max_work_group_size, limits.local_memory_bytes, limits.busy_work_items) == (
+        1024,
+        48 * KB,
+        1024 * 132,
+    )
     assert limits.max_image == (32768, 32768, 2048)
     # Its buffers have a first-level cache too, and its OpenCL no half precision arithmetic.
     assert (limits.prefers_images, limits.has_fp16_arithmetic) == (False, False)
@@ -115,7 +144,10 @@ def _changed(**facts: Any) -> dict[str, Any]:
         ({"name": "x"}, "device data: missing key 'title', 'facts'"),
         ({"nam": "x"}, "device data: unknown key 'nam'; known: facts, name, nearest, title\nDid you mean 'name'?"),
         ({"name": "x", "title": "x", "facts": 1}, "device data: 'facts' must be a JSON object, got int"),
-        (_changed(l2_cache_bytes={"unit": "KB"}), "device data: l2_cache_bytes is given in 'KB'; this key is in 'bytes'"),
+        (
+            _changed(l2_cache_bytes={"unit": "KB"}),
+            "device data: l2_cache_bytes is given in 'KB'; this key is in 'bytes'",
+        ),
         (_changed(l2_cache_bytes={"source": " "}), "device data: l2_cache_bytes says no source for its value 131072"),
         (_changed(l2_cache_bytes={"value": "much"}), "device data: l2_cache_bytes must be int, got 'much'"),
         (_changed(shader_cores={"value": True}), "device data: shader_cores must be int, got True"),
@@ -145,12 +177,24 @@ def test_a_family_gives_what_a_file_does_not_know(tmp_path: Path, monkeypatch: p
     assert spec.registers_per_core == 96 * 4 * 128
     assert spec.source_of("registers_per_lane") == family["registers_per_lane"]["source"]
     own, inherited = {**family["warp_sizes"], "value": None}, {"value": 7, "unit": "count", "source": "its box"}
-    mine = {"name": "mine", "title": "Mine", "family": "adreno_7xx", "facts": {"warp_sizes": own, "shader_cores": inherited}}
+    mine = {
+        "name": "mine",
+        "title": "Mine",
+        "family": "adreno_7xx",
+        "facts": {"warp_sizes": own, "shader_cores": inherited},
+    }
     (tmp_path / "mine.json").write_text(json.dumps(mine))
     spec = load_spec(tmp_path / "mine.json")
-    assert (spec.warp_sizes, spec.shader_cores, spec.nearest, spec.l1_buffer_cache_bytes) == ((64, 128), 7, "adreno640", 0)
+    assert (spec.warp_sizes, spec.shader_cores, spec.nearest, spec.l1_buffer_cache_bytes) == (
+        (64, 128),
+        7,
+        "adreno640",
+        0,
+    )
     (tmp_path / "mine.json").write_text(json.dumps(mine | {"family": "adreno_7x"}))
-    with pytest.raises(UsageError, match="unknown family of devices 'adreno_7x'; known: adreno, .*\nDid you mean 'adreno_7xx'?"):
+    with pytest.raises(
+        UsageError, match="unknown family of devices 'adreno_7x'; known: adreno, .*\nDid you mean 'adreno_7xx'?"
+    ):
         load_spec(tmp_path / "mine.json")
     texts = [path.read_text() for folder in (files._DEVICES, files._FAMILIES) for path in folder.glob("*.json")]
     for path in files._FAMILIES.glob("*.json"):
@@ -165,7 +209,8 @@ def test_every_phone_has_images_and_keeps_to_what_its_facts_say(name: str) -> No
     assert limits.max_image[0] >= 16384
     assert (limits.warp_size, limits.has_fp16_arithmetic) == (min(spec.warp_sizes or (0,)), True)
     assert limits.max_work_group_size == (spec.max_work_group_size or 256)
-    # Images where buffers have no first-level cache (Adreno), and where its rate, or the nearest GPU's, is higher for them (Mali).
+    # Images where buffers have no first-level cache (Adreno), and where its rate, or the nearest GPU's, is higher for
+    # them (Mali).
     assert limits.prefers_images == (name != "maleoon910")
 
 
@@ -195,7 +240,11 @@ def test_a_network_compiles_within_a_phone_s_limits(name: str) -> None:
     """With images where the target prefers them, and work groups that the device takes."""
     target = Target(f"opencl -device={name}")
     sources = romou.compile(residual_net(), target=target).sources().values()
-    groups = [tuple(map(int, sizes)) for source in sources for sizes in re.findall(r"reqd_work_group_size\((\d+), (\d+), (\d+)\)", source)]
+    groups = [
+        tuple(map(int, sizes))
+        for source in sources
+        for sizes in re.findall(r"reqd_work_group_size\((\d+), (\d+), (\d+)\)", source)
+    ]
     assert len(groups) >= len(sources) > 3
     assert max(map(math.prod, groups)) <= target.limits.max_work_group_size
     assert any("image2d" in source for source in sources) == target.limits.prefers_images
@@ -231,7 +280,9 @@ def test_a_driver_s_text_names_a_device(text: str, name: str | None) -> None:
 
 def test_an_attached_phone_picks_its_file_and_its_driver_s_word_stands_first() -> None:
     facts = {"name": "QUALCOMM Adreno(TM)", "version": "OpenCL 3.0 Adreno(TM) 740", "type": "gpu"}
-    asked = HardwareSpec(name="asked", title="Asked", max_work_group_size=512, sources={"max_work_group_size": "its driver"})
+    asked = HardwareSpec(
+        name="asked", title="Asked", max_work_group_size=512, sources={"max_work_group_size": "its driver"}
+    )
     opencl = backend("opencl")
     spec = opencl.with_known_facts(asked, facts)
     assert (spec.name, spec.title, spec.nearest) == ("adreno740", "Asked", "adreno640")
@@ -259,7 +310,9 @@ def test_unknown_facts_are_the_nearest_gpu_s_where_that_is_asked_for() -> None:
         _ = Target("opencl -device=nvidia_h200 -facts=nearest").spec
 
 
-def test_what_the_target_says_of_images_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_the_target_says_of_images_wins(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     facts = {"max_work_group_size": 128, "warp_sizes": (16,)}
     spec = HardwareSpec(name="bare", title="A bare GPU", sources=dict.fromkeys(facts, "its box"), **facts)
     (tmp_path / "bare.json").write_text(json.dumps(spec.to_dict()))
@@ -267,9 +320,16 @@ def test_what_the_target_says_of_images_wins(tmp_path: Path, monkeypatch: pytest
     bare = Target("opencl -device=bare")
     assert (bare.limits.max_image, bare.lacks_image_sizes) == (None, True)
     romou.inspect(residual_net(), target=bare)
-    assert "A bare GPU: the sizes of its images are not known, so every tensor stays in a buffer; -texture_spatial_limit=N" in caplog.text
+    assert (
+        "A bare GPU: the sizes of its images are not known, so every tensor stays in a buffer; -texture_spatial_limit=N"
+        in caplog.text
+    )
     given = bare.with_options(texture_spatial_limit=4096)
-    assert (given.limits.max_image, given.limits.prefers_images, given.lacks_image_sizes) == ((4096, 4096, 2048), False, False)
+    assert (given.limits.max_image, given.limits.prefers_images, given.lacks_image_sizes) == (
+        (4096, 4096, 2048),
+        False,
+        False,
+    )
     assert given.with_options(images="prefer").limits.prefers_images
     never = Target("opencl -device=adreno740 -images=never")
     assert (never.limits.max_image, never.limits.prefers_images, never.lacks_image_sizes) == (None, False, False)
@@ -330,7 +390,16 @@ def test_a_number_that_no_device_has_is_an_error_with_file_and_fact(fact: str, v
     assert len(str(caught.value)) < 400
 
 
-@pytest.mark.parametrize("content", ['{"RegCount": 5}', '{"ArchProbe": {}, "Cores": []}', '{"ArchProbe": 5}', "[" * 100_000, '{"ArchProbe": {"Driver": 5}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        '{"RegCount": 5}',
+        '{"ArchProbe": {}, "Cores": []}',
+        '{"ArchProbe": 5}',
+        "[" * 100_000,
+        '{"ArchProbe": {"Driver": 5}}',
+    ],
+)
 def test_a_report_that_archprobe_did_not_write_is_an_error_with_its_file(content: str, tmp_path: Path) -> None:
     (tmp_path / "mine.json").write_text(content)
     with pytest.raises(UsageError, match=r"device file .*mine.json"):

@@ -16,7 +16,16 @@ from exhaustive import few
 from romou import models
 from romou.base.errors import UsageError
 
-NAMES = ("alexnet", "bert_2layer", "googlenet", "inception_v3", "mobilenet_v2", "mobilenetv1_100", "resnet18", "squeezenet1_0")
+NAMES = (
+    "alexnet",
+    "bert_2layer",
+    "googlenet",
+    "inception_v3",
+    "mobilenet_v2",
+    "mobilenetv1_100",
+    "resnet18",
+    "squeezenet1_0",
+)
 
 
 def test_names() -> None:
@@ -53,7 +62,9 @@ def test_values_of_one_tensor() -> None:
 def test_unknown_name() -> None:
     with pytest.raises(UsageError) as caught:
         models.load("resnet_18")
-    assert str(caught.value) == f"unknown bundled model 'resnet_18'; known: {', '.join(NAMES)}\nDid you mean 'resnet18'?"
+    assert (
+        str(caught.value) == f"unknown bundled model 'resnet_18'; known: {', '.join(NAMES)}\nDid you mean 'resnet18'?"
+    )
 
 
 def test_command_writes_a_file(tmp_path: Path) -> None:

@@ -17,7 +17,13 @@ from romou.devices.hardware.quirks import Quirk, known_quirks, quirks_of, rules_
 from romou.devices.targets import Target
 from romou.runtime.module import random_inputs
 
-LIMITS = {"max_work_group_size": 1024, "local_mem_bytes": 32768, "has_images": True, "max_image_width": 16384, "max_image_height": 16384}
+LIMITS = {
+    "max_work_group_size": 1024,
+    "local_mem_bytes": 32768,
+    "has_images": True,
+    "max_image_width": 16384,
+    "max_image_height": 16384,
+}
 
 
 def facts(name: str, driver: str, platform: str = "QUALCOMM Snapdragon(TM)") -> dict[str, Any]:
@@ -52,8 +58,14 @@ MALI = facts("Mali-G710", "3.0", "ARM Platform")
         (facts("Mali-G72", "2.0", "ARM Platform"), {"mali_fp16_sums", "mali_old_binaries"}),
         (facts("NVIDIA H200", "570.1", "NVIDIA CUDA"), set()),
         (facts("pthread-skylake", "3.1", "Portable Computing Language"), {"pocl_compiler_lock"}),
-        (facts("Intel(R) Xeon(R)", "2026.22", "Intel(R) OpenCL") | {"vendor": "Intel(R) Corporation"}, {"intel_command_buffers", "intel_compiler_crash"}),
-        (facts("Intel(R) Arc(TM) A770", "24.1", "Intel(R) OpenCL Graphics") | {"vendor": "Intel(R) Corporation"}, set()),
+        (
+            facts("Intel(R) Xeon(R)", "2026.22", "Intel(R) OpenCL") | {"vendor": "Intel(R) Corporation"},
+            {"intel_command_buffers", "intel_compiler_crash"},
+        ),
+        (
+            facts("Intel(R) Arc(TM) A770", "24.1", "Intel(R) OpenCL Graphics") | {"vendor": "Intel(R) Corporation"},
+            set(),
+        ),
     ],
     ids=lambda value: value["name"] if isinstance(value, dict) else "",
 )
@@ -75,7 +87,14 @@ def test_names_are_distinct() -> None:
     ],
 )
 def test_an_entry_that_says_nothing_is_refused(changes: dict[str, Any], message: str) -> None:
-    whole: dict[str, Any] = {"name": "q", "symptom": "s", "workaround": "w", "source": "x", "when": {"device": "."}, "rules": {"compiles_in_order": True}}
+    whole: dict[str, Any] = {
+        "name": "q",
+        "symptom": "s",
+        "workaround": "w",
+        "source": "x",
+        "when": {"device": "."},
+        "rules": {"compiles_in_order": True},
+    }
     Quirk(**whole)
     with pytest.raises(UsageError, match=message):
         Quirk(**(whole | changes))
@@ -97,7 +116,10 @@ def test_choices_that_a_driver_gets_wrong_are_left_out_of_spaces() -> None:
     target = Target("opencl -device=adreno640")
     limited = target.limited_to(X1)
     assert limited.options["without"] == "multiply_add:fma"
-    assert Target("opencl -device=adreno640 -without=data:image").limited_to(X1).options["without"] == "data:image+multiply_add:fma"
+    assert (
+        Target("opencl -device=adreno640 -without=data:image").limited_to(X1).options["without"]
+        == "data:image+multiply_add:fma"
+    )
     assert Target.from_json(limited.to_json()) == limited
     narrowed = 0
     for task in small_tasks():
@@ -123,7 +145,9 @@ def test_rules_act_on_a_models_start(tmp_path: Path, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
     right = model.run(inputs)
     assert list((tmp_path / "cache" / "programs").iterdir())
-    (tmp_path / "quirks.json").write_text(json.dumps([{**entry, "rules": {"keeps_no_programs": True, "profiling_queue_above_bytes": 1}}]))
+    (tmp_path / "quirks.json").write_text(
+        json.dumps([{**entry, "rules": {"keeps_no_programs": True, "profiling_queue_above_bytes": 1}}])
+    )
     monkeypatch.setattr(quirks, "_FILE", tmp_path / "quirks.json")
     monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path / "other"))
     saved = romou.load(model.save(tmp_path / "m.romou"))

@@ -6,7 +6,12 @@ import pytest
 import tvm
 from tvm.script import tirx as T
 
-from romou.tuner.analysis.counts import IntegerOperations, TextOperations, count_integer_operations, count_text_operations
+from romou.tuner.analysis.counts import (
+    IntegerOperations,
+    TextOperations,
+    count_integer_operations,
+    count_text_operations,
+)
 
 
 @T.prim_func(s_tir=True)
@@ -26,9 +31,14 @@ def nested(a: T.Buffer((4096,), "float32"), b: T.Buffer((4096,), "float32")) -> 
 
 
 def test_operations_are_counted_inside_loops_and_weighted_by_trips() -> None:
-    assert count_integer_operations(one_loop) == IntegerOperations(in_loops=3, in_loops_weighted=24, divisions_in_loops=1)
-    # In the loop over i: an addition and a multiplication; in the loop over j: an addition and a division. The work-item's own x * 256 is outside.
-    assert count_integer_operations(nested) == IntegerOperations(in_loops=4, in_loops_weighted=2 * 4 + 2 * 32, divisions_in_loops=1)
+    assert count_integer_operations(one_loop) == IntegerOperations(
+        in_loops=3, in_loops_weighted=24, divisions_in_loops=1
+    )
+    # In the loop over i: an addition and a multiplication; in the loop over j: an addition and a division. The
+    # work-item's own x * 256 is outside.
+    assert count_integer_operations(nested) == IntegerOperations(
+        in_loops=4, in_loops_weighted=2 * 4 + 2 * 32, divisions_in_loops=1
+    )
 
 
 def test_unrolled_and_vector_loops() -> None:

@@ -20,8 +20,14 @@ LOOPS = TripLoop(1, 0, (TripLoop(2, 0), TripLoop(16, 0, (TripLoop(3, 0, (TripLoo
 @pytest.mark.parametrize(
     ("made", "executed"),
     [
-        (code(10, 0, code(5, 0), code(6, 0, code(7, 0, code(8, 4)))), 10 + 2 * 5 + 16 * (6 + 3 * (7 + 3 * 8))),  # all kept
-        (code(10, 0, code(5, 0), code(6, 0, code(30, 12))), 10 + 2 * 5 + 16 * (6 + 3 * 30)),  # the innermost one unrolled
+        (
+            code(10, 0, code(5, 0), code(6, 0, code(7, 0, code(8, 4)))),
+            10 + 2 * 5 + 16 * (6 + 3 * (7 + 3 * 8)),
+        ),  # all kept
+        (
+            code(10, 0, code(5, 0), code(6, 0, code(30, 12))),
+            10 + 2 * 5 + 16 * (6 + 3 * 30),
+        ),  # the innermost one unrolled
         (code(10, 0, code(90, 36)), 10 + 16 * 90),  # two unrolled, and the one without multiply-adds
         (code(900, 16 * 36), 900),  # everything unrolled
         (code(10, 0, code(90, 35)), None),

@@ -56,7 +56,10 @@ def test_one_kernel_by_its_names(model: Path) -> None:
     (kernel,) = romou.inspect(model, target=TARGET, kernel="conv2d_1x8x12x12_16_3x3_s1")
     for name in (kernel.name, kernel.function):
         assert [k.name for k in romou.inspect(model, target=TARGET, kernel=name)] == [kernel.name]
-    with pytest.raises(UsageError, match=r"unknown kernel 'conv2d_1x8x12x12_16_3x3'; known: (?s:.*)Did you mean 'conv2d_1x8x12x12_16_3x3_s1'\?"):
+    with pytest.raises(
+        UsageError,
+        match=r"unknown kernel 'conv2d_1x8x12x12_16_3x3'; known: (?s:.*)Did you mean 'conv2d_1x8x12x12_16_3x3_s1'\?",
+    ):
         romou.inspect(model, target=TARGET, kernel="conv2d_1x8x12x12_16_3x3")
 
 
@@ -67,7 +70,16 @@ def test_records_choose_the_config(model: Path, tmp_path: Path) -> None:
     other = next(c for c in task.space(romou.Target(TARGET)) if c["tile_w"] != plain.config["tile_w"])
     with RecordStore(tmp_path) as store:
         for config, time_s in ((plain.config, 2.0), (other, 1.0)):
-            store.append(Record(task_key=task.key, task_name=task.name, config=dict(config), device={}, outcome="ok", times_s=(time_s,)))
+            store.append(
+                Record(
+                    task_key=task.key,
+                    task_name=task.name,
+                    config=dict(config),
+                    device={},
+                    outcome="ok",
+                    times_s=(time_s,),
+                )
+            )
     (best,) = romou.inspect(model, target=TARGET, kernel=plain.task, work_dir=tmp_path)
     assert best.config == other
     assert best.source != plain.source
@@ -79,15 +91,26 @@ def test_printed(model: Path) -> None:
     result = invoke(str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1")
     assert result.exit_code == 0, result.output
     assert re.search(r"__kernel .*void \w+\(", result.stdout)
-    for row in ("registers (32 bit)", "innermost loop: bytes loaded", "integer operations in loops", "divisions and modulos in loops"):
+    for row in (
+        "registers (32 bit)",
+        "innermost loop: bytes loaded",
+        "integer operations in loops",
+        "divisions and modulos in loops",
+    ):
         assert row in result.stdout
     assert "Mesa" not in result.stdout
     assert "__kernel" not in invoke(str(model), "--target", TARGET, "--no-source").stdout
 
 
 def test_passes_show_the_ir_before_and_after(model: Path) -> None:
-    text = invoke(str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1", "--passes", "--no-source").stdout
-    assert text.index("--- before tirx.VectorizeLoop") < text.index("--- after tirx.VectorizeLoop") < text.index("--- before tirx.FlattenBuffer")
+    text = invoke(
+        str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1", "--passes", "--no-source"
+    ).stdout
+    assert (
+        text.index("--- before tirx.VectorizeLoop")
+        < text.index("--- after tirx.VectorizeLoop")
+        < text.index("--- before tirx.FlattenBuffer")
+    )
     assert re.search(r"^--- tirx\.\w+: changes nothing$", text, re.MULTILINE)
 
 
@@ -95,7 +118,16 @@ def test_json(model: Path) -> None:
     result = invoke(str(model), "--target", TARGET, "--json", "--passes")
     assert result.exit_code == 0, result.output
     kernels = json.loads(result.stdout)["kernels"]
-    assert {"name", "registers", "needed_registers", "bytes_per_iteration", "integer_operations_in_loops", "source", "passes", "mesa"} <= set(kernels[0])
+    assert {
+        "name",
+        "registers",
+        "needed_registers",
+        "bytes_per_iteration",
+        "integer_operations_in_loops",
+        "source",
+        "passes",
+        "mesa",
+    } <= set(kernels[0])
     assert all(kernel["passes"] for kernel in kernels)
 
 
@@ -103,20 +135,29 @@ def test_missing_compilers_are_reported_first(model: Path, tmp_path: Path, monke
     monkeypatch.setenv("ROMOU_MOBILE_COMPILERS", str(tmp_path))
     result = invoke(str(model), "--target", TARGET, "--gpu", "a630")
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"romou: Mesa's mobile compilers are not in {tmp_path}\nRun scripts/setup_mobile_compilers.sh")
+    assert result.stderr.startswith(
+        f"romou: Mesa's mobile compilers are not in {tmp_path}\nRun scripts/setup_mobile_compilers.sh"
+    )
 
 
 def test_what_mesa_says_stands_beside(model: Path) -> None:
     try:
         find_compilers()
     except MobileCompilersMissingError as error:
-        pytest.skip(f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]}; scripts/setup_mobile_compilers.sh says why it fails")
-    result = invoke(str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1", "--gpu", "a630", "--gpu", "g76")
+        pytest.skip(
+            f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]};"
+            " scripts/setup_mobile_compilers.sh says why it fails"
+        )
+    result = invoke(
+        str(model), "--target", TARGET, "--kernel", "conv2d_1x8x12x12_16_3x3_s1", "--gpu", "a630", "--gpu", "g76"
+    )
     assert result.exit_code == 0, result.output
     assert "Mesa, a630" in result.stdout
     assert "Mesa, g76" in result.stdout
     # The estimate's error stands beside the number of the compiler that it follows, and of no other.
-    own, adreno, percent, mali = re.search(r"registers \(32 bit\) +│ +(\d+) │ +(\d+) \(estimate ([+-]\d+)%\) │ +(\d+) │", result.stdout).groups()  # type: ignore[union-attr]
+    own, adreno, percent, mali = re.search(
+        r"registers \(32 bit\) +│ +(\d+) │ +(\d+) \(estimate ([+-]\d+)%\) │ +(\d+) │", result.stdout
+    ).groups()  # type: ignore[union-attr]
     assert abs(int(own) / int(adreno) - 1 - int(percent) / 100) < 0.01
     assert int(mali) <= 64
     assert "Mesa's compilers, not the vendors'" in " ".join(result.stdout.split())

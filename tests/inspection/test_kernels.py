@@ -53,16 +53,24 @@ def test_larger_register_tiles_need_more_registers_and_fewer_bytes() -> None:
     assert small.traffic.multiply_adds == 16
     assert large.traffic.multiply_adds == 64
     assert large.registers.live >= small.registers.live + 3 * 4
-    assert small.traffic.image_bytes >= 4 * 16  # the weight: four lanes of input channels, a texel of output channels for each
+    assert (
+        small.traffic.image_bytes >= 4 * 16
+    )  # the weight: four lanes of input channels, a texel of output channels for each
     assert small.traffic.buffer_bytes == 16
     assert large.traffic.buffer_bytes == 4 * 16
 
 
 @pytest.mark.parametrize("pick", [min, max])
 def test_inspection_and_pruning_tell_the_same_registers(pick: Callable[..., Config]) -> None:
-    """The number that `romou inspect` shows is the one that the verdict on the same kernel names, be the kernel kept or excluded."""
+    """The number that `romou inspect` shows is the one that the verdict on the same kernel names, be the kernel kept or
+    excluded.
+    """
     task = operators.task_of(operators.conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
-    drawn = [c for c in task.space(TARGET).sample(np.random.default_rng(0), 400) if (c["algorithm"], c["local"]) == ("direct", 0)]
+    drawn = [
+        c
+        for c in task.space(TARGET).sample(np.random.default_rng(0), 400)
+        if (c["algorithm"], c["local"]) == ("direct", 0)
+    ]
     config = pick(drawn, key=lambda c: c["tile_o"] * c["tile_w"])
     (kernel,) = inspect_function(task.schedule(config, TARGET)["main"], TARGET, task=task.name, config=config)
     shown = kernel.to_dict()
@@ -78,7 +86,9 @@ def test_inspection_and_pruning_tell_the_same_registers(pick: Callable[..., Conf
     assert f"registers: {shown['needed_registers']:g}, " in str(verdict)
     # The last look before code generation names it, too.
     strict = replace(pruned_task(task, TARGET), given_slacks={"registers": 0.01})
-    with pytest.raises(InvalidConfigError, match=f"excluded before code generation: registers: {shown['needed_registers']:g}, "):
+    with pytest.raises(
+        InvalidConfigError, match=f"excluded before code generation: registers: {shown['needed_registers']:g}, "
+    ):
         strict.check(kernel.lowered, config, TARGET)
 
 
@@ -93,7 +103,12 @@ def test_a_kernel_taken_apart() -> None:
     assert f"__kernel __attribute__((reqd_work_group_size({sides}))) void conv_kernel(" in kernel.source
     assert kernel.work_group == (config["wg_w"], config["wg_o"], config["split_k"])
     names = [step.name for step in kernel.passes]
-    assert names.index("tirx.VectorizeLoop") < names.index("address_images") < names.index("tirx.FlattenBuffer") < names.index("tirx.MakePackedAPI")
+    assert (
+        names.index("tirx.VectorizeLoop")
+        < names.index("address_images")
+        < names.index("tirx.FlattenBuffer")
+        < names.index("tirx.MakePackedAPI")
+    )
     (vectors,) = (step for step in kernel.passes if step.name == "tirx.VectorizeLoop")
     assert vectors.has_changed
     assert "T.vectorized" in vectors.before

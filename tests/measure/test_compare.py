@@ -10,7 +10,8 @@ from romou.tuner.measure.verify import compare
 
 @pytest.mark.parametrize(
     ("dtype", "scale"),
-    [("float16", s) for s in (1e-3, 1.0, 1e3)] + [(d, s) for d in ("float32", "float64") for s in (1e-30, 1e-3, 1.0, 1e3, 1e30)],
+    [("float16", s) for s in (1e-3, 1.0, 1e3)]
+    + [(d, s) for d in ("float32", "float64") for s in (1e-30, 1e-3, 1.0, 1e3, 1e30)],
 )
 def test_a_right_output_passes_and_one_wrong_element_does_not(dtype: str, scale: float) -> None:
     reference = (np.random.default_rng(0).standard_normal(20_000) * scale).astype(dtype)

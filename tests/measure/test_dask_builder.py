@@ -54,7 +54,9 @@ def address_of(cluster: distributed.LocalCluster) -> str:
 @contextlib.contextmanager
 def builder_at(cluster: distributed.LocalCluster, **options: Any) -> Iterator[DaskBuilder]:
     toolchain = options.pop("toolchain", None)
-    with contextlib.closing(DaskBuilder(address_of(cluster), TARGET, MeasureOptions(**options), toolchain=toolchain)) as made:
+    with contextlib.closing(
+        DaskBuilder(address_of(cluster), TARGET, MeasureOptions(**options), toolchain=toolchain)
+    ) as made:
         yield made
 
 
@@ -70,7 +72,10 @@ def kernel_source(built: BuildResult) -> str:
 
 
 def test_built_as_here(cluster: distributed.LocalCluster) -> None:
-    with builder_at(cluster) as there, contextlib.closing(LocalBuilder(TARGET, MeasureOptions(build_workers=1))) as here:
+    with (
+        builder_at(cluster) as there,
+        contextlib.closing(LocalBuilder(TARGET, MeasureOptions(build_workers=1))) as here,
+    ):
         ours, theirs = here.build(candidates()), there.build(candidates())
         assert there.workers == 2
         assert [(b.candidate.trial, b.outcome, b.scopes, b.stored, b.entry) for b in theirs] == [
@@ -83,7 +88,9 @@ def test_what_a_candidate_does_to_its_process_is_its_own(cluster: distributed.Lo
     task = faulty_kernels.faulty_task(*faulty_kernels.FAULTS)
     with builder_at(cluster, toolchain=FAULTY, build_timeout_s=5) as builder:
         faults = ("build_crash", "build_hang", "invalid", "none")
-        found = builder.build([Candidate(task=task, config=faulty_kernels.config(fault), trial=i) for i, fault in enumerate(faults)])
+        found = builder.build(
+            [Candidate(task=task, config=faulty_kernels.config(fault), trial=i) for i, fault in enumerate(faults)]
+        )
     assert [b.outcome for b in found] == [Outcome.BUILD_ERROR, Outcome.BUILD_ERROR, Outcome.INVALID, Outcome.OK]
     assert "SIG" in str(found[0].error)
     assert "build_timeout_s" in str(found[1].error)
@@ -98,7 +105,11 @@ def test_tuned_as_here(cluster: distributed.LocalCluster, tmp_path: Path) -> Non
     def trials(folder: Path, builders: str | None) -> list[dict[str, Any]]:
         romou.tune(one_conv(), target="null", trials=5, work_dir=folder, builders=builders, explorer="random", seed=3)
         lines = map(json.loads, (folder / FILE_NAME).read_text().splitlines())
-        return [{k: v for k, v in line.items() if k not in ("times_s", "build_s", "time", "clock_ratio")} for line in lines if not line["is_again"]]
+        return [
+            {k: v for k, v in line.items() if k not in ("times_s", "build_s", "time", "clock_ratio")}
+            for line in lines
+            if not line["is_again"]
+        ]
 
     ours, theirs = trials(tmp_path / "here", None), trials(tmp_path / "there", address_of(cluster))
     assert len(ours) == 5
@@ -107,7 +118,10 @@ def test_tuned_as_here(cluster: distributed.LocalCluster, tmp_path: Path) -> Non
 
 def test_other_versions_are_one_error(cluster: distributed.LocalCluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dask_job, "_source", lambda: "of another checkout")
-    said = r"dask worker tcp://.* would build other kernels: romou is .* \(source \w{8}\), here .* \(source of another checkout\)"
+    said = (
+        r"dask worker tcp://.* would build other kernels: romou is .* \(source \w{8}\), here .* \(source of another"
+        r" checkout\)"
+    )
     with pytest.raises(CompatError, match=said):
         DaskBuilder(address_of(cluster), TARGET)
 
@@ -119,7 +133,9 @@ def test_a_driver_that_answers_another_image_size_is_no_other_device(monkeypatch
     asked = backend("opencl")._asked_spec
 
     def answer(**facts: int) -> None:
-        monkeypatch.setattr(type(backend("opencl")), "_asked_spec", lambda _, given: dataclasses.replace(asked(given), **facts))
+        monkeypatch.setattr(
+            type(backend("opencl")), "_asked_spec", lambda _, given: dataclasses.replace(asked(given), **facts)
+        )
 
     answer(max_image_width_texels=4096, max_image_height_texels=4096)
     assert dask_job.identity(text) == found
@@ -136,7 +152,9 @@ def test_a_worker_of_other_versions_that_comes_later(cluster: distributed.LocalC
 
 def test_a_scheduler_that_goes_away() -> None:
     with (
-        distributed.LocalCluster(n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None) as alone,
+        distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, processes=False, protocol="tcp", dashboard_address=None
+        ) as alone,
         builder_at(alone, connect_timeout_s=1) as builder,
     ):
         threading.Thread(target=alone.close).start()
@@ -153,7 +171,9 @@ def test_no_scheduler(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     path.write_bytes(one_conv().SerializeToString())
     for wrong in ("127.0.0.1:8786", "dask://"):
-        found = CliRunner().invoke(main, ["tune", str(path), "--target", "null", "--trials", "1", "--no-records", "--builders", wrong])
+        found = CliRunner().invoke(
+            main, ["tune", str(path), "--target", "null", "--trials", "1", "--no-records", "--builders", wrong]
+        )
         assert found.exit_code == UsageError.exit_code
         assert "expected dask://HOST:PORT" in found.output
 
@@ -193,22 +213,51 @@ def service(greeting: bytes) -> Iterator[int]:
 )
 def test_a_port_that_is_no_scheduler_is_one_error_in_seconds(greeting: bytes, said: str) -> None:
     start = time.monotonic()
-    with service(greeting) as port, pytest.raises(ConnectionLostError, match=re.escape(f"no dask scheduler answers at dask://127.0.0.1:{port}: {said}")):
+    with (
+        service(greeting) as port,
+        pytest.raises(
+            ConnectionLostError, match=re.escape(f"no dask scheduler answers at dask://127.0.0.1:{port}: {said}")
+        ),
+    ):
         DaskBuilder(f"dask://127.0.0.1:{port}", TARGET, MeasureOptions(connect_timeout_s=2))
     assert time.monotonic() - start < 15
 
 
 def test_only_an_own_scheduler_is_taken_without_tls(tmp_path: Path) -> None:
     """A documentation address, which nobody has: who is not trusted is not even connected to."""
-    with pytest.raises(UsageError, match=r"can run any code in this process, and 192\.0\.2\.7 is reached without TLS\n.*dask\+tls://.*trust_builders=True"):
+    with pytest.raises(
+        UsageError,
+        match=(
+            r"can run any code in this process, and 192\.0\.2\.7 is reached without"
+            r" TLS\n.*dask\+tls://.*trust_builders=True"
+        ),
+    ):
         DaskBuilder("dask://192.0.2.7:8786", TARGET)
     with pytest.raises(UsageError, match="reached without TLS"):
         romou.tune(one_conv(), target="null", trials=1, work_dir=False, builders="dask://192.0.2.7:8786")
     with pytest.raises(ConnectionLostError, match=r"no dask scheduler answers at dask://192\.0\.2\.7:8786"):
-        romou.tune(one_conv(), target="null", trials=1, work_dir=False, builders="dask://192.0.2.7:8786", trust_builders=True, measure={"connect_timeout_s": 1})
+        romou.tune(
+            one_conv(),
+            target="null",
+            trials=1,
+            work_dir=False,
+            builders="dask://192.0.2.7:8786",
+            trust_builders=True,
+            measure={"connect_timeout_s": 1},
+        )
     path = tmp_path / "model.onnx"
     path.write_bytes(one_conv().SerializeToString())
-    command = ["tune", str(path), "--target", "null", "--trials", "1", "--no-records", "--builders", "dask://192.0.2.7:8786"]
+    command = [
+        "tune",
+        str(path),
+        "--target",
+        "null",
+        "--trials",
+        "1",
+        "--no-records",
+        "--builders",
+        "dask://192.0.2.7:8786",
+    ]
     assert "--trust-builders" in CliRunner().invoke(main, command).output
     trusting = CliRunner().invoke(main, [*command, "--trust-builders", "--measure", "connect_timeout_s=1"])
     assert "no dask scheduler answers" in trusting.output
@@ -218,13 +267,26 @@ def test_a_scheduler_with_tls(tmp_path: Path) -> None:
     """Certificates come from dask's configuration, on both sides."""
     key, certificate = tmp_path / "key.pem", tmp_path / "certificate.pem"
     subject = ["-subj", "/CN=localhost", "-days", "1", "-nodes", "-newkey", "rsa:2048"]
-    subprocess.run(["openssl", "req", "-x509", *subject, "-keyout", str(key), "-out", str(certificate)], check=True, capture_output=True)
-    roles = {f"{role}.{what}": str(path) for role in ("scheduler", "worker", "client") for what, path in (("cert", certificate), ("key", key))}
+    subprocess.run(
+        ["openssl", "req", "-x509", *subject, "-keyout", str(key), "-out", str(certificate)],
+        check=True,
+        capture_output=True,
+    )
+    roles = {
+        f"{role}.{what}": str(path)
+        for role in ("scheduler", "worker", "client")
+        for what, path in (("cert", certificate), ("key", key))
+    }
     tls = {f"distributed.comm.tls.{name}": value for name, value in {"ca-file": str(certificate), **roles}.items()}
     with (
         dask.config.set(tls),
         distributed.LocalCluster(
-            n_workers=1, threads_per_worker=1, processes=False, protocol="tls", security=distributed.Security(), dashboard_address=None
+            n_workers=1,
+            threads_per_worker=1,
+            processes=False,
+            protocol="tls",
+            security=distributed.Security(),
+            dashboard_address=None,
         ) as secure,
     ):
         address = str(secure.scheduler_address).replace("tls://", "dask+tls://")

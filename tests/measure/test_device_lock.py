@@ -26,7 +26,10 @@ from romou.devices.targets import Target
 from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 
 TESTS = Path(__file__).parents[1]
-HOLD = "from romou.base.device_lock import DeviceLock; import os, sys, time, pathlib; lock = DeviceLock(pathlib.Path(sys.argv[1])); "
+HOLD = (
+    "from romou.base.device_lock import DeviceLock; import os, sys, time, pathlib; lock ="
+    " DeviceLock(pathlib.Path(sys.argv[1])); "
+)
 
 
 @contextlib.contextmanager
@@ -57,16 +60,26 @@ def waits(path: Path, seconds: float) -> bool:
 
 def test_timed_intervals_of_processes_never_overlap(tmp_path: Path) -> None:
     """Two tuners and a bench, at the same time: first as they are, then with the lock switched off."""
-    variables = {**os.environ, "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]), "LOG": str(tmp_path)}
+    variables = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),
+        "LOG": str(tmp_path),
+    }
     kinds = ("tune", "tune", "bench")
     command = [sys.executable, "-m", "timing_processes"]
-    started = [subprocess.Popen([*command, kind, str(len(kinds))], env={**variables, "WHO": str(i)}) for i, kind in enumerate(kinds)]
+    started = [
+        subprocess.Popen([*command, kind, str(len(kinds))], env={**variables, "WHO": str(i)})
+        for i, kind in enumerate(kinds)
+    ]
     try:
         assert [one.wait(120) for one in started] == [0] * len(kinds)
     finally:
         for one in started:
             one.kill()
-    in_turns, beside = (sorted(json.loads(line) for line in (tmp_path / name).read_text().splitlines()) for name in ("in_turns", "beside"))
+    in_turns, beside = (
+        sorted(json.loads(line) for line in (tmp_path / name).read_text().splitlines())
+        for name in ("in_turns", "beside")
+    )
     assert len(in_turns) == len(beside) == timing_processes.ROUNDS * 4
     assert all(end <= start for (_, end, _), (start, _, _) in itertools.pairwise(in_turns))
     # None has the device to itself until it is done.
@@ -112,7 +125,9 @@ def test_the_holding_thread_may_take_it_again_and_a_forked_process_leaves_it_alo
     assert not waits(path, 10)
 
 
-def test_waiting_is_said_and_is_no_part_of_a_candidates_time(caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_is_said_and_is_no_part_of_a_candidates_time(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(device_lock, "_PATIENCE_S", 0.2)
     options = MeasureOptions(build_workers=1, min_repeat_ms=1, run_timeout_s=3)
     toolchain = Toolchain(build="faulty_kernels:build")
@@ -124,19 +139,27 @@ def test_waiting_is_said_and_is_no_part_of_a_candidates_time(caplog: pytest.LogC
         name = runner.fingerprint().name
         path = lock_path(backend("opencl").identity(backend("opencl").facts(0)))
         assert path is not None
-        with process("lock.acquire(); print('held', flush=True); time.sleep(4)", path), caplog.at_level(logging.WARNING, "romou"):
+        with (
+            process("lock.acquire(); print('held', flush=True); time.sleep(4)", path),
+            caplog.at_level(logging.WARNING, "romou"),
+        ):
             assert list(runner.run([built], stop_at=time.monotonic() + 0.5)) == []
             (result,) = runner.run([built])
         assert (result.outcome, result.error) == ("ok", None)
         assert result.run_s < 3
         lines = [record.getMessage() for record in caplog.records]
         assert lines
-        assert f"waiting for another process that times on {name} (the one that holds {path}); ROMOU_DEVICE_LOCK=0 times beside it" in lines
+        assert (
+            f"waiting for another process that times on {name} (the one that holds {path}); ROMOU_DEVICE_LOCK=0 times"
+            " beside it" in lines
+        )
         # It gave the device back.
         assert not waits(path, 5)
 
 
-def test_without_a_folder_to_write_times_are_taken_all_the_same(tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_folder_to_write_times_are_taken_all_the_same(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path / "file"))
     with caplog.at_level(logging.WARNING, "romou"):
@@ -155,5 +178,7 @@ def test_a_device_is_the_same_whatever_reaches_it() -> None:
     kinds = ("opencl", "vulkan", "cuda")
     assert {backend(kind).identity({**gpu, "uuid": "0a" * 16}) for kind in kinds} == {"0a" * 16}
     for uuid in ({}, {"uuid": ""}, {"uuid": "00" * 16}):
-        assert [backend(kind).identity({**gpu, **uuid}) for kind in kinds] == [f"{kind}-Its-Maker-A-GPU" for kind in kinds]
+        assert [backend(kind).identity({**gpu, **uuid}) for kind in kinds] == [
+            f"{kind}-Its-Maker-A-GPU" for kind in kinds
+        ]
     assert {backend(kind).identity({**gpu, "type": "cpu"}) for kind in (*kinds, "null")} == {"cpu"}

@@ -22,12 +22,19 @@ def test_a_command_has_its_own_arguments_environment_and_streams(tmp_path: Path)
     environment = {**os.environ, "FORKED": "1", "TMPDIR": str(tmp_path)}
     for words, argv in ((("-c", _TELL), ["-c", "a"]), ((tmp_path / "script.py",), [str(tmp_path / "script.py"), "a"])):
         done = forked.run(*words, "a", env=environment, cwd=tmp_path)
-        assert (done.returncode, done.stdout, done.stderr) == (0, f"{argv} {tmp_path} 1 __main__  {tmp_path}\nended\n", "wrong\n")
+        assert (done.returncode, done.stdout, done.stderr) == (
+            0,
+            f"{argv} {tmp_path} 1 __main__  {tmp_path}\nended\n",
+            "wrong\n",
+        )
     assert "FORKED" not in os.environ
     assert forked.run("-c", "import os; print(os.getenv('FORKED'))").stdout == "None\n"
 
 
-@pytest.mark.parametrize(("code", "ends", "says"), [("raise SystemExit(3)", 3, ""), ("raise SystemExit('no')", 1, "no\n"), ("1 / 0", 1, "ZeroDivisionError: ")])
+@pytest.mark.parametrize(
+    ("code", "ends", "says"),
+    [("raise SystemExit(3)", 3, ""), ("raise SystemExit('no')", 1, "no\n"), ("1 / 0", 1, "ZeroDivisionError: ")],
+)
 def test_how_it_ends(code: str, ends: int, says: str) -> None:
     done = forked.run("-c", code)
     assert done.returncode == ends

@@ -1,4 +1,6 @@
-"""Candidates that are right and write beside their tensors are found, on each side, on every platform; and right ones are not accused."""
+"""Candidates that are right and write beside their tensors are found, on each side, on every platform; and right ones
+are not accused.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ TOOLCHAIN = Toolchain(build="faulty_kernels:build")
 def run_on(kind: str, faults: Sequence[str]) -> dict[str, tuple[str, str]]:
     """Outcome and error of candidates with a fault each, on the first device of a kind."""
     target, found = Target(kind), {}
-    candidates = [Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=trial) for trial, fault in enumerate(faults)]
+    candidates = [
+        Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=trial)
+        for trial, fault in enumerate(faults)
+    ]
     with contextlib.ExitStack() as stack:
         builder = stack.enter_context(contextlib.closing(LocalBuilder(target, OPTIONS, toolchain=TOOLCHAIN)))
         runner = stack.enter_context(contextlib.closing(LocalRunner(f"{kind}:0", OPTIONS, toolchain=TOOLCHAIN)))
@@ -43,7 +48,11 @@ def run_on(kind: str, faults: Sequence[str]) -> dict[str, tuple[str, str]]:
 
 
 # Where three numbers are written, and how that is said.
-FAULTS = {"before": "wrote 12 bytes before `", "behind": "wrote 12 bytes behind `", "behind_data": "wrote 12 bytes behind `"}
+FAULTS = {
+    "before": "wrote 12 bytes before `",
+    "behind": "wrote 12 bytes behind `",
+    "behind_data": "wrote 12 bytes behind `",
+}
 
 
 def assert_found(outcomes: dict[str, tuple[str, str]]) -> None:
@@ -56,7 +65,9 @@ def assert_found(outcomes: dict[str, tuple[str, str]]) -> None:
             assert error == f"{FAULTS[fault]}{names[0 if fault == 'behind_data' else -1]}`"
 
 
-@pytest.mark.parametrize(("kind", "faults"), [("opencl", [*FAULTS, "none"]), ("vulkan", ["behind", "behind_data", "none"])])
+@pytest.mark.parametrize(
+    ("kind", "faults"), [("opencl", [*FAULTS, "none"]), ("vulkan", ["behind", "behind_data", "none"])]
+)
 def test_what_is_written_beside_a_buffer_is_found(kind: str, faults: list[str]) -> None:
     assert_found(run_on(kind, faults))
 
@@ -74,8 +85,13 @@ SHAPE = (2, 3, 5, 4)
 
 
 def copy_to_image(kind: str, stores: Sequence[tuple[int, int, int]]) -> Callable[..., None]:
-    """A kernel that copies a buffer of SHAPE to an image, and stores a texel more at each of some places (column, row, layer)."""
-    source, result = tirx.decl_buffer(SHAPE, "float32", name="source"), tirx.decl_buffer(SHAPE, "float32", name="result", scope="global.texture")
+    """A kernel that copies a buffer of SHAPE to an image, and stores a texel more at each of some places (column, row,
+    layer).
+    """
+    source, result = (
+        tirx.decl_buffer(SHAPE, "float32", name="source"),
+        tirx.decl_buffer(SHAPE, "float32", name="result", scope="global.texture"),
+    )
     _, rows, columns, lanes = SHAPE
     thread = tirx.Var("thread", "int32")
     axis = tirx.IterVar(ir.Range(0, math.prod(SHAPE[:3])), thread, tirx.IterVar.ThreadIndex, "threadIdx.x")
@@ -84,11 +100,16 @@ def copy_to_image(kind: str, stores: Sequence[tuple[int, int, int]]) -> Callable
 
     def store(*place: tirx.Expr | int) -> tirx.Stmt:
         at = [tirx.const(each, "int32") if isinstance(each, int) else each for each in place]
-        return tirx.Evaluate(tirx.call_intrin("int32", "tirx.texture2d_store", result.data, *at, tirx.const(128, "int32"), texel))
+        return tirx.Evaluate(
+            tirx.call_intrin("int32", "tirx.texture2d_store", result.data, *at, tirx.const(128, "int32"), texel)
+        )
 
     beside = [tirx.IfThenElse(thread == 0, store(*place), None) for place in stores]
     body = tirx.AttrStmt(
-        axis, "thread_extent", tirx.const(math.prod(SHAPE[:3]), "int32"), tirx.SeqStmt([store(x, y, z), *beside]) if beside else store(x, y, z)
+        axis,
+        "thread_extent",
+        tirx.const(math.prod(SHAPE[:3]), "int32"),
+        tirx.SeqStmt([store(x, y, z), *beside]) if beside else store(x, y, z),
     )
     func = tirx.PrimFunc([source, result], body).with_attrs({"global_symbol": "main", "tirx.noalias": True})
     return tvm.tirx.build(tvm.IRModule({"main": func}), target=Target(kind).tvm_target, pipeline=pipeline.NAME)["main"]  # type: ignore[no-any-return]
@@ -97,7 +118,13 @@ def copy_to_image(kind: str, stores: Sequence[tuple[int, int, int]]) -> Callable
 def written_beside(kind: str, place: tuple[int, int, int] | None) -> tuple[bool, str | None]:
     """Whether the image is right, and what `guards` says."""
     data = np.random.default_rng(1).standard_normal(SHAPE).astype("float32")
-    given, image = guard((data, np.full(SHAPE, np.nan, "float32")), ("x", "y"), ("global", "global.texture"), backend(kind).device(), None)
+    given, image = guard(
+        (data, np.full(SHAPE, np.nan, "float32")),
+        ("x", "y"),
+        ("global", "global.texture"),
+        backend(kind).device(),
+        None,
+    )
     copy_to_image(kind, [] if place is None else [place])(given.tensor, image.tensor)
     found, fault = image.output()
     assert given.fault() is None
@@ -116,7 +143,10 @@ def test_what_is_written_beyond_an_image_is_found(kind: str, edge: str) -> None:
     assert written_beside(kind, EDGES[edge]) == (True, fault)
 
 
-@pytest.mark.parametrize("scope", ["global.texture", "global.texture-nhwc", "global.texture-weight", "global.texture-2d", "global.texture-rows"])
+@pytest.mark.parametrize(
+    "scope",
+    ["global.texture", "global.texture-nhwc", "global.texture-weight", "global.texture-2d", "global.texture-rows"],
+)
 def test_every_image_keeps_its_contents(scope: str, opencl_device: tvm.runtime.Device) -> None:
     """The tensor in the middle of the larger image is the one that was put there."""
     data = np.random.default_rng(2).standard_normal((2, 3, 5, 4)).astype("float16")

@@ -32,7 +32,9 @@ def test_what_is_here() -> None:
 
 def test_a_compiler_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
-    with pytest.raises(BuildError, match="aarch64-linux-gnu-g\\+\\+ is not there\napt-get install g\\+\\+-aarch64-linux-gnu"):
+    with pytest.raises(
+        BuildError, match="aarch64-linux-gnu-g\\+\\+ is not there\napt-get install g\\+\\+-aarch64-linux-gnu"
+    ):
         compiler_for("aarch64-linux-gnu")
     monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
     with pytest.raises(BuildError, match="ANDROID_NDK_HOME=is not set, or holds no Android NDK"):
@@ -40,7 +42,10 @@ def test_a_compiler_that_is_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 
 
 def test_compilers_that_are_there(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    gcc, clang = tmp_path / "bin" / "aarch64-linux-gnu-g++", tmp_path / "ndk/toolchains/llvm/prebuilt/linux-x86_64/bin/aarch64-linux-android24-clang++"
+    gcc, clang = (
+        tmp_path / "bin" / "aarch64-linux-gnu-g++",
+        tmp_path / "ndk/toolchains/llvm/prebuilt/linux-x86_64/bin/aarch64-linux-android24-clang++",
+    )
     script(gcc, "")
     script(clang, "")
     monkeypatch.setenv("PATH", str(gcc.parent))
@@ -53,11 +58,16 @@ def test_a_candidate_for_another_machine(monkeypatch: pytest.MonkeyPatch, tmp_pa
     """Objects for the phone's processor reach the phone's linker, with the candidate's own name."""
     made = tmp_path / "made"
     made.mkdir()
-    script(tmp_path / "bin" / "aarch64-linux-gnu-g++", f'echo "$@" > {made}/arguments; for f in "$@"; do case $f in *.o) cp $f {made};; esac; done')
+    script(
+        tmp_path / "bin" / "aarch64-linux-gnu-g++",
+        f'echo "$@" > {made}/arguments; for f in "$@"; do case $f in *.o) cp $f {made};; esac; done',
+    )
     monkeypatch.setenv("PATH", str(tmp_path / "bin"), prepend=":")
     task, target = faulty_kernels.task(), Target("opencl -device=adreno640", host="aarch64-linux-gnu")
     candidate = Candidate(task=task, config=task.default_config(target), trial=0)
-    export_library(build_task(task, candidate.config, target), tmp_path / "x.so", host=target.host, entry=candidate.name)
+    export_library(
+        build_task(task, candidate.config, target), tmp_path / "x.so", host=target.host, entry=candidate.name
+    )
     objects = list(made.glob("*.o"))
     assert objects
     assert {struct.unpack_from("<H", o.read_bytes(), 18)[0] for o in objects} == {_AARCH64}

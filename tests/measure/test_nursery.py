@@ -27,7 +27,9 @@ def worker() -> Iterator[Callable[..., ChildProcess]]:
         yield start
 
 
-def test_workers_are_as_if_started_afresh(worker: Callable[..., ChildProcess], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_workers_are_as_if_started_afresh(
+    worker: Callable[..., ChildProcess], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     first = worker(TVM_NUM_THREADS="1")
     nursery = first.call("os:getppid")
     assert first.call("os:getenv", "TVM_NUM_THREADS") == "1"
@@ -36,7 +38,11 @@ def test_workers_are_as_if_started_afresh(worker: Callable[..., ChildProcess], m
     monkeypatch.setenv("KMP_INIT_AT_FORK", "FALSE")
     monkeypatch.chdir(tmp_path)
     second = worker()
-    assert (second.call("os:getppid"), second.call("os:getenv", "ROMOU_DEBUG"), second.call("os:getcwd")) == (nursery, "1", str(tmp_path))
+    assert (second.call("os:getppid"), second.call("os:getenv", "ROMOU_DEBUG"), second.call("os:getcwd")) == (
+        nursery,
+        "1",
+        str(tmp_path),
+    )
     assert second.call("os:getenv", "PYTHONPATH") is None
     assert second.call("os:getpgrp") == second.call("os:getpid") != first.call("os:getpid")
     # A library may read it while it is loaded.
@@ -45,8 +51,13 @@ def test_workers_are_as_if_started_afresh(worker: Callable[..., ChildProcess], m
 
 
 def test_one_that_nobody_needed_ends_at_once() -> None:
-    """A model may turn out to be broken: then a process that had begun with its imports does not keep the tuner from ending."""
-    code = "import atexit; from romou.tuner.measure import nursery; atexit.register(lambda: print(nursery._current[1]._process.returncode)); nursery.begin()"
+    """A model may turn out to be broken: then a process that had begun with its imports does not keep the tuner from
+    ending.
+    """
+    code = (
+        "import atexit; from romou.tuner.measure import nursery; atexit.register(lambda:"
+        " print(nursery._current[1]._process.returncode)); nursery.begin()"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == [str(-signal.SIGKILL.value)]
 

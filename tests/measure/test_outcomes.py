@@ -1,4 +1,6 @@
-"""Every way in which a candidate can end, with real kernels on the OpenCL device; and the next candidate is fine after each."""
+"""Every way in which a candidate can end, with real kernels on the OpenCL device; and the next candidate is fine after
+each.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,16 @@ import tvm
 from romou.base.errors import DeviceError, UsageError
 from romou.compiler.assembly.kernel import build_task
 from romou.devices.targets import Target
-from romou.tuner.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, Toolchain
+from romou.tuner.measure import (
+    BuildResult,
+    Candidate,
+    ChildBugError,
+    LocalBuilder,
+    LocalRunner,
+    MeasureOptions,
+    MeasureResult,
+    Toolchain,
+)
 from romou.tuner.measure.runner import run_spec
 
 TARGET = Target("opencl")
@@ -40,12 +51,22 @@ def runner(opencl_device: tvm.runtime.Device) -> Iterator[LocalRunner]:
 @pytest.fixture(scope="module")
 def impatient(opencl_device: tvm.runtime.Device) -> Iterator[LocalRunner]:
     """A runner for what hangs, which takes a whole core."""
-    with contextlib.closing(LocalRunner("opencl:0", dataclasses.replace(OPTIONS, run_timeout_s=3), toolchain=TOOLCHAIN)) as made:
+    with contextlib.closing(
+        LocalRunner("opencl:0", dataclasses.replace(OPTIONS, run_timeout_s=3), toolchain=TOOLCHAIN)
+    ) as made:
         yield made
 
 
 def measure(builder: LocalBuilder, runner: LocalRunner, fault: str) -> BuildResult | MeasureResult:
-    (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=faulty_kernels.FAULTS.index(fault))])
+    (built,) = builder.build(
+        [
+            Candidate(
+                task=faulty_kernels.task(),
+                config=faulty_kernels.config(fault),
+                trial=faulty_kernels.FAULTS.index(fault),
+            )
+        ]
+    )
     if built.outcome != "ok":
         return built
     (result,) = runner.run([built])
@@ -66,7 +87,9 @@ def measure(builder: LocalBuilder, runner: LocalRunner, fault: str) -> BuildResu
         ("adds_up", "wrong_result", "right in the first run, wrong after"),
     ],
 )
-def test_each_fault_ends_as_itself(builder: LocalBuilder, runner: LocalRunner, fault: str, outcome: str, text: str) -> None:
+def test_each_fault_ends_as_itself(
+    builder: LocalBuilder, runner: LocalRunner, fault: str, outcome: str, text: str
+) -> None:
     result = measure(builder, runner, fault)
     assert result.outcome == outcome
     assert text in (result.error or "")
@@ -114,8 +137,16 @@ def test_a_slow_candidate_is_timed_once(builder: LocalBuilder, runner: LocalRunn
 def test_several_processes_share_the_device(builder: LocalBuilder, opencl_device: tvm.runtime.Device) -> None:
     """The driver compiles in each; one that dies costs its own candidate only."""
     faults = ["none", "crash", "bad_source", "wrong", "none", "none"]
-    built = builder.build([Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=200 + i) for i, fault in enumerate(faults)])
-    with contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN, processes=2)) as several, ThreadPoolExecutor(3) as pool:
+    built = builder.build(
+        [
+            Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=200 + i)
+            for i, fault in enumerate(faults)
+        ]
+    )
+    with (
+        contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN, processes=2)) as several,
+        ThreadPoolExecutor(3) as pool,
+    ):
         results = list(pool.map(lambda one: next(iter(several.run([one]))), built))
     assert [r.outcome for r in results] == ["ok", "run_error", "run_error", "wrong_result", "ok", "ok"]
     assert all(r.run_s > 0 for r in results)
@@ -133,10 +164,14 @@ def test_time_limits_cut_off_without_a_result(builder: LocalBuilder, runner: Loc
     (built,) = builder.build([candidate])
     with contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN)) as fresh:
         assert list(fresh.run([built], stop_at=0.0)) == []
-        assert fresh._references._child.starts == 0, "a search that is over starts no process for what is left of its batch"
+        assert fresh._references._child.starts == 0, (
+            "a search that is over starts no process for what is left of its batch"
+        )
 
 
-def test_references_are_computed_ahead(builder: LocalBuilder, opencl_device: tvm.runtime.Device, tmp_path: Path) -> None:
+def test_references_are_computed_ahead(
+    builder: LocalBuilder, opencl_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
     (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(), trial=102)])
     with contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN, folder=tmp_path)) as ahead:
         ahead.expect([faulty_kernels.task(), faulty_kernels.task()])
@@ -149,7 +184,12 @@ def test_references_are_computed_ahead(builder: LocalBuilder, opencl_device: tvm
 
 
 def test_a_runner_that_is_closed_leaves_no_reference_under_way(tmp_path: Path) -> None:
-    runner = LocalRunner("opencl:0", OPTIONS, toolchain=dataclasses.replace(TOOLCHAIN, build_reference="faulty_kernels:endless_reference"), folder=tmp_path)
+    runner = LocalRunner(
+        "opencl:0",
+        OPTIONS,
+        toolchain=dataclasses.replace(TOOLCHAIN, build_reference="faulty_kernels:endless_reference"),
+        folder=tmp_path,
+    )
     runner.expect([faulty_kernels.task()])
     child = runner._references._others[0]
     while child.starts == 0:
@@ -162,7 +202,9 @@ def test_a_runner_that_is_closed_leaves_no_reference_under_way(tmp_path: Path) -
 
 
 def test_winners_of_many_kernels_share_their_pause(builder: LocalBuilder) -> None:
-    (built,) = builder.build([Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(), trial=103, is_winner=True)])
+    (built,) = builder.build(
+        [Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(), trial=103, is_winner=True)]
+    )
     many = dataclasses.replace(built, candidate=dataclasses.replace(built.candidate, winners=100))
     assert run_spec(built, "", "opencl:0", 1.0, OPTIONS).trust_pause_s == 0.2
     assert run_spec(many, "", "opencl:0", 1.0, OPTIONS).trust_pause_s == pytest.approx(0.05)
@@ -175,18 +217,26 @@ def test_fingerprint_names_the_device(runner: LocalRunner, opencl_device: tvm.ru
 
 
 def test_no_such_device() -> None:
-    with contextlib.closing(LocalRunner("opencl:99")) as runner, pytest.raises(DeviceError, match="no OpenCL device 99"):
+    with (
+        contextlib.closing(LocalRunner("opencl:99")) as runner,
+        pytest.raises(DeviceError, match="no OpenCL device 99"),
+    ):
         runner.fingerprint()
 
 
 def test_no_file_is_left(tmp_path: Path) -> None:
     with contextlib.closing(LocalBuilder(TARGET, OPTIONS, toolchain=TOOLCHAIN, folder=tmp_path)) as builder:
-        candidates = [Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=i) for i, fault in enumerate(("invalid", "no_build"))]
+        candidates = [
+            Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=i)
+            for i, fault in enumerate(("invalid", "no_build"))
+        ]
         assert [b.outcome for b in builder.build(candidates)] == ["invalid", "build_error"]
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize(("name", "value"), [("repeat", 0), ("run_timeout_s", -1), ("build_workers", 1.5), ("skip_ratio", float("nan"))])
+@pytest.mark.parametrize(
+    ("name", "value"), [("repeat", 0), ("run_timeout_s", -1), ("build_workers", 1.5), ("skip_ratio", float("nan"))]
+)
 def test_options_are_checked(name: str, value: float) -> None:
     with pytest.raises(UsageError, match=name):
         MeasureOptions(**{name: value})

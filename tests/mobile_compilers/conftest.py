@@ -14,4 +14,7 @@ def compilers() -> Path:
     try:
         return find_compilers()
     except MobileCompilersMissingError as error:
-        pytest.skip(f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]}; scripts/setup_mobile_compilers.sh says why it fails")
+        pytest.skip(
+            f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]};"
+            " scripts/setup_mobile_compilers.sh says why it fails"
+        )

@@ -23,7 +23,17 @@ def rows() -> list[dict[str, str]]:
 def test_the_sample_holds_every_family() -> None:
     sample = rows()
     assert len(sample) == 20
-    assert {row["op"] for row in sample} == {"conv1x1", "conv1x3", "conv3x1", "conv1x7", "conv7x1", "conv3x3", "conv5x5", "conv7x7", "depthwise"}
+    assert {row["op"] for row in sample} == {
+        "conv1x1",
+        "conv1x3",
+        "conv3x1",
+        "conv1x7",
+        "conv7x1",
+        "conv3x3",
+        "conv5x5",
+        "conv7x7",
+        "depthwise",
+    }
     by_name = {bench_mobile_static.name_of(row): row for row in sample}
     assert bench_mobile_static.multiply_adds_of(by_name["conv3x3 64x56x56 -> 64 /1"]) == 64 * 56 * 56 * 64 * 9
     assert bench_mobile_static.multiply_adds_of(by_name["depthwise 512x14x14 -> 512 /1"]) == 512 * 14 * 14 * 9
@@ -34,7 +44,11 @@ def test_each_side_makes_its_kernels() -> None:
     graph = import_onnx(bench_mobile_static.model_of(row)).mod
     for (kernel,) in bench_mobile_static.romou_candidates(graph, "g76", 2, seed=0):
         # Data, weight, output; the bias is read once for each output and lies in a buffer.
-        assert sorted(re.findall(r"(__(?:read|write)_only) image2d", kernel.source)) == ["__read_only", "__read_only", "__write_only"]
+        assert sorted(re.findall(r"(__(?:read|write)_only) image2d", kernel.source)) == [
+            "__read_only",
+            "__read_only",
+            "__write_only",
+        ]
     image = bench_mobile_static.tvm_kernels(graph, in_images=True)
     assert any("READ_IMAGEF(" in kernel.source.split("#endif")[-1] for kernel in image)
     (buffer,) = bench_mobile_static.tvm_kernels(graph, in_images=False)
@@ -58,7 +72,9 @@ def test_idle_lanes_count() -> None:
 
 def test_instructions_of_all_work_items_over_needed_multiply_adds() -> None:
     row = next(row for row in rows() if bench_mobile_static.name_of(row) == "conv1x1 256x28x28 -> 256 /1")
-    kernels = next(bench_mobile_static.romou_candidates(import_onnx(bench_mobile_static.model_of(row)).mod, "g76", 0, seed=0))
+    kernels = next(
+        bench_mobile_static.romou_candidates(import_onnx(bench_mobile_static.model_of(row)).mod, "g76", 0, seed=0)
+    )
     per_turn = kernels[0].traffic.multiply_adds
     loop = LoopStatistics(instructions=2 * per_turn, multiply_adds=per_turn, memory=8)
 
@@ -80,13 +96,17 @@ def test_instructions_of_all_work_items_over_needed_multiply_adds() -> None:
         )
 
     needed = bench_mobile_static.multiply_adds_of(row)
-    matched = bench_mobile_static.result_of(kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(loop,)))], needed)
+    matched = bench_mobile_static.result_of(
+        kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(loop,)))], needed
+    )
     assert matched.is_exact
     # What is computed for pixels that only fill up a work group is paid for, too.
     computed = bench_mobile_static.lanes_of(kernels[0].lowered, 8) * trip_loops(kernels[0].lowered).total
     assert computed >= needed
     assert matched.per_multiply_add == pytest.approx(2 * computed / needed)
     odd = LoopStatistics(instructions=3 * (per_turn + 1), multiply_adds=per_turn + 1, memory=8)
-    unmatched = bench_mobile_static.result_of(kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(odd,)))], needed)
+    unmatched = bench_mobile_static.result_of(
+        kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(odd,)))], needed
+    )
     assert not unmatched.is_exact
     assert unmatched.per_multiply_add == pytest.approx(3 * computed / needed)

@@ -27,8 +27,12 @@ def test_half_of_what_is_compiled_issues_the_least() -> None:
     assert task.default_config(TARGET) in some
 
 
-@pytest.mark.parametrize(("counts", "best"), [({}, None), ({"a": 3.0, "b": 2.0}, "b"), ({"a": 3.0, "b": None}, "a"), ({"a": None}, None)])
+@pytest.mark.parametrize(
+    ("counts", "best"), [({}, None), ({"a": 3.0, "b": 2.0}, "b"), ({"a": 3.0, "b": None}, "a"), ({"a": None}, None)]
+)
 def test_what_spills_or_fails_is_not_the_leanest(counts: dict[str, float | None], best: str | None) -> None:
     """None stands for a config that spills; another one cannot be built."""
-    found = {key: {"cycles": 0.1 if cycles is None else cycles, "spills": cycles is None} for key, cycles in counts.items()} | {"z": {"error": "no"}}
+    found = {
+        key: {"cycles": 0.1 if cycles is None else cycles, "spills": cycles is None} for key, cycles in counts.items()
+    } | {"z": {"error": "no"}}
     assert bench.best_of(found, list(found), "cycles") == best

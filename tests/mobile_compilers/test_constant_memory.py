@@ -14,7 +14,9 @@ KERNEL = """__kernel void k(__global float4* restrict out, __global float4* rest
 
 def test_a_constant_argument_and_its_pointers() -> None:
     text = bench_constant_memory.moved(KERNEL, "w_ptr", "__constant", 8)
-    assert text == KERNEL.replace("__global float4* restrict w_ptr", "__constant float4* restrict w_ptr").replace("const __global", "const __constant")
+    assert text == KERNEL.replace("__global float4* restrict w_ptr", "__constant float4* restrict w_ptr").replace(
+        "const __global", "const __constant"
+    )
 
 
 def test_a_weight_by_value() -> None:

@@ -1,4 +1,4 @@
-"""Default configs of layers whose larger tiles spill under Mesa's compilers, and those beside them that may be large."""
+"""Default configs of layers whose larger tiles spill under Mesa's compilers, and those beside them that may be large."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ LAYERS = [
     ("adreno640", conv(8, (56, 56), 64, (1, 1)), (2, 7)),
     # So is a row of seven columns of three channels.
     ("adreno640", conv(3, (224, 224), 96, (7, 7), stride=(2, 2)), (1, 4)),
-    # Tiles of four pixels do not divide a row of 14 with padding; they do one of 28, and one without padding may end within them.
+    # Tiles of four pixels do not divide a row of 14 with padding; they do one of 28, and one without padding may end
+    # within them.
     ("mali_g76", conv(128, (28, 28), 256, (3, 3), **HALF), (2, 2)),
     ("mali_g76", conv(128, (56, 56), 256, (3, 3), **HALF), (1, 4)),
     ("mali_g76", conv(128, (35, 35), 256, (3, 3), stride=(2, 2)), (1, 4)),
@@ -58,7 +59,10 @@ def test_they_do_not_spill(device: str, compilers: Path) -> None:
             task = task_of(work).with_free_images()
             config = task.default_config(target)
             assert tile is None or (config["tile_o"], config["tile_w"]) == tile, f"{work}: {config}"
-            made = [kernel.source for kernel in inspect_function(task.schedule(config, target)["main"], target, config=config)]
+            made = [
+                kernel.source
+                for kernel in inspect_function(task.schedule(config, target)["main"], target, config=config)
+            ]
             names += [str(work)] * len(made)
             sources += made
     answers = compile_all(sources, compiler_for(device), folder=compilers)

@@ -1,6 +1,7 @@
 """Mesa's mobile compilers: what they print is read right, everywhere on kept output and live where they are set up.
 
-data/a630.txt, g57.txt and g76.txt are what the compilers print for data/kernels.cl, less the intermediate forms that are not read.
+data/a630.txt, g57.txt and g76.txt are what the compilers print for data/kernels.cl, less the intermediate forms that
+are not read.
 """
 
 from __future__ import annotations
@@ -54,7 +55,12 @@ def test_adreno() -> None:
         cycles_by_unit={},
         loops=1,
         # The loop counted by hand: one (rpt3)mad.f32, isaml and ldg.u32; waits included. Outside it are four stores.
-        code=LoopStatistics(instructions=76, multiply_adds=0, memory=4, inner=(LoopStatistics(instructions=39, multiply_adds=4, memory=2),)),
+        code=LoopStatistics(
+            instructions=76,
+            multiply_adds=0,
+            memory=4,
+            inner=(LoopStatistics(instructions=39, multiply_adds=4, memory=2),),
+        ),
     )
     assert dot4.inner.instructions_per_multiply_add == 39 / 4
     assert (shuffle.name, shuffle.loops, shuffle.spills, shuffle.private_memory_bytes) == ("shuffle", 2, 2, 512)
@@ -71,26 +77,44 @@ def test_mali() -> None:
     assert dot4.cycles == 5.0
     assert dot4.cycles_by_unit == {"arith": 2.416667, "texture": 0.5, "vary": 0.0, "ldst": 5.0}
     assert dot4.inner == LoopStatistics(instructions=22, multiply_adds=4, memory=2, units=dot4.inner.units)
-    # The compiler's own bound is of the code as it stands: 24 lanes of arithmetic, half a cycle for an image, one for any other access.
+    # The compiler's own bound is of the code as it stands: 24 lanes of arithmetic, half a cycle for an image, one for
+    # any other access.
     units = [own + loop for own, loop in zip(dot4.code.units, dot4.inner.units, strict=True)]
     assert units[0] / 24 == pytest.approx(dot4.cycles_by_unit["arith"], abs=1e-5)
     assert (units[1] / 2, units[2]) == (dot4.cycles_by_unit["texture"], dot4.cycles_by_unit["ldst"])
-    assert (shuffle.spills, shuffle.private_memory_bytes, [loop.instructions for loop in shuffle.code.inner]) == (2, 256, [20, 24])
+    assert (shuffle.spills, shuffle.private_memory_bytes, [loop.instructions for loop in shuffle.code.inner]) == (
+        2,
+        256,
+        [20, 24],
+    )
 
 
 def test_valhall() -> None:
     """Jumps of Valhall's code are distances, and only the form before its machine code tells private memory."""
     dot4, shuffle = kept("g57")
-    assert (dot4.name, dot4.instructions, dot4.registers, dot4.occupancy, dot4.cycles, dot4.is_adreno) == ("dot4", 85, 10, 1.0, 5.0, False)
+    assert (dot4.name, dot4.instructions, dot4.registers, dot4.occupancy, dot4.cycles, dot4.is_adreno) == (
+        "dot4",
+        85,
+        10,
+        1.0,
+        5.0,
+        False,
+    )
     assert dot4.inner == LoopStatistics(instructions=27, multiply_adds=4, memory=2)
     assert dot4.code.instructions + dot4.inner.instructions == dot4.instructions
-    assert (shuffle.spills, shuffle.private_memory_bytes, [loop.instructions for loop in shuffle.code.inner]) == (2, 256, [24, 28])
+    assert (shuffle.spills, shuffle.private_memory_bytes, [loop.instructions for loop in shuffle.code.inner]) == (
+        2,
+        256,
+        [24, 28],
+    )
 
 
 @pytest.mark.parametrize("gpu", GPUS)
 def test_a_refused_file_gives_the_compilers_words(gpu: str) -> None:
     with pytest.raises(BuildError, match=r"refuses the kernel: input.cl:1:31: error: unknown type name 'flot'"):
-        read_statistics("@romou begin x.cl\n@romou failed input.cl:1:31: error: unknown type name 'flot'\nmore\n@romou end\n", gpu)
+        read_statistics(
+            "@romou begin x.cl\n@romou failed input.cl:1:31: error: unknown type name 'flot'\nmore\n@romou end\n", gpu
+        )
 
 
 @pytest.mark.parametrize("gpu", GPUS)
@@ -107,16 +131,26 @@ def test_missing_compilers_name_the_script(tmp_path: Path) -> None:
 
 
 def test_unknown_gpu() -> None:
-    with pytest.raises(UsageError, match=r"unknown mobile GPU 'a63'; known: a618, a630, .*, g76\nDid you mean 'a630'\?"):
+    with pytest.raises(
+        UsageError, match=r"unknown mobile GPU 'a63'; known: a618, a630, .*, g76\nDid you mean 'a630'\?"
+    ):
         compile_statistics(SOURCE, "a63")
 
 
 def test_the_compiler_of_a_device_is_one_of_its_instruction_set() -> None:
-    assert [compiler_for(device) for device in ("adreno640", "adreno650", "adreno740", "mali_g78", "mali_g710")] == ["a630", "a660", "a740", "g57", "g610"]
+    assert [compiler_for(device) for device in ("adreno640", "adreno650", "adreno740", "mali_g78", "mali_g710")] == [
+        "a630",
+        "a660",
+        "a740",
+        "g57",
+        "g610",
+    ]
     named = [device for gpu in MOBILE_GPUS.values() for device in gpu.devices]
     assert sorted(named) == sorted(set(named)), "one compiler a device"
     assert set(named) <= set(known_devices())
-    with pytest.raises(UsageError, match="Mesa has no compiler for adreno830; it has them for a618, .*\nName one, e.g. --gpu a740"):
+    with pytest.raises(
+        UsageError, match="Mesa has no compiler for adreno830; it has them for a618, .*\nName one, e.g. --gpu a740"
+    ):
         compiler_for("adreno830")
 
 
@@ -126,22 +160,37 @@ def test_the_script_says_what_it_lacks(tmp_path: Path) -> None:
     for tool in ("bash", "env", "dirname"):
         (tools / tool).symlink_to(f"/usr/bin/{tool}")
     env = {"PATH": str(tools), "HOME": str(tmp_path)}
-    done = subprocess.run(["bash", str(SETUP), str(tmp_path / "to")], env=env, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["bash", str(SETUP), str(tmp_path / "to")], env=env, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 1
-    assert done.stderr == "error: the mobile compilers could not be set up: apt-get is missing; this works on Debian and its descendants\n"
+    assert (
+        done.stderr
+        == "error: the mobile compilers could not be set up: apt-get is missing; this works on Debian and its"
+        " descendants\n"
+    )
     assert not (tmp_path / "to").exists()
 
 
 def test_the_script_leaves_what_is_there(tmp_path: Path) -> None:
     (tmp_path / "ready.json").write_text("{}")
-    done = subprocess.run(["bash", str(SETUP)], env={**os.environ, "ROMOU_MOBILE_COMPILERS": str(tmp_path)}, capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        ["bash", str(SETUP)],
+        env={**os.environ, "ROMOU_MOBILE_COMPILERS": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert done.stdout == f"==> the mobile compilers are already in {tmp_path}\n"
 
 
 # Together they take longer than the compiler is left alone.
 SIZES = [16 * n for n in range(1, 13)]
 # The size of the local array tells them apart.
-SIZED = "__kernel void f(__global float* a) { __local float t[SIZE]; t[get_local_id(0)] = a[0]; barrier(CLK_LOCAL_MEM_FENCE); a[1] = t[SIZE - 1]; }"
+SIZED = (
+    "__kernel void f(__global float* a) { __local float t[SIZE]; t[get_local_id(0)] = a[0];"
+    " barrier(CLK_LOCAL_MEM_FENCE); a[1] = t[SIZE - 1]; }"
+)
 REFUSED = "__kernel void f(__global flot* a) { a[0] = 1; }"
 SCALE = "__kernel void scale(__global float* a) { a[get_global_id(0)] *= 2.0f; }"
 # A read as Romou's kernels spell it, and its sum, in fp32 and in fp16.
@@ -155,15 +204,21 @@ __kernel void sum(__read_only image2d_array_t a, __global TYPE4* b, int n) {
   b[get_local_id(0)] = sum;
 }
 """
-FP32_READS, FP16_READS = (READS.replace("TYPE", name).replace("READ(", f"READ_INSIDE_IMAGE{letter}(") for name, letter in (("float", "F"), ("half", "H")))
+FP32_READS, FP16_READS = (
+    READS.replace("TYPE", name).replace("READ(", f"READ_INSIDE_IMAGE{letter}(")
+    for name, letter in (("float", "F"), ("half", "H"))
+)
 EQUAL = "__kernel void one(__global float* a) { a[get_local_id(0)] = 1.0f; }"
 
 
 @pytest.fixture(scope="module")
 def answers(compilers: Path) -> Callable[[str], list[list[KernelStatistics] | BuildError]]:
-    """What a compiler says of all files here, which it is given in one process: starting it takes longer than its work."""
+    """What a compiler says of all files here, which it is given in one process: starting it takes longer than its work."""  # noqa: E501
     sources = [SOURCE, REFUSED, SOURCE.replace("n[0]", "n[2]")]
-    more = {"a630": [SCALE, FP32_READS, FP16_READS, *(SIZED.replace("SIZE", str(size)) for size in SIZES)], "g76": [EQUAL, EQUAL + "// the same"]}
+    more = {
+        "a630": [SCALE, FP32_READS, FP16_READS, *(SIZED.replace("SIZE", str(size)) for size in SIZES)],
+        "g76": [EQUAL, EQUAL + "// the same"],
+    }
     return cache(lambda gpu: compile_all([*sources, *more.get(gpu, [])], gpu, folder=compilers))
 
 
@@ -186,7 +241,9 @@ def test_the_script_spares_a_folder_of_something_else(tmp_path: Path) -> None:
     assert (tmp_path / "letter").read_text() == "mine"
 
 
-def test_an_fp16_image_is_read_without_conversions(answers: Callable[[str], list[list[KernelStatistics] | BuildError]]) -> None:
+def test_an_fp16_image_is_read_without_conversions(
+    answers: Callable[[str], list[list[KernelStatistics] | BuildError]],
+) -> None:
     fp32, fp16 = answers("a630")[4:6]
     assert isinstance(fp32, list)
     assert isinstance(fp16, list)
@@ -210,7 +267,9 @@ def test_live(gpu: str, answers: Callable[[str], list[list[KernelStatistics] | B
     assert [s.inner.memory for s in good] == [s.inner.memory for s in kept(gpu)]
 
 
-def test_a_fixed_work_group_saves_address_arithmetic(compilers: Path, answers: Callable[[str], list[list[KernelStatistics] | BuildError]]) -> None:
+def test_a_fixed_work_group_saves_address_arithmetic(
+    compilers: Path, answers: Callable[[str], list[list[KernelStatistics] | BuildError]]
+) -> None:
     answer = answers("a630")[3]
     assert isinstance(answer, list)
     (any_group,) = answer

@@ -13,7 +13,9 @@ import romou
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return romou.compile(prime_net(), target="opencl -device=host", verify=False).save(tmp_path_factory.mktemp("saved") / "m.romou")
+    return romou.compile(prime_net(), target="opencl -device=host", verify=False).save(
+        tmp_path_factory.mktemp("saved") / "m.romou"
+    )
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,6 @@
-"""Small models of one kind of node each, whose outputs are onnxruntime's: scalars, functions of floats, NaN, integers of every width."""
+"""Small models of one kind of node each, whose outputs are onnxruntime's: scalars, functions of floats, NaN, integers
+of every width.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,11 @@ NAN, INF = np.float32("nan"), np.float32("inf")
 
 
 def test_scalars_go_in_and_out() -> None:
-    inputs = {"s": np.asarray(1.5, np.float32), "x": np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4), "i": np.asarray(2, np.int64)}
+    inputs = {
+        "s": np.asarray(1.5, np.float32),
+        "x": np.linspace(-1, 2, 12, dtype=np.float32).reshape(3, 4),
+        "i": np.asarray(2, np.int64),
+    }
     nodes = {
         "neg": ("Neg", "s"),
         "sum": ("Add", "x s"),
@@ -28,7 +34,9 @@ def test_scalars_go_in_and_out() -> None:
         "wide": ("Expand", "s shape"),
     }
     nodes["row"] = ("Gather", "x one", {"axis": 0})
-    assert_as_onnxruntime(model_of(nodes, inputs, {"low": np.float32(-0.5), "one": np.asarray(1), "shape": np.array([2, 3])}), inputs)
+    assert_as_onnxruntime(
+        model_of(nodes, inputs, {"low": np.float32(-0.5), "one": np.asarray(1), "shape": np.array([2, 3])}), inputs
+    )
 
 
 def test_vectors_multiply_to_a_scalar() -> None:
@@ -40,12 +48,40 @@ def test_vectors_multiply_to_a_scalar() -> None:
 # In fp16 the same functions compute in fp32 between two conversions, unless the device has fp16.
 @pytest.mark.parametrize("dtype", few(["float32", "float16"], 0))
 def test_every_function_of_floats_has_a_name_on_the_device(dtype: str) -> None:
-    inputs = {"x": np.linspace(-0.9, 0.9, 36).astype(dtype).reshape(4, 9), "big": np.linspace(1.1, 3, 36).astype(dtype).reshape(4, 9)}
+    inputs = {
+        "x": np.linspace(-0.9, 0.9, 36).astype(dtype).reshape(4, 9),
+        "big": np.linspace(1.1, 3, 36).astype(dtype).reshape(4, 9),
+    }
     inputs["x"][0, :6] = [-2.5, -1.5, -0.5, 0.5, 1.5, 2.5]
-    of_x = ("Asinh", "Atan", "Tan", "Sin", "Cos", "Sinh", "Cosh", "Exp", "Erf", "Floor", "Ceil", "Round", "Sign", "Abs", "Softplus", "IsNaN")
+    of_x = (
+        "Asinh",
+        "Atan",
+        "Tan",
+        "Sin",
+        "Cos",
+        "Sinh",
+        "Cosh",
+        "Exp",
+        "Erf",
+        "Floor",
+        "Ceil",
+        "Round",
+        "Sign",
+        "Abs",
+        "Softplus",
+        "IsNaN",
+    )
     nodes = {op: (op, "x") for op in of_x} | {op: (op, "big") for op in ("Acosh", "Log", "Sqrt", "Reciprocal")}
-    nodes |= {"small": ("Mul", "x third"), "Acos": ("Acos", "small"), "Asin": ("Asin", "small"), "Atanh": ("Atanh", "small"), "Pow": ("Pow", "big x")}
-    assert_as_onnxruntime(model_of(nodes, inputs, {"third": np.asarray(0.3, dtype)}), inputs, 1e-4 if dtype == "float32" else 1e-2)
+    nodes |= {
+        "small": ("Mul", "x third"),
+        "Acos": ("Acos", "small"),
+        "Asin": ("Asin", "small"),
+        "Atanh": ("Atanh", "small"),
+        "Pow": ("Pow", "big x"),
+    }
+    assert_as_onnxruntime(
+        model_of(nodes, inputs, {"third": np.asarray(0.3, dtype)}), inputs, 1e-4 if dtype == "float32" else 1e-2
+    )
 
 
 @pytest.mark.parametrize("dtype", few(["float32", "float16"], 1))
@@ -68,7 +104,11 @@ def test_nan_is_kept_where_onnxruntime_keeps_it(dtype: str) -> None:
         "conv_clip": ("Clip", "conv low high"),
         "pool": ("MaxPool", "cold", {"kernel_shape": [2, 2]}),
     }
-    constants = {"low": np.asarray(-1, dtype), "high": np.asarray(3, dtype), "weight": rng.standard_normal((7, 5, 3, 3)).astype(dtype) / 7}
+    constants = {
+        "low": np.asarray(-1, dtype),
+        "high": np.asarray(3, dtype),
+        "weight": rng.standard_normal((7, 5, 3, 3)).astype(dtype) / 7,
+    }
     model = model_of(nodes, inputs, {**constants, "first": np.array([0])})
     expected = run_onnxruntime(model, inputs)
     assert expected is not None

@@ -30,7 +30,10 @@ def test_a_schedule_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
         raise IndexError("list index out of range")
 
     monkeypatch.setattr(Elementwise, "schedule", fail)
-    with pytest.raises(BuildError, match=r"the kernel relu \(elementwise_\w+\) cannot be built: IndexError: list index out of range\n.*[Rr]eport"):
+    with pytest.raises(
+        BuildError,
+        match=r"the kernel relu \(elementwise_\w+\) cannot be built: IndexError: list index out of range\n.*[Rr]eport",
+    ):
         built(model_of({"y": ("Relu", "x")}, INPUTS))
 
 
@@ -43,7 +46,10 @@ def test_a_pass_that_fails_on_one_of_two_kernels(monkeypatch: pytest.MonkeyPatch
         built(model_of({"y": ("Softmax", "x"), "z": ("Relu", "y")}, INPUTS))
 
 
-@pytest.mark.parametrize(("target", "hint"), [("opencl -device=adreno740", "The model is compiled for adreno740"), ("opencl", "`romou doctor` says")])
+@pytest.mark.parametrize(
+    ("target", "hint"),
+    [("opencl -device=adreno740", "The model is compiled for adreno740"), ("opencl", "`romou doctor` says")],
+)
 def test_a_driver_that_refuses_the_kernels(target: str, hint: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: object) -> None:
         raise RuntimeError("clBuildProgram failed: half precision is not supported")

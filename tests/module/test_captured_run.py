@@ -1,4 +1,6 @@
-"""Recorded command buffers on OpenCL: bit for bit what plain runs give, for two models in turns and loaded ones; and where there can be none."""
+"""Recorded command buffers on OpenCL: bit for bit what plain runs give, for two models in turns and loaded ones; and
+where there can be none.
+"""
 
 from __future__ import annotations
 
@@ -62,13 +64,17 @@ def prime(opencl_device: tvm.runtime.Device) -> romou.TunedModel:
     return compiled(prime_net(), None)
 
 
-def test_two_models_in_turns_and_one_that_was_loaded(short: romou.TunedModel, prime: romou.TunedModel, tmp_path: Path) -> None:
+def test_two_models_in_turns_and_one_that_was_loaded(
+    short: romou.TunedModel, prime: romou.TunedModel, tmp_path: Path
+) -> None:
     assert_same_in_turns({"short": with_capture(short, False), "prime": with_capture(prime, False)}, tmp_path)
 
 
 @exhaustive
 def test_attention_in_turns(short: romou.TunedModel, tmp_path: Path) -> None:
-    assert_same_in_turns({"short": with_capture(short, False), "bert_2layer": compiled(models.load("bert_2layer"), False)}, tmp_path)
+    assert_same_in_turns(
+        {"short": with_capture(short, False), "bert_2layer": compiled(models.load("bert_2layer"), False)}, tmp_path
+    )
 
 
 def assert_same_in_turns(plain: dict[str, romou.TunedModel], tmp_path: Path) -> None:
@@ -127,7 +133,10 @@ def test_times(short: romou.TunedModel) -> None:
 
 
 def test_the_faster_way_is_taken(short: romou.TunedModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    for is_slow, beginning in ((False, "an OpenCL command buffer of "), (True, "kernel by kernel: an OpenCL command buffer of ")):
+    for is_slow, beginning in (
+        (False, "an OpenCL command buffer of "),
+        (True, "kernel by kernel: an OpenCL command buffer of "),
+    ):
         model = with_capture(short, None)
         own = model._machine()
         # A clock by which each run takes a second more than the one before, or less: plain runs come first.
@@ -141,7 +150,9 @@ def test_the_faster_way_is_taken(short: romou.TunedModel, monkeypatch: pytest.Mo
         model.run(inputs)
 
 
-def test_a_recording_that_computes_something_else_is_not_used(prime: romou.TunedModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_recording_that_computes_something_else_is_not_used(
+    prime: romou.TunedModel, monkeypatch: pytest.MonkeyPatch
+) -> None:
     class Nothing:
         what = "a recording of nothing"
 
@@ -156,7 +167,10 @@ def test_a_recording_that_computes_something_else_is_not_used(prime: romou.Tuned
     inputs = random_inputs(model.inputs, seed=0)
     right = model.run(inputs)
     assert is_same(model.run(inputs), right)
-    assert model.launching == "kernel by kernel: a recording of nothing was captured, but its outputs are not those of the run"
+    assert (
+        model.launching
+        == "kernel by kernel: a recording of nothing was captured, but its outputs are not those of the run"
+    )
     required.run(inputs)
     for _ in range(2):
         with pytest.raises(DeviceError, match="the run cannot be captured on opencl: a recording of nothing"):
@@ -203,7 +217,9 @@ for flaw in sys.argv[2:]:
 
 
 def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, prime: romou.TunedModel) -> None:
-    """By a library that stands before the system's: the extension is missing, or its functions, or recording fails, or captured runs compute nothing."""
+    """By a library that stands before the system's: the extension is missing, or its functions, or recording fails, or
+    captured runs compute nothing.
+    """
     model = with_capture(prime, False)
     saved = model.save(tmp_path / "m.romou")
     printed = ""
@@ -239,14 +255,19 @@ model.release()
 
 
 def test_qualcomms_recordable_queues(tmp_path: Path, prime: romou.TunedModel) -> None:
-    """A driver that has them in the place of command buffers: the run is recorded once on a queue of its own, and its outputs are those of the plain run."""
+    """A driver that has them in the place of command buffers: the run is recorded once on a queue of its own, and its
+    outputs are those of the plain run.
+    """
     model = with_capture(prime, False)
     environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": "recordable queues"}
     done = forked.run("-c", _RECORDED, model.save(tmp_path / "m.romou"), env=environment)
     assert done.returncode == 0, done.stderr
     *runs, launching, is_timed = done.stdout.splitlines()
     assert launching.startswith("an OpenCL command buffer of "), launching
-    right = [hashlib.sha256(b"".join(o.tobytes() for o in model.run(random_inputs(model.inputs, seed=seed)))).hexdigest() for seed in range(3)]
+    right = [
+        hashlib.sha256(b"".join(o.tobytes() for o in model.run(random_inputs(model.inputs, seed=seed)))).hexdigest()
+        for seed in range(3)
+    ]
     assert [run.split()[0] for run in runs] == right
     # The first run is plain, the second one records, the third one launches nothing by itself.
     assert int(runs[0].split()[1]) > 0 == int(runs[2].split()[1])

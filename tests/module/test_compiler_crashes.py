@@ -28,7 +28,9 @@ base.rules_for = lambda facts: DriverRules(compiles_apart=True)
 
 @pytest.fixture
 def crashing(saved: Path) -> tuple[str, dict[str, str]]:
-    """A kernel of the model, and an environment in which the driver's compiler crashes on it where STANDIN asks for that."""
+    """A kernel of the model, and an environment in which the driver's compiler crashes on it where STANDIN asks for
+    that.
+    """
     name = sorted(romou.load(saved).sources())[1]
     return name, {"ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN_SOURCE": f"{name}("}
 
@@ -41,8 +43,12 @@ def assert_names(text: str, kernel: str) -> Path:
     return Path(named)
 
 
-def test_a_compiler_that_crashes_ends_one_process(saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]) -> None:
-    """The next start compiles in another process, and says which kernel it is; so do all after it, until the user has it tried again."""
+def test_a_compiler_that_crashes_ends_one_process(
+    saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]
+) -> None:
+    """The next start compiles in another process, and says which kernel it is; so do all after it, until the user has
+    it tried again.
+    """
     kernel, environment = crashing
     lines = starts(CRASHES, saved, right_file, *["crashes on source"] * 3, "", **environment)
     codes, texts = zip(*map(json.loads, lines), strict=True)
@@ -56,7 +62,9 @@ def test_a_compiler_that_crashes_ends_one_process(saved: Path, right_file: Path,
     assert (code, report[2]) == (0, [])
 
 
-def test_a_process_that_was_killed_refuses_no_kernel(saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]) -> None:
+def test_a_process_that_was_killed_refuses_no_kernel(
+    saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]
+) -> None:
     """What ended while it compiled is compiled again, by another process."""
     lines = starts(CRASHES, saved, right_file, "crashes on source", "", "", **crashing[1])
     codes, reports = zip(*map(json.loads, lines), strict=True)
@@ -71,7 +79,9 @@ def test_a_compiler_that_is_known_to_crash_ends_no_process(
     megabytes: str, saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]
 ) -> None:
     kernel, environment = crashing
-    lines = starts(_APART + CRASHES, saved, right_file, "crashes on source", **environment, ROMOU_PROGRAM_CACHE_MB=megabytes)
+    lines = starts(
+        _APART + CRASHES, saved, right_file, "crashes on source", **environment, ROMOU_PROGRAM_CACHE_MB=megabytes
+    )
     code, text = json.loads(lines[0])
     assert code == 2
     named = assert_names(text, kernel)
@@ -101,7 +111,9 @@ def test_intels_compiler_crashes_without_the_caller(request: pytest.FixtureReque
     platforms.INTEL.require(request.config)
     done = forked.run("-c", _REDUCE, env=platforms.INTEL.environment())
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("right True") or assert_names(done.stdout, "fused_tir_abs_sum_kernel").exists(), done.stdout
+    assert done.stdout.startswith("right True") or assert_names(done.stdout, "fused_tir_abs_sum_kernel").exists(), (
+        done.stdout
+    )
 
 
 def test_vulkans_compiler_is_not_asked_again(cache: Path, tmp_path: Path, vulkan_device: tvm.runtime.Device) -> None:
@@ -110,10 +122,16 @@ def test_vulkans_compiler_is_not_asked_again(cache: Path, tmp_path: Path, vulkan
     shaders = set(cache.glob("*.program"))
     right = outputs_of(romou.load(saved))
     path = min(set(cache.glob("*.program")) - shaders)
-    head, reason = b"ROMOUPC1" + path.stem.encode() + b"r", b"the driver's compiler ended the processes that compiled this kernel"
+    head, reason = (
+        b"ROMOUPC1" + path.stem.encode() + b"r",
+        b"the driver's compiler ended the processes that compiled this kernel",
+    )
     path.write_bytes(head + hashlib.sha256(head + reason).hexdigest().encode() + reason)
     for _ in range(2):
-        with pytest.raises(DeviceError, match=rf"vkCreateComputePipelines failed: .*; kernel \w+; .*{reason.decode()}; to try again remove {path}"):
+        with pytest.raises(
+            DeviceError,
+            match=rf"vkCreateComputePipelines failed: .*; kernel \w+; .*{reason.decode()}; to try again remove {path}",
+        ):
             outputs_of(romou.load(saved))
     path.unlink()
     assert outputs_of(romou.load(saved)) == right

@@ -1,4 +1,6 @@
-"""CUDA graphs: what is asked of NVIDIA's driver, by a stand-in where there is no GPU, and what captured runs compute, where there is one."""
+"""CUDA graphs: what is asked of NVIDIA's driver, by a stand-in where there is no GPU, and what captured runs compute,
+where there is one.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,8 @@ STREAM = 77
 
 
 class Driver:
-    """NVIDIA's driver as far as a recording needs it, as cuda-bindings spells it: every call succeeds and is written down.
+    """NVIDIA's driver as far as a recording needs it, as cuda-bindings spells it: every call succeeds and is written
+    down.
 
     launches: how many it says were captured.   failing: name of a call that fails.
     """
@@ -49,7 +52,12 @@ class Driver:
             self.calls.append((name, *arguments))
             if name == self.failing:
                 return (SimpleNamespace(name="CUDA_ERROR_OF_THE_TEST"), None)
-            answers = {"cuStreamCreate": (STREAM,), "cuGraphGetNodes": ([], self.launches), "cuEventElapsedTime": (0.25,), "cuStreamEndCapture": ("graph",)}
+            answers = {
+                "cuStreamCreate": (STREAM,),
+                "cuGraphGetNodes": ([], self.launches),
+                "cuEventElapsedTime": (0.25,),
+                "cuStreamEndCapture": ("graph",),
+            }
             handles = {"cuDeviceGet", "cuDevicePrimaryCtxRetain", "cuGraphInstantiate", "cuEventCreate"}
             return (0, *answers.get(name, (name,) if name in handles else ()))
 
@@ -106,7 +114,13 @@ def test_what_is_asked_of_the_driver(driver: Driver) -> None:
     assert driver.calls == [("cuCtxSetCurrent", "cuDevicePrimaryCtxRetain"), ("cuGraphLaunch", "cuGraphInstantiate", 0)]
     driver.calls.clear()
     assert graph.time_ms() == 0.25
-    assert driver.names()[1:] == ["cuEventRecord", "cuGraphLaunch", "cuEventRecord", "cuEventSynchronize", "cuEventElapsedTime"]
+    assert driver.names()[1:] == [
+        "cuEventRecord",
+        "cuGraphLaunch",
+        "cuEventRecord",
+        "cuEventSynchronize",
+        "cuEventElapsedTime",
+    ]
     driver.calls.clear()
     del graph
     assert sorted(driver.names()) == ["cuEventDestroy", "cuEventDestroy", "cuGraphExecDestroy"]

@@ -1,4 +1,6 @@
-"""Saved models: whatever happened to their files, loading ends in one message before any code of theirs runs; saving is whole or not at all."""
+"""Saved models: whatever happened to their files, loading ends in one message before any code of theirs runs; saving is
+whole or not at all.
+"""
 
 from __future__ import annotations
 
@@ -55,20 +57,29 @@ def refuses(folder: Path, opened: list[str]) -> str:
 
 
 def damaged(content: bytes, count: int, rng: random.Random) -> Iterator[bytes]:
-    """`count` versions of `content`, each with another region flipped, cut off, overwritten, left out or doubled; the regions cover all of it."""
+    """`count` versions of `content`, each with another region flipped, cut off, overwritten, left out or doubled; the
+    regions cover all of it.
+    """
     for i in range(count):
         at = (len(content) - 1) * i // (count - 1)
         length = rng.choice([1, 2, 64])
         region = content[at : at + length]
         after = content[at + length :]
         flipped = bytes(byte ^ (1 << rng.randrange(8)) for byte in region)
-        found = content[:at] + [flipped + after, b"", bytes(byte ^ 0xFF for byte in region) + after, after, region + region + after][i % 5]
+        found = (
+            content[:at]
+            + [flipped + after, b"", bytes(byte ^ 0xFF for byte in region) + after, after, region + region + after][
+                i % 5
+            ]
+        )
         assert found != content
         yield found
 
 
 @pytest.mark.parametrize(("pattern", "count"), [("*.so", 100), ("romou.json", 100)])
-def test_damage_anywhere_is_refused_before_the_library_is_opened(pattern: str, count: int, saved: Path, tmp_path: Path, opened: list[str]) -> None:
+def test_damage_anywhere_is_refused_before_the_library_is_opened(
+    pattern: str, count: int, saved: Path, tmp_path: Path, opened: list[str]
+) -> None:
     copy = shutil.copytree(saved, tmp_path / "copy")
     (path,) = copy.glob(pattern)
     content = path.read_bytes()
@@ -95,11 +106,15 @@ def test_every_key_is_needed_and_has_its_type(saved: Path, tmp_path: Path, opene
 def test_a_model_of_an_earlier_format_is_to_be_saved_again(saved: Path, tmp_path: Path, opened: list[str]) -> None:
     copy = shutil.copytree(saved, tmp_path / "copy")
     about = json.loads((copy / "romou.json").read_text())
-    (copy / "romou.json").write_text(json.dumps({name: value for name, value in about.items() if name not in ("sha256", "files")} | {"format": 1}))
+    (copy / "romou.json").write_text(
+        json.dumps({name: value for name, value in about.items() if name not in ("sha256", "files")} | {"format": 1})
+    )
     assert "saved in format 1, this Romou reads 2\nCompile or tune the model again and save it" in refuses(copy, opened)
 
 
-@pytest.mark.parametrize("content", [b"", b"{", b"[]", b"5", b"null", b"\xff\xfe", b"[" * 100_000, b'{"format": 2}', b'{"format": {}}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[]", b"5", b"null", b"\xff\xfe", b"[" * 100_000, b'{"format": 2}', b'{"format": {}}']
+)
 def test_what_is_no_description_is_refused(content: bytes, tmp_path: Path, opened: list[str]) -> None:
     (tmp_path / "romou.json").write_bytes(content)
     refuses(tmp_path, opened)
@@ -120,7 +135,9 @@ def test_saving_where_no_folder_can_be_is_one_error(where: str, model: romou.Tun
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a file", "a link"]
 
 
-@pytest.mark.parametrize(("place", "error"), [("mkdtemp", errno.EACCES), ("write_bytes", errno.ENOSPC), ("rename", errno.EIO)])
+@pytest.mark.parametrize(
+    ("place", "error"), [("mkdtemp", errno.EACCES), ("write_bytes", errno.ENOSPC), ("rename", errno.EIO)]
+)
 def test_saving_that_fails_leaves_what_was_there(
     place: str, error: int, model: romou.TunedModel, saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,7 +160,9 @@ def test_saving_that_fails_leaves_what_was_there(
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_library_that_cannot_be_linked_is_one_error(model: romou.TunedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_cannot_be_linked_is_one_error(
+    model: romou.TunedModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(BuildError, match=r"module-\w+.so cannot be linked"):
         model.save(tmp_path / "model")
@@ -155,6 +174,8 @@ def test_a_library_of_another_machine_is_one_error(saved: Path, tmp_path: Path) 
     about = json.loads((copy / "romou.json").read_text())
     (copy / about["library"]).write_bytes(b"\x7fELF of another machine")
     (copy / "romou.json").unlink()
-    manifest.write_manifest(copy, {name: value for name, value in about.items() if name not in ("format", "files", "sha256")})
+    manifest.write_manifest(
+        copy, {name: value for name, value in about.items() if name not in ("format", "files", "sha256")}
+    )
     with pytest.raises(ModelError, match="does not load here"):
         romou.load(copy)

@@ -1,4 +1,6 @@
-"""Functions that no operator family takes: sums of one term, rules of TVM that raise or ask too much, and the plain schedule behind them."""
+"""Functions that no operator family takes: sums of one term, rules of TVM that raise or ask too much, and the plain
+schedule behind them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,13 @@ def quantized() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """One quantized channel: what follows the sum adds a zero point and clips."""
     inputs = {"x": np.random.default_rng(SEED).integers(0, 255, (1, 1, 4, 4)).astype("uint8")}
     scales = {name: np.float32(value) for name, value in (("sx", 0.02), ("sw", 0.02), ("sy", 0.0201))}
-    constants = {**scales, "zx": np.uint8(120), "zw": np.int8(0), "zy": np.uint8(100), "w": np.array([6, -3], "int8").reshape(2, 1, 1, 1)}
+    constants = {
+        **scales,
+        "zx": np.uint8(120),
+        "zw": np.int8(0),
+        "zy": np.uint8(100),
+        "w": np.array([6, -3], "int8").reshape(2, 1, 1, 1),
+    }
     return model_of({"y": ("QLinearConv", "x sx zx w sw zw sy zy")}, inputs, constants), inputs
 
 
@@ -52,14 +60,21 @@ def product(dtype: str, rows: int, columns: int) -> tuple[onnx.ModelProto, dict[
 def reduction(operator: str, dtype: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     """A reduction over axes of extent 1, and what makes something of nothing."""
     inputs = {"x": numbers((5, 1, 7, 1), dtype)}
-    return model_of({"r": (operator, "x axes", {"keepdims": 0}), "y": ("Add", "r c")}, inputs, {"axes": np.array([1, 3]), "c": np.array(3, dtype)}), inputs
+    return model_of(
+        {"r": (operator, "x axes", {"keepdims": 0}), "y": ("Add", "r c")},
+        inputs,
+        {"axes": np.array([1, 3]), "c": np.array(3, dtype)},
+    ), inputs
 
 
 REDUCTIONS = (("ReduceSum", "int32"), ("ReduceMax", "float64"), ("ReduceProd", "int64"), ("ReduceMin", "int32"))
 SINGLE_TERMS = {
     **{f"Conv, {rank} axes": convolution(rank) for rank in (1, 2, 3)},
     "QLinearConv": quantized(),
-    **{f"MatMul, {dtype}, {m}x{n}": product(dtype, m, n) for dtype, m, n in (("int32", 5, 6), ("int64", 1, 7), ("float64", 5, 6), ("float32", 4, 1))},
+    **{
+        f"MatMul, {dtype}, {m}x{n}": product(dtype, m, n)
+        for dtype, m, n in (("int32", 5, 6), ("int64", 1, 7), ("float64", 5, 6), ("float32", 4, 1))
+    },
     **{f"{op}, {dtype}": reduction(op, dtype) for op, dtype in REDUCTIONS},
 }
 
@@ -67,7 +82,9 @@ SINGLE_TERMS = {
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", SINGLE_TERMS)
 def test_sums_of_one_term(name: str, target: str, fallbacks: None) -> None:
-    """TVM's rules apply what follows a sum to its first value as well; a named target is not compared with onnxruntime by `compile`. GLSL lacks fp64 maxima."""
+    """TVM's rules apply what follows a sum to its first value as well; a named target is not compared with onnxruntime
+    by `compile`. GLSL lacks fp64 maxima.
+    """
     model, inputs = SINGLE_TERMS[name]
     compiled = romou.compile(model, target=target, verify=False)
     assert not compiled.host_nodes or (target == "vulkan" and "float64" in name)
@@ -101,7 +118,9 @@ class LargeGroups(dlight.ScheduleRule):
     """A rule whose work groups no device has."""
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, _tunable: bool) -> s_tir.Schedule:
-        return dlight.gpu.Fallback().apply(func, tvm.target.Target({"kind": "opencl", "max_num_threads": 1 << 14}), False)
+        return dlight.gpu.Fallback().apply(
+            func, tvm.target.Target({"kind": "opencl", "max_num_threads": 1 << 14}), False
+        )
 
 
 def fallback_model() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
@@ -109,8 +128,14 @@ def fallback_model() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
     return model_of({"p": ("MatMul", "a b"), "y": ("Add", "p c")}, inputs), inputs
 
 
-@pytest.mark.parametrize("rules", [(Raises(), dlight.gpu.Fallback()), (Raises(),), (LargeGroups(),), ()], ids=["next rule", "plain", "too large", "no rule"])
-def test_a_rule_that_fails_leaves_the_function_to_the_next(rules: tuple[dlight.ScheduleRule, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "rules",
+    [(Raises(), dlight.gpu.Fallback()), (Raises(),), (LargeGroups(),), ()],
+    ids=["next rule", "plain", "too large", "no rule"],
+)
+def test_a_rule_that_fails_leaves_the_function_to_the_next(
+    rules: tuple[dlight.ScheduleRule, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(default_schedules, "RULES", rules)
     model, inputs = fallback_model()
     assert_as_onnxruntime(model, inputs)
@@ -119,7 +144,9 @@ def test_a_rule_that_fails_leaves_the_function_to_the_next(rules: tuple[dlight.S
 
 def test_a_group_of_the_device_is_no_larger_than_its_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(default_schedules, "RULES", (LargeGroups(),))
-    func = tvm.te.create_prim_func([x := tvm.te.placeholder((1 << 15,), "float32", "x"), tvm.te.compute(x.shape, lambda i: x[i] + 1)])
+    func = tvm.te.create_prim_func(
+        [x := tvm.te.placeholder((1 << 15,), "float32", "x"), tvm.te.compute(x.shape, lambda i: x[i] + 1)]
+    )
     scheduled = default_schedules.default_schedule(func, Target("opencl -device=mali_g76"))
     bound = [loop for loop in nodes_in(scheduled.body, tirx.For) if loop.thread_binding is not None]
     sizes = [int(loop.extent) for loop in bound if "thread" in loop.thread_binding.thread_tag]
@@ -129,8 +156,16 @@ def test_a_group_of_the_device_is_no_larger_than_its_limit(monkeypatch: pytest.M
 PLAIN: dict[str, tuple[dict[str, tuple], dict[str, np.ndarray], dict[str, object]]] = {
     "scalar": ({"y": ("ReduceSum", "x", {"keepdims": 0})}, {"x": numbers((3, 5), "int32")}, {}),
     "index": ({"y": ("ArgMax", "x", {"axis": 1})}, {"x": numbers((5, 9), "float32")}, {}),
-    "two results": ({"v": ("Softmax", "x"), "y": ("ReduceLogSumExp", "x axes")}, {"x": numbers((7, 300), "float64")}, {"axes": np.array([1])}),
-    "padded window": ({"y": ("Conv", "x w", {"pads": [1, 1]})}, {"x": numbers((1, 2, 9), "float32")}, {"w": numbers((3, 2, 3), "float32")}),
+    "two results": (
+        {"v": ("Softmax", "x"), "y": ("ReduceLogSumExp", "x axes")},
+        {"x": numbers((7, 300), "float64")},
+        {"axes": np.array([1])},
+    ),
+    "padded window": (
+        {"y": ("Conv", "x w", {"pads": [1, 1]})},
+        {"x": numbers((1, 2, 9), "float32")},
+        {"w": numbers((3, 2, 3), "float32")},
+    ),
     "several kernels": (
         {"y": ("CumSum", "x axis"), "z": ("ReduceMax", "y axes")},
         {"x": numbers((4, 33), "int32")},
@@ -154,7 +189,12 @@ def test_convolutions_of_dynamically_quantized_networks(channels: int, stride: i
     """Where bias, scale and Swish follow the sum, TVM's rule for products raises."""
     rng = np.random.default_rng(SEED)
     inputs = {"x": rng.standard_normal((1, channels, 15, 15), dtype=np.float32)}
-    weights = {"w": rng.integers(-100, 100, (16, channels, 3, 3)).astype("int8"), "ws": np.float32(0.02), "b": numbers((16,), "float32"), "bs": [1, -1, 1, 1]}
+    weights = {
+        "w": rng.integers(-100, 100, (16, channels, 3, 3)).astype("int8"),
+        "ws": np.float32(0.02),
+        "b": numbers((16,), "float32"),
+        "bs": [1, -1, 1, 1],
+    }
     nodes = [
         helper.make_node("DynamicQuantizeLinear", ["x"], ["q", "range", "zero"]),
         helper.make_node("ConvInteger", ["q", "w", "zero"], ["sum"], pads=[1] * 4, strides=[stride] * 2),
@@ -169,9 +209,20 @@ def test_convolutions_of_dynamically_quantized_networks(channels: int, stride: i
         helper.make_node("Sigmoid", ["scaled"], ["gate"]),
         helper.make_node("Mul", ["scaled", "gate"], ["y"]),
     ]
-    given, taken = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in (("x", inputs["x"].shape), ("y", None)))
-    graph = helper.make_graph(nodes, "dynamic", [given], [taken], [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()])
-    model = onnx.shape_inference.infer_shapes(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9))
+    given, taken = (
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", inputs["x"].shape), ("y", None))
+    )
+    graph = helper.make_graph(
+        nodes,
+        "dynamic",
+        [given],
+        [taken],
+        [numpy_helper.from_array(np.asarray(value), name) for name, value in weights.items()],
+    )
+    model = onnx.shape_inference.infer_shapes(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    )
     expected = run_onnxruntime(model, inputs)
     compiled = romou.compile(model, target=target, verify=False)
     assert expected is not None

@@ -32,7 +32,9 @@ def executable() -> relax.VMExecutable:
 def checking(executable: relax.VMExecutable) -> set[str]:
     """The kernels whose host code may refuse an argument."""
     (host,) = (module for module in executable.mod.imports if module.kind == "llvm")
-    functions = re.findall(r"^define [^\n]*@__tvm_ffi_(\w+)\((.*?)^}", host.inspect_source("ll"), re.MULTILINE | re.DOTALL)
+    functions = re.findall(
+        r"^define [^\n]*@__tvm_ffi_(\w+)\((.*?)^}", host.inspect_source("ll"), re.MULTILINE | re.DOTALL
+    )
     assert {"dense", "dense1", "softmax"} <= {name for name, _ in functions}
     return {name for name, text in functions if "__tvm_set_raised" in text}
 

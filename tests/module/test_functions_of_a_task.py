@@ -1,4 +1,6 @@
-"""Functions of one task that write different slices of a tensor: each has a kernel, made from a copy of the first one's schedule."""
+"""Functions of one task that write different slices of a tensor: each has a kernel, made from a copy of the first one's
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,13 @@ def dense_block() -> onnx.ModelProto:
     g = Graph({"image": (1, 12, 9, 9)})
     made = ["image"]
     for k in range(4):
-        made.append(g.add("LeakyRelu", g.conv(g.add("Concat", *made, axis=1) if k else "image", 12 + 8 * k, 8, pads=[1] * 4), alpha=0.2))
+        made.append(
+            g.add(
+                "LeakyRelu",
+                g.conv(g.add("Concat", *made, axis=1) if k else "image", 12 + 8 * k, 8, pads=[1] * 4),
+                alpha=0.2,
+            )
+        )
     return g.model(made[-1])
 
 
@@ -48,7 +56,9 @@ def group_norms() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("make", [pools, dense_block, group_norms], ids=lambda make: make.__name__)
-@pytest.mark.parametrize("kind", ["opencl", "opencl -device=adreno640", "opencl -device=mali_g76", "vulkan", "cuda"], ids=kind_id)
+@pytest.mark.parametrize(
+    "kind", ["opencl", "opencl -device=adreno640", "opencl -device=mali_g76", "vulkan", "cuda"], ids=kind_id
+)
 def test_each_has_a_kernel(make: Callable[[], onnx.ModelProto], kind: str) -> None:
     model, target = make(), target_of(kind)
     compiled = romou.compile(model, target=target, verify=False, strict=True)

@@ -26,7 +26,8 @@ from romou.runtime.module import random_inputs
 from romou.runtime.module.machine import free_idle_memory
 from tvm_patches.libraries import load_library
 
-# Repeats of each kind in the suite, and KB that one may keep there; repeats on demand, where the process may grow by 5%.
+# Repeats of each kind in the suite, and KB that one may keep there; repeats on demand, where the process may grow by
+# 5%.
 COUNTS = {"load": (12, 20.0, 100), "run": (600, 0.5, 20_000), "time": (12, 10.0, 200)}
 COMPILES = (12, 40.0, 100)
 # A compilation fills caches of a few dozen functions.
@@ -120,7 +121,9 @@ def test_a_repeat_keeps_nothing(place: tuple[Path, str, dict[str, str]], kind: s
 
 @exhaustive
 @pytest.mark.parametrize("kind", COUNTS)
-def test_a_process_that_runs_models_grows_by_5_percent_at_most(place: tuple[Path, str, dict[str, str]], kind: str) -> None:
+def test_a_process_that_runs_models_grows_by_5_percent_at_most(
+    place: tuple[Path, str, dict[str, str]], kind: str
+) -> None:
     assert_grows_by_5_percent_at_most(place, kind, COUNTS[kind][2])
 
 
@@ -137,7 +140,9 @@ def test_a_process_that_compiles_grows_by_5_percent_at_most(place: tuple[Path, s
 
 def files_of(folder: Path) -> int:
     """Number of mappings of a folder's files in this process, or of copies of a library."""
-    return sum(str(folder) in line or "romou-library-" in line for line in Path("/proc/self/maps").read_text().splitlines())
+    return sum(
+        str(folder) in line or "romou-library-" in line for line in Path("/proc/self/maps").read_text().splitlines()
+    )
 
 
 @pytest.fixture
@@ -150,7 +155,9 @@ def no_collection() -> Iterator[None]:
 
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("kind", ["opencl", "vulkan"])
-def test_a_library_goes_with_its_last_user(kind: str, tmp_path: Path, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device) -> None:
+def test_a_library_goes_with_its_last_user(
+    kind: str, tmp_path: Path, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
+) -> None:
     """At once, with its kernels."""
 
     def kernels() -> int:
@@ -177,7 +184,9 @@ def live_bytes(kind: str) -> int:
 
 
 @pytest.mark.parametrize("kind", ["opencl", "vulkan"])
-def test_memory_of_models_that_are_gone_is_given_back(kind: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device) -> None:
+def test_memory_of_models_that_are_gone_is_given_back(
+    kind: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
+) -> None:
     """At once where the user says so, else when the next model starts."""
     free_idle_memory()
     before, taken = live_bytes(kind), []
@@ -197,7 +206,9 @@ def test_memory_of_models_that_are_gone_is_given_back(kind: str, opencl_device: 
 
 @pytest.mark.usefixtures("no_collection")
 @pytest.mark.parametrize("kind", ["opencl", "vulkan"])
-def test_models_of_one_file_do_without_each_other(kind: str, tmp_path: Path, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device) -> None:
+def test_models_of_one_file_do_without_each_other(
+    kind: str, tmp_path: Path, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
+) -> None:
     """Host code remembers kernels in the library: each model has its own, whichever was loaded, run or let go first."""
     path = romou.compile(short_net(), target=target_of(kind), verify=False).save(tmp_path / "m.romou")
     first, second = romou.load(path), romou.load(path)
@@ -216,7 +227,9 @@ def test_models_of_one_file_do_without_each_other(kind: str, tmp_path: Path, ope
     assert files_of(tmp_path) == 0
 
 
-def test_a_library_that_cannot_be_copied_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device) -> None:
+def test_a_library_that_cannot_be_copied_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, opencl_device: tvm.runtime.Device
+) -> None:
     def full(source: Path, copy: Path) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(copy))
 

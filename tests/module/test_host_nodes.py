@@ -83,7 +83,9 @@ def test_who_cannot_run_them_names_them(no_selu: None, tmp_path: Path) -> None:
         model.moved(remote=RemoteDevice(Address.parse("127.0.0.1:9090/key")))
 
 
-def test_a_node_that_cannot_be_lowered_is_found(fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_node_that_cannot_be_lowered_is_found(
+    fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     lower = romou.driver.lowered.fuse_operators
 
     def fails(mod: tvm.IRModule, *rest: Any) -> tvm.IRModule:
@@ -114,8 +116,12 @@ def test_what_follows_a_shape_that_depends_on_data_goes_along() -> None:
 def test_a_failure_on_the_host_is_one_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(UNSERVED, "Gather", (lambda node: True, "for a test"))
     inputs = [helper.make_tensor_value_info("x", 1, [3, 4]), helper.make_tensor_value_info("i", 7, [2])]
-    graph = helper.make_graph([helper.make_node("Gather", ["x", "i"], ["y"])], "g", inputs, [helper.make_tensor_value_info("y", 1, [2, 4])])
-    model = romou.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), target="opencl")
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["x", "i"], ["y"])], "g", inputs, [helper.make_tensor_value_info("y", 1, [2, 4])]
+    )
+    model = romou.compile(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), target="opencl"
+    )
     x = np.arange(12, dtype="float32").reshape(3, 4)
     with pytest.raises(DeviceError, match=r"Gather \(y\) failed on the host: .*"):
         model.run({"x": x, "i": np.array([0, 9])})
@@ -124,8 +130,12 @@ def test_a_failure_on_the_host_is_one_error(monkeypatch: pytest.MonkeyPatch) -> 
 
 def test_what_nobody_can_run_is_refused_by_name() -> None:
     node = helper.make_node("Frobnicate", ["x"], ["y"], domain="com.example")
-    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 1, [3])], [helper.make_tensor_value_info("y", 1, [3])])
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)], ir_version=8)
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", 1, [3])], [helper.make_tensor_value_info("y", 1, [3])]
+    )
+    proto = helper.make_model(
+        graph, opset_imports=[helper.make_opsetid("", 17), helper.make_opsetid("com.example", 1)], ir_version=8
+    )
     with pytest.raises(ModelError, match="Frobnicate"):
         romou.compile(proto, target="opencl")
 
@@ -139,12 +149,18 @@ def test_types_that_no_tensor_holds_are_refused_by_name(element: int, name: str)
         [helper.make_tensor_value_info("y", element, [3])],
     )
     with pytest.raises(ModelError, match=f"input 'x' is a tensor of {name}"):
-        romou.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), target="opencl")
+        romou.compile(
+            helper.make_model(graph, opset_imports=[helper.make_opsetid("", 21)], ir_version=10), target="opencl"
+        )
 
 
 def test_strings_may_live_inside_a_group() -> None:
     words = numpy_helper.from_array(np.array(["1", "2.5", "3"], dtype=object), "words")
     nodes = [helper.make_node("Cast", ["words"], ["number"], to=1), helper.make_node("Mul", ["number", "x"], ["y"])]
-    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", 1, [3])], [helper.make_tensor_value_info("y", 1, [3])], [words])
-    model = romou.compile(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), target="opencl")
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, [3])], [helper.make_tensor_value_info("y", 1, [3])], [words]
+    )
+    model = romou.compile(
+        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), target="opencl"
+    )
     np.testing.assert_allclose(model.run({"x": np.ones(3, "float32")})[0], [1, 2.5, 3])

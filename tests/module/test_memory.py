@@ -65,7 +65,9 @@ def test_what_is_planned_is_what_the_runtime_allocates(made: tuple[romou.TunedMo
 
 
 def test_a_captured_run_holds_no_second_set_of_tensors(made: tuple[romou.TunedModel, MemoryPlan]) -> None:
-    """Tensors of the runs that it was compared with are let go; outputs are there three times: of the plain run, of the captured one, and in the pool."""
+    """Tensors of the runs that it was compared with are let go; outputs are there three times: of the plain run, of the
+    captured one, and in the pool.
+    """
     model, plan = made
     model.release()
     model.capture = True
@@ -79,7 +81,9 @@ def test_a_captured_run_holds_no_second_set_of_tensors(made: tuple[romou.TunedMo
 
 def test_lifetimes_and_the_lower_bound(made: tuple[romou.TunedModel, MemoryPlan]) -> None:
     model, plan = made
-    assert plan.live == tuple(sum(t.bytes for t in plan.tensors if t.first <= place <= t.last) for place in range(len(plan.calls)))
+    assert plan.live == tuple(
+        sum(t.bytes for t in plan.tensors if t.first <= place <= t.last) for place in range(len(plan.calls))
+    )
     assert 0 < plan.use.least == max(plan.live) <= plan.use.tensors
     assert any(tensor.scope != "global" for tensor in plan.tensors) == ("adreno640" in str(model.target))
     (output,) = (tensor for tensor in plan.tensors if tensor.last == len(plan.calls))
@@ -88,7 +92,9 @@ def test_lifetimes_and_the_lower_bound(made: tuple[romou.TunedModel, MemoryPlan]
 
 
 def test_a_tensor_is_live_while_it_is_still_to_be_read() -> None:
-    """The last convolution's kernel reads what the first one wrote: three tensors of 8 x 4 x 4 floats are live at once, else two."""
+    """The last convolution's kernel reads what the first one wrote: three tensors of 8 x 4 x 4 floats are live at once,
+    else two.
+    """
     g = Graph({"x": (1, 8, 4, 4)})
     first = g.add("Relu", g.conv("x", 8, 8, pads=[1, 1, 1, 1]))
     second = g.add("Relu", g.conv(first, 8, 8, pads=[1, 1, 1, 1]))
@@ -97,7 +103,9 @@ def test_a_tensor_is_live_while_it_is_still_to_be_read() -> None:
 
 
 def test_a_model_that_takes_too_much_is_refused_before_it_is_tuned() -> None:
-    with pytest.raises(ModelError, match=r"takes \d+ bytes of the device's memory, max_memory allows 1000: \d+ bytes of weights"):
+    with pytest.raises(
+        ModelError, match=r"takes \d+ bytes of the device's memory, max_memory allows 1000: \d+ bytes of weights"
+    ):
         romou.tune(residual_net(channels=10, size=23), target=HOST, max_memory=1000)
     with pytest.raises(ModelError, match="max_memory allows 1000"):
         romou.compile(residual_net(channels=10, size=23), target=HOST, verify=False, max_memory=1000)
@@ -112,7 +120,10 @@ def graph_default(graph: ModelGraph, key: str, target: Target) -> Config:
 def test_configs_with_workspaces_give_way_to_the_budget() -> None:
     target = Target(HOST)
     graph = lower(import_model(residual_net(channels=10, size=23), None), target)
-    starts = {task.key: next((c for c in task.starts(target) if c.get("algorithm") == "winograd2"), None) for task in graph.tasks}
+    starts = {
+        task.key: next((c for c in task.starts(target) if c.get("algorithm") == "winograd2"), None)
+        for task in graph.tasks
+    }
     configs: dict[str, Config | None] = {key: config for key, config in starts.items() if config is not None}
     assert configs
     large = plan_memory(schedule_model(graph.fused, graph.task_of, configs, target)).use.total
@@ -122,13 +133,15 @@ def test_configs_with_workspaces_give_way_to_the_budget() -> None:
     some = fitting(graph, configs, target, large - 1)
     assert some != configs
     assert all(config in (configs[key], graph_default(graph, key, target)) for key, config in some.items())
-    assert all(config == graph_default(graph, key, target) for key, config in fitting(graph, configs, target, least).items())
+    assert all(
+        config == graph_default(graph, key, target) for key, config in fitting(graph, configs, target, least).items()
+    )
     with pytest.raises(ModelError, match="precision='float16' halves most of it|max_memory allows"):
         fitting(graph, configs, target, least - 1)
 
 
 def test_default_algorithms_with_workspaces_give_way_too() -> None:
-    """On a phone's target the default of a wide 3x3 convolution is Winograd's, whose weights take four times as much."""
+    """On a phone's target the default of a wide 3x3 convolution is Winograd's, whose weights take four times as much."""  # noqa: E501
     g = Graph({"x": (1, 64, 56, 56)})
     model = g.model(g.conv("x", 64, 64, pads=[1, 1, 1, 1]))
     large = romou.memory_plan(model, target=IN_IMAGES).use
@@ -147,7 +160,9 @@ def test_the_command_shows_it() -> None:
 
 
 def test_images_of_one_width_and_height_share_whatever_their_layers() -> None:
-    """Three images of 40, 24 and 8 layers hold seven tensors in turns; the plan is what the runtime allocates, and the outputs stay right, captured too."""
+    """Three images of 40, 24 and 8 layers hold seven tensors in turns; the plan is what the runtime allocates, and the
+    outputs stay right, captured too.
+    """
     g = Graph({"x": (2, 16, 9, 7)})
     tensor, channels = "x", 16
     for many in (80, 16, 48, 32, 80, 16):
@@ -173,7 +188,9 @@ def test_images_of_one_width_and_height_share_whatever_their_layers() -> None:
 
 
 def test_workspaces_are_live_for_one_call() -> None:
-    """Three convolutions by Winograd's algorithm share two workspaces, and what is planned is what the runtime allocates."""
+    """Three convolutions by Winograd's algorithm share two workspaces, and what is planned is what the runtime
+    allocates.
+    """
     g = Graph({"x": (1, 64, 56, 56)})
     tensor = "x"
     for _ in range(3):
@@ -193,7 +210,9 @@ def test_workspaces_are_live_for_one_call() -> None:
 
 
 def test_a_loaded_model_holds_its_weights_once(made: tuple[romou.TunedModel, MemoryPlan], tmp_path: Path) -> None:
-    """The host's copy goes when the device has them; a device that was let go, and a folder that is written again, get them from the file."""
+    """The host's copy goes when the device has them; a device that was let go, and a folder that is written again, get
+    them from the file.
+    """
     model, _ = made
     loaded = romou.load(model.save(tmp_path / "first"))
 
@@ -229,7 +248,9 @@ def test_storage_is_shared_no_worse_than_by_tvm(monkeypatch: pytest.MonkeyPatch)
     graphs = [lower(import_model(one, None), Target(HOST)) for one in (model, residual_net(channels=10, size=23))]
 
     def allocated() -> list[int]:
-        return [plan_memory(schedule_model(graph.fused, graph.task_of, {}, Target(HOST))).use.tensors for graph in graphs]
+        return [
+            plan_memory(schedule_model(graph.fused, graph.task_of, {}, Target(HOST))).use.tensors for graph in graphs
+        ]
 
     ours = allocated()
     monkeypatch.setattr(assemble, "plan_storage", lambda mod: mod)

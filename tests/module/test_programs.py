@@ -1,4 +1,6 @@
-"""Compiled programs are kept: the next start loads them, and whatever is wrong with one costs a compilation and a line, never a wrong result."""
+"""Compiled programs are kept: the next start loads them, and whatever is wrong with one costs a compilation and a line,
+never a wrong result.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def entries(cache: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in cache.glob("*.program")}
 
 
-def test_a_folder_that_keeps_none_is_said_once(saved: Path, right: bytes, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_folder_that_keeps_none_is_said_once(
+    saved: Path, right: bytes, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     """Each model of a run finds it anew."""
     cache.mkdir(parents=True, exist_ok=True)
     cache.chmod(0o777)
@@ -63,17 +67,25 @@ def entry(path: Path, kind: bytes, content: bytes) -> bytes:
 
 
 DAMAGES: dict[str, tuple[Callable[[Path, bytes], bytes], str]] = {
-    "flipped": (lambda path, other: path.read_bytes()[:-9] + bytes([path.read_bytes()[-9] ^ 1]) + path.read_bytes()[-8:], "is damaged"),
+    "flipped": (
+        lambda path, other: path.read_bytes()[:-9] + bytes([path.read_bytes()[-9] ^ 1]) + path.read_bytes()[-8:],
+        "is damaged",
+    ),
     "kind": (lambda path, other: path.read_bytes()[:72] + b"r" + path.read_bytes()[73:], "is damaged"),
     "truncated": (lambda path, other: path.read_bytes()[: path.stat().st_size // 2], "is damaged"),
     "short": (lambda path, other: path.read_bytes()[:50], "is no whole entry"),
     "empty": (lambda path, other: b"", "is no whole entry"),
     "foreign": (lambda path, other: other, "belongs to another program"),
-    "not the driver's": (lambda path, other: entry(path, b"b", b"no program at all"), "the driver does not take the kept program of"),
+    "not the driver's": (
+        lambda path, other: entry(path, b"b", b"no program at all"),
+        "the driver does not take the kept program of",
+    ),
 }
 
 
-def test_a_damaged_entry_costs_a_compilation_and_a_line(saved: Path, right: bytes, cache: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_damaged_entry_costs_a_compilation_and_a_line(
+    saved: Path, right: bytes, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     start(saved, right)
     for name, (damage, reason) in DAMAGES.items():
         whole = entries(cache)
@@ -89,7 +101,9 @@ def test_a_damaged_entry_costs_a_compilation_and_a_line(saved: Path, right: byte
     assert start(saved, right).compiled == 0
 
 
-def test_the_cache_keeps_to_its_limit_and_drops_what_was_used_longest_ago(saved: Path, right: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_cache_keeps_to_its_limit_and_drops_what_was_used_longest_ago(
+    saved: Path, right: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     start(saved, right)
     cache.joinpath("partial-1-0").write_bytes(b"of a killed process")
     os.utime(cache / "partial-1-0", (1, 1))
@@ -126,7 +140,9 @@ def test_a_limit_of_zero_keeps_nothing(saved: Path, right: bytes, cache: Path, m
         from_environment()
 
 
-def test_what_a_driver_refuses_is_remembered_with_its_log(saved: Path, right: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_driver_refuses_is_remembered_with_its_log(
+    saved: Path, right: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The second start says the same without the compiler; other options are another program."""
     monkeypatch.setenv("ROMOU_OPENCL_DUMP_DIR", str(cache.parent / "dump"))
     monkeypatch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-Dfloat=no_such_type")
@@ -181,11 +197,13 @@ while killed < kills and attempts < 3 * kills:
     # Later moments would find most processes at their end.
     longest_s, keep_s = min(longest_s, time.monotonic() - begun_s), min(keep_s, report[3] or keep_s)
 print(json.dumps([attempts, killed, while_written, with_entries, partial]))
-"""
+"""  # noqa: E501
 
 
 def test_a_driver_that_crashes_on_binaries_gets_source(saved: Path, right_file: Path, cache: Path) -> None:
-    """One crash makes the program at fault a source for good, a second one in a row all programs of the device. Every other start is right."""
+    """One crash makes the program at fault a source for good, a second one in a row all programs of the device. Every
+    other start is right.
+    """
     flaws = ["", *["crashes on binaries"] * 5, ""]
     lines = starts(CRASHES, saved, right_file, *flaws, ROMOU_OPENCL_LIBRARY=str(standin.library()))
     codes, reports = zip(*map(json.loads, lines), strict=True)
@@ -194,8 +212,14 @@ def test_a_driver_that_crashes_on_binaries_gets_source(saved: Path, right_file: 
     assert count > 2
     assert [report[:2] for report in reports if report is not None] == [[0, count]] * 5
     first, second, *later = (report[2] for report in reports[2:] if report is not None)
-    assert re.search("a process ended while the driver loaded a kept program, that program is compiled from source from now on", first[0])
-    assert re.search("a process ended while the driver loaded a kept program, again: all programs of this device are compiled", second[0])
+    assert re.search(
+        "a process ended while the driver loaded a kept program, that program is compiled from source from now on",
+        first[0],
+    )
+    assert re.search(
+        "a process ended while the driver loaded a kept program, again: all programs of this device are compiled",
+        second[0],
+    )
     assert (len(first), len(second), later) == (1, 1, [[], []])
     # What the line says to remove.
     Path(re.findall(r"remove (\S+)\)", second[0])[0]).unlink()
@@ -205,17 +229,25 @@ def test_a_driver_that_crashes_on_binaries_gets_source(saved: Path, right_file: 
 
 
 def test_a_process_killed_at_any_moment_leaves_no_wrong_program(saved: Path, right_file: Path, tmp_path: Path) -> None:
-    """Processes that write the cache are killed at random moments; each next start gives the right outputs, without a crash."""
+    """Processes that write the cache are killed at random moments; each next start gives the right outputs, without a
+    crash.
+    """
     # PoCL compiles anew each time, so the moments spread over compiling, launching and writing.
     (line,) = starts(_KILLS, saved, right_file, tmp_path, KILLS, ROMOU_PROGRAM_CACHE_MB="64", POCL_KERNEL_CACHE="0")
     attempts, killed, while_written, with_entries, partial = json.loads(line)
-    print(f"{killed} of {attempts} processes were killed before they ended, {while_written} of them after they began to write;", end=" ")
+    print(
+        f"{killed} of {attempts} processes were killed before they ended, {while_written} of them after they began to"
+        " write;",
+        end=" ",
+    )
     print(f"behind {with_entries} there were entries, behind {partial} an unfinished file")
     assert killed > 0
 
 
 @pytest.mark.parametrize("what", ["pipe", "folder", "socket", "link"])
-def test_no_start_waits_for_what_is_no_file(what: str, saved: Path, right: bytes, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_start_waits_for_what_is_no_file(
+    what: str, saved: Path, right: bytes, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In the place of a program, of a mark, and of a mark that no program has."""
 
     def put(path: Path) -> None:

@@ -43,7 +43,10 @@ def assert_threads_agree(compiled: list[romou.TunedModel], runs: int, capture: b
     with ThreadPoolExecutor(THREADS) as pool:
         results = [result for found in pool.map(work, range(THREADS)) for result in found]
     assert len(results) == THREADS * runs
-    alone = [[[output.tobytes() for output in model.run(each)] for each in given] for model, given in zip(models, inputs, strict=True)]
+    alone = [
+        [[output.tobytes() for output in model.run(each)] for each in given]
+        for model, given in zip(models, inputs, strict=True)
+    ]
     assert len({outputs[0] for model in alone for outputs in model}) == 2 * SEEDS
     wrong = sum(outputs != alone[which][seed] for which, seed, outputs in results)
     assert wrong == 0, f"{wrong} of {len(results)} runs differ from those of one thread"

@@ -21,7 +21,9 @@ TARGET = Target("opencl")
 
 
 @pytest.mark.parametrize("algorithm", few(["winograd2", "winograd4"], 1))
-def test_workspaces_are_planned_with_the_tensors_of_the_graph(algorithm: str, opencl_device: tvm.runtime.Device) -> None:
+def test_workspaces_are_planned_with_the_tensors_of_the_graph(
+    algorithm: str, opencl_device: tvm.runtime.Device
+) -> None:
     g = Graph({"image": (1, 10, 23, 23)})
     x = g.add("Relu", g.conv("image", 10, 10, pads=[1, 1, 1, 1]))
     model = g.model(g.conv(g.add("Add", g.conv(x, 10, 10, pads=[1, 1, 1, 1]), x), 10, 7, (1, 1)))
@@ -29,7 +31,10 @@ def test_workspaces_are_planned_with_the_tensors_of_the_graph(algorithm: str, op
     fused = fuse_operators(pack_channels(imported.mod), TARGET)
     found, key_of = extract_tasks(fused)
     tasks = {name: task for name, key in key_of.items() for task in found if task.key == key}
-    configs = {task.key: next((c for c in task.starts(TARGET) if c.get("algorithm") == algorithm), task.default_config(TARGET)) for task in found}
+    configs = {
+        task.key: next((c for c in task.starts(TARGET) if c.get("algorithm") == algorithm), task.default_config(TARGET))
+        for task in found
+    }
     transformed = {name for name, task in tasks.items() if configs[task.key].get("algorithm") == algorithm}
     assert transformed
     for var, func in schedule_model(fused, tasks, configs, TARGET).functions_items():

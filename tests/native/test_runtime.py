@@ -1,4 +1,6 @@
-"""The OpenCL runtime where drivers fail and files are damaged: under AddressSanitizer and ThreadSanitizer, on a library that fails on demand."""
+"""The OpenCL runtime where drivers fail and files are damaged: under AddressSanitizer and ThreadSanitizer, on a library
+that fails on demand.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,17 @@ import romou
 HERE = Path(__file__).parent
 PATCHES = Path(__file__).parents[2] / "tvm_patches"
 RUNTIME, COMMON = PATCHES / "opencl_runtime", PATCHES / "device_runtime"
-OPTIONS = ["-std=c++20", "-O0", "-g1", "-fPIC", "-Wall", '-DROMOU_VERSION="0"', f"-I{RUNTIME}", f"-I{COMMON}", f"-I{COMMON}/shim"]
+OPTIONS = [
+    "-std=c++20",
+    "-O0",
+    "-g1",
+    "-fPIC",
+    "-Wall",
+    '-DROMOU_VERSION="0"',
+    f"-I{RUNTIME}",
+    f"-I{COMMON}",
+    f"-I{COMMON}/shim",
+]
 CHECKS = (
     "failed_waits",
     "waiting_holds_no_queue",
@@ -40,8 +52,11 @@ OF_THREADS = ("waiting_holds_no_queue", "dropped_elsewhere", "threads")
 
 
 def compile_with(source: Path, suffix: str, *options: str) -> Path:
-    """What g++ makes of a file, of this directory or made before, whatever it includes from the runtime being the same."""
-    texts = [path.read_text() for path in (source, *(path for folder in (COMMON, RUNTIME) for path in sorted(folder.rglob("*.[ch]*"))))]
+    """What g++ makes of a file, of this directory or made before, whatever it includes from the runtime being the same."""  # noqa: E501
+    texts = [
+        path.read_text()
+        for path in (source, *(path for folder in (COMMON, RUNTIME) for path in sorted(folder.rglob("*.[ch]*"))))
+    ]
 
     def compile_to(path: Path) -> None:
         subprocess.run(["g++", *OPTIONS, str(source), *options, "-o", str(path)], check=True)
@@ -74,7 +89,9 @@ def addresses(library: Path) -> Path:
 def run(program: Path, library: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     # TVM's own tables live as long as the process; handles of the driver are counted by the library.
     variables = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(library), "ASAN_OPTIONS": "detect_leaks=0", **environment}
-    return subprocess.run([str(program), *arguments], env=variables, capture_output=True, text=True, timeout=300, check=False)
+    return subprocess.run(
+        [str(program), *arguments], env=variables, capture_output=True, text=True, timeout=300, check=False
+    )
 
 
 @pytest.mark.parametrize("check", CHECKS)
@@ -96,12 +113,16 @@ def test_threads_do_not_race(library: Path) -> None:
 
 
 def test_sources_of_failed_kernels_overwrite_nothing(addresses: Path, library: Path, tmp_path: Path) -> None:
-    """A link that waits under the old name of the folder, or under the file's name in a folder that others write to, is not followed."""
+    """A link that waits under the old name of the folder, or under the file's name in a folder that others write to, is
+    not followed.
+    """
     victim = tmp_path / "authorized_keys"
     victim.write_text("mine")
 
     def save(**environment: str) -> str:
-        return run(addresses, library, "save", "main_kernel", "source", TMPDIR=str(tmp_path), **environment).stdout.strip()
+        return run(
+            addresses, library, "save", "main_kernel", "source", TMPDIR=str(tmp_path), **environment
+        ).stdout.strip()
 
     (tmp_path / f"romou-opencl-{os.getuid()}").symlink_to(tmp_path / "elsewhere")
     first, second = Path(save()), Path(save())
@@ -143,11 +164,21 @@ fake.fake_fail(b"*", -5, 0)
 """
 
 
-def test_a_model_on_a_lost_device_ends_in_one_error(library: Path, tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
-    """Runs and timings raise a DeviceError and nothing else, go on once the device is back, and the process ends as it should, whatever is lost then."""
+def test_a_model_on_a_lost_device_ends_in_one_error(
+    library: Path, tmp_path: Path, opencl_device: tvm.runtime.Device
+) -> None:
+    """Runs and timings raise a DeviceError and nothing else, go on once the device is back, and the process ends as it
+    should, whatever is lost then.
+    """
     saved = romou.compile(prime_net(), target="opencl -device=host").save(tmp_path / "m.romou")
     done = run(Path(sys.executable), library, "-c", _LOSES_ITS_DEVICE, str(saved), str(library))
     assert done.returncode == 0, done.stdout + done.stderr
     lines = done.stdout.splitlines()
     assert len({line.partition(" ")[0] for line in lines}) == 4, done.stdout
-    assert all(re.fullmatch(r"\S+ the device failed: cl\w+ failed: CL_OUT_OF_RESOURCES \(-5\).*; device opencl:0 'fake' \(fake\).*", line) for line in lines)
+    assert all(
+        re.fullmatch(
+            r"\S+ the device failed: cl\w+ failed: CL_OUT_OF_RESOURCES \(-5\).*; device opencl:0 'fake' \(fake\).*",
+            line,
+        )
+        for line in lines
+    )

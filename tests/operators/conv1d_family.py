@@ -1,5 +1,5 @@
-"""Convolution of rows in NWC, as models of TensorFlow have it between two transposes: the channels of an output pixel are neighbours, so four of them are a
-texel of the weight.
+"""Convolution of rows in NWC, as models of TensorFlow have it between two transposes: the channels of an output pixel
+are neighbours, so four of them are a texel of the weight.
 
 data (n, w, c)      weight (kernel, c, ceil(oc / 4), 4)      output (n, ow, oc)
 """
@@ -54,7 +54,9 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
 
     def match(self, call: relax.Call) -> Conv1d | None:
         """Return the workload of the convolution between the transposes."""
-        is_plain = all(int(n) == 1 for n in (*call.attrs.strides, *call.attrs.dilation, call.attrs.groups)) and not any(call.attrs.padding)
+        is_plain = all(int(n) == 1 for n in (*call.attrs.strides, *call.attrs.dilation, call.attrs.groups)) and not any(
+            call.attrs.padding
+        )
         if call.attrs.data_layout != "NCW" or not is_plain or not is_constant(call.args[1]):
             return None
         (n, c, width), (out, _, kernel) = (static_shape(arg) for arg in call.args)
@@ -67,10 +69,16 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
         """
         conv = graph.bound.get(call.args[0])
         before = graph.bound.get(conv.args[0]) if op_name(conv) == "relax.nn.conv1d" else None
-        if op_name(before) != "relax.permute_dims" or any([int(axis) for axis in swap.attrs.axes or ()] != [0, 2, 1] for swap in (call, before)):
+        if op_name(before) != "relax.permute_dims" or any(
+            [int(axis) for axis in swap.attrs.axes or ()] != [0, 2, 1] for swap in (call, before)
+        ):
             return None
         work = self.match(conv)
-        return None if work is None else self.emit(graph, work, graph.plain_expr(before.args[0]), conv.args[1].value.numpy())
+        return (
+            None
+            if work is None
+            else self.emit(graph, work, graph.plain_expr(before.args[0]), conv.args[1].value.numpy())
+        )
 
     def operands(self, w: Conv1d) -> Mapping[str, Shape]:
         return {"data": (w.batch, w.width, w.in_channels), "weight": (w.kernel, w.in_channels, w.out_channels // 4, 4)}
@@ -86,10 +94,15 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
         k, c = te.reduce_axis((0, w.kernel), "k"), te.reduce_axis((0, w.in_channels), "c")
         shape = (w.batch, w.out_width, w.out_channels)
         return te.compute(
-            shape, lambda n, x, o: te.sum(data[n, x + k, c] * weight[k, c, o // 4, o % 4], axis=[k, c]), name=self.name, attrs=w.block_attrs(self.name)
+            shape,
+            lambda n, x, o: te.sum(data[n, x + k, c] * weight[k, c, o // 4, o % 4], axis=[k, c]),
+            name=self.name,
+            attrs=w.block_attrs(self.name),
         )
 
-    def contraction(self, w: Conv1d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+    def contraction(
+        self, w: Conv1d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
         return Contraction(
             inputs=[data, weight],
             extents=(w.out_channels // 4, w.batch, w.out_width),
@@ -101,7 +114,9 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
             lhs_neighbours="reduction",
         )
 
-    def output_loops(self, sch: s_tir.Schedule, output: Block, w: Conv1d, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+    def output_loops(
+        self, sch: s_tir.Schedule, output: Block, w: Conv1d, config: Config
+    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         n, x, o = sch.get_loops(output)
         texel, lane = sch.split(o, [None, 4])
         sch.reorder(texel, n, x, lane)
@@ -115,7 +130,13 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
             windows = np.lib.stride_tricks.sliding_window_view(x, w.kernel, axis=1)
             return np.einsum("nxck,ock->nxo", windows, weight)
 
-        return Case(name=w.name, inputs=[(w.batch, w.width, w.in_channels)], weights=[(w.out_channels, w.in_channels, w.kernel)], build=build, compute=compute)
+        return Case(
+            name=w.name,
+            inputs=[(w.batch, w.width, w.in_channels)],
+            weights=[(w.out_channels, w.in_channels, w.kernel)],
+            build=build,
+            compute=compute,
+        )
 
 
 FAMILY = Conv1dFamily()

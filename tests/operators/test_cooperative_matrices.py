@@ -1,4 +1,6 @@
-"""Contractions on tensor cores that take whole matrices: their numbers, by kernels whose matrices are emulated; who is offered them; what they use."""
+"""Contractions on tensor cores that take whole matrices: their numbers, by kernels whose matrices are emulated; who is
+offered them; what they use.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,18 @@ SHAPES = [PLAIN, ODD, POINTWISE, DENSE, FILLED, FIRST]
 
 def matrix_config(task: TunableTask, **knobs: int | str) -> Config:
     """The smallest tile of one warp, and what `knobs` change of it."""
-    warp = {"multiply_add": COOPMAT, "tile_o": 1, "tile_h": 1, "tile_w": 4, "wg_o": 8, "wg_w": 4, "split_k": 1, "local": 0, "unroll": "lanes", "steps": 1}
+    warp = {
+        "multiply_add": COOPMAT,
+        "tile_o": 1,
+        "tile_h": 1,
+        "tile_w": 4,
+        "wg_o": 8,
+        "wg_w": 4,
+        "split_k": 1,
+        "local": 0,
+        "unroll": "lanes",
+        "steps": 1,
+    }
     config = task.default_config(TARGET).replace(**{**warp, "vector_width": 4, **knobs})
     assert task.space(TARGET).is_valid(config), config
     return config
@@ -113,9 +126,17 @@ def test_who_is_offered_them(monkeypatch: pytest.MonkeyPatch) -> None:
 
     assert COOPMAT in choices(PLAIN, TARGET)
     assert MMA not in choices(PLAIN, TARGET)
-    for target in (Target("vulkan -device=adreno640"), Target("cuda -device=nvidia_h200"), Target("opencl -device=nvidia_h200")):
+    for target in (
+        Target("vulkan -device=adreno640"),
+        Target("cuda -device=nvidia_h200"),
+        Target("opencl -device=nvidia_h200"),
+    ):
         assert COOPMAT not in choices(PLAIN, target)
-    for work in (dataclasses.replace(PLAIN, groups=2), dataclasses.replace(PLAIN, dtype="float32"), Dense(m=8, k=62, n=64, **HALF)):
+    for work in (
+        dataclasses.replace(PLAIN, groups=2),
+        dataclasses.replace(PLAIN, dtype="float32"),
+        Dense(m=8, k=62, n=64, **HALF),
+    ):
         assert COOPMAT not in choices(work, TARGET)
     monkeypatch.setattr(compiler, "version", lambda: "11:12.0.0")
     assert COOPMAT not in choices(PLAIN, TARGET)
@@ -135,12 +156,17 @@ def test_a_device_without_them_is_not_given_any() -> None:
     limited = TARGET.limited_to(facts)
     assert limited.options["without"] == "multiply_add:coopmat"
     assert COOPMAT not in task_of(PLAIN).space(limited).knobs["multiply_add"]
-    assert TARGET.with_options(without="data:image").limited_to(facts).options["without"] == "data:image+multiply_add:coopmat"
+    assert (
+        TARGET.with_options(without="data:image").limited_to(facts).options["without"]
+        == "data:image+multiply_add:coopmat"
+    )
     asked = backend("vulkan").asked_of(facts)
     assert asked["has_cooperative_matrices"] is False
 
 
-@pytest.mark.skipif(bool(backend("vulkan").facts(0)["has_cooperative_matrix"]), reason="the device has cooperative matrices")
+@pytest.mark.skipif(
+    bool(backend("vulkan").facts(0)["has_cooperative_matrix"]), reason="the device has cooperative matrices"
+)
 def test_the_runtime_refuses_them_by_name() -> None:
     task = task_of(PLAIN)
     config = matrix_config(task)
@@ -151,7 +177,10 @@ def test_the_runtime_refuses_them_by_name() -> None:
 def test_the_cost_model_knows_every_choice() -> None:
     task = task_of(PLAIN)
     space, rng = task.space(TARGET), np.random.default_rng(SEED)
-    configs = [*task.starts(TARGET), *(config for name in ("fma", COOPMAT) for config in space.sample(rng, 100, where={"multiply_add": name}))]
+    configs = [
+        *task.starts(TARGET),
+        *(config for name in ("fma", COOPMAT) for config in space.sample(rng, 100, where={"multiply_add": name})),
+    ]
     assert {config["multiply_add"] for config in configs} >= {"fma", COOPMAT}
     assert np.isfinite(TaskFeatures(task.template, TARGET.limits, TARGET.spec)(configs)).all()
 

@@ -7,7 +7,19 @@ from typing import Any
 
 import numpy as np
 import tvm
-from operators import assert_agrees, each_kind, error_of, has_device, pair_of, quick_configs, random_arrays, random_configs, reference, run, target_of
+from operators import (
+    assert_agrees,
+    each_kind,
+    error_of,
+    has_device,
+    pair_of,
+    quick_configs,
+    random_arrays,
+    random_configs,
+    reference,
+    run,
+    target_of,
+)
 
 from romou.base.space import Config
 from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
@@ -32,7 +44,13 @@ def made(name: str, dtype: str = "float32") -> TunableTask:
     return pair_of(channels, size, outputs, dtype, **given)
 
 
-PAIR_TYPES = [("primes", "float32"), ("stride", "float16"), ("uneven", "float32"), ("dilated", "float16"), ("few", "float32")]
+PAIR_TYPES = [
+    ("primes", "float32"),
+    ("stride", "float16"),
+    ("uneven", "float32"),
+    ("dilated", "float16"),
+    ("few", "float32"),
+]
 
 
 @random_configs
@@ -42,7 +60,10 @@ def test_configs_agree_with_both_functions(pair: tuple[str, str], target: Target
     task, rng = made(name, dtype), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    for config in [task.default_config(target), *(quick_configs(task, target, rng, drawn) if has_device(target) else ())]:
+    for config in [
+        task.default_config(target),
+        *(quick_configs(task, target, rng, drawn) if has_device(target) else ()),
+    ]:
         assert_agrees(target, task, config, arrays, expected, LIMITS[dtype])
 
 
@@ -73,7 +94,9 @@ def test_data_weight_and_output_in_images(opencl_device: tvm.runtime.Device) -> 
 
 
 def test_what_the_space_offers() -> None:
-    """Something is always staged, nothing split; the config that is tried first is valid; fp16 is summed by ALUs, also where there are tensor cores."""
+    """Something is always staged, nothing split; the config that is tried first is valid; fp16 is summed by ALUs, also
+    where there are tensor cores.
+    """
     for kind, dtype in itertools.product(("opencl", "cuda"), ("float32", "float16")):
         task, target = made("primes", dtype), target_of(kind)
         space, default = task.space(target), task.default_config(target)
@@ -81,7 +104,10 @@ def test_what_the_space_offers() -> None:
         assert space.knobs["split_k"] == (1,)
         assert 0 not in space.knobs["local"]
         assert "mma" not in space.knobs["multiply_add"]
-        assert all(isinstance(config, Config) and space.is_valid(config) for config in space.sample(np.random.default_rng(SEED), 5))
+        assert all(
+            isinstance(config, Config) and space.is_valid(config)
+            for config in space.sample(np.random.default_rng(SEED), 5)
+        )
 
 
 def test_a_task_is_the_same_after_a_way_through_text() -> None:

@@ -1,4 +1,4 @@
-"""Every family, on odd and prime shapes, under its default and under random configs, against the unscheduled function."""
+"""Every family, on odd and prime shapes, under its default and under random configs, against the unscheduled function."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -65,8 +65,12 @@ MATMULS = [matmul((2,), 7, 32, 12), matmul((2,), 7, 32, 10), matmul((2,), 7, 32,
 
 # Other shapes of every family are run by test_family_contract.py.
 @random_configs
-@each_kind("work", SHAPES, opencl=(0, 4, 6, 7, 10, 11, 12, 15, 19, 20, 22, 24), cuda=(0, 4, 10, 22), vulkan=(2, 10, 14, 18, 21))
-def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense | BatchMatmul, target: Target, drawn: int) -> None:
+@each_kind(
+    "work", SHAPES, opencl=(0, 4, 6, 7, 10, 11, 12, 15, 19, 20, 22, 24), cuda=(0, 4, 10, 22), vulkan=(2, 10, 14, 18, 21)
+)
+def test_configs_agree_with_the_unscheduled_function(
+    work: Conv2d | Dense | BatchMatmul, target: Target, drawn: int
+) -> None:
     task, rng = task_of(work), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
@@ -77,12 +81,24 @@ def test_configs_agree_with_the_unscheduled_function(work: Conv2d | Dense | Batc
 
 
 # Knobs of each way, and of how it reads.
-SHARED = [{"split_k": k, "local": local, "local_buffers": buffers} for k, local, buffers in ((1, 0, 1), (1, 4, 1), (1, 2, 2), (2, 0, 1), (8, 0, 1))]
-READS = [{"vector_width": width, "arrangement": order} for width, order in ((1, "blocked"), (2, "striped"), (4, "blocked"), (4, "striped"))]
+SHARED = [
+    {"split_k": k, "local": local, "local_buffers": buffers}
+    for k, local, buffers in ((1, 0, 1), (1, 4, 1), (1, 2, 2), (2, 0, 1), (8, 0, 1))
+]
+READS = [
+    {"vector_width": width, "arrangement": order}
+    for width, order in ((1, "blocked"), (2, "striped"), (4, "blocked"), (4, "striped"))
+]
 
 
 # On OpenCL each way with two reads, each read with two ways or more; on CUDA each way once.
-@each_kind("knobs", [{**way, **read} for way in SHARED for read in READS], opencl=(0, 2, 5, 7, 8, 10, 13, 15, 18, 19), cuda=(1, 6, 11, 12, 19), vulkan=(9,))
+@each_kind(
+    "knobs",
+    [{**way, **read} for way in SHARED for read in READS],
+    opencl=(0, 2, 5, 7, 8, 10, 13, 15, 18, 19),
+    cuda=(1, 6, 11, 12, 19),
+    vulkan=(9,),
+)
 def test_each_way_to_share_work(knobs: dict[str, int | str], target: Target) -> None:
     """Local memory and split reductions meet every vector width and arrangement, on a shape that no tile divides."""
     task, rng = task_of(conv(32, (7, 9), 10, (3, 3), padding=(1, 1, 1, 1))), np.random.default_rng(SEED)
@@ -99,12 +115,16 @@ PRODUCTS = [(0, 1, 4, 1), (0, 4, 0, 1), (1, 4, 0, 1), (2, 1, 4, 1), (2, 1, 2, 2)
 
 @each_kind("way", PRODUCTS, opencl=(0, 2, 4, 5), cuda=(1, 3), vulkan=(1,))
 def test_each_way_to_share_a_product(way: tuple[int, int, int, int], target: Target) -> None:
-    """Right sides whose lanes are neighbours in memory, neither, and whose steps are; tiles of several texels; no tile divides the shape."""
+    """Right sides whose lanes are neighbours in memory, neither, and whose steps are; tiles of several texels; no tile
+    divides the shape.
+    """
     place, split_k, local, local_buffers = way
     task, rng = task_of(MATMULS[place]), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    config = task.default_config(target).replace(split_k=split_k, local=local, local_buffers=local_buffers, tile_o=2, tile_w=2, wg_o=2, wg_w=4)
+    config = task.default_config(target).replace(
+        split_k=split_k, local=local, local_buffers=local_buffers, tile_o=2, tile_w=2, wg_o=2, wg_w=4
+    )
     assert task.space(target).is_valid(config)
     assert_agrees(target, task, config, arrays, expected, 1e-5)
 
@@ -120,7 +140,12 @@ def test_the_space_excludes_what_cannot_be_scheduled(work: Conv2d | Dense | Batc
     assert space.is_valid(task.default_config(target))
 
 
-@each_kind("work", [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15], SHAPES[18], SHAPES[20], *MATMULS], opencl=(0, 1, 2, 3, 4, 6, 8), cuda=(0, 1, 4, 7))
+@each_kind(
+    "work",
+    [SHAPES[0], SHAPES[9], SHAPES[11], SHAPES[15], SHAPES[18], SHAPES[20], *MATMULS],
+    opencl=(0, 1, 2, 3, 4, 6, 8),
+    cuda=(0, 1, 4, 7),
+)
 def test_half_precision_storage_sums_in_single(work: Conv2d | Dense | BatchMatmul, target: Target) -> None:
     """Sums are rounded once at the end, so close to double precision, on a device that need not compute in fp16."""
     task, rng = task_of(replace(work, dtype="float16")), np.random.default_rng(SEED)
@@ -137,11 +162,17 @@ def test_half_precision_storage_sums_in_single(work: Conv2d | Dense | BatchMatmu
 
 def test_half_precision_arithmetic_is_for_devices_that_have_it() -> None:
     task = task_of(replace(SHAPES[2], dtype="float16"))
-    assert task.space(target_of("opencl")).knobs["accumulate"] == task.space(target_of("cuda")).knobs["accumulate"] == ("float32",)
+    assert (
+        task.space(target_of("opencl")).knobs["accumulate"]
+        == task.space(target_of("cuda")).knobs["accumulate"]
+        == ("float32",)
+    )
     phone = Target("opencl -device=adreno640")
     assert task.space(phone).knobs["accumulate"] == ("float32", "float16", "mixed")
     assert task_of(SHAPES[2]).space(phone).knobs["accumulate"] == ("float32",)
-    source = build_task(task, task.default_config(phone).replace(accumulate="float16"), phone).imports[0].inspect_source()
+    source = (
+        build_task(task, task.default_config(phone).replace(accumulate="float16"), phone).imports[0].inspect_source()
+    )
     assert "half4 acc" in source
     assert "float4 acc" not in source
     source = build_task(task, task.default_config(phone).replace(accumulate="mixed"), phone).imports[0].inspect_source()

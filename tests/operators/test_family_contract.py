@@ -1,4 +1,6 @@
-"""What every operator family promises, on its typical cases: a new file in `romou/compiler/operators/families` is tested here without another line."""
+"""What every operator family promises, on its typical cases: a new file in `romou/compiler/operators/families` is
+tested here without another line.
+"""
 
 from __future__ import annotations
 
@@ -29,9 +31,17 @@ from romou.devices.targets import Target
 SEED = 3
 CASES = [(family, case) for family in families() for case in family.cases]
 PHONE = Target("opencl -device=adreno640")
-TARGETS = [PHONE, *map(Target, ("opencl -device=mali_g76", "opencl -device=host", "vulkan -device=mali_g715", "cuda -device=nvidia_h200"))]
+TARGETS = [
+    PHONE,
+    *map(
+        Target,
+        ("opencl -device=mali_g76", "opencl -device=host", "vulkan -device=mali_g715", "cuda -device=nvidia_h200"),
+    ),
+]
 SPACES = Path(__file__).parent / "space_sizes.json"
-each_case = pytest.mark.parametrize(("family", "case"), CASES, ids=[f"{family.name}-{case.name}" for family, case in CASES])
+each_case = pytest.mark.parametrize(
+    ("family", "case"), CASES, ids=[f"{family.name}-{case.name}" for family, case in CASES]
+)
 
 
 GRAPHS = {id(case): functools.cache(functools.partial(graph_of, case, PHONE)) for _, case in CASES}
@@ -49,7 +59,11 @@ def test_every_family_has_cases_and_a_name_of_its_own() -> None:
 
 def test_stages_walk_the_families_and_name_none() -> None:
     """Stages import no family but the pair of convolutions, which no graph has as an operator."""
-    stages = [*(ROOT / "romou/compiler/graph").glob("*.py"), *(ROOT / "romou/compiler").glob("*.py"), ROOT / "scripts/check_operators.py"]
+    stages = [
+        *(ROOT / "romou/compiler/graph").glob("*.py"),
+        *(ROOT / "romou/compiler").glob("*.py"),
+        ROOT / "scripts/check_operators.py",
+    ]
     named = {path.name: re.findall(r"operators\.families\.(\w+)", path.read_text(encoding="utf-8")) for path in stages}
     assert {name: found for name, found in named.items() if found} == {"join_pairs.py": ["depthwise_pointwise"]}
 
@@ -89,7 +103,9 @@ def test_configs_agree_with_the_plain_definition(family: Family, case: Case, ope
 
 @each_case
 def test_a_schedule_binds_each_variable_once(family: Family, case: Case) -> None:
-    """TVM copies no function that binds a variable twice, and slices of one task's output are written by copies of its function."""
+    """TVM copies no function that binds a variable twice, and slices of one task's output are written by copies of its
+    function.
+    """
     task, rng = task_of_case(family, case), np.random.default_rng(SEED)
     for target in TARGETS:
         for config in [*task.starts(target), *task.space(target).sample(rng, 4)]:
@@ -107,8 +123,13 @@ def configs_in(block: Block) -> int:
 
 def test_spaces_keep_their_size(request: pytest.FixtureRequest) -> None:
     """Configs that a phone's limits admit: what changes them is seen in review, and needs new records."""
-    spaces = {f"{family.name}-{case.name}": task_of_case(family, case).with_free_images().space(PHONE) for family, case in CASES}
+    spaces = {
+        f"{family.name}-{case.name}": task_of_case(family, case).with_free_images().space(PHONE)
+        for family, case in CASES
+    }
     sizes = {name: sum(map(configs_in, space.blocks())) for name, space in spaces.items()}
     if request.config.getoption("--update-golden"):
         SPACES.write_text(json.dumps(sizes, indent=1) + "\n", encoding="utf-8")
-    assert sizes == json.loads(SPACES.read_text(encoding="utf-8")), "if that is meant: pytest tests/operators --update-golden"
+    assert sizes == json.loads(SPACES.read_text(encoding="utf-8")), (
+        "if that is meant: pytest tests/operators --update-golden"
+    )

@@ -1,4 +1,4 @@
-"""Data, weight and output in images or buffers, in every combination that a family offers, with float and half storage."""
+"""Data, weight and output in images or buffers, in every combination that a family offers, with float and half storage."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ SHAPES = {
     conv(18, (13, 13), 18, (5, 5), stride=(2, 2), padding=(2, 2, 2, 2), groups=18): ("data", "weight", "output"),
     conv(12, (9, 9), 9, (3, 3), padding=(1, 1, 1, 1), groups=3): (),
     Dense(m=13, k=31, n=101, dtype="float32"): ("weight",),
-    # Matrices of which the schedule reads whole texels: along the sum on the left, and on the right where it is transposed; else along the columns.
+    # Matrices of which the schedule reads whole texels: along the sum on the left, and on the right where it is
+    # transposed; else along the columns.
     matmul((2,), 13, 32, 20): ("data", "weight"),
     matmul((3,), 12, 8, 10, is_transposed=True): ("data", "weight"),
     matmul((), 13, 31, 20): ("weight",),
@@ -39,9 +40,12 @@ SHAPES = {
 CASES = list(itertools.product(SHAPES, TOLERANCE))
 
 
-# Each family in one type, by few kernels: the first, an uneven stride, depthwise, what has no images, a product of matrices.
+# Each family in one type, by few kernels: the first, an uneven stride, depthwise, what has no images, a product of
+# matrices.
 @pytest.mark.parametrize(("work", "dtype"), few(CASES, 1, 2, 11, 12, 14, 16, 19), ids=lambda v: getattr(v, "name", v))
-def test_every_combination_gives_the_same_numbers(work: Conv2d | Dense | BatchMatmul, dtype: str, opencl_device: tvm.runtime.Device) -> None:
+def test_every_combination_gives_the_same_numbers(
+    work: Conv2d | Dense | BatchMatmul, dtype: str, opencl_device: tvm.runtime.Device
+) -> None:
     task, rng = task_of(replace(work, dtype=dtype)).with_free_images(), np.random.default_rng(7)
     space = task.space(TARGET)
     free = {name for name in ("data", "weight", "output") if space.knobs[name] == ("buffer", "image")}
@@ -52,7 +56,8 @@ def test_every_combination_gives_the_same_numbers(work: Conv2d | Dense | BatchMa
     seen = 0
     for places in itertools.product(*(space.knobs[name] for name in ("data", "weight", "output"))):
         wanted = dict(zip(("data", "weight", "output"), places, strict=True))
-        # Long kernels, which window and tile make together, are compiled for a minute; tests/operators/test_other_compilers.py has them.
+        # Long kernels, which window and tile make together, are compiled for a minute;
+        # tests/operators/test_other_compilers.py has them.
         config = next(c for c in drawn if all(c[k] == v for k, v in wanted.items()) and c["unroll"] == "lanes")
         assert len(task.image_scopes(config, TARGET)) == places.count("image")
         error = error_of(run(task, config, arrays, TARGET, opencl_device), expected)
@@ -62,15 +67,25 @@ def test_every_combination_gives_the_same_numbers(work: Conv2d | Dense | BatchMa
 
 
 @pytest.mark.parametrize(
-    ("place", "pixels", "wg_w", "dtype"), [("image", "rows", 1, "float32"), ("buffer", "flat", 2, "float32"), ("image", "rows", 1, "float16")]
+    ("place", "pixels", "wg_w", "dtype"),
+    [("image", "rows", 1, "float32"), ("buffer", "flat", 2, "float32"), ("image", "rows", 1, "float16")],
 )
 @pytest.mark.parametrize("tile", [(1, 1, 7), (2, 1, 7), (1, 2, 7)])
 @pytest.mark.parametrize("split_k", [2, 4])
 def test_tiles_of_seven_pixels_share_sums(
-    split_k: int, tile: tuple[int, int, int], place: str, pixels: str, wg_w: int, dtype: str, opencl_device: tvm.runtime.Device
+    split_k: int,
+    tile: tuple[int, int, int],
+    place: str,
+    pixels: str,
+    wg_w: int,
+    dtype: str,
+    opencl_device: tvm.runtime.Device,
 ) -> None:
     """Two or four work-items deal out the seven sums of a row; fewer are left for one of them."""
-    task, rng = task_of(conv(32, (7, 7), 30, (3, 3), dtype, padding=(1, 1, 1, 1))).with_free_images(), np.random.default_rng(7)
+    task, rng = (
+        task_of(conv(32, (7, 7), 30, (3, 3), dtype, padding=(1, 1, 1, 1))).with_free_images(),
+        np.random.default_rng(7),
+    )
     names = ("data", "weight", "output", "pixels", "wg_w", "tile_o", "tile_h", "tile_w")
     knobs = dict(zip(names, (place, place, place, pixels, wg_w, *tile), strict=True))
     config = task.default_config(TARGET).replace(algorithm="direct", wg_o=2, split_k=split_k, **knobs)

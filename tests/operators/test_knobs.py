@@ -27,7 +27,13 @@ from romou.tuner.records import to_t4
 from romou.tuner.search.features import TaskFeatures
 
 PHONE, GPU = Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")
-TARGETS = [PHONE, Target("opencl -device=adreno730"), GPU, Target("cuda -device=nvidia_h200"), Target("cuda -device=nvidia_h200 -tf32=allow")]
+TARGETS = [
+    PHONE,
+    Target("opencl -device=adreno730"),
+    GPU,
+    Target("cuda -device=nvidia_h200"),
+    Target("cuda -device=nvidia_h200 -tf32=allow"),
+]
 PADDED = (1, 1, 1, 1)
 
 
@@ -69,7 +75,9 @@ def test_every_knob_of_every_family_changes_a_feature() -> None:
                 pair = None if len(choices) == 1 or name in seen else configs_apart(space, name)
                 if pair is not None:
                     first, second = features(pair)
-                    assert not np.array_equal(first, second), f"{task.name} on {target}: no feature tells {pair[0]} and {pair[1]} apart"
+                    assert not np.array_equal(first, second), (
+                        f"{task.name} on {target}: no feature tells {pair[0]} and {pair[1]} apart"
+                    )
                     seen.add(name)
     # An algorithm has a space of its own, so no other knob stays as it is.
     assert seen | {"algorithm"} == {*declared_knobs()}
@@ -107,7 +115,9 @@ def test_one_name_is_one_knob() -> None:
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Knob:
     """A knob that one line in one table declares."""
-    knob = Knob(name="prefetch", choices=("none", "near", "far"), default="near", help="how far ahead a vector is loaded")
+    knob = Knob(
+        name="prefetch", choices=("none", "near", "far"), default="near", help="how far ahead a vector is loaded"
+    )
     monkeypatch.setattr(elementwise.Elementwise, "knobs", (*elementwise.KNOBS, knob))
     return knob
 
@@ -145,7 +155,14 @@ def test_a_new_knob_needs_no_other_edit(toy: Knob, model: str) -> None:
     assert "none, near, far" in table
     assert toy.help in table
     (row,) = (row for row in json.loads(said("inspect", "--knobs", "--json"))["knobs"] if row["knob"] == "prefetch")
-    assert row == {"knob": "prefetch", "choices": ["none", "near", "far"], "default": "near", "tasks": 1, "devices": "all", "help": toy.help}
+    assert row == {
+        "knob": "prefetch",
+        "choices": ["none", "near", "far"],
+        "default": "near",
+        "tasks": 1,
+        "devices": "all",
+        "help": toy.help,
+    }
 
 
 def test_records_are_exported_with_what_their_knobs_mean(toy: Knob) -> None:

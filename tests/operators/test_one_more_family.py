@@ -1,5 +1,6 @@
-"""A family is one file: conv1d_family.py, laid into the package of families as it stands, is recognised in an ONNX model, packed, scheduled, pruned and
-right."""
+"""A family is one file: conv1d_family.py, laid into the package of families as it stands, is recognised in an ONNX
+model, packed, scheduled, pruned and right.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def test_one_file_makes_a_family(conv1d: Family, opencl_device: tvm.runtime.Devi
     arrays = random_arrays(task, rng)
     assert arrays[1].shape == (3, 6, 3, 4)
     expected = reference(task, arrays)
-    np.testing.assert_allclose(case.compute(arrays[0], arrays[1].reshape(3, 6, 12).transpose(2, 1, 0)), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(
+        case.compute(arrays[0], arrays[1].reshape(3, 6, 12).transpose(2, 1, 0)), expected, rtol=1e-4, atol=1e-5
+    )
     for config in [task.default_config(target), *task.space(target).sample(rng, 2)]:
         assert_agrees(target, task, config, arrays, expected, 1e-5)
     report = pruned_space(task, PHONE).report

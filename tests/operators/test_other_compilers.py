@@ -1,4 +1,6 @@
-"""Kernels of every family under compilers that the project was not written with, and in Oclgrind, which watches each access to memory."""
+"""Kernels of every family under compilers that the project was not written with, and in Oclgrind, which watches each
+access to memory.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,27 @@ from documents import ROOT
 from exhaustive import exhaustive
 from platforms import INTEL, OCLGRIND, POCL, RUSTICL, Platform
 
-# Every family's default and random configs, in buffers and images, fp32 and fp16: a few of each round through the families, or the first rounds.
+# Every family's default and random configs, in buffers and images, fp32 and fp16: a few of each round through the
+# families, or the first rounds.
 SAMPLE, WHOLE = ("--configs", "24", "--step", "27"), ("--configs", "240")
 # No long kernels among them, and one that adds up in both precisions.
 SHORT = ("--configs", "18", "--step", "5")
 
-# Lines of a right kernel that are taken out or changed, in the first config of a range that has them, and what Oclgrind has to say then.
+# Lines of a right kernel that are taken out or changed, in the first config of a range that has them, and what Oclgrind
+# has to say then.
 PLANTED = {
-    "race": (r"barrier\(CLK_LOCAL_MEM_FENCE\);", "", range(27, 36), r"(Read-write|Write-write|Write-read) data race at local memory"),
-    "out of bounds": (r"min\(\(int\)(\w+), \(int\)\d+\)", r"\1", range(78, 80), r"Invalid read of size \d at global memory"),
+    "race": (
+        r"barrier\(CLK_LOCAL_MEM_FENCE\);",
+        "",
+        range(27, 36),
+        r"(Read-write|Write-write|Write-read) data race at local memory",
+    ),
+    "out of bounds": (
+        r"min\(\(int\)(\w+), \(int\)\d+\)",
+        r"\1",
+        range(78, 80),
+        r"Invalid read of size \d at global memory",
+    ),
     "uninitialised": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(79, 95), "depends on uninitialized value"),
     # Here the numbers stay right, because the register happens to hold zero.
     "uninitialised texel": (r"acc_local_ptr\[0\] = \(\(float4\).*", "", range(1, 2), "depends on uninitialized value"),
@@ -42,10 +56,16 @@ def checked(environment: dict[str, str], *options: str, script: str = "check_ker
 # What runs on PoCL, all other tests run.
 @pytest.mark.parametrize(
     ("platform", "which"),
-    [(INTEL, SHORT), (RUSTICL, SHORT), *(pytest.param(platform, WHOLE, marks=exhaustive) for platform in (POCL, INTEL, RUSTICL))],
+    [
+        (INTEL, SHORT),
+        (RUSTICL, SHORT),
+        *(pytest.param(platform, WHOLE, marks=exhaustive) for platform in (POCL, INTEL, RUSTICL)),
+    ],
     ids=lambda value: getattr(value, "name", None),
 )
-def test_configs_compute_the_same_on_every_platform(platform: Platform, which: tuple[str, ...], pytestconfig: pytest.Config) -> None:
+def test_configs_compute_the_same_on_every_platform(
+    platform: Platform, which: tuple[str, ...], pytestconfig: pytest.Config
+) -> None:
     platform.require(pytestconfig)
     found = checked(platform.environment(), *which, "--platform", platform.title, *platform.left_out)
     assert f"{which[1]} configs, 0 failed" in found
@@ -55,11 +75,17 @@ def test_configs_compute_the_same_on_every_platform(platform: Platform, which: t
     assert ("accumulate=mixed" in found) == platform.has_fp16
 
 
-@pytest.mark.parametrize("networks", [("bert_2layer",), pytest.param(("squeezenet1_0", "mobilenet_v2", "resnet18"), marks=exhaustive)], ids=", ".join)
+@pytest.mark.parametrize(
+    "networks",
+    [("bert_2layer",), pytest.param(("squeezenet1_0", "mobilenet_v2", "resnet18"), marks=exhaustive)],
+    ids=", ".join,
+)
 def test_networks_are_right_on_intel(networks: tuple[str, ...], pytestconfig: pytest.Config) -> None:
     """Bundled networks in fp16, on images; scripts/check_models.py does all."""
     INTEL.require(pytestconfig)
-    found = checked(INTEL.environment(), *networks, "--precision", "float16", "--place", "images", script="check_models")
+    found = checked(
+        INTEL.environment(), *networks, "--precision", "float16", "--place", "images", script="check_models"
+    )
     assert found.count("float16 images: right") == len(networks)
 
 
@@ -78,7 +104,9 @@ def plant(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory)
     code = f"import test_other_compilers as t; t.serve_planted({str(tmp_path_factory.mktemp('logs'))!r})"
     environment = {**os.environ, **check_kernels.watched(check_kernels.OCLGRIND)}
     environment["PYTHONPATH"] = os.pathsep.join([str(Path(__file__).parent), *map(str, sys.path)])
-    with subprocess.Popen([sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", code], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         given, answers = process.stdin, process.stdout
@@ -97,7 +125,9 @@ def test_a_planted_fault_is_found(fault: str, plant: Callable[[str], str]) -> No
 
 
 def serve_planted(folder: str) -> None:
-    """In a process of its own: for each fault that is named, run a kernel that has it, and print what the log has, each finding once."""
+    """In a process of its own: for each fault that is named, run a kernel that has it, and print what the log has, each
+    finding once.
+    """
     edited: list[int] = []
     change = ("", "")
 

@@ -18,7 +18,9 @@ STRIDED = conv(64, (56, 56), 128, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2))
 WINDOW = conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1))
 
 
-@pytest.mark.parametrize("work", [POINTWISE, STRIDED, Dense(m=1, k=4096, n=1000), Dense(m=512, k=512, n=512)], ids=lambda work: work.name)
+@pytest.mark.parametrize(
+    "work", [POINTWISE, STRIDED, Dense(m=1, k=4096, n=1000), Dense(m=512, k=512, n=512)], ids=lambda work: work.name
+)
 @pytest.mark.parametrize("target", [ADRENO, MALI], ids=["adreno", "mali"])
 def test_work_groups_fill_warps(work: object, target: Target) -> None:
     config = task_of(work).with_free_images().default_config(target)
@@ -50,12 +52,19 @@ def test_products_out_of_images_have_larger_tiles_on_mali() -> None:
     """Two texels are read in a cycle: with twelve reads for 128 products, arithmetic takes longer."""
     task = task_of(matmul((), 512, 512, 512)).with_free_images()
     config = task.default_config(MALI)
-    assert {name: config[name] for name in ("data", "weight", "tile_o", "tile_w")} == {"data": "image", "weight": "image", "tile_o": 2, "tile_w": 4}
+    assert {name: config[name] for name in ("data", "weight", "tile_o", "tile_w")} == {
+        "data": "image",
+        "weight": "image",
+        "tile_o": 2,
+        "tile_w": 4,
+    }
     assert pruned_space(task, MALI).is_valid(config)
 
 
 def test_beyond_the_end_of_a_row_a_work_item_returns() -> None:
-    """A group of eight pairs has two pixels more than a row of 14: one comparison for all that a pair takes, and no sampler, as no pixel is padding."""
+    """A group of eight pairs has two pixels more than a row of 14: one comparison for all that a pair takes, and no
+    sampler, as no pixel is padding.
+    """
     task = task_of(POINTWISE).with_free_images()
     config = task.default_config(MALI).replace(tile_o=1, tile_h=1, tile_w=2, wg_w=8, wg_o=8)
     (kernel,) = inspect_function(task.schedule(config, MALI)["main"], MALI, config=config)
@@ -68,7 +77,9 @@ def test_beyond_the_end_of_a_row_a_work_item_returns() -> None:
 @pytest.mark.parametrize(("stride", "tile_w"), [(1, 7), (2, 4)])
 def test_depthwise_tiles_share_what_they_read_while_it_fits(stride: int, tile_w: int) -> None:
     """At stride 2, windows have little in common: seven pixels would need 15 texels of a row, not 9."""
-    task = task_of(conv(64, (112, 112), 64, (3, 3), padding=(1, 1, 1, 1), stride=(stride, stride), groups=64)).with_free_images()
+    task = task_of(
+        conv(64, (112, 112), 64, (3, 3), padding=(1, 1, 1, 1), stride=(stride, stride), groups=64)
+    ).with_free_images()
     assert task.default_config(ADRENO)["tile_w"] == tile_w
     assert task.default_config(MALI)["tile_w"] == 4
 
@@ -77,16 +88,27 @@ def test_fewer_products_are_the_default_on_phones_where_they_keep_the_digits() -
     chosen = {target.spec.name: task_of(WINDOW).default_config(target)["algorithm"] for target in (ADRENO, MALI, H200)}
     assert chosen == {"adreno640": "winograd4", "mali_g76": "winograd4", "nvidia_h200": "direct"}
     # In fp16 between the kernels, larger tiles lose too much; sums as long as a block of `mixed` lose no more than it.
-    halves = {channels: task_of(conv(channels, (56, 56), 64, (3, 3), "float16", padding=(1, 1, 1, 1))).default_config(ADRENO) for channels in (64, 128)}
-    assert [(c["algorithm"], c["accumulate"]) for c in halves.values()] == [("winograd2", "float16"), ("winograd2", "mixed")]
-    assert task_of(conv(64, (28, 28), 64, (5, 5), "float16", padding=(2, 2, 2, 2))).default_config(ADRENO)["algorithm"] == "direct"
+    halves = {
+        channels: task_of(conv(channels, (56, 56), 64, (3, 3), "float16", padding=(1, 1, 1, 1))).default_config(ADRENO)
+        for channels in (64, 128)
+    }
+    assert [(c["algorithm"], c["accumulate"]) for c in halves.values()] == [
+        ("winograd2", "float16"),
+        ("winograd2", "mixed"),
+    ]
+    assert (
+        task_of(conv(64, (28, 28), 64, (5, 5), "float16", padding=(2, 2, 2, 2))).default_config(ADRENO)["algorithm"]
+        == "direct"
+    )
     # Two launches more take longer than what they save.
     assert task_of(conv(16, (14, 14), 16, (3, 3), padding=(1, 1, 1, 1))).default_config(ADRENO)["algorithm"] == "direct"
 
 
 @pytest.mark.parametrize("name", [name for name in known_devices() if name.startswith("adreno")])
 def test_products_start_as_mad_on_every_adreno(name: str) -> None:
-    """An Adreno's driver was seen to compute fma() step by step, at a 26th of the speed (`romou/devices/hardware/quirks.json`)."""
+    """An Adreno's driver was seen to compute fma() step by step, at a 26th of the speed
+    (`romou/devices/hardware/quirks.json`).
+    """
     target = Target(f"opencl -device={name}")
     for work in (POINTWISE, WINDOW, STRIDED, Dense(m=1, k=4096, n=1000), matmul((), 64, 64, 64)):
         task = task_of(work)
@@ -99,41 +121,67 @@ def tile_of(work: object, device: str) -> tuple[object, ...]:
     return config["tile_o"], config["tile_w"], config["split_k"]
 
 
-@pytest.mark.parametrize(("device", "k", "expected"), [("adreno640", 4096, (4, 1, 16)), ("adreno640", 512, (2, 1, 8)), ("mali_g68", 4096, (2, 1, 1))])
+@pytest.mark.parametrize(
+    ("device", "k", "expected"),
+    [("adreno640", 4096, (4, 1, 16)), ("adreno640", 512, (2, 1, 8)), ("mali_g68", 4096, (2, 1, 1))],
+)
 def test_long_sums_of_a_dense_layer_have_large_tiles(device: str, k: int, expected: tuple[int, ...]) -> None:
-    """Each number of the data is multiplied by more weights. A short loop would be written out, and spill; of Mali-G68 nobody knows how many cores to fill."""
+    """Each number of the data is multiplied by more weights. A short loop would be written out, and spill; of Mali-G68
+    nobody knows how many cores to fill.
+    """
     assert tile_of(Dense(m=1, k=k, n=1000), device) == expected
 
 
 def test_no_sum_is_split_where_registers_hold_no_more_work_items() -> None:
-    """Adreno 690 has eight cores, each with two thirds of an Adreno 640's registers: a sum that waits for others would spill there."""
+    """Adreno 690 has eight cores, each with two thirds of an Adreno 640's registers: a sum that waits for others would
+    spill there.
+    """
     assert [tile_of(STRIDED, device) for device in ("adreno660", "adreno690")] == [(1, 7, 1), (1, 4, 1)]
 
 
 @pytest.mark.parametrize(("device", "pieces"), [("adreno618", 2), ("adreno640", 4)])
 def test_a_tile_of_whole_rows_splits_its_sums(device: str, pieces: int) -> None:
-    """No lane is idle, and split sums keep the device busy. Two texels of channels, as Mesa's compiler writes out the window of one, and spills."""
+    """No lane is idle, and split sums keep the device busy. Two texels of channels, as Mesa's compiler writes out the
+    window of one, and spills.
+    """
     layers = [conv(512, (side, side), 512, (3, 3), padding=(1, 1, 1, 1)) for side in (7, 8)]
     strided = conv(256, (14, 14), 512, (3, 3), padding=(0, 0, 1, 1), stride=(2, 2))
     assert [tile_of(work, device) for work in (*layers, strided)] == [(2, 7, pieces), (2, 8, pieces), (2, 7, pieces)]
 
 
 def test_a_split_of_few_pixels_is_no_tile_of_whole_rows() -> None:
-    """Adreno 740 has room for three times as many work-items, which two texels of channels do not give: narrow tiles do."""
+    """Adreno 740 has room for three times as many work-items, which two texels of channels do not give: narrow tiles
+    do.
+    """
     assert tile_of(conv(512, (7, 7), 512, (3, 3), padding=(1, 1, 1, 1)), "adreno740") == (1, 4, 4)
 
 
 def test_windows_apart_have_small_tiles_on_valhall() -> None:
     """Under Mesa's compiler four pixels of stride 2 spill on Mali-G57, and not on Mali-G76."""
-    assert [tile_of(STRIDED, device) for device in ("mali_g57", "mali_g610", "mali_g76")] == [(2, 2, 1), (2, 2, 1), (1, 4, 1)]
+    assert [tile_of(STRIDED, device) for device in ("mali_g57", "mali_g610", "mali_g76")] == [
+        (2, 2, 1),
+        (2, 2, 1),
+        (1, 4, 1),
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("device", ["adreno640", "adreno740", "mali_g76", "mali_g715"])
 def test_few_channels_leave_no_more_than_half_of_a_warp_idle(device: str, dtype: str) -> None:
-    """A group has more work-items along a row then, and smaller tiles where the row is short: a wave of 64 was seen with two of them at work."""
+    """A group has more work-items along a row then, and smaller tiles where the row is short: a wave of 64 was seen
+    with two of them at work.
+    """
     target = Target(f"opencl -device={device}")
-    layers = [(16, 112, 16, 1), (32, 112, 16, 1), (96, 54, 16, 1), (96, 56, 24, 1), (16, 28, 32, 5), (256, 28, 64, 1), (64, 224, 3, 3), (8, 128, 8, 5)]
+    layers = [
+        (16, 112, 16, 1),
+        (32, 112, 16, 1),
+        (96, 54, 16, 1),
+        (96, 56, 24, 1),
+        (16, 28, 32, 5),
+        (256, 28, 64, 1),
+        (64, 224, 3, 3),
+        (8, 128, 8, 5),
+    ]
     works = [conv(c, (side, side), k, (r, r), dtype, padding=(r // 2,) * 4) for c, side, k, r in layers]
     for work in [*works, conv(3, (224, 224), 32, (3, 3), dtype, padding=(0, 0, 1, 1), stride=(2, 2))]:
         config = task_of(work).with_free_images().default_config(target)
@@ -142,7 +190,12 @@ def test_few_channels_leave_no_more_than_half_of_a_warp_idle(device: str, dtype:
 
 
 def test_short_sums_have_small_tiles_where_their_loop_would_be_written_out() -> None:
-    """Mesa's compilers write out a sum of twelve texels on Mali-G76, and on Adreno one of an image of three channels: two texels of channels would spill."""
+    """Mesa's compilers write out a sum of twelve texels on Mali-G76, and on Adreno one of an image of three channels:
+    two texels of channels would spill.
+    """
     assert [tile_of(conv(c, (56, 56), 64, (1, 1)), "mali_g76")[:2] for c in (48, 64)] == [(1, 4), (2, 4)]
     first = {"padding": (0, 0, 1, 1), "stride": (2, 2)}
-    assert [tile_of(conv(3, (224, 224), 32, (3, 3), **first), device)[:2] for device in ("adreno640", "mali_g710")] == [(1, 4), (1, 4)]
+    assert [tile_of(conv(3, (224, 224), 32, (3, 3), **first), device)[:2] for device in ("adreno640", "mali_g710")] == [
+        (1, 4),
+        (1, 4),
+    ]

@@ -49,7 +49,9 @@ def test_softmax_computes_each_exponential_once_and_divides_once_a_row() -> None
 
 @each_kind("columns", [4097, 6625, 1000, 18710], opencl=(0, 1, 2, 3), cuda=(0, 2), vulkan=(0, 1))
 def test_rows_in_local_memory_wait_for_nothing(columns: int, target: Target) -> None:
-    """Each work-item reads what it wrote itself; a long sum stands behind a condition where no power of two divides the row."""
+    """Each work-item reads what it wrote itself; a long sum stands behind a condition where no power of two divides the
+    row.
+    """
     (task,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (3, columns))
     rng = np.random.default_rng(5)
     arrays = random_arrays(task, rng)
@@ -66,7 +68,9 @@ def test_rows_in_local_memory_wait_for_nothing(columns: int, target: Target) -> 
 
 
 def test_what_a_mask_compares_is_computed_as_a_vector_before() -> None:
-    """Attention replaces NaN in rows that are masked as a whole: the quotient is computed once, the number that takes its place is read once."""
+    """Attention replaces NaN in rows that are masked as a whole: the quotient is computed once, the number that takes
+    its place is read once.
+    """
 
     def masked(a: relax.Expr, b: relax.Expr) -> relax.Expr:
         found = op.nn.softmax(a, axis=-1)
@@ -87,8 +91,12 @@ def test_rows_are_looked_up_with_addresses_of_32_bits(opencl_device: tvm.runtime
 
 
 def test_a_padded_maximum_has_no_branches_and_shares_loads_on_phones() -> None:
-    """Four windows of 3x3 side by side hold 3x6 numbers; with holes in the window, the number at the border may be none of it."""
-    (task,) = relax_tasks(lambda a: op.nn.max_pool2d(a, (3, 3), (1, 1), (1, 1, 1, 1), layout="NCHW4c"), (1, 8, 28, 28, 4))
+    """Four windows of 3x3 side by side hold 3x6 numbers; with holes in the window, the number at the border may be none
+    of it.
+    """
+    (task,) = relax_tasks(
+        lambda a: op.nn.max_pool2d(a, (3, 3), (1, 1), (1, 1, 1, 1), layout="NCHW4c"), (1, 8, 28, 28, 4)
+    )
     source = source_of(task)
     assert task.default_config(PHONE)["tile"] == 4
     assert "condval" not in source, source
@@ -98,8 +106,12 @@ def test_a_padded_maximum_has_no_branches_and_shares_loads_on_phones() -> None:
 
 
 @pytest.mark.parametrize("is_counted", [False, True], ids=["pixels counted", "padding counted"])
-def test_a_padded_mean_of_an_image_has_no_branches_and_divides_no_vector(is_counted: bool, opencl_device: tvm.runtime.Device) -> None:
-    """Images give zero outside. An infinity in the corner stays one in its windows; a product with a zero would make it NaN. 13 is no multiple of a tile."""
+def test_a_padded_mean_of_an_image_has_no_branches_and_divides_no_vector(
+    is_counted: bool, opencl_device: tvm.runtime.Device
+) -> None:
+    """Images give zero outside. An infinity in the corner stays one in its windows; a product with a zero would make it
+    NaN. 13 is no multiple of a tile.
+    """
     build = lambda a: op.nn.avg_pool2d(a, (3, 3), (1, 1), (1, 1, 1, 1), count_include_pad=is_counted, layout="NCHW4c")
     (plain,) = relax_tasks(build, (1, 2, 13, 13, 4))
     task = TunableTask.of(set_image(plain.func, str(plain.func.params[0].name), SCOPE))
@@ -111,22 +123,28 @@ def test_a_padded_mean_of_an_image_has_no_branches_and_divides_no_vector(is_coun
     arrays = random_arrays(task, np.random.default_rng(3))
     arrays[0][0, 0, 0, 0], arrays[0][0, 1, 12, 12] = np.inf, -np.inf
     for config in (task.default_config(PHONE), task.default_config(PHONE).replace(tile=4, is_unrolled=False)):
-        assert np.allclose(run(task, config, arrays, PHONE, opencl_device), reference(plain, arrays), rtol=1e-5, atol=1e-6), config
+        assert np.allclose(
+            run(task, config, arrays, PHONE, opencl_device), reference(plain, arrays), rtol=1e-5, atol=1e-6
+        ), config
 
 
 @pytest.mark.parametrize(("threads", "rows"), [(1, 4), (4, 2), (16, 2), (64, 1)])
 @pytest.mark.parametrize("name", ["softmax of long rows", "log softmax", "layer norm", "softmax of channels"])
 def test_loads_of_local_memory_are_counted_as_the_kernel_has_them(name: str, threads: int, rows: int) -> None:
-    """Softmax stores its exponentials in the row's place and reads them again to add them up; of two steps, both count."""
+    """Softmax stores its exponentials in the row's place and reads them again to add them up; of two steps, both count."""  # noqa: E501
     # Rows long enough for loops: in straight-line code a number that is read in two passes is read once.
     (task,) = relax_tasks(*{**OPERATORS, "log softmax": (op.nn.log_softmax, (10, 509))}[name])
     space, tried = task.space(PHONE), 0
     for combine in space.knobs["combine"]:
         for width in space.knobs["vector_width"]:
-            config = task.default_config(PHONE).replace(threads=threads, rows=rows, keep="local", combine=combine, vector_width=width)
+            config = task.default_config(PHONE).replace(
+                threads=threads, rows=rows, keep="local", combine=combine, vector_width=width
+            )
             if space.is_valid(config):
                 (kernel,) = inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
                 formula = form_of(task.template, PHONE.limits).usage(columns_of([config])).local_loads
-                assert np.asarray(formula).item() == read_usage([kernel.lowered], task.template, config).local_loads > 0, config
+                assert (
+                    np.asarray(formula).item() == read_usage([kernel.lowered], task.template, config).local_loads > 0
+                ), config
                 tried += 1
     assert tried or threads > 16

@@ -27,11 +27,16 @@ PHONE = Target("opencl -device=adreno640")
 
 def borders_of(channels: int, width: int) -> list[TunableTask]:
     """The tasks that pack the input of a convolution, and unpack its output."""
-    data, weight = (relax.Var(name, relax.TensorType(shape, "float32")) for name, shape in (("x", (1, channels, 40, width)), ("w", (8, channels, 1, 1))))
+    data, weight = (
+        relax.Var(name, relax.TensorType(shape, "float32"))
+        for name, shape in (("x", (1, channels, 40, width)), ("w", (8, channels, 1, 1)))
+    )
     builder = relax.BlockBuilder()
     with builder.function("main", [data]):
         with builder.dataflow():
-            made = builder.emit(op.nn.conv2d(data, relax.const(np.ones([int(d) for d in weight.ty.shape.values], "float32"))))
+            made = builder.emit(
+                op.nn.conv2d(data, relax.const(np.ones([int(d) for d in weight.ty.shape.values], "float32")))
+            )
             output = builder.emit_output(made)
         builder.emit_func_output(output)
     tasks, _ = extract_tasks(fuse_operators(pack_channels(builder.finalize()), PHONE))
@@ -40,7 +45,9 @@ def borders_of(channels: int, width: int) -> list[TunableTask]:
 
 @pytest.mark.parametrize("channels", [3, 6, 8])
 @pytest.mark.parametrize("width", [12, 13])
-def test_channels_are_packed_and_unpacked_in_squares(channels: int, width: int, opencl_device: tvm.runtime.Device) -> None:
+def test_channels_are_packed_and_unpacked_in_squares(
+    channels: int, width: int, opencl_device: tvm.runtime.Device
+) -> None:
     """The last vector of a row of 13 pixels overlaps the one before it."""
     rng = np.random.default_rng(4)
     tasks = borders_of(channels, width)
@@ -54,7 +61,7 @@ def test_channels_are_packed_and_unpacked_in_squares(channels: int, width: int, 
 
 
 def test_what_is_packed_into_an_image_is_read_in_vectors(opencl_device: tvm.runtime.Device) -> None:
-    """Four texels are written for four vectors that are read: each of their addresses takes as long as several numbers."""
+    """Four texels are written for four vectors that are read: each of their addresses takes as long as several numbers."""  # noqa: E501
     plain, _ = borders_of(8, 12)
     task = TunableTask.of(set_image(plain.func, str(plain.func.params[-1].name), SCOPE))
     assert task is not None
@@ -74,7 +81,9 @@ def test_what_lies_along_has_no_squares(name: str) -> None:
 
 @pytest.mark.parametrize("target", ["opencl -device=adreno640", "opencl -device=mali_g76"])
 @pytest.mark.parametrize("shape", [(64, 32), (33, 31)])
-def test_truth_values_are_moved_one_by_one(shape: tuple[int, int], target: str, opencl_device: tvm.runtime.Device) -> None:
+def test_truth_values_are_moved_one_by_one(
+    shape: tuple[int, int], target: str, opencl_device: tvm.runtime.Device
+) -> None:
     """OpenCL has no vectors of them in memory: TVM writes numbers of four bytes each in their place."""
     rng = np.random.default_rng(4)
     inputs = {"b": rng.random(shape) < 0.5, "f": rng.standard_normal(shape, dtype=np.float32)}

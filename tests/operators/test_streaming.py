@@ -1,5 +1,6 @@
-"""The families without a contraction, on odd and prime shapes, under their default and under random configs, against the plain function in double
-precision."""
+"""The families without a contraction, on odd and prime shapes, under their default and under random configs, against
+the plain function in double precision.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def check(name: str, dtype: str, target: Target, drawn: int = 1) -> None:
     for task, plain in zip(relax_tasks(*OPERATORS[name], dtype=dtype), relax_tasks(*OPERATORS[name]), strict=True):
         rng = np.random.default_rng(SEED)
         arrays = random_arrays(task, rng)
-        # The plain function in fp16 rounds each step of a sum: a row of 3001 numbers is off by 1.4e-2, and the kernel by 3e-4.
+        # The plain function in fp16 rounds each step of a sum: a row of 3001 numbers is off by 1.4e-2, and the kernel
+        # by 3e-4.
         expected = reference(plain, [a.astype("float32") if a.dtype == np.float16 else a for a in arrays])
         for config in configs_of(task, target, rng, drawn):
             assert_agrees(target, task, config, arrays, expected, TOLERANCE[dtype])
@@ -46,13 +48,29 @@ def at(*names: str) -> list[int]:
 
 # Every fourth is compiled for CUDA: each way to address, to pool and to sum.
 @random_configs
-@each_kind("name", OPERATORS, opencl=range(len(OPERATORS)), cuda=range(0, len(OPERATORS), 4), vulkan=range(1, len(OPERATORS), 5))
+@each_kind(
+    "name",
+    OPERATORS,
+    opencl=range(len(OPERATORS)),
+    cuda=range(0, len(OPERATORS), 4),
+    vulkan=range(1, len(OPERATORS), 5),
+)
 def test_configs_agree_with_the_plain_function(name: str, target: Target, drawn: int) -> None:
     check(name, "float32", target, drawn)
 
 
 # One of each way to read and to sum.
-FP16 = at("chain", "transpose", "concat of rows", "resize", "max pool, ceil", "average pool, pads counted", "softmax", "layer norm", "sum of columns")
+FP16 = at(
+    "chain",
+    "transpose",
+    "concat of rows",
+    "resize",
+    "max pool, ceil",
+    "average pool, pads counted",
+    "softmax",
+    "layer norm",
+    "sum of columns",
+)
 
 
 @pytest.mark.parametrize("name", few(OPERATORS, *FP16))
@@ -70,7 +88,9 @@ IMAGES = ["leaky relu", "concat", "max pool", "average pool", "max pool, dilated
 
 # Each in one type.
 @pytest.mark.parametrize(("name", "dtype"), few(itertools.product(IMAGES, TOLERANCE), 0, 3, 4, 7, 8, 11))
-def test_kernels_agree_where_the_graph_put_tensors_into_images(name: str, dtype: str, opencl_device: tvm.runtime.Device) -> None:
+def test_kernels_agree_where_the_graph_put_tensors_into_images(
+    name: str, dtype: str, opencl_device: tvm.runtime.Device
+) -> None:
     """Every texel is read and written whole, whatever the config."""
     (plain,) = relax_tasks(*OPERATORS[name], dtype=dtype)
     func = plain.func
@@ -88,7 +108,9 @@ def test_kernels_agree_where_the_graph_put_tensors_into_images(name: str, dtype:
 
 @pytest.mark.parametrize("name", ["pack of odd rows", "transpose of odd rows", "unpack", "unpack of prime rows"])
 def test_rows_of_odd_length_are_read_and_written_in_vectors(name: str, opencl_device: tvm.runtime.Device) -> None:
-    """On phones from the start; each number is stored once, by the first of the vectors that overlap, which Oclgrind sees elsewhere."""
+    """On phones from the start; each number is stored once, by the first of the vectors that overlap, which Oclgrind
+    sees elsewhere.
+    """
     (task,) = relax_tasks(*OPERATORS[name])
     first, rng = task.default_config(PHONE), np.random.default_rng(SEED)
     assert first["across"] == first["vector_width"] == LANES
@@ -121,7 +143,10 @@ def test_vectors_of_odd_rows_overlap_on_every_device(name: str, dtype: str, targ
         (lambda a, b: op.where(op.greater(a, b), op.exp(a), b), ["float32", "float32"]),
         (lambda m, a: op.where(m, a, op.negative(a)), ["bool", "float16"]),
         (lambda a, b: op.add(a, b), ["int64", "int64"]),
-        (lambda table, at: op.take(table, op.squeeze(op.strided_slice(at, [1], [0], [1]), [1]), axis=0), ["float32", "int32"]),
+        (
+            lambda table, at: op.take(table, op.squeeze(op.strided_slice(at, [1], [0], [1]), [1]), axis=0),
+            ["float32", "int32"],
+        ),
     ],
     ids=["compare", "choose", "mask", "64 bits", "look up"],
 )
@@ -164,7 +189,9 @@ def test_layer_norm_of_almost_equal_values(target: Target) -> None:
 
 
 def test_a_long_sum_of_equal_numbers_keeps_its_digits(target: Target) -> None:
-    """One after another in fp32 they lose more and more, and all in one direction: 1e-4 here, 2e-3 of ten times as many."""
+    """One after another in fp32 they lose more and more, and all in one direction: 1e-4 here, 2e-3 of ten times as
+    many.
+    """
     (task,) = relax_tasks(lambda a: op.sum(a, axis=[0]), (30011, 4))
     x = np.full((30011, 4), 0.1, "float32")
     for config in configs_of(task, target, np.random.default_rng(SEED), 2):

@@ -1,4 +1,6 @@
-"""Rows whose work-items add up their parts by functions of sub-groups: numbers on every device that has them, texts, and where they are not offered."""
+"""Rows whose work-items add up their parts by functions of sub-groups: numbers on every device that has them, texts,
+and where they are not offered.
+"""
 
 from __future__ import annotations
 
@@ -24,11 +26,23 @@ from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
 
-# Sub-groups of 64 with shuffles, and of 16 without. Intel's runtime for the CPU has both sizes; lavapipe has sub-groups of 8.
+# Sub-groups of 64 with shuffles, and of 16 without. Intel's runtime for the CPU has both sizes; lavapipe has sub-groups
+# of 8.
 ADRENO, MALI = Target("opencl -device=adreno730 -half=storage"), Target("opencl -device=mali_g610 -half=storage")
 VULKAN, CUDA = Target("vulkan"), target_of("cuda")
-# Target, work-items of a row, rows of a group: below a sub-group, which rows then share, as many as one has, and several of them.
-SHAPES = [(ADRENO, 4, 16), (ADRENO, 32, 4), (ADRENO, 64, 2), (ADRENO, 256, 1), (MALI, 16, 2), (MALI, 128, 1), (VULKAN, 2, 8), (VULKAN, 8, 1), (VULKAN, 64, 2)]
+# Target, work-items of a row, rows of a group: below a sub-group, which rows then share, as many as one has, and
+# several of them.
+SHAPES = [
+    (ADRENO, 4, 16),
+    (ADRENO, 32, 4),
+    (ADRENO, 64, 2),
+    (ADRENO, 256, 1),
+    (MALI, 16, 2),
+    (MALI, 128, 1),
+    (VULKAN, 2, 8),
+    (VULKAN, 8, 1),
+    (VULKAN, 64, 2),
+]
 
 
 def shape_id(value: object) -> str:
@@ -47,7 +61,15 @@ def device_of(target: Target, config: pytest.Config) -> tvm.runtime.Device:
 def config_of(task: TunableTask, target: Target, threads: int, rows: int, **knobs: object) -> Config:
     """The default config with these work-items, in sub-groups."""
     assert target.limits.sub_groups is not None
-    wanted = {"threads": threads, "rows": rows, "combine": "serial", "sub_group": target.limits.sub_groups.size, "keep": "memory", "vector_width": 1, **knobs}
+    wanted = {
+        "threads": threads,
+        "rows": rows,
+        "combine": "serial",
+        "sub_group": target.limits.sub_groups.size,
+        "keep": "memory",
+        "vector_width": 1,
+        **knobs,
+    }
     config = task.default_config(target)
     config = config.replace(**{name: value for name, value in wanted.items() if name in config})
     assert task.space(target).is_valid(config), config
@@ -70,7 +92,12 @@ def test_rows_add_up_right(target: Target, threads: int, rows: int, pytestconfig
     device = device_of(target, pytestconfig)
     layer_norm = relax_tasks(lambda a, b, c: op.nn.layer_norm(a, b, c, axes=[-1]), (10, 509), (509,), (509,))
     columns = relax_tasks(lambda a: op.mean(a, axis=[0]), (509, 60))
-    for task, knobs in [(long_softmax(), {}), (layer_norm[0], {}), (columns[0], {"vector_width": 4}), (long_softmax("float16"), {})]:
+    for task, knobs in [
+        (long_softmax(), {}),
+        (layer_norm[0], {}),
+        (columns[0], {"vector_width": 4}),
+        (long_softmax("float16"), {}),
+    ]:
         arrays = random_arrays(task, np.random.default_rng(7))
         found = run(task, config_of(task, target, threads, rows, **knobs), arrays, target, device)
         bound = 1e-3 if str(task.func.params[0].dtype) == "float16" else 1e-5
@@ -88,17 +115,27 @@ def test_warps_of_cuda_exchange_in_pairs(threads: int, rows: int) -> None:
         assert error_of(run_on_cpu(task, config, arrays, CUDA), reference(task, arrays)) < 1e-5
 
 
-@pytest.mark.parametrize(("target", "threads", "rows"), [(ADRENO, 16, 4), (MALI, 32, 2), (VULKAN, 4, 4), (VULKAN, 16, 1)], ids=shape_id)
+@pytest.mark.parametrize(
+    ("target", "threads", "rows"), [(ADRENO, 16, 4), (MALI, 32, 2), (VULKAN, 4, 4), (VULKAN, 16, 1)], ids=shape_id
+)
 def test_nan_stays_where_it_was(target: Target, threads: int, rows: int, pytestconfig: pytest.Config) -> None:
     """Also in a row whose neighbour in the sub-group has one; infinities are numbers like others."""
     device = device_of(target, pytestconfig)
     for name in ("maximum", "minimum", "softmax"):
-        build = {"maximum": lambda a: op.max(a, axis=[-1]), "minimum": lambda a: op.min(a, axis=[-1]), "softmax": lambda a: op.nn.softmax(a, axis=-1)}[name]
+        build = {
+            "maximum": lambda a: op.max(a, axis=[-1]),
+            "minimum": lambda a: op.min(a, axis=[-1]),
+            "softmax": lambda a: op.nn.softmax(a, axis=-1),
+        }[name]
         (task,) = relax_tasks(build, (10, 509))
         arrays = random_arrays(task, np.random.default_rng(3))
         arrays[0][3, 400], arrays[0][5, 0], arrays[0][6, 508] = np.nan, np.nan, -np.inf
         found = run(task, config_of(task, target, threads, rows), arrays, target, device).reshape(10, -1)
-        assert set(np.flatnonzero(np.isnan(found).all(axis=1))) == {3, 5} == set(np.flatnonzero(np.isnan(found).any(axis=1))), name
+        assert (
+            set(np.flatnonzero(np.isnan(found).all(axis=1)))
+            == {3, 5}
+            == set(np.flatnonzero(np.isnan(found).any(axis=1)))
+        ), name
 
 
 def test_sub_groups_of_another_size_give_nan(vulkan_device: tvm.runtime.Device) -> None:
@@ -112,18 +149,27 @@ def test_sub_groups_of_another_size_give_nan(vulkan_device: tvm.runtime.Device) 
 
 @pytest.mark.parametrize(
     ("target", "suffix", "threads", "rows"),
-    [(ADRENO, "cl", 128, 1), (ADRENO, "cl", 16, 4), (Target("vulkan -device=adreno730 -half=storage"), "comp", 128, 1), (VULKAN, "comp", 4, 2)],
+    [
+        (ADRENO, "cl", 128, 1),
+        (ADRENO, "cl", 16, 4),
+        (Target("vulkan -device=adreno730 -half=storage"), "comp", 128, 1),
+        (VULKAN, "comp", 4, 2),
+    ],
     ids=shape_id,
 )
 def test_texts(target: Target, suffix: str, threads: int, rows: int, request: pytest.FixtureRequest) -> None:
-    """Whole sub-groups reduce and leave their parts in local memory; in shared ones, work-items exchange what they have in pairs, without a barrier."""
+    """Whole sub-groups reduce and leave their parts in local memory; in shared ones, work-items exchange what they have
+    in pairs, without a barrier.
+    """
     (task,) = relax_tasks(lambda a: op.max(a, axis=[-1]), (10, 509))
     config = config_of(task, target, threads, rows)
     source = source_of(task, target, config)
     golden = Path(__file__).parent / "sub_groups" / f"maximum_{threads}x{rows}.{suffix}"
     if request.config.getoption("--update-golden"):
         golden.write_text(source, encoding="utf-8")
-    assert source == golden.read_text(encoding="utf-8"), f"{golden.name} reads otherwise now; if that is meant: pytest {__file__} --update-golden"
+    assert source == golden.read_text(encoding="utf-8"), (
+        f"{golden.name} reads otherwise now; if that is meant: pytest {__file__} --update-golden"
+    )
     if suffix == "comp":
         (shader,) = shaders_of(task.schedule(config, target), target)
         validate(shader)
@@ -143,12 +189,24 @@ def test_formulas_and_tir_agree(target: Target, threads: int, rows: int) -> None
         task = long_softmax()
         config = config_of(task, target, threads, rows, keep=keep)
         (kernel,) = inspect_function(task.schedule(config, target)["main"], target, config=config)
-        exact, formula = read_usage([kernel.lowered], task.template, config), form_of(task.template, target.limits).usage(columns_of([config]))
-        for name in ("local_memory_bytes", "work_group_size", "work_groups", "buffer_bytes", "unshared_buffer_bytes", "padding"):
+        exact, formula = (
+            read_usage([kernel.lowered], task.template, config),
+            form_of(task.template, target.limits).usage(columns_of([config])),
+        )
+        for name in (
+            "local_memory_bytes",
+            "work_group_size",
+            "work_groups",
+            "buffer_bytes",
+            "unshared_buffer_bytes",
+            "padding",
+        ):
             assert np.asarray(getattr(formula, name)).item() == getattr(exact, name), name
 
 
-def choices(target: Target, build: object = None, shape: Sequence[int] = (10, 509), dtype: str = "float32") -> tuple[object, ...]:
+def choices(
+    target: Target, build: object = None, shape: Sequence[int] = (10, 509), dtype: str = "float32"
+) -> tuple[object, ...]:
     (task,) = relax_tasks(build or (lambda a: op.nn.softmax(a, axis=-1)), shape, dtype=dtype)
     return task.space(target).knobs.get("sub_group", ())
 
@@ -188,21 +246,34 @@ def test_the_default_uses_none() -> None:
         (MALI, {"extensions": "cl_khr_subgroups", "name": "another GPU"}, (1,)),
     ],
 )
-def test_a_device_that_lacks_them_takes_them_away(target: Target, changes: dict[str, object], left: tuple[int, ...]) -> None:
+def test_a_device_that_lacks_them_takes_them_away(
+    target: Target, changes: dict[str, object], left: tuple[int, ...]
+) -> None:
     facts = {**backend("opencl").facts(0), "type": "gpu", "sub_group_sizes": [], **changes}
     assert choices(target.limited_to(facts)) == left
 
 
 def test_an_old_compiler_of_qualcomms_is_not_given_any() -> None:
     extensions = "cl_khr_subgroups cl_qcom_subgroup_shuffle cl_qcom_reqd_sub_group_size"
-    facts = {**backend("opencl").facts(0), "type": "gpu", "platform": "QUALCOMM Snapdragon(TM)", "extensions": extensions, "sub_group_sizes": []}
+    facts = {
+        **backend("opencl").facts(0),
+        "type": "gpu",
+        "platform": "QUALCOMM Snapdragon(TM)",
+        "extensions": extensions,
+        "sub_group_sizes": [],
+    }
     assert choices(ADRENO.limited_to({**facts, "driver": "OpenCL 3.0 QUALCOMM Compiler E031.38.01.01"})) == (1,)
     assert choices(ADRENO.limited_to({**facts, "driver": "OpenCL 3.0 QUALCOMM Compiler E031.38.11.12"})) == (1, 64)
 
 
 def test_a_vulkan_device_takes_them_away() -> None:
     target = Target("vulkan -device=adreno730 -half=storage")
-    facts = {**backend("vulkan").facts(0), "subgroup_size": 64, "has_subgroup_reductions": True, "has_subgroup_shuffles": True}
+    facts = {
+        **backend("vulkan").facts(0),
+        "subgroup_size": 64,
+        "has_subgroup_reductions": True,
+        "has_subgroup_shuffles": True,
+    }
     assert choices(target.limited_to(facts)) == (1, 64)
     assert choices(target.limited_to({**facts, "subgroup_size": 128})) == (1,)
     assert choices(target.limited_to({**facts, "has_subgroup_shuffles": False})) == (1,)

@@ -1,4 +1,6 @@
-"""Contractions on tensor cores: their numbers, run as CUDA on a GPU or else as the kernel's text on the CPU; who is offered them; what they use."""
+"""Contractions on tensor cores: their numbers, run as CUDA on a GPU or else as the kernel's text on the CPU; who is
+offered them; what they use.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,18 @@ import pytest
 import tvm
 from cuda_on_cpu import run_on_cpu
 from exhaustive import few
-from operators import assert_agrees, compile_only, conv, error_of, has_device, kind_id, random_arrays, reference, target_of, task_of
+from operators import (
+    assert_agrees,
+    compile_only,
+    conv,
+    error_of,
+    has_device,
+    kind_id,
+    random_arrays,
+    reference,
+    target_of,
+    task_of,
+)
 from tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE
 from tvm import tirx
 
@@ -52,7 +65,18 @@ FLOAT_SHAPES = [dataclasses.replace(work, dtype="float32") for work in SHAPES]
 def tensor_core_config(task: TunableTask, **knobs: int | str) -> Config:
     """The smallest tile of one warp, and what `knobs` change of it."""
     choice = MMA if task.template.workload.dtype == "float16" else TF32
-    warp = {"multiply_add": choice, "tile_o": 1, "tile_h": 1, "tile_w": 2, "wg_o": 8, "wg_w": 4, "split_k": 1, "local": 0, "unroll": "lanes", "steps": 1}
+    warp = {
+        "multiply_add": choice,
+        "tile_o": 1,
+        "tile_h": 1,
+        "tile_w": 2,
+        "wg_o": 8,
+        "wg_w": 4,
+        "split_k": 1,
+        "local": 0,
+        "unroll": "lanes",
+        "steps": 1,
+    }
     config = task.default_config(TARGET).replace(**{**warp, "vector_width": 4, **knobs})
     assert task.space(TARGET).is_valid(config), config
     return config
@@ -103,7 +127,9 @@ def test_numbers_of_the_text(work: Conv2d | Dense, knobs: dict[str, int | str]) 
     assert error_of_text(task, tensor_core_config(task, **knobs)) < LIMITS[work.dtype]
 
 
-@pytest.mark.parametrize(("work", "name"), [(PLAIN, "tensor_core_fma"), (FLOAT_SHAPES[0], "tensor_core_fma_tf32")], ids=["fp16", "fp32"])
+@pytest.mark.parametrize(
+    ("work", "name"), [(PLAIN, "tensor_core_fma"), (FLOAT_SHAPES[0], "tensor_core_fma_tf32")], ids=["fp16", "fp32"]
+)
 def test_the_emulation_knows_wrong_kernels(work: Conv2d, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     task = task_of(work)
     right = dialect._FUNCTIONS[name]
@@ -139,11 +165,19 @@ def test_a_turn_of_copies_ahead_has_one_barrier() -> None:
     source = build_task(task, tensor_core_config(task, local=4, steps=4), TARGET).imports[0].inspect_source()
     (turn,) = re.findall(r"\n  for \(int .*?\n  }\n", source[source.index("main_kernel") :], re.DOTALL)
     assert turn.count("__syncthreads();") == 1
-    assert turn.index("wait_group_3()") < turn.index("__syncthreads();") < turn.index("tensor_core_fma(") < turn.index("copy_halfs_async(")
+    assert (
+        turn.index("wait_group_3()")
+        < turn.index("__syncthreads();")
+        < turn.index("tensor_core_fma(")
+        < turn.index("copy_halfs_async(")
+    )
 
 
 def test_only_whole_texels_are_copied_ahead() -> None:
-    buffer, shared = tirx.decl_buffer([8], "float32", "data"), tirx.decl_buffer([8], "float32", "staged", scope="shared")
+    buffer, shared = (
+        tirx.decl_buffer([8], "float32", "data"),
+        tirx.decl_buffer([8], "float32", "staged", scope="shared"),
+    )
     store = tirx.BufferStore(shared, tirx.BufferLoad(buffer, [tirx.const(0, "int32")]), [tirx.const(0, "int32")])
     body = tirx.AttrStmt(tirx.const(0, "int32"), "async_scope", tirx.const(1, "int32"), store)
     with pytest.raises(BuildError, match="only whole texels are copied past the registers"):
@@ -154,7 +188,9 @@ def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> N
     """Handed over as they are, their last bits would be cut off: twice the error."""
     task, name = task_of(FLOAT_SHAPES[0]), "tf32_of_float"
     rounded = error_of_text(task, tensor_core_config(task))
-    monkeypatch.setitem(dialect._FUNCTIONS, name, "__device__ __forceinline__ float tf32_of_float(float value) { return value; }")
+    monkeypatch.setitem(
+        dialect._FUNCTIONS, name, "__device__ __forceinline__ float tf32_of_float(float value) { return value; }"
+    )
     assert error_of_text(task, tensor_core_config(task)) > 1.7 * rounded
 
 
@@ -164,7 +200,11 @@ def test_without_the_pass_every_work_item_sums_up_by_itself() -> None:
         assert error_of_text(task, tensor_core_config(task)) < 1e-3
 
 
-@pytest.mark.parametrize("work", few([*SHAPES, FLOAT_SHAPES[1], FLOAT_SHAPES[4]], 1, 4, 6, 8), ids=lambda w: f"{w.name}_{w.dtype}-{kind_id('cuda')}")
+@pytest.mark.parametrize(
+    "work",
+    few([*SHAPES, FLOAT_SHAPES[1], FLOAT_SHAPES[4]], 1, 4, 6, 8),
+    ids=lambda w: f"{w.name}_{w.dtype}-{kind_id('cuda')}",
+)
 def test_drawn_configs(work: Conv2d | Dense) -> None:
     """On a GPU they are run, elsewhere compiled."""
     task, rng = task_of(work), np.random.default_rng(SEED)
@@ -189,7 +229,12 @@ def test_who_is_offered_them() -> None:
         return task_of(work).space(target).knobs["multiply_add"]
 
     assert MMA in choices(PLAIN, TARGET)
-    for target in (Target("cuda -arch=sm_75"), target_of("opencl"), Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")):
+    for target in (
+        Target("cuda -arch=sm_75"),
+        target_of("opencl"),
+        Target("opencl -device=adreno640"),
+        Target("opencl -device=nvidia_h200"),
+    ):
         assert MMA not in choices(PLAIN, target)
         assert "steps" not in task_of(PLAIN).space(target).knobs
     for work in (dataclasses.replace(PLAIN, groups=2), Dense(m=8, k=62, n=64, **HALF)):
@@ -202,7 +247,10 @@ def test_floats_are_offered_them_where_the_user_allows_it() -> None:
     assert floats.space(allowed).knobs["multiply_add"] == ("fma", TF32)
     # Winograd's way needs fewer products, and makes them in single precision.
     starts = floats.starts(allowed)
-    assert [(c["algorithm"], c["multiply_add"]) for c in starts] == [("direct", TF32)] * 2 + [("winograd2", "fma"), ("winograd4", "fma")]
+    assert [(c["algorithm"], c["multiply_add"]) for c in starts] == [("direct", TF32)] * 2 + [
+        ("winograd2", "fma"),
+        ("winograd4", "fma"),
+    ]
     assert all(floats.space(allowed).is_valid(c) for c in starts)
     assert task_of(PLAIN).space(allowed).knobs["multiply_add"] == ("fma", MMA)
     config = tensor_core_config(floats)
@@ -221,7 +269,10 @@ def test_the_cost_model_knows_every_choice(work: Conv2d, choice: str) -> None:
     task = task_of(work)
     space, rng = task.space(TARGET), np.random.default_rng(SEED)
     # One of thousands is valid: as many draws of each.
-    configs = [*task.starts(TARGET), *(config for name in ("fma", choice) for config in space.sample(rng, 200, where={"multiply_add": name}))]
+    configs = [
+        *task.starts(TARGET),
+        *(config for name in ("fma", choice) for config in space.sample(rng, 200, where={"multiply_add": name})),
+    ]
     assert {config["multiply_add"] for config in configs} == set(space.knobs["multiply_add"]) == {"fma", choice}
     assert np.isfinite(TaskFeatures(task.template, TARGET.limits, TARGET.spec)(configs)).all()
 

@@ -1,4 +1,6 @@
-"""The three passes of training a convolution: weights that change, and gradients, in each algorithm, against the plain definitions."""
+"""The three passes of training a convolution: weights that change, and gradients, in each algorithm, against the plain
+definitions.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,9 @@ def test_pieces_are_added_in_one_order(opencl_device: object) -> None:
 
 
 def test_a_long_sum_is_cut_until_the_device_is_busy() -> None:
-    """AlexNet's first layer has 2178 work-items of filter gradients without that; where there are enough, the sum is whole."""
+    """AlexNet's first layer has 2178 work-items of filter gradients without that; where there are enough, the sum is
+    whole.
+    """
     large = Target("cuda -device=nvidia_h200")
     first = conv(3, (224, 224), 96, (11, 11), padding=(2,) * 4, stride=(4, 4), batch=128)
     assert str(passes_of(first)[2].default_config(large)["algorithm"]).startswith("pieces")
@@ -65,7 +69,9 @@ def test_a_long_sum_is_cut_until_the_device_is_busy() -> None:
 
 
 def test_an_unscaled_gradient_inserts_no_zeros() -> None:
-    """With a stride of four, an input pixel sees a ninth of the window's 121 taps, rounded up: the rest would be products with zeros."""
+    """With a stride of four, an input pixel sees a ninth of the window's 121 taps, rounded up: the rest would be
+    products with zeros.
+    """
     _, by_input, _ = training_passes(conv(3, (224, 224), 96, (11, 11), padding=(2,) * 4, stride=(4, 4), batch=128))
     assert by_input.phases.kernel == (3, 3)
     assert by_input.out_hw == (224, 224)

@@ -1,4 +1,6 @@
-"""A sample of all kernels on Vulkan's device here: every family, and every choice of every knob once; each family by itself runs with --exhaustive."""
+"""A sample of all kernels on Vulkan's device here: every family, and every choice of every knob once; each family by
+itself runs with --exhaustive.
+"""
 
 from __future__ import annotations
 
@@ -25,15 +27,24 @@ def choices_of(config: Config) -> set[tuple[str, object]]:
 
 
 def sample(target: Target) -> tuple[list[tuple[TunableTask, Config]], set[tuple[str, object]]]:
-    """The default config of a case of every family, and random ones of all until each choice was taken; choices of which only long kernels were drawn."""
+    """The default config of a case of every family, and random ones of all until each choice was taken; choices of
+    which only long kernels were drawn.
+    """
     rng = np.random.default_rng(SEED)
     tasks = {task.family: task.with_free_images() for task in reversed(typical_tasks(target))}
     chosen = [(task, task.default_config(target)) for task in tasks.values()]
     drawn = [(task, config) for task in tasks.values() for config in task.space(target).sample(rng, DRAWN)]
-    missing = set().union(*(choices_of(config) for _, config in drawn)) - set().union(*(choices_of(config) for _, config in chosen))
+    missing = set().union(*(choices_of(config) for _, config in drawn)) - set().union(
+        *(choices_of(config) for _, config in chosen)
+    )
     while missing and drawn:
         # Of those that add as many choices, the one with the smallest tiles.
-        drawn.sort(key=lambda pair: (len(choices_of(pair[1]) & missing), -math.prod(v for v in pair[1].values() if type(v) is int and v > 0)))
+        drawn.sort(
+            key=lambda pair: (
+                len(choices_of(pair[1]) & missing),
+                -math.prod(v for v in pair[1].values() if type(v) is int and v > 0),
+            )
+        )
         task, config = drawn.pop()
         if not choices_of(config) & missing:
             break

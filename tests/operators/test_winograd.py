@@ -1,4 +1,6 @@
-"""Winograd's convolutions against the plain definition, from single configs to whole models, and wherever their weights are fed."""
+"""Winograd's convolutions against the plain definition, from single configs to whole models, and wherever their weights
+are fed.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,19 @@ import pytest
 import tvm
 from cuda_on_cpu import run_on_cpu
 from exhaustive import few
-from operators import assert_agrees, conv, each_kind, error_of, has_device, random_arrays, random_configs, reference, run, target_of, task_of
+from operators import (
+    assert_agrees,
+    conv,
+    each_kind,
+    error_of,
+    has_device,
+    random_arrays,
+    random_configs,
+    reference,
+    run,
+    target_of,
+    task_of,
+)
 from rpc_servers import serving
 from small_networks import Graph, random_inputs
 from tvm import te, tirx
@@ -64,7 +78,11 @@ def configs_of(task: TunableTask, target: Target, algorithm: str, count: int, **
     """Random configs of an algorithm."""
     space, rng, found = task.space(target), np.random.default_rng(SEED), {}
     while len(found) < count:
-        drawn = (c for c in space.sample(rng, 200) if c["algorithm"] == algorithm and all(c[k] == v for k, v in wanted.items()))
+        drawn = (
+            c
+            for c in space.sample(rng, 200)
+            if c["algorithm"] == algorithm and all(c[k] == v for k, v in wanted.items())
+        )
         found.update((c.key, c) for c in drawn)
     return list(found.values())[:count]
 
@@ -73,10 +91,17 @@ def residual_task(w: Conv2d) -> TunableTask:
     """The operator with a bias, the sum with another tensor, and a ReLU behind it."""
     data = te.placeholder((w.batch, -(-w.in_channels // 4), *w.in_hw, 4), w.dtype, "data")
     weight = te.placeholder(FAMILY.weight_shape(w), w.dtype, "weight")
-    bias, other = te.placeholder((1, w.out_texels, 1, 1, 4), w.dtype, "bias"), te.placeholder(w.output_shape, w.dtype, "other")
+    bias, other = (
+        te.placeholder((1, w.out_texels, 1, 1, 4), w.dtype, "bias"),
+        te.placeholder(w.output_shape, w.dtype, "other"),
+    )
     total = FAMILY.define(w, data, weight)
     zero = tirx.const(0, w.dtype)
-    out = te.compute(total.shape, lambda n, o, y, x, c: te.max(total[n, o, y, x, c] + bias[0, o, 0, 0, c] + other[n, o, y, x, c], zero), name="out")
+    out = te.compute(
+        total.shape,
+        lambda n, o, y, x, c: te.max(total[n, o, y, x, c] + bias[0, o, 0, 0, c] + other[n, o, y, x, c], zero),
+        name="out",
+    )
     task = TunableTask.of(te.create_prim_func([data, weight, bias, other, out]))
     assert task is not None
     return task
@@ -93,7 +118,11 @@ def test_configs_agree_with_the_plain_definition(work: Conv2d, target: Target, d
     assert {c["algorithm"] for c in starts} >= {"winograd2", "winograd4"}
     for start in starts:
         # Long kernels are run by tests/operators/test_other_compilers.py.
-        for config in [start, *configs_of(task, target, start["algorithm"], drawn, unroll="lanes")] if has_device(target) else [start]:
+        for config in (
+            [start, *configs_of(task, target, start["algorithm"], drawn, unroll="lanes")]
+            if has_device(target)
+            else [start]
+        ):
             assert task.space(target).is_valid(config)
             assert_agrees(target, task, config, arrays, expected, 1e-5)
 
@@ -113,12 +142,15 @@ def test_matrices_convolve(window: int, algorithm: str) -> None:
 def test_long_sums_keep_their_digits(window: int, algorithm: str) -> None:
     """Sums of 512 channels in single precision, against double precision: below a third of what counts as right.
 
-    Every sum adds one product after the other, as the kernels do and as no BLAS promises: the error is the same on every processor.
+    Every sum adds one product after the other, as the kernels do and as no BLAS promises: the error is the same on
+    every processor.
     """
     tile = TILES[algorithm]
     form, rng, channels, side = matrices(tile, window), np.random.default_rng(SEED), 512, tile + window - 1
     data, weight = rng.standard_normal((channels, side, side)), rng.standard_normal((channels, window, window))
-    expected = np.array([[np.sum(data[:, y : y + window, x : x + window] * weight) for x in range(tile)] for y in range(tile)])
+    expected = np.array(
+        [[np.sum(data[:, y : y + window, x : x + window] * weight) for x in range(tile)] for y in range(tile)]
+    )
     b, g, a = (np.array(rows, dtype=np.float64) for rows in (form.data, form.weight, form.output))
 
     def transformed(matrix: np.ndarray, tiles: np.ndarray) -> np.ndarray:
@@ -148,7 +180,9 @@ def test_each_way_to_share_work(form: tuple[int, str], target: Target) -> None:
     expected = reference(task, arrays)
     start = next(c for c in task.starts(target) if c["algorithm"] == algorithm)
     for split_k, local, local_buffers in ((1, 4, 1), (1, 2, 2), (4, 0, 1), (8, 0, 1)):
-        config = start.replace(split_k=split_k, local=local, local_buffers=local_buffers, tile_o=2, tile_w=2, wg_o=2, wg_w=2)
+        config = start.replace(
+            split_k=split_k, local=local, local_buffers=local_buffers, tile_o=2, tile_w=2, wg_o=2, wg_w=2
+        )
         assert task.space(target).is_valid(config)
         assert_agrees(target, task, config, arrays, expected, 1e-5)
 
@@ -166,7 +200,13 @@ def test_the_text_of_cuda_kernels(window: int, algorithm: str) -> None:
 @pytest.mark.parametrize(
     ("window", "algorithm", "dtype"),
     few(
-        [(3, "winograd2", "float32"), (5, "winograd2", "float32"), (5, "winograd4", "float32"), (3, "winograd4", "float16"), (5, "winograd2", "float16")],
+        [
+            (3, "winograd2", "float32"),
+            (5, "winograd2", "float32"),
+            (5, "winograd4", "float32"),
+            (3, "winograd4", "float16"),
+            (5, "winograd2", "float16"),
+        ],
         *(0, 2, 4),
     ),
 )
@@ -176,7 +216,11 @@ def test_images(window: int, algorithm: str, dtype: str, opencl_device: tvm.runt
     task = task_of(work).with_free_images()
     arrays = random_arrays(task, np.random.default_rng(SEED))
     expected = reference(task_of(replace(work, dtype="float32")), [a.astype("float32") for a in arrays])
-    for names in (("data", "weight", "output"), ("data",), ("output",)) if algorithm == "winograd4" else (("data", "weight", "output"),):
+    for names in (
+        (("data", "weight", "output"), ("data",), ("output",))
+        if algorithm == "winograd4"
+        else (("data", "weight", "output"),)
+    ):
         places = {name: "image" if name in names else "buffer" for name in ("data", "weight", "output")}
         (config,) = configs_of(task, PHONE, algorithm, 1, **places, unroll="lanes")
         assert set(task.image_scopes(config, PHONE)) == {task.template.names[name] for name in names}
@@ -184,9 +228,13 @@ def test_images(window: int, algorithm: str, dtype: str, opencl_device: tvm.runt
         assert error < (1e-5 if dtype == "float32" else 1e-2), f"{config}: {error}"
 
 
-@pytest.mark.parametrize(("window", "algorithm"), [(window, name) for window, name in FORMS if side_of(window, name) < 7])
+@pytest.mark.parametrize(
+    ("window", "algorithm"), [(window, name) for window, name in FORMS if side_of(window, name) < 7]
+)
 def test_half_precision_storage(window: int, algorithm: str) -> None:
-    """Transforms and sums are single precision; what lies between them is rounded. Where tensor cores make the products, fewer are no gain."""
+    """Transforms and sums are single precision; what lies between them is rounded. Where tensor cores make the
+    products, fewer are no gain.
+    """
     target = target_of("opencl")
     work = conv(64, (14, 13), 20, (window, window), "float16", padding=SAME)
     task = task_of(work)
@@ -202,14 +250,36 @@ def test_which_convolutions_have_the_knob() -> None:
     assert task_of(SHAPES[0]).space(target).knobs["algorithm"] == ("direct", "winograd2", "winograd4")
     assert task_of(conv(8, (5, 5), 8, (3, 3))).space(target).knobs["algorithm"] == ("direct", "winograd2")
     # Larger tiles where they save products.
-    assert task_of(conv(8, (24, 24), 8, (3, 3), padding=SAME)).space(target).knobs["algorithm"] == ("direct", "winograd2", "winograd4", "winograd6")
+    assert task_of(conv(8, (24, 24), 8, (3, 3), padding=SAME)).space(target).knobs["algorithm"] == (
+        "direct",
+        "winograd2",
+        "winograd4",
+        "winograd6",
+    )
     assert task_of(conv(8, (7, 7), 8, (5, 5))).space(target).knobs["algorithm"] == ("direct", "winograd2")
-    assert task_of(conv(8, (12, 12), 8, (5, 5))).space(target).knobs["algorithm"] == ("direct", "winograd2", "winograd4")
-    assert task_of(conv(8, (12, 12), 8, (2, 2))).space(target).knobs["algorithm"] == ("direct", "winograd2", "winograd4", "winograd6")
+    assert task_of(conv(8, (12, 12), 8, (5, 5))).space(target).knobs["algorithm"] == (
+        "direct",
+        "winograd2",
+        "winograd4",
+    )
+    assert task_of(conv(8, (12, 12), 8, (2, 2))).space(target).knobs["algorithm"] == (
+        "direct",
+        "winograd2",
+        "winograd4",
+        "winograd6",
+    )
     # Numbers in fp16 between the kernels keep too few digits for tiles of seven pixels a side and more.
     assert task_of(conv(8, (12, 12), 8, (5, 5), "float16")).space(target).knobs["algorithm"] == ("direct", "winograd2")
-    assert task_of(conv(8, (12, 12), 8, (2, 2), "float16")).space(target).knobs["algorithm"] == ("direct", "winograd2", "winograd4")
-    works = [conv(8, (12, 12), 8, kernel, **other) for other in ({"dilation": (2, 2)}, {"groups": 2}) for kernel in ((3, 3), (5, 5))]
+    assert task_of(conv(8, (12, 12), 8, (2, 2), "float16")).space(target).knobs["algorithm"] == (
+        "direct",
+        "winograd2",
+        "winograd4",
+    )
+    works = [
+        conv(8, (12, 12), 8, kernel, **other)
+        for other in ({"dilation": (2, 2)}, {"groups": 2})
+        for kernel in ((3, 3), (5, 5))
+    ]
     works += [conv(8, (12, 12), 8, (3, 5)), conv(8, (12, 12), 8, (7, 7)), conv(3, (12, 12), 8, (3, 3))]
     for work in works:
         assert "algorithm" not in task_of(work).space(target).knobs
@@ -220,7 +290,8 @@ def test_which_convolutions_have_the_knob() -> None:
     ("channels", "side", "device", "algorithm"),
     [
         (128, 28, "adreno640", "winograd4"),
-        # The larger tile's weights are four times the direct ones, and images of 14 pixels a side use each number of them only 16 times.
+        # The larger tile's weights are four times the direct ones, and images of 14 pixels a side use each number of
+        # them only 16 times.
         (256, 14, "adreno640", "winograd2"),
         (256, 14, "mali_g76", "winograd4"),
         (512, 7, "adreno640", "direct"),
@@ -228,13 +299,19 @@ def test_which_convolutions_have_the_knob() -> None:
         (512, 7, "adreno750", "direct"),
     ],
 )
-def test_the_default_algorithm_of_a_phone_weighs_the_bytes_of_its_weights(channels: int, side: int, device: str, algorithm: str) -> None:
+def test_the_default_algorithm_of_a_phone_weighs_the_bytes_of_its_weights(
+    channels: int, side: int, device: str, algorithm: str
+) -> None:
     """A smaller memory rate never makes the transformed weight larger."""
     target = Target(f"opencl -device={device}")
     template = task_of(conv(channels, (side,) * 2, channels, (3, 3), padding=SAME)).with_free_images().template
     assert template.default_config(target.limits)["algorithm"] == algorithm
     sizes = [
-        math.prod(template.algorithms[str(template.default_config(replace(target.limits, instructions_per_byte=rate))["algorithm"])].weight_shape)
+        math.prod(
+            template.algorithms[
+                str(template.default_config(replace(target.limits, instructions_per_byte=rate))["algorithm"])
+            ].weight_shape
+        )
         for rate in (0.1, 1.0, 10.0, 100.0)
     ]
     assert sizes == sorted(sizes, reverse=True)
@@ -242,7 +319,9 @@ def test_the_default_algorithm_of_a_phone_weighs_the_bytes_of_its_weights(channe
 
 
 def test_transforms_fit_into_the_registers_of_a_phone() -> None:
-    """Mali-G76 has 64; nothing but a criterion that gave way could keep a tile of 144 numbers in the registers of one work-item."""
+    """Mali-G76 has 64; nothing but a criterion that gave way could keep a tile of 144 numbers in the registers of one
+    work-item.
+    """
     target = Target("opencl -device=mali_g76")
     task = task_of(conv(16, (24, 24), 16, (5, 5), padding=(2, 2, 2, 2)))
     cut = pruned_task(task, target)
@@ -256,7 +335,12 @@ def test_transforms_fit_into_the_registers_of_a_phone() -> None:
 
 def test_transforms_keep_to_the_limits_of_a_device() -> None:
     template = task_of(conv(8, (24, 24), 8, (3, 3), padding=SAME)).template
-    for items, local_bytes, names in ((128, 16384, {*TILES}), (127, 16384, {"winograd2", "winograd4"}), (96, 9215, {"winograd2"}), (63, 16384, set())):
+    for items, local_bytes, names in (
+        (128, 16384, {*TILES}),
+        (127, 16384, {"winograd2", "winograd4"}),
+        (96, 9215, {"winograd2"}),
+        (63, 16384, set()),
+    ):
         limits = Limits(max_work_group_size=items, local_memory_bytes=local_bytes)
         assert {*template.space(limits).knobs.get("algorithm", ["direct"])} == {"direct", *names}
         assert {c.get("algorithm", "direct") for c in template.starts(limits)} == {"direct", *names}
@@ -314,22 +398,32 @@ def model_error(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, target:
 
 
 def test_a_model_in_images(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph puts data, output and what the epilogue adds into images. In buffers, tests/module/test_workspaces.py runs such a model."""
+    """The graph puts data, output and what the epilogue adds into images. In buffers, tests/module/test_workspaces.py
+    runs such a model.
+    """
     g = Graph({"image": (1, 6, 12, 12)})
     x = g.add("Relu", g.conv("image", 6, 10, pads=[1, 1, 1, 1]))
     model = g.model(g.add("Relu", g.add("Add", g.conv(x, 10, 10, pads=[1, 1, 1, 1]), x)))
     target, algorithm = "opencl -device=adreno640", "winograd4"
     assert model_error(monkeypatch, model, target, algorithm) < 1e-5
-    kernels = Counter(kernel.function for kernel in romou.inspect(model, target=target) if kernel.config.get("algorithm") == algorithm)
+    kernels = Counter(
+        kernel.function for kernel in romou.inspect(model, target=target) if kernel.config.get("algorithm") == algorithm
+    )
     assert set(kernels.values()) == {3}
     measured = romou.bench(model, target=target, times=False)
-    assert all("group_bytes_per_iteration" in one.measures for one in measured.operators if one.config.get("algorithm") == algorithm)
+    assert all(
+        "group_bytes_per_iteration" in one.measures
+        for one in measured.operators
+        if one.config.get("algorithm") == algorithm
+    )
 
 
 @pytest.mark.parametrize("way", ["here", "over RPC"])
 def test_candidates_are_given_the_transformed_weight(way: str, opencl_device: tvm.runtime.Device) -> None:
     task, target = task_of(SHAPES[0]), Target("opencl")
-    options = MeasureOptions(build_workers=1, build_timeout_s=120, run_timeout_s=60, min_repeat_ms=0.1, connect_timeout_s=60)
+    options = MeasureOptions(
+        build_workers=1, build_timeout_s=120, run_timeout_s=60, min_repeat_ms=0.1, connect_timeout_s=60
+    )
     with contextlib.ExitStack() as stack:
         builder = stack.enter_context(contextlib.closing(LocalBuilder(target, options)))
         if way == "here":
@@ -337,13 +431,17 @@ def test_candidates_are_given_the_transformed_weight(way: str, opencl_device: tv
         else:
             runner = RpcRunner(Address.parse(stack.enter_context(serving()).address), options)
         stack.enter_context(contextlib.closing(runner))
-        built = builder.build([Candidate(task=task, config=config, trial=trial) for trial, config in enumerate(task.starts(target))])
+        built = builder.build(
+            [Candidate(task=task, config=config, trial=trial) for trial, config in enumerate(task.starts(target))]
+        )
         results = list(runner.run(built))
     assert [(r.outcome, r.error) for r in results] == [("ok", None)] * 3
     assert all(r.relative_l2_error is not None and r.relative_l2_error < 1e-5 for r in results)
 
 
-def test_tuning_measures_each_algorithm_and_a_saved_model_keeps_it(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
+def test_tuning_measures_each_algorithm_and_a_saved_model_keeps_it(
+    tmp_path: Path, opencl_device: tvm.runtime.Device
+) -> None:
     graph = Graph({"x": (1, 8, 9, 9)})
     model = graph.model(graph.add("Relu", graph.conv("x", 8, 12, pads=[1, 1, 1, 1])))
     tuned = romou.tune(model, target="opencl", trials=3, work_dir=tmp_path / "records")

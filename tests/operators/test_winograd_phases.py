@@ -1,4 +1,6 @@
-"""Winograd's algorithm where the convolution has a stride: over phases of the data, in all three passes, against the plain definitions."""
+"""Winograd's algorithm where the convolution has a stride: over phases of the data, in all three passes, against the
+plain definitions.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,18 @@ import pytest
 import tvm
 from cuda_on_cpu import run_on_cpu
 from exhaustive import exhaustive, few
-from operators import assert_agrees, conv, conv_transpose, each_kind, error_of, random_arrays, reference, run, target_of, task_of
+from operators import (
+    assert_agrees,
+    conv,
+    conv_transpose,
+    each_kind,
+    error_of,
+    random_arrays,
+    reference,
+    run,
+    target_of,
+    task_of,
+)
 
 from romou.compiler.operators.algorithms import WinogradAlgorithm
 from romou.compiler.operators.training_passes import training_passes
@@ -23,7 +36,8 @@ from romou.tools.inspection.kernels import inspect_function
 SEED = 8
 PHONE = Target("opencl -device=adreno640 -half=storage")
 ALEXNET = conv(3, (224, 224), 96, (11, 11), padding=(2,) * 4, stride=(4, 4), batch=128)
-# Windows that strides do not divide, fewer channels than a texel has, padding on some sides, images of odd and prime sizes.
+# Windows that strides do not divide, fewer channels than a texel has, padding on some sides, images of odd and prime
+# sizes.
 LAYERS = [
     conv(3, (23, 26), 7, (7, 7), padding=(3, 3, 2, 3), stride=(2, 2)),
     conv(5, (29, 31), 9, (11, 11), padding=(2, 1, 2, 2), stride=(4, 4), batch=3),
@@ -47,7 +61,10 @@ def form_of(work: Conv2d, algorithm: str) -> WinogradAlgorithm:
 
 def passes_of(layer: Conv2d, *, is_weight_computed: bool) -> list[TunableTask]:
     """The three passes, with an epilogue where the weight is a constant."""
-    return [task_of(work, has_epilogue=not is_weight_computed, is_weight_computed=is_weight_computed) for work in training_passes(layer)]
+    return [
+        task_of(work, has_epilogue=not is_weight_computed, is_weight_computed=is_weight_computed)
+        for work in training_passes(layer)
+    ]
 
 
 @pytest.mark.parametrize("is_weight_computed", [False, True], ids=["constant", "computed"])
@@ -76,14 +93,17 @@ def test_every_tile_and_random_configs(layer: Conv2d, opencl_device: tvm.runtime
 def test_the_text_of_cuda_kernels(place: int) -> None:
     """Run on the CPU: no barrier is missing, and nothing is read or written beside an array."""
     target = target_of("cuda")
-    # A constant weight: `run_on_cpu` gives workspaces the sizes that they have before TVM lets two share one allocation.
+    # A constant weight: `run_on_cpu` gives workspaces the sizes that they have before TVM lets two share one
+    # allocation.
     task = passes_of(conv(3, (15, 17), 5, (7, 7), padding=(2, 3, 3, 2), stride=(2, 2)), is_weight_computed=False)[place]
     arrays = random_arrays(task, np.random.default_rng(SEED))
     start = next(c for c in task.starts(target) if is_winograd(c))
     assert error_of(run_on_cpu(task, start, arrays, target), reference(task, arrays)) < 1e-5
 
 
-@pytest.mark.parametrize(("work", "algorithm"), few([(LAYERS[0], "winograd4"), (replace(LAYERS[1], dtype="float16"), "winograd2")], 0))
+@pytest.mark.parametrize(
+    ("work", "algorithm"), few([(LAYERS[0], "winograd4"), (replace(LAYERS[1], dtype="float16"), "winograd2")], 0)
+)
 def test_images(work: Conv2d, algorithm: str, opencl_device: tvm.runtime.Device) -> None:
     """Phases are read from an image, the padding from outside of it; and results are put into one."""
     limit = 1e-5 if work.dtype == "float32" else 1e-2
@@ -101,7 +121,9 @@ def test_half_precision_storage(place: int) -> None:
     """fp16 texels of three channels have a fourth lane, which is not multiplied."""
     target, work = target_of("opencl"), training_passes(replace(LAYERS[0], dtype="float16"))[place]
     # The weight as the graph has it: packed, texels of three channels have fewer lanes in single precision.
-    task, single = (task_of(one, has_epilogue=False, is_weight_computed=True) for one in (work, replace(work, dtype="float32")))
+    task, single = (
+        task_of(one, has_epilogue=False, is_weight_computed=True) for one in (work, replace(work, dtype="float32"))
+    )
     arrays = random_arrays(task, np.random.default_rng(SEED))
     expected = reference(single, [a.astype("float32") for a in arrays])
     starts = [c for c in task.starts(target) if is_winograd(c)]
@@ -110,10 +132,16 @@ def test_half_precision_storage(place: int) -> None:
 
 
 def test_which_strided_convolutions_have_the_knob() -> None:
-    """Strided convolutions have it with the tiles that need fewer products: 3x3 at stride 2 is 2x2 over four phases, where tiles of two pixels save none."""
+    """Strided convolutions have it with the tiles that need fewer products: 3x3 at stride 2 is 2x2 over four phases,
+    where tiles of two pixels save none.
+    """
 
     def choices(work: Conv2d) -> tuple[str, ...]:
-        return tuple(name for name in task_of(work).space(target_of("opencl")).knobs.get("algorithm", ("direct",)) if not str(name).startswith("pieces"))
+        return tuple(
+            name
+            for name in task_of(work).space(target_of("opencl")).knobs.get("algorithm", ("direct",))
+            if not str(name).startswith("pieces")
+        )
 
     large = ("direct", "winograd2", "winograd4", "winograd6")
     for work in training_passes(ALEXNET):
@@ -125,7 +153,11 @@ def test_which_strided_convolutions_have_the_knob() -> None:
     assert choices(conv(16, (25, 25), 16, (3, 3), padding=(1,) * 4, **two)) == ("direct",)
     assert choices(conv(1, (28, 28), 8, (5, 5), **two)) == large
     assert choices(conv_transpose(8, (16, 16), 8, (4, 4), padding=(1,) * 4, **two)) == large
-    for other in (conv(16, (25, 25), 16, (1, 1), **two), conv(8, (25, 25), 2, (5, 5), **two), conv(8, (25, 25), 8, (5, 3), **two)):
+    for other in (
+        conv(16, (25, 25), 16, (1, 1), **two),
+        conv(8, (25, 25), 2, (5, 5), **two),
+        conv(8, (25, 25), 8, (5, 3), **two),
+    ):
         assert choices(other) == ("direct",)
     assert choices(conv(8, (25, 25), 8, (5, 5), dilation=(2, 2), **two)) == ("direct",)
     assert choices(conv_transpose(8, (16, 16), 8, (4, 4), groups=2, **two)) == ("direct",)
@@ -133,9 +165,14 @@ def test_which_strided_convolutions_have_the_knob() -> None:
 
 @pytest.mark.parametrize(("algorithm", "share"), [("winograd2", 0.55), ("winograd4", 0.31), ("winograd6", 0.28)])
 def test_products_that_are_saved(algorithm: str, share: float) -> None:
-    """AlexNet's first layer: 121 products for an output, against 36 and what tiles that stick out over the edge add. Idle lanes are not multiplied."""
+    """AlexNet's first layer: 121 products for an output, against 36 and what tiles that stick out over the edge add.
+    Idle lanes are not multiplied.
+    """
     for work in training_passes(ALEXNET)[::2]:
-        direct, form = (form.contraction(flat=True) for form in (task_of(work).template.algorithms[name] for name in ("direct", algorithm)))
+        direct, form = (
+            form.contraction(flat=True)
+            for form in (task_of(work).template.algorithms[name] for name in ("direct", algorithm))
+        )
         products, needed = (math.prod((*c.extents, *c.reduce.values())) for c in (form, direct))
         assert products / needed < share
 
@@ -151,7 +188,9 @@ def test_long_sums_of_phases_keep_their_digits(opencl_device: tvm.runtime.Device
             assert_agrees(target, task, start, arrays, expected, 3e-5)
 
 
-@pytest.mark.parametrize(("stride", "window", "algorithm"), few([(2, 6, "winograd4"), (4, 12, "winograd2"), (3, 6, "winograd2")], 0, 1))
+@pytest.mark.parametrize(
+    ("stride", "window", "algorithm"), few([(2, 6, "winograd4"), (4, 12, "winograd2"), (3, 6, "winograd2")], 0, 1)
+)
 def test_what_the_transforms_move(stride: int, window: int, algorithm: str) -> None:
     """The data is read once by all phases; here tiles divide everything, and nothing is padded."""
     taps, tile, texels, cells = window // stride, TILES[algorithm], 2, 6
@@ -171,9 +210,14 @@ def form_start(task: TunableTask, algorithm: str) -> object:
 
 
 def test_a_phone_takes_phases_where_its_memory_lets_it() -> None:
-    """Under Mesa's compilers AlexNet's first layer takes 0.4 of the instructions; the estimate knows what the workspaces cost beside them."""
+    """Under Mesa's compilers AlexNet's first layer takes 0.4 of the instructions; the estimate knows what the
+    workspaces cost beside them.
+    """
     first = replace(ALEXNET, batch=1)
-    names = {device: task_of(first).with_free_images().default_config(Target(f"opencl -device={device}"))["algorithm"] for device in ("adreno640", "mali_g76")}
+    names = {
+        device: task_of(first).with_free_images().default_config(Target(f"opencl -device={device}"))["algorithm"]
+        for device in ("adreno640", "mali_g76")
+    }
     assert names == {"adreno640": "direct", "mali_g76": "winograd4"}
     stem = conv(3, (224, 224), 64, (7, 7), padding=(3,) * 4, stride=(2, 2))
     assert task_of(stem).with_free_images().default_config(Target("opencl -device=mali_g76"))["algorithm"] == "direct"
@@ -181,6 +225,8 @@ def test_a_phone_takes_phases_where_its_memory_lets_it() -> None:
 
 @pytest.mark.parametrize(("dtype", "algorithm"), [("float16", "direct"), ("float32", "winograd4")])
 def test_a_window_that_is_a_long_sum_is_direct_in_fp16(dtype: str, algorithm: str) -> None:
-    """Under Mesa's compiler for Mali-G76 the direct kernel takes 0.70 cycles for 24 multiply-adds in fp16, Winograd's way 1.23; in fp32 1.27 and 0.74."""
+    """Under Mesa's compiler for Mali-G76 the direct kernel takes 0.70 cycles for 24 multiply-adds in fp16, Winograd's
+    way 1.23; in fp32 1.27 and 0.74.
+    """
     work = conv(64, (56, 56), 128, (5, 5), dtype, padding=(2,) * 4, stride=(2, 2))
     assert task_of(work).with_free_images().default_config(Target("opencl -device=mali_g76"))["algorithm"] == algorithm

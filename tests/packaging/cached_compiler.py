@@ -1,4 +1,5 @@
-"""A C++ compiler for builds of this checkout and of copies: an object that one of them made of the same text, with the same words, is there for the next.
+"""A C++ compiler for builds of this checkout and of copies: an object that one of them made of the same text, with the
+same words, is there for the next.
 
 --quick, before all other words: what is not there yet is not optimised.
 """
@@ -22,14 +23,21 @@ def main(words: list[str]) -> int:
         return subprocess.run(["g++", *words], check=False).returncode
     place = words.index("-o") + 1
     before, out, behind = words[:place], words[place], words[place + 1 :]
-    # From build to build, the folder of the source differs, and those of headers: Python's, which nothing includes, and the wheels', whose versions are words.
+    # From build to build, the folder of the source differs, and those of headers: Python's, which nothing includes, and
+    # the wheels', whose versions are words.
     source = words[words.index("-c") + 1]
-    same = [Path(word).name if word == source else word for word in (*before, *behind) if not word.startswith(("-I/", "-isystem/"))]
+    same = [
+        Path(word).name if word == source else word
+        for word in (*before, *behind)
+        if not word.startswith(("-I/", "-isystem/"))
+    ]
     texts = [path.read_text() for path in sorted(Path("tvm_patches").rglob("*")) if path.suffix in (".cc", ".h")]
     if is_quick and not kept(".o", *same, *texts).exists():
         same, behind = [*same, "-O0"], [*behind, "-O0"]
     try:
-        made = compiled(".o", *same, *texts, by=lambda path: subprocess.run(["g++", *before, str(path), *behind], check=True))
+        made = compiled(
+            ".o", *same, *texts, by=lambda path: subprocess.run(["g++", *before, str(path), *behind], check=True)
+        )
         shutil.copyfile(made, out)
     except subprocess.CalledProcessError as error:
         return error.returncode

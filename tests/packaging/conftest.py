@@ -20,7 +20,9 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def compiler() -> dict[str, str]:
-    """The environment of a build: one compilation is enough for all builds, that of scripts/test.sh too; without it, nothing is optimised."""
+    """The environment of a build: one compilation is enough for all builds, that of scripts/test.sh too; without it,
+    nothing is optimised.
+    """
     return {"CXX": shlex.join([sys.executable, str(Path(__file__).with_name("cached_compiler.py")), "--quick"])}
 
 
@@ -29,10 +31,19 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy: building leaves folders behind, and the checkout may be read at the same time."""
     copy = tmp_path_factory.mktemp("copy") / "source"
     if not (ROOT / ".git").exists():  # an unpacked source archive
-        shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info", "build", "dist", ".*_cache"))
+        shutil.copytree(
+            ROOT,
+            copy,
+            symlinks=True,
+            ignore=shutil.ignore_patterns("*.so", "__pycache__", "*.egg-info", "build", "dist", ".*_cache"),
+        )
         return copy
     files = subprocess.run(
-        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True, text=True
+        ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+        text=True,
     ).stdout.split("\0")
     for name in filter(None, files):
         if (ROOT / name).exists():
@@ -43,7 +54,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fresh_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], tuple[str, Path]]:
-    """Make an environment without Romou; its dependencies are those of this one, to spare the downloads. Gives Python and site folder."""
+    """Make an environment without Romou; its dependencies are those of this one, to spare the downloads. Gives Python
+    and site folder.
+    """
 
     def make() -> tuple[str, Path]:
         folder = tmp_path_factory.mktemp("venv")
@@ -51,8 +64,11 @@ def fresh_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], 
         inside = str(folder / "bin" / "python")
         ask = [inside, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
         site = Path(subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip())
-        # A plain path, read after the environment's own packages; .pth files in it, such as that of an editable Romou, are not followed.
-        (site / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n")
+        # A plain path, read after the environment's own packages; .pth files in it, such as that of an editable Romou,
+        # are not followed.
+        (site / "dependencies.pth").write_text(
+            sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n"
+        )
         return inside, site
 
     return make
@@ -74,7 +90,18 @@ def archive(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def wheel(archive: Path, compiler: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel, built of the source archive: what that lacks is missing here too."""
     folder = tmp_path_factory.mktemp("wheel")
-    command = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(archive)]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "wheel",
+        "--quiet",
+        "--no-deps",
+        "--no-build-isolation",
+        "--wheel-dir",
+        str(folder),
+        str(archive),
+    ]
     subprocess.run(command, check=True, stdin=subprocess.DEVNULL, env={**os.environ, **compiler})
     (found,) = folder.glob("*.whl")
     return found

@@ -1,4 +1,6 @@
-"""The source archive holds what builds and tests need; the wheel that is built of it, installed in a fresh environment, tunes from another folder."""
+"""The source archive holds what builds and tests need; the wheel that is built of it, installed in a fresh environment,
+tunes from another folder.
+"""
 
 from __future__ import annotations
 
@@ -23,23 +25,32 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 def python(wheel: Path, fresh_environment: Callable[[], tuple[str, Path]]) -> str:
     """An environment that has Romou from the wheel alone."""
     inside, site = fresh_environment()
-    subprocess.run([sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)], check=True, stdin=subprocess.DEVNULL)
+    subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)],
+        check=True,
+        stdin=subprocess.DEVNULL,
+    )
     return inside
 
 
 def files_in(folder: Path, *under: str) -> set[str]:
     """Files of a copy of the checkout, but for what building leaves behind."""
-    found = (path for name in under for path in (folder / name).rglob("*") if path.is_file() and path.suffix not in (".pyc", ".so"))
+    found = (
+        path
+        for name in under
+        for path in (folder / name).rglob("*")
+        if path.is_file() and path.suffix not in (".pyc", ".so")
+    )
     return {str(path.relative_to(folder)) for path in found}
 
 
 def test_the_archive_is_a_checkout(source: Path, archive: Path) -> None:
-    """Everything is in it that a build or a test reads, and nothing twice: the links at the top are left out."""
-    folders = ("romou", "archprobe", "tests", "scripts", "docs", ".ci")
+    """Everything is in it that a build or a test reads, and nothing twice."""
+    folders = ("romou", "tvm_patches", "archprobe", "tests", "scripts", "docs", ".ci")
     assert files_in(archive, *folders) == files_in(source, *folders)
-    assert {p.name for p in source.glob("*.*") if p.is_file() and p.name != ".gitignore"} <= {p.name for p in archive.iterdir()}
-    assert not (archive / "schedules").exists()
-    assert not (archive / "tvm_patches").exists()
+    assert {p.name for p in source.glob("*.*") if p.is_file() and p.name != ".gitignore"} <= {
+        p.name for p in archive.iterdir()
+    }
 
 
 def test_a_test_runs_in_the_archive(archive: Path, python: str) -> None:
@@ -51,14 +62,20 @@ def test_a_test_runs_in_the_archive(archive: Path, python: str) -> None:
 
 def test_what_is_in_it(archive: Path, wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
-    assert names == files_in(archive, "romou", "archprobe") | {f"tvm_patches/{kind}_runtime/libtvm_runtime_{kind}.so" for kind in ("opencl", "vulkan")}
+    assert names == files_in(archive, "romou", "tvm_patches", "archprobe") | {
+        f"tvm_patches/{kind}_runtime/libtvm_runtime_{kind}.so" for kind in ("opencl", "vulkan")
+    }
     assert "romou/api/tune.py" in names
     assert wheel.name.startswith("romou-0.1.0-py3-none-")
 
 
 def test_it_runs_wherever_its_c_library_does(wheel: Path) -> None:
-    """auditwheel finds a manylinux policy that it keeps to: its library is linked with nothing that a distribution may lack."""
-    done = subprocess.run([sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True, check=False)
+    """auditwheel finds a manylinux policy that it keeps to: its library is linked with nothing that a distribution may
+    lack.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "auditwheel", "show", str(wheel)], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert re.search(r'following\s+platform\s+tag:\s+"manylinux_2_\d+_', done.stdout), done.stdout
 
@@ -82,17 +99,32 @@ tuned.save("small.romou")
 
 
 def test_it_works_inside_a_checkout(python: str, tmp_path: Path) -> None:
-    """The folder romou/ of the checkout must not stand in for the installed package, in the child processes neither, which build and run candidates."""
+    """The folder romou/ of the checkout must not stand in for the installed package, in the child processes neither,
+    which build and run candidates.
+    """
     onnx.save(short_net(), tmp_path / "short.onnx")
     code = "import sys; sys.path = [p for p in sys.path if p]; from romou.cli import main; main()"
-    words = ["tune", str(tmp_path / "short.onnx"), "--target", "null", "--trials", "1", "--no-records", "--json", "-o", str(tmp_path / "short.romou")]
+    words = [
+        "tune",
+        str(tmp_path / "short.onnx"),
+        "--target",
+        "null",
+        "--trials",
+        "1",
+        "--no-records",
+        "--json",
+        "-o",
+        str(tmp_path / "short.romou"),
+    ]
     done = subprocess.run([python, "-c", code, *words], cwd=ROOT, capture_output=True, text=True)
     assert done.returncode == 0, done.stdout + done.stderr
     assert json.loads(done.stdout)["summary"]["outcomes"] == {"ok": 1}
 
 
 def test_python_in_the_root_of_a_checkout(python: str, source: Path) -> None:
-    """Python finds the folder romou/ of the checkout before the installed package; the runtime, which was not built there, is the installed one."""
+    """Python finds the folder romou/ of the checkout before the installed package; the runtime, which was not built
+    there, is the installed one.
+    """
     code = """
 import pathlib, sys
 import tvm

@@ -33,7 +33,11 @@ def test_sums_are_split_by_loop_and_share_their_variable() -> None:
     inner = lines.index(next(line for line in lines if line.startswith("for k")))
     # min(x, 5) + 6 outside, the rows in the loop over r, the rest in the loop over k; B's address is a sum of its own.
     assert sum("T.min(" in line for line in lines) == 1
-    assert lines.index(next(line for line in lines if "* 216" in line)) < inner < lines.index(next(line for line in lines if "* 24" in line))
+    assert (
+        lines.index(next(line for line in lines if "* 216" in line))
+        < inner
+        < lines.index(next(line for line in lines if "* 24" in line))
+    )
     assert sum("* 216" in line for line in lines) == sum("* 24" in line for line in lines) == 1, lines
     assert any(re.search(r"A\[(\w+)\] \+ A\[\1 \+ 6\]", line) for line in lines)
 
@@ -51,11 +55,17 @@ def test_what_is_used_after_a_loop_is_declared_after_it() -> None:
 
     lines = [line.strip() for line in text_of(Module).splitlines()]
     loop = next(i for i, line in enumerate(lines) if line.startswith("for r"))
-    assert next(i for i, line in enumerate(lines) if "* 7" in line) < loop < next(i for i, line in enumerate(lines) if "* 100" in line)
+    assert (
+        next(i for i, line in enumerate(lines) if "* 7" in line)
+        < loop
+        < next(i for i, line in enumerate(lines) if "* 100" in line)
+    )
 
 
 def test_what_is_used_behind_a_mark_is_declared_before_it() -> None:
-    """TVM unrolls the loop around: a variable of the first iteration would stand in the others, behind the mark that declared theirs."""
+    """TVM unrolls the loop around: a variable of the first iteration would stand in the others, behind the mark that
+    declared theirs.
+    """
 
     @I.ir_module
     class Module:
@@ -84,11 +94,17 @@ def test_conditions_that_do_not_vary_are_decided_outside() -> None:
             with T.launch_thread("threadIdx.x", 8) as x:
                 for y in range(5):
                     for k in range(3):
-                        B[x * 16 + y * 3 + k] = T.if_then_else(x + y >= 1 and x + y < 9 and k + y < 6, A[x + y * 16 + k], T.float32(0))
+                        B[x * 16 + y * 3 + k] = T.if_then_else(
+                            x + y >= 1 and x + y < 9 and k + y < 6, A[x + y * 16 + k], T.float32(0)
+                        )
 
     lines = [line.strip() for line in text_of(Module).splitlines()]
     (decided,) = (i for i, line in enumerate(lines) if line.startswith("inside"))
-    assert next(i for i, line in enumerate(lines) if line.startswith("for y")) < decided < next(i for i, line in enumerate(lines) if line.startswith("for k"))
+    assert (
+        next(i for i, line in enumerate(lines) if line.startswith("for y"))
+        < decided
+        < next(i for i, line in enumerate(lines) if line.startswith("for k"))
+    )
     # x + y is compared twice and added once.
     assert lines[decided].count(">=") == lines[decided].count("<") == 1
 
@@ -123,8 +139,15 @@ def test_a_vector_address_stays_a_multiple_of_its_length() -> None:
 def test_quotients_are_exact(divisor: int, high: int) -> None:
     n = tirx.Var("n", "int32")
     found = _quotient(n, divisor, high)
-    edges = [e for m in (0, 1, high // divisor, high // divisor // 2) for e in (m * divisor - 1, m * divisor, m * divisor + 1) if 0 <= e <= high]
-    values = np.unique(np.array([0, high, *edges, *np.random.default_rng(divisor).integers(0, high + 1, 50)], dtype=np.int64))
+    edges = [
+        e
+        for m in (0, 1, high // divisor, high // divisor // 2)
+        for e in (m * divisor - 1, m * divisor, m * divisor + 1)
+        if 0 <= e <= high
+    ]
+    values = np.unique(
+        np.array([0, high, *edges, *np.random.default_rng(divisor).integers(0, high + 1, 50)], dtype=np.int64)
+    )
     if isinstance(found, tirx.Div):
         assert divisor & (divisor - 1), "powers of two are shifts"
         return

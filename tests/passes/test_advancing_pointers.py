@@ -1,4 +1,4 @@
-"""Pointers that advance with a loop: right numbers, and one pointer for all reads of a buffer that differ by constants."""
+"""Pointers that advance with a loop: right numbers, and one pointer for all reads of a buffer that differ by constants."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ SAME = (1, 1, 1, 1)
         (matmul((2,), 8, 32, 16), {"tile_w": 2, "tile_o": 2, "data": "buffer", "weight": "buffer"}),
         (matmul((), 16, 64, 48), {"tile_w": 4, "tile_o": 1, "data": "buffer", "weight": "buffer"}),
         # The products between Winograd's transforms.
-        (conv(16, (9, 11), 10, (3, 3), padding=SAME), {"algorithm": "winograd2", "data": "buffer", "weight": "buffer", "output": "buffer"}),
+        (
+            conv(16, (9, 11), 10, (3, 3), padding=SAME),
+            {"algorithm": "winograd2", "data": "buffer", "weight": "buffer", "output": "buffer"},
+        ),
     ],
     ids=str,
 )
@@ -37,7 +40,10 @@ def test_numbers(work: Conv2d | BatchMatmul, knobs: dict[str, int | str]) -> Non
     starts = {start.get("algorithm", "direct"): start for start in task.starts(PHONE)}
     config = starts[str(knobs.get("algorithm", "direct"))].replace(**{"wg_o": 2, "wg_w": 2, "split_k": 1, **knobs})
     assert task.space(PHONE).is_valid(config), config
-    assert any(" += " in kernel.source for kernel in inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config))
+    assert any(
+        " += " in kernel.source
+        for kernel in inspect_function(task.schedule(config, PHONE)["main"], PHONE, config=config)
+    )
     arrays = random_arrays(task, np.random.default_rng(5))
     assert_agrees(PHONE, task, config, arrays, reference(task, arrays), 1e-5)
 
@@ -78,7 +84,11 @@ def test_fp16_has_pointers_where_it_is_computed_with(accumulate: str, has_pointe
 
 def summed(address: Callable[[tirx.Buffer, tirx.Var], tirx.Expr], *, is_written: bool) -> str:
     """Text of a kernel that adds up eight numbers in a marked loop, each at an address that the loop declares."""
-    places, data, out = tirx.decl_buffer([64], "int32", "places"), tirx.decl_buffer([64], "float32", "data"), tirx.decl_buffer([1], "float32", "out")
+    places, data, out = (
+        tirx.decl_buffer([64], "int32", "places"),
+        tirx.decl_buffer([64], "float32", "data"),
+        tirx.decl_buffer([1], "float32", "out"),
+    )
     k, at = tirx.Var("k", "int32"), tirx.Var("at", "int32")
     body = [
         tirx.Bind(at, address(places, k)),
@@ -93,7 +103,9 @@ def summed(address: Callable[[tirx.Buffer, tirx.Var], tirx.Expr], *, is_written:
 
 @pytest.mark.parametrize("is_written", [True, False], ids=["written", "only_read"])
 def test_an_address_out_of_memory_stays_in_the_loop(is_written: bool) -> None:
-    """Such an address grows by one an iteration only as long as nobody writes there, and a store or another work-item may."""
+    """Such an address grows by one an iteration only as long as nobody writes there, and a store or another work-item
+    may.
+    """
     text = summed(lambda places, k: tirx.BufferLoad(places, [0]) + k, is_written=is_written)
     assert "data[at]" in text
     assert text.index("for k") < text.index("places[0] + k")

@@ -17,7 +17,7 @@ def test_numbers_are_exact(target: str, opencl_device: tvm.runtime.Device) -> No
     whole = np.array([0.0, 1.0, 2.0, -3.0], "float32")
     double = np.array([0.0, 1.0, -0.25, 3.0])
     third, large = np.float64(1) / 3, np.float32(16777215)
-    model = model_of({"a": ("Add", "x large"), "b": ("Add", "y third"), "c": ("Mul", "y large64")}, {"x": whole, "y": double},
+    model = model_of({"a": ("Add", "x large"), "b": ("Add", "y third"), "c": ("Mul", "y large64")}, {"x": whole, "y": double},  # noqa: E501
                      {"large": large, "third": third, "large64": np.float64(123456789012345678)})  # fmt: skip
     found = romou.compile(model, target=target, verify=False, strict=True).run({"x": whole, "y": double})
     np.testing.assert_array_equal(found[0], whole + large)
@@ -27,11 +27,16 @@ def test_numbers_are_exact(target: str, opencl_device: tvm.runtime.Device) -> No
 
 def _constant(value: float, dtype: str, kind: str) -> tirx.Expr:
     y = tirx.decl_buffer((1,), dtype, name="y")
-    func = tirx.PrimFunc([y], tirx.BufferStore(y, tirx.FloatImm(dtype, value), [0])).with_attr("target", tvm.target.Target(kind))
+    func = tirx.PrimFunc([y], tirx.BufferStore(y, tirx.FloatImm(dtype, value), [0])).with_attr(
+        "target", tvm.target.Target(kind)
+    )
     return keep_digits(tvm.IRModule({"main": func}))["main"].body.value
 
 
 def test_only_what_loses_digits_is_a_sum() -> None:
-    short, long = ((0.5, "float64"), (0.1, "float32"), (4096.0, "float32")), ((1 / 3, "float64"), (16777215.0, "float32"))
+    short, long = (
+        ((0.5, "float64"), (0.1, "float32"), (4096.0, "float32")),
+        ((1 / 3, "float64"), (16777215.0, "float32")),
+    )
     for value, dtype, is_sum in (*((*one, False) for one in short), *((*one, True) for one in long)):
         assert isinstance(_constant(value, dtype, "opencl"), tirx.Add) == is_sum, (value, dtype)

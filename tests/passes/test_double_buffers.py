@@ -77,7 +77,9 @@ def test_a_turn_has_one_barrier_and_loads_before_it_sums_up() -> None:
     task = task_of(DENSE)
     bodies, sizes = {}, {}
     for local_buffers in (1, 2):
-        (kernel,) = inspect_function(task.schedule(config_of(task, local=4, local_buffers=local_buffers), TARGET)["main"], TARGET)
+        (kernel,) = inspect_function(
+            task.schedule(config_of(task, local=4, local_buffers=local_buffers), TARGET)["main"], TARGET
+        )
         loops: list[tirx.For] = []
         structural_walk(kernel.lowered.body, (tirx.For, loops.append))
         (body,) = (loop.body for loop in loops if barriers_in(loop.body))
@@ -88,7 +90,12 @@ def test_a_turn_has_one_barrier_and_loads_before_it_sums_up() -> None:
     # What is on its way is in registers from before the sums until behind them.
     order: list[str] = []
     structural_walk(bodies[2], (tirx.BufferStore, lambda store: order.append(str(store.buffer.name))))
-    kinds = [kind for kind, _ in itertools.groupby("ahead" if name.endswith("_ahead") else "shared" if "shared" in name else "sums" for name in order)]
+    kinds = [
+        kind
+        for kind, _ in itertools.groupby(
+            "ahead" if name.endswith("_ahead") else "shared" if "shared" in name else "sums" for name in order
+        )
+    ]
     assert kinds == ["ahead", "sums", "shared"]
 
 
@@ -110,13 +117,22 @@ def test_a_turn_is_written_out_by_the_compiler(name: str, loops: int) -> None:
 
 def barriers_in(stmt: tirx.Stmt) -> int:
     found: list[tirx.Evaluate] = []
-    structural_walk(stmt, (tirx.Evaluate, lambda node: found.append(node) if op_name(node.value) == "tirx.tvm_storage_sync" else None))
+    structural_walk(
+        stmt,
+        (tirx.Evaluate, lambda node: found.append(node) if op_name(node.value) == "tirx.tvm_storage_sync" else None),
+    )
     return len(found)
 
 
 def shared_in(stmt: tirx.Stmt) -> list[int]:
     found: list[int] = []
-    structural_walk(stmt, (tirx.AllocBuffer, lambda node: found.append(int(node.buffer.shape[0])) if str(node.buffer.scope()) == "shared" else None))
+    structural_walk(
+        stmt,
+        (
+            tirx.AllocBuffer,
+            lambda node: found.append(int(node.buffer.shape[0])) if str(node.buffer.scope()) == "shared" else None,
+        ),
+    )
     return found
 
 

@@ -1,4 +1,6 @@
-"""Flat buffers: addresses of every form are the same numbers before and after, which TVM's pass by itself does not keep."""
+"""Flat buffers: addresses of every form are the same numbers before and after, which TVM's pass by itself does not
+keep.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,10 @@ def random_index(rng: np.random.Generator, i: tirx.Var, j: tirx.Var, depth: int)
     inner, divisor = random_index(rng, i, j, depth - 1), int(rng.integers(2, 7))
     remainder, quotient = tirx.floormod(inner, divisor), tirx.floordiv(inner, divisor)
     forms = [remainder, quotient, int(rng.integers(0, 9)) - remainder, remainder * int(rng.integers(-2, 3)) + line()]
-    forms += [tirx.floordiv(tirx.floormod(inner, 3 * divisor), divisor), quotient * divisor + tirx.floormod(line(), divisor)]
+    forms += [
+        tirx.floordiv(tirx.floormod(inner, 3 * divisor), divisor),
+        quotient * divisor + tirx.floormod(line(), divisor),
+    ]
     return forms[int(rng.integers(0, len(forms)))]
 
 
@@ -72,7 +77,15 @@ def test_tvm_needs_the_work_around() -> None:
 def test_repeated_tensors_backwards(target: str) -> None:
     """Tiles and wrapped pads, reversed, in another shape, and the last of equal numbers found in them."""
     inputs = {"x": np.random.default_rng(SEED).standard_normal((2, 3), dtype=np.float32)}
-    constants = {"times": [2, 3], "pads": [0, 2, 1, 3], "starts": [-1, -1], "ends": [-1000, -1000], "axes": [0, 1], "steps": [-1, -1], "shape": [6, 6]}
+    constants = {
+        "times": [2, 3],
+        "pads": [0, 2, 1, 3],
+        "starts": [-1, -1],
+        "ends": [-1000, -1000],
+        "axes": [0, 1],
+        "steps": [-1, -1],
+        "shape": [6, 6],
+    }
     nodes = {
         "tiled": ("Tile", "x times"),
         "tiled_back": ("Slice", "tiled starts ends axes steps"),

@@ -1,4 +1,6 @@
-"""fp16 that a kernel only moves keeps its bits: numbers, zeros of either sign, denormals, and what is no number with all that it carries."""
+"""fp16 that a kernel only moves keeps its bits: numbers, zeros of either sign, denormals, and what is no number with
+all that it carries.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,11 @@ MOVES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], Callable
     "unpack": (unpacked, ((1, 2, 64, 128, 4),), numpy_unpacked),
     "unpack odd rows": (unpacked, ((1, 2, 65, 127, 4),), numpy_unpacked),
     "transpose": (lambda x: op.permute_dims(x), ((256, 260),), lambda x: x.T),
-    "concat": (lambda x, y: op.concat([x, y], 1), ((2, 16, 256), (2, 240, 256)), lambda x, y: np.concatenate([x, y], 1)),
+    "concat": (
+        lambda x, y: op.concat([x, y], 1),
+        ((2, 16, 256), (2, 240, 256)),
+        lambda x, y: np.concatenate([x, y], 1),
+    ),
     "slice": (lambda x: op.strided_slice(x, [1], [3], [250]), ((256, 260),), lambda x: x[:, 3:250]),
     "pad": (lambda x: op.nn.pad(x, [0, 0, 1, 1]), ((256, 258),), lambda x: np.pad(x, ((0, 0), (1, 1)))),
     "select": (lambda x: op.tril(x), ((256, 256),), np.tril),
@@ -77,7 +83,9 @@ def moved(name: str, target: Target) -> tuple[np.ndarray, np.ndarray]:
 
 
 def source_of(task: TunableTask, target: Target) -> str:
-    (kernel,) = inspect_function(task.schedule(config := task.default_config(target), target)["main"], target, config=config)
+    (kernel,) = inspect_function(
+        task.schedule(config := task.default_config(target), target)["main"], target, config=config
+    )
     return str(kernel.source)
 
 
@@ -102,7 +110,9 @@ def test_nothing_is_converted(name: str, target: Target) -> None:
 
 
 @T.prim_func(s_tir=True)
-def copied_and_doubled(a: T.Buffer((256,), "float16"), b: T.Buffer((256,), "float16"), c: T.Buffer((256,), "float16")) -> None:
+def copied_and_doubled(
+    a: T.Buffer((256,), "float16"), b: T.Buffer((256,), "float16"), c: T.Buffer((256,), "float16")
+) -> None:
     for i in T.thread_binding(64, thread="threadIdx.x"):
         for j in T.vectorized(4):
             b[i * 4 + j] = a[i * 4 + j]

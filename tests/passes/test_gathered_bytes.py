@@ -1,4 +1,4 @@
-"""Vectors of bytes that lie apart in memory: TVM packs them into one integer, which OpenCL then copies into each lane."""
+"""Vectors of bytes that lie apart in memory: TVM packs them into one integer, which OpenCL then copies into each lane."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def _copy(step: int, start: int) -> tirx.PrimFunc:
     x, y = (tirx.decl_buffer((256,), "int8", name=name) for name in "xy")
     item = tirx.Var("i", "int32")
     load = tirx.BufferLoad(x, [tirx.Ramp(item * 4 + start, step, 4)])
-    return tirx.PrimFunc([x, y, item], tirx.BufferStore(y, load, [tirx.Ramp(0, 1, 4)])).with_attr("target", tvm.target.Target("opencl"))
+    return tirx.PrimFunc([x, y, item], tirx.BufferStore(y, load, [tirx.Ramp(0, 1, 4)])).with_attr(
+        "target", tvm.target.Target("opencl")
+    )
 
 
 @pytest.mark.parametrize(("step", "start", "is_gathered"), [(1, 0, False), (1, 8, False), (1, 3, True), (3, 0, True)])

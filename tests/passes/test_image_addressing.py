@@ -62,7 +62,9 @@ def copied(device: tvm.runtime.Device, **scopes: str) -> tuple[np.ndarray, np.nd
         func = set_image(func, name, scope)
     built = tvm.tirx.build(tvm.IRModule({"main": func}), target=TARGET.tvm_target, pipeline=pipeline.NAME)
     array = np.random.default_rng(0).standard_normal((3, 5, 7, 4)).astype("float32")
-    tensors = [tvm.runtime.empty(array.shape, "float32", device, mem_scope=scopes.get(name, "global")) for name in ("A", "B")]
+    tensors = [
+        tvm.runtime.empty(array.shape, "float32", device, mem_scope=scopes.get(name, "global")) for name in ("A", "B")
+    ]
     tensors[0] = tensors[0].copyfrom(array)
     built["main"](*tensors)
     return tensors[1].numpy(), array, built.imports[0].inspect_source()
@@ -104,7 +106,9 @@ def test_extents_by_scope() -> None:
 
 
 @pytest.mark.parametrize(("first", "is_texel"), [(4, True), (3, False)])
-def test_a_matrix_is_read_in_whole_texels_of_its_rows(opencl_device: tvm.runtime.Device, first: int, is_texel: bool) -> None:
+def test_a_matrix_is_read_in_whole_texels_of_its_rows(
+    opencl_device: tvm.runtime.Device, first: int, is_texel: bool
+) -> None:
     """Texel x of a row is columns 4 x to 4 x + 3; vectors that begin elsewhere lie in two texels."""
 
     @I.ir_module
@@ -139,7 +143,9 @@ def test_a_matrix_is_read_as_rows_that_two_axes_make(opencl_device: tvm.runtime.
     @I.ir_module
     class Joined:
         @T.prim_func(s_tir=True)
-        def main(A: T.Buffer((2, 3, 20), "float32", scope="global.texture-rows-joined"), B: T.Buffer((3, 2, 20), "float32")):
+        def main(
+            A: T.Buffer((2, 3, 20), "float32", scope="global.texture-rows-joined"), B: T.Buffer((3, 2, 20), "float32")
+        ):
             for b in T.thread_binding(2, thread="blockIdx.x"):
                 for y in T.thread_binding(3, thread="threadIdx.x"):
                     for x in T.serial(5):
@@ -195,20 +201,30 @@ def test_buffers_are_left_alone() -> None:
 
 
 # A kernel that TVM unrolls, strides, groups, and a row of a matrix; both types.
-@pytest.mark.parametrize(("work", "dtype"), few(itertools.product(WORKS, ["float32", "float16"]), 0, 4, 9, 11, 14), ids=lambda v: getattr(v, "name", v))
+@pytest.mark.parametrize(
+    ("work", "dtype"),
+    few(itertools.product(WORKS, ["float32", "float16"]), 0, 4, 9, 11, 14),
+    ids=lambda v: getattr(v, "name", v),
+)
 def test_weights_in_images(opencl_device: tvm.runtime.Device, work: Conv2d | Dense, dtype: str) -> None:
     task, rng = task_of(replace(work, dtype=dtype)), np.random.default_rng(3)
     arrays = random_arrays(task, rng)
     space = task.space(TARGET)
     # Not every device computes in fp16; all store it.
-    drawn = (c for c in space.sample(rng, 64) if c["weight"] == "image" and c["accumulate"] == "float32" and c["unroll"] == "lanes")
+    drawn = (
+        c
+        for c in space.sample(rng, 64)
+        if c["weight"] == "image" and c["accumulate"] == "float32" and c["unroll"] == "lanes"
+    )
     configs = [task.default_config(TARGET), next(drawn)]
     assert configs[0]["weight"] == "image"
     expected = reference(task, arrays)
     assert "image2d_t weight_ptr" in build_task(task, configs[0], TARGET).imports[0].inspect_source()
     for config in configs:
         assert list(task.image_scopes(config, TARGET)) == ["weight"]
-        assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < (1e-5 if dtype == "float32" else 1e-3), config
+        assert error_of(run(task, config, arrays, TARGET, opencl_device), expected) < (
+            1e-5 if dtype == "float32" else 1e-3
+        ), config
 
 
 IMAGES = [("data",), ("relu",), ("data", "relu"), ("data", "bias", "relu")]
@@ -216,7 +232,11 @@ PLACED = itertools.product([w for w in WORKS if isinstance(w, Conv2d) and w.grou
 
 
 # Each set of images, and each but one kind of operator.
-@pytest.mark.parametrize(("work", "images"), few(PLACED, 3, 9, 14, 18), ids=lambda v: getattr(v, "name", "-".join(v) if isinstance(v, tuple) else v))
+@pytest.mark.parametrize(
+    ("work", "images"),
+    few(PLACED, 3, 9, 14, 18),
+    ids=lambda v: getattr(v, "name", "-".join(v) if isinstance(v, tuple) else v),
+)
 def test_activations_in_images(opencl_device: tvm.runtime.Device, work: Conv2d, images: tuple[str, ...]) -> None:
     func = task_of(work).func
     for name in images:
@@ -237,7 +257,9 @@ def test_an_image_needs_no_check_of_its_borders() -> None:
     task = TunableTask.of(func)
     assert task is not None
     # Staging in local memory deals texels out to work-items, which takes a branch of its own.
-    configs = [c for c in task.space(TARGET).sample(np.random.default_rng(5), 200) if not c["local"] and c["split_k"] == 1][:4]
+    configs = [
+        c for c in task.space(TARGET).sample(np.random.default_rng(5), 200) if not c["local"] and c["split_k"] == 1
+    ][:4]
     for config in [task.default_config(TARGET), *configs]:
         source = build_task(task, config, TARGET).imports[0].inspect_source()
         body = source[source.rindex("__kernel") :]
@@ -253,7 +275,9 @@ def test_a_weight_that_fits_no_image_stays_a_buffer() -> None:
     task = task_of(Dense(m=1, k=40_000, n=8, dtype="float32"))
     assert task.space(TARGET).knobs["weight"] == ("buffer",)
     assert task.image_scopes(task.default_config(TARGET), TARGET) == {}
-    assert task.template.kept_in_buffers(TARGET.limits) == {"weight": "its height would be 40000 texels, the device allows 16384"}
+    assert task.template.kept_in_buffers(TARGET.limits) == {
+        "weight": "its height would be 40000 texels, the device allows 16384"
+    }
     assert task_of(WORKS[0]).template.kept_in_buffers(TARGET.limits) == {}
 
 

@@ -52,7 +52,8 @@ def test_what_is_proven() -> None:
     assert [str(image.name) for image in found] == ["A", "C", "E", "G"]
 
 
-# Tiles that divide rows and channels; a prime number of pixels, whose last tile reads the last one twice; a window over the padding, and one that has none.
+# Tiles that divide rows and channels; a prime number of pixels, whose last tile reads the last one twice; a window over
+# the padding, and one that has none.
 WORKS = [
     (conv(16, (4, 14), 32, (1, 1)), True),
     (conv(7, (3, 13), 9, (1, 1)), True),
@@ -68,7 +69,9 @@ def test_kernels(opencl_device: tvm.runtime.Device, work: Conv2d, is_inside: boo
         func = set_image(func, name, "global.texture")
     task = TunableTask.of(func)
     assert task is not None
-    config = task.default_config(TARGET).replace(tile_h=1, tile_w=4 if work.out_hw[1] % 4 == 0 else 2, wg_w=1, tile_o=1, wg_o=1)
+    config = task.default_config(TARGET).replace(
+        tile_h=1, tile_w=4 if work.out_hw[1] % 4 == 0 else 2, wg_w=1, tile_o=1, wg_o=1
+    )
     if "algorithm" in config:
         config = config.replace(algorithm="direct")
     source = build_task(task, config, TARGET).imports[0].inspect_source()

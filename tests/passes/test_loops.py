@@ -1,4 +1,6 @@
-"""What stands inside the loops of generated kernels: no division, no bounds check of an image, a fifth of the integer operations at most."""
+"""What stands inside the loops of generated kernels: no division, no bounds check of an image, a fifth of the integer
+operations at most.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,11 @@ def test_no_division_inside_a_loop(work: Conv2d | Dense, drawn: int) -> None:
     for config in [task.default_config(TARGET), *task.space(TARGET).sample(np.random.default_rng(2), drawn)]:
         for kernel in kernels_of(task, config):
             left = kernel.text_operations
-            assert (kernel.operations.divisions_in_loops, left.divisions_in_loops, left.modulos_in_loops) == (0, 0, 0), config
+            assert (kernel.operations.divisions_in_loops, left.divisions_in_loops, left.modulos_in_loops) == (
+                0,
+                0,
+                0,
+            ), config
 
 
 @drawn_configs
@@ -103,7 +109,9 @@ def test_no_division_inside_a_loop(work: Conv2d | Dense, drawn: int) -> None:
 def test_no_branch_inside_a_loop_of_an_image_kernel(work: Conv2d, drawn: int) -> None:
     task = task_in_images(work)
     # Staging in local memory deals texels out to work-items: the last round is not full.
-    configs = [c for c in task.space(TARGET).sample(np.random.default_rng(3), 400) if c["data"] == "image" and not c["local"]]
+    configs = [
+        c for c in task.space(TARGET).sample(np.random.default_rng(3), 400) if c["data"] == "image" and not c["local"]
+    ]
     assert len(configs) >= 5
     for config in [task.default_config(TARGET), *configs[:drawn]]:
         # The last one of several writes out tiles, which may stick out over the image's edge.
@@ -139,7 +147,10 @@ def test_no_registers_behind_pointers() -> None:
     """Register tiles are vectors with named lanes, whatever the split of the work."""
     for work in (LARGE[0], LARGE[4], ODD[9], ODD[0]):
         task = task_in_images(work)
-        for config in [task.default_config(TARGET), *(c for c in task.space(TARGET).sample(np.random.default_rng(4), 4) if c["vector_width"] == 4)]:
+        for config in [
+            task.default_config(TARGET),
+            *(c for c in task.space(TARGET).sample(np.random.default_rng(4), 4) if c["vector_width"] == 4),
+        ]:
             for kernel in kernels_of(task, config):
                 assert "_local_ptr +" not in kernel.source, config
                 assert "(float*)" not in kernel.source, config

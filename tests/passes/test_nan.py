@@ -54,7 +54,10 @@ def test_the_numbers_are_those_of_numpy() -> None:
     values = np.array([np.nan, -1, 0, 1, np.inf, -np.inf], "float32")
     left, right = (grid.reshape(-1).copy() for grid in np.meshgrid(values, values))
     a, b = (te.placeholder((36,), "float32", name) for name in "ab")
-    outputs = [te.compute((36,), lambda i: tirx.max(a[i], b[i]), "largest"), te.compute((36,), lambda i: tirx.min(a[i], b[i]), "smallest")]
+    outputs = [
+        te.compute((36,), lambda i: tirx.max(a[i], b[i]), "largest"),
+        te.compute((36,), lambda i: tirx.min(a[i], b[i]), "smallest"),
+    ]
     for output, expected in zip(outputs, (np.maximum, np.minimum), strict=True):
         sch = tvm.s_tir.Schedule(te.create_prim_func([a, b, output]))
         (loop,) = sch.get_loops(sch.get_sblock(output.op.name))

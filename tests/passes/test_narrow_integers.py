@@ -1,4 +1,4 @@
-"""Numbers of work-items, conditions and indices are of 32 bits where they fit; numbers that do not fit keep their 64."""
+"""Numbers of work-items, conditions and indices are of 32 bits where they fit; numbers that do not fit keep their 64."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ SMALL = np.arange(-20, 20, dtype=np.int32)
 
 def top_k() -> onnx.ModelProto:
     nodes = [helper.make_node("TopK", ["x", "k"], ["values", "indices"], axis=1)]
-    outputs = [helper.make_tensor_value_info(name, dtype, (5, 3)) for name, dtype in (("values", onnx.TensorProto.FLOAT), ("indices", onnx.TensorProto.INT64))]
+    outputs = [
+        helper.make_tensor_value_info(name, dtype, (5, 3))
+        for name, dtype in (("values", onnx.TensorProto.FLOAT), ("indices", onnx.TensorProto.INT64))
+    ]
     given = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, X.shape)]
     graph = helper.make_graph(nodes, "top", given, outputs, [numpy_helper.from_array(np.array([3]), "k")])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
@@ -38,13 +41,21 @@ MODELS = {
     "TopK": (top_k(), {"x": X}),
     "ArgMax": (model_of({"y": ("ArgMax", "x", {"axis": 1})}, {"x": X}), {"x": X}),
     "ScatterElements": (
-        model_of({"y": ("ScatterElements", "x i u", {"axis": 1})}, {"x": X}, {"i": np.array([[12, 0], [3, 4]]), "u": np.ones((2, 2), np.float32)}),
+        model_of(
+            {"y": ("ScatterElements", "x i u", {"axis": 1})},
+            {"x": X},
+            {"i": np.array([[12, 0], [3, 4]]), "u": np.ones((2, 2), np.float32)},
+        ),
         {"x": X},
     ),
     "CumSum": (model_of({"y": ("CumSum", "x axis")}, {"x": X}, {"axis": np.array(1)}), {"x": X}),
     "numbers that become 64 bits": (compared_casts(), {"x": SMALL}),
     "numbers that need 64 bits": (
-        model_of({"y": ("Less", "x five"), "z": ("Greater", "x many"), "e": ("Equal", "x five")}, {"x": BIG}, {"five": np.array(5), "many": np.array(2**31)}),
+        model_of(
+            {"y": ("Less", "x five"), "z": ("Greater", "x many"), "e": ("Equal", "x five")},
+            {"x": BIG},
+            {"five": np.array(5), "many": np.array(2**31)},
+        ),
         {"x": BIG},
     ),
 }

@@ -38,10 +38,14 @@ def stale_reads(source: str) -> list[str]:
         if declared:
             name = declared[1]
             stale.discard(name)
-            inherited = set().union(*(made_from[other] for other in made_from.keys() & set(re.findall(r"\w+", right))), set())
+            inherited = set().union(
+                *(made_from[other] for other in made_from.keys() & set(re.findall(r"\w+", right))), set()
+            )
             made_from[name] = set(re.findall(_PLACE, right)) | inherited
         elif re.fullmatch(rf"\s*{_PLACE}", left):
-            stale |= {name for name, places in made_from.items() if left.strip() in places and not name.startswith("read")}
+            stale |= {
+                name for name, places in made_from.items() if left.strip() in places and not name.startswith("read")
+            }
     return found
 
 
@@ -58,7 +62,9 @@ def test_nothing_is_used_after_its_place_was_written(work: Conv2d | Dense) -> No
 def test_without_the_pass_something_is() -> None:
     """When this fails, TVM no longer finds vectors by their text, and the pass can go."""
     task = task_of(WORKS[0])
-    (kernel,) = inspect_function(task.schedule(task.default_config(CUDA), CUDA)["main"], CUDA, without=["name_register_reads"])
+    (kernel,) = inspect_function(
+        task.schedule(task.default_config(CUDA), CUDA)["main"], CUDA, without=["name_register_reads"]
+    )
     assert stale_reads(kernel.source)
 
 
@@ -66,5 +72,7 @@ def test_opencl_is_left_as_it_is() -> None:
     target = Target("opencl")
     task = task_of(WORKS[0])
     scheduled = task.schedule(task.default_config(target), target)["main"]
-    with_pass, without = (inspect_function(scheduled, target, without=names)[0] for names in ([], ["name_register_reads"]))
+    with_pass, without = (
+        inspect_function(scheduled, target, without=names)[0] for names in ([], ["name_register_reads"])
+    )
     assert with_pass.source == without.source

@@ -7,7 +7,17 @@ import pytest
 from exhaustive import exhaustive
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operators import assert_agrees, conv, has_device, kind_id, quick_configs, random_arrays, reference, target_of, task_of
+from operators import (
+    assert_agrees,
+    conv,
+    has_device,
+    kind_id,
+    quick_configs,
+    random_arrays,
+    reference,
+    target_of,
+    task_of,
+)
 
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
@@ -51,7 +61,12 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense:
 def test_passes_change_no_numbers(kind: str, examples: int) -> None:
     target = TARGETS[kind]
 
-    @settings(max_examples=examples if has_device(target) else examples // 4, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+    @settings(
+        max_examples=examples if has_device(target) else examples // 4,
+        deadline=None,
+        derandomize=True,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
     @given(work=operators(), seed=st.integers(0, 2**31), without=st.sets(st.sampled_from(OPTIONAL)))
     def check(work: Conv2d | Dense, seed: int, without: set[str]) -> None:
         passes_change_no_numbers(target, work, seed, without)

@@ -1,4 +1,6 @@
-"""Functions in the place of those that mobile GPUs' compilers write at length: right numbers at every size, and only where they are allowed."""
+"""Functions in the place of those that mobile GPUs' compilers write at length: right numbers at every size, and only
+where they are allowed.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ TARGETS = ("opencl -device=host", "opencl -device=adreno640")
 EDGES = np.array([0, -0.0, 1e-38, -3e-20, 3.9, 3.925, 4, -4, 9, 80, -1e30, np.inf, -np.inf, np.nan], np.float32)
 
 
-def source_of(nodes: dict[str, tuple], inputs: dict[str, np.ndarray], constants: dict[str, np.ndarray], target: str) -> str:
+def source_of(
+    nodes: dict[str, tuple], inputs: dict[str, np.ndarray], constants: dict[str, np.ndarray], target: str
+) -> str:
     return "".join(kernel.source for kernel in romou.inspect(model_of(nodes, inputs, constants), target=target))
 
 
@@ -28,7 +32,12 @@ def test_erf_is_within_what_opencl_allows(size: int, opencl_device: tvm.runtime.
     expected = np.array([math.erf(value) for value in x.astype(np.float64)])
     assert np.array_equal(np.isnan(found), np.isnan(expected))
     kept = ~np.isnan(expected)
-    assert np.max(np.abs(found - expected)[kept] / np.spacing(np.abs(expected[kept]).astype(np.float32) + np.float32(1e-37))) <= 16
+    assert (
+        np.max(
+            np.abs(found - expected)[kept] / np.spacing(np.abs(expected[kept]).astype(np.float32) + np.float32(1e-37))
+        )
+        <= 16
+    )
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -40,7 +49,8 @@ def test_erf_has_one_definition_for_its_lanes(target: str) -> None:
     assert "erff(" in source_of({"y": ("Erf", "x")}, {"x": x}, {}, "cuda -device=nvidia_h200")
 
 
-# Operator -> the function in double precision, and the most units in the last place that it is off by where it is no zero of sine or cosine.
+# Operator -> the function in double precision, and the most units in the last place that it is off by where it is no
+# zero of sine or cosine.
 FUNCTIONS = {
     "Exp": (np.exp, 3),
     "Sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 5),
@@ -51,13 +61,35 @@ FUNCTIONS = {
     "Pow -0.5": (lambda x: np.power(x, np.full_like(x, -0.5)), 3),
     "Pow -1": (lambda x: 1 / x, 3),
 }
-LIMITS = [8191.9995, 8192, 8192.001, 88.72, 88.73, -87.33, -87.4, -103.9, -104, -110, 7.9, 7.91, 9.1, 1e9, 7.729179e28, 3.4e38, -3.4e38, 1e-45, -1e-40]
+LIMITS = [
+    8191.9995,
+    8192,
+    8192.001,
+    88.72,
+    88.73,
+    -87.33,
+    -87.4,
+    -103.9,
+    -104,
+    -110,
+    7.9,
+    7.91,
+    9.1,
+    1e9,
+    7.729179e28,
+    3.4e38,
+    -3.4e38,
+    1e-45,
+    -1e-40,
+]
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("size", [1 << 18, 4099], ids=["vectors", "numbers"])
 def test_functions_are_right_at_every_size(name: str, size: int, opencl_device: tvm.runtime.Device) -> None:
-    """All bit patterns are as likely; the limits of the short forms, multiples of pi / 2, NaN, infinities and both zeros are among them."""
+    """All bit patterns are as likely; the limits of the short forms, multiples of pi / 2, NaN, infinities and both
+    zeros are among them.
+    """
     rng = np.random.default_rng(size)
     x = rng.integers(0, 2**32, size, dtype=np.uint64).astype(np.uint32).view(np.float32)
     x[: size // 4] = rng.uniform(-110, 110, size // 4)
@@ -111,7 +143,9 @@ def test_functions_are_called_by_their_short_forms(target: str) -> None:
 def test_divisions(nodes: dict[str, tuple], is_short: bool, opencl_device: tvm.runtime.Device) -> None:
     x = np.random.default_rng(1).uniform(0.5, 3e3, (5, 12)).astype(np.float32)
     constants = {"s": np.float32(0.3), "huge": np.float32(3e38)}
-    used = {name: value for name, value in constants.items() if any(name in inputs[1].split() for inputs in nodes.values())}
+    used = {
+        name: value for name, value in constants.items() if any(name in inputs[1].split() for inputs in nodes.values())
+    }
     model = model_of(nodes, {"x": x}, used)
     del model.graph.output[:-1]
     for target in TARGETS:

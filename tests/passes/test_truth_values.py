@@ -31,7 +31,11 @@ def test_conditions_of_vectors(kind: str, opencl_device: tvm.runtime.Device) -> 
     if kind == "conv":
         value = g.conv("x", 8, 8, pads=[1, 1, 1, 1])
     else:
-        value = g.add("MatMul", "x", g.weight(12, 8)) if kind == "dense" else g.add("Sub", g.add("Mul", "x", "x"), g.constant(np.float32(1)))
+        value = (
+            g.add("MatMul", "x", g.weight(12, 8))
+            if kind == "dense"
+            else g.add("Sub", g.add("Mul", "x", "x"), g.constant(np.float32(1)))
+        )
     high, low, zero = (g.constant(np.float32(number)) for number in (0.5, -0.5, 0.0))
     is_between = g.add("And", g.add("Greater", value, low), g.add("Not", g.add("Greater", value, high)))
     is_negative = g.add("Cast", g.add("Less", value, zero), to=TensorProto.FLOAT)
@@ -60,8 +64,14 @@ BEHIND = {
 @pytest.mark.parametrize("behind", BEHIND)
 def test_truth_values_in_memory_behind_a_product(behind: str, target: str, opencl_device: tvm.runtime.Device) -> None:
     """Vectors of them that an epilogue reads or writes: bytes in memory, of which OpenCL has no vectors."""
-    inputs = {"x": _X, **({"mask": _MASK} if "mask" in str(BEHIND[behind]) else {}), **({"row": _MASK[:1]} if "row" in str(BEHIND[behind]) else {})}
-    model = model_of({"t": ("MatMul", "x w"), **BEHIND[behind]}, inputs, {"w": _W, "zero": np.float32(0), "low": np.float32(-9)})
+    inputs = {
+        "x": _X,
+        **({"mask": _MASK} if "mask" in str(BEHIND[behind]) else {}),
+        **({"row": _MASK[:1]} if "row" in str(BEHIND[behind]) else {}),
+    }
+    model = model_of(
+        {"t": ("MatMul", "x w"), **BEHIND[behind]}, inputs, {"w": _W, "zero": np.float32(0), "low": np.float32(-9)}
+    )
     kept = [output for output in model.graph.output if output.name == "y"]
     del model.graph.output[:-1]
     assert [output.name for output in model.graph.output] == [output.name for output in kept] == ["y"]
@@ -78,12 +88,22 @@ def test_truth_values_in_memory_behind_a_product(behind: str, target: str, openc
 
 @pytest.mark.parametrize("behind", BEHIND)
 def test_truth_values_are_bytes_in_cuda(behind: str) -> None:
-    """TVM takes vectors of them for ones of 16-bit integers there; the numbers are those of an NVIDIA GPU, where there is one."""
-    inputs = {"x": _X, **({"mask": _MASK} if "mask" in str(BEHIND[behind]) else {}), **({"row": _MASK[:1]} if "row" in str(BEHIND[behind]) else {})}
-    model = model_of({"t": ("MatMul", "x w"), **BEHIND[behind]}, inputs, {"w": _W, "zero": np.float32(0), "low": np.float32(-9)})
+    """TVM takes vectors of them for ones of 16-bit integers there; the numbers are those of an NVIDIA GPU, where there
+    is one.
+    """
+    inputs = {
+        "x": _X,
+        **({"mask": _MASK} if "mask" in str(BEHIND[behind]) else {}),
+        **({"row": _MASK[:1]} if "row" in str(BEHIND[behind]) else {}),
+    }
+    model = model_of(
+        {"t": ("MatMul", "x w"), **BEHIND[behind]}, inputs, {"w": _W, "zero": np.float32(0), "low": np.float32(-9)}
+    )
     del model.graph.output[:-1]
     has_device = tvm.device("cuda", 0).exist
-    compiled = romou.compile(model, target="cuda" if has_device else "cuda -device=nvidia_h200", verify=False, strict=True)
+    compiled = romou.compile(
+        model, target="cuda" if has_device else "cuda -device=nvidia_h200", verify=False, strict=True
+    )
     assert all("ushort4*" not in text for text in compiled.sources().values())
     if has_device:
         expected = run_onnxruntime(model, inputs)
@@ -94,7 +114,9 @@ def test_truth_values_are_bytes_in_cuda(behind: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("target", ["opencl", "vulkan"])
 def test_choices_between_short_integers(dtype: str, target: str, opencl_device: tvm.runtime.Device) -> None:
-    """Arithmetic makes an int of them in C, and OpenCL's select takes none beside a short: NVIDIA's compiler refused it."""
+    """Arithmetic makes an int of them in C, and OpenCL's select takes none beside a short: NVIDIA's compiler refused
+    it.
+    """
     rng = np.random.default_rng(2)
     low = 0 if dtype.startswith("u") else -90
     x, y = (rng.integers(low, 90, (5, 13)).astype(dtype) for _ in range(2))

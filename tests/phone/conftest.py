@@ -35,7 +35,16 @@ def serve(host_runtime: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]
     with contextlib.ExitStack() as stack:
 
         def start(*options: str) -> Server:
-            command = [str(host_runtime / "romou_rpc_server"), "--key", "phone", "--port", "0", "--work-dir", str(tmp_path), *options]
+            command = [
+                str(host_runtime / "romou_rpc_server"),
+                "--key",
+                "phone",
+                "--port",
+                "0",
+                "--work-dir",
+                str(tmp_path),
+                *options,
+            ]
             return stack.enter_context(running(command))
 
         yield start

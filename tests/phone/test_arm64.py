@@ -33,7 +33,9 @@ SYSTEM = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux
 def server(arm64: Path, arm64_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     options = ["--key", "phone", "--port", "0", "--work-dir", str(tmp_path_factory.mktemp("work"))]
     # Under qemu, optimising a kernel takes a minute.
-    with running([str(arm64), str(arm64_runtime / "romou_rpc_server"), *options], ROMOU_OPENCL_BUILD_OPTIONS="-cl-opt-disable") as process:
+    with running(
+        [str(arm64), str(arm64_runtime / "romou_rpc_server"), *options], ROMOU_OPENCL_BUILD_OPTIONS="-cl-opt-disable"
+    ) as process:
         yield process
 
 
@@ -41,7 +43,9 @@ def test_drivers_are_opened_when_they_are_asked_for(arm64_runtime: Path) -> None
     """A phone without one of them runs the other's kernels."""
     for kind in ("opencl", "vulkan"):
         library = arm64_runtime / f"libtvm_runtime_{kind}.so"
-        told = subprocess.run(["aarch64-linux-gnu-readelf", "-d", str(library)], capture_output=True, text=True, check=True).stdout
+        told = subprocess.run(
+            ["aarch64-linux-gnu-readelf", "-d", str(library)], capture_output=True, text=True, check=True
+        ).stdout
         needed = set(re.findall(r"\(NEEDED\).*\[(\S+?)\]", told))
         assert {"libtvm_ffi.so", "libtvm_runtime.so"} <= needed <= {"libtvm_ffi.so", "libtvm_runtime.so", *SYSTEM}
 
@@ -55,12 +59,17 @@ def test_a_convolution_of_images_is_cross_compiled_and_right(server: Server, tmp
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
     device = connection.session.device("opencl", 0)
-    config = next(c for c in task.space(target).sample(rng, 100) if (c["data"], c["weight"], c["output"]) == ("image",) * 3)
+    config = next(
+        c for c in task.space(target).sample(rng, 100) if (c["data"], c["weight"], c["output"]) == ("image",) * 3
+    )
     library = tmp_path / "conv.so"
     export_library(build_task(task, config, target), library, host=target.host)
     connection.session.upload(str(library))
     scopes = task.image_scopes(config, target)
-    tensors = [device_tensor(a, device, scopes.get(str(p.name), "global")) for p, a in zip(task.func.params, task.arguments(arrays, config), strict=True)]
+    tensors = [
+        device_tensor(a, device, scopes.get(str(p.name), "global"))
+        for p, a in zip(task.func.params, task.arguments(arrays, config), strict=True)
+    ]
     connection.session.load_module(library.name)["main"](*tensors)
     assert error_of(tensors[-1].numpy().astype(np.float64), expected) < 1e-5
     connection.close()
@@ -72,7 +81,14 @@ def test_a_convolution_is_tuned_on_it(server: Server, tmp_path: Path) -> None:
     measure = romou.MeasureOptions(run_timeout_s=300.0)
     graph = Graph({"x": (1, 8, 7, 7)})
     model = graph.model(graph.add("Relu", graph.conv("x", 8, 12, pads=[1, 1, 1, 1])))
-    tuned = romou.tune(model, target="opencl -device=adreno640", rpc=f"127.0.0.1:{server.port}/phone", trials=2, measure=measure, work_dir=tmp_path)
+    tuned = romou.tune(
+        model,
+        target="opencl -device=adreno640",
+        rpc=f"127.0.0.1:{server.port}/phone",
+        trials=2,
+        measure=measure,
+        work_dir=tmp_path,
+    )
     tuned.release()
     assert tuned.target.host == "aarch64-linux-gnu"
     assert tuned.summary().outcomes == {"ok": 2}
@@ -82,7 +98,9 @@ def test_a_convolution_is_tuned_on_it(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_phones_driver_is_found_in_the_vendors_places(arm64: Path, arm64_runtime: Path, tmp_path: Path) -> None:
-    """A root without an ICD loader, whose OpenCL lies where Mali phones keep it; qemu looks absolute paths up there first."""
+    """A root without an ICD loader, whose OpenCL lies where Mali phones keep it; qemu looks absolute paths up there
+    first.
+    """
     real = arm64.parent / "arm64/usr/lib/aarch64-linux-gnu"
     libraries = tmp_path / "root/usr/lib/aarch64-linux-gnu"
     libraries.mkdir(parents=True)
@@ -103,7 +121,12 @@ def test_a_phones_driver_is_found_in_the_vendors_places(arm64: Path, arm64_runti
 
     missing = devices()
     assert missing["devices"] == []
-    for place in ("/vendor/lib64/libOpenCL.so", "/system/vendor/lib64/libOpenCL.so", "/vendor/lib64/egl/libGLES_mali.so", "libmali.so"):
+    for place in (
+        "/vendor/lib64/libOpenCL.so",
+        "/system/vendor/lib64/libOpenCL.so",
+        "/vendor/lib64/egl/libGLES_mali.so",
+        "libmali.so",
+    ):
         assert f"  {place}: " in missing["failure"]
     driver = tmp_path / "root/vendor/lib64/egl/libGLES_mali.so"
     driver.parent.mkdir(parents=True)

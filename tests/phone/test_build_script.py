@@ -1,4 +1,6 @@
-"""scripts/build_phone_runtime.sh: what it compiles for Android, with a compiler that only notes what it is asked; and what it says where something lacks."""
+"""scripts/build_phone_runtime.sh: what it compiles for Android, with a compiler that only notes what it is asked; and
+what it says where something lacks.
+"""
 
 from __future__ import annotations
 
@@ -60,21 +62,29 @@ def test_android_up_to_the_compiler(ndk: Path, tmp_path: Path) -> None:
     assert {path.name for path in (tmp_path / "out").iterdir()} == pushed
     facts = json.loads((tmp_path / "out/runtime.json").read_text())
     assert facts["target"] == "android-arm64"
-    calls = [shlex.split(line) for line in (ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/calls").read_text().splitlines()]
+    calls = [
+        shlex.split(line) for line in (ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/calls").read_text().splitlines()
+    ]
     compiled, linked = [c for c in calls if "-c" in c], [c for c in calls if "-o" in c and "-c" not in c]
     assert {c[0] for c in compiled + linked} == {"--target=aarch64-linux-android24"}
     assert len(compiled) == len(linked) == 5, "each is compiled as one file"
     texts = {name: (tmp_path / "out" / name).read_text() for name in pushed if name.startswith("libtvm")}
     sources = {name: [Path(line.split('"')[1]) for line in text.splitlines()] for name, text in texts.items()}
     # Of TVM, tvm-ffi and our own; nothing that needs a desktop.
-    for name, some in {"libtvm_runtime.so": {"rpc_endpoint.cc", "vm.cc"}, "libtvm_ffi.so": {"object.cc", "library_module_dynamic_lib.cc"}}.items():
+    for name, some in {
+        "libtvm_runtime.so": {"rpc_endpoint.cc", "vm.cc"},
+        "libtvm_ffi.so": {"object.cc", "library_module_dynamic_lib.cc"},
+    }.items():
         assert some <= {source.name for source in sources[name]}
     for kind in ("opencl", "vulkan"):
         ours = {source.parent.name for source in sources[f"libtvm_runtime_{kind}.so"]}
         assert ours == {f"{kind}_runtime", "device_runtime"}
     assert not [s for each in sources.values() for s in each if "cuda" in str(s) or "popen" in s.name]
     assert all(f'-DROMOU_TVM_VERSION="{facts["tvm"]}"' in c for c in compiled)
-    assert [Path(c[c.index("-o") + 1]).name for c in linked] == [*sorted(name for name in pushed if name.startswith("libtvm")), "romou_rpc_server"]
+    assert [Path(c[c.index("-o") + 1]).name for c in linked] == [
+        *sorted(name for name in pushed if name.startswith("libtvm")),
+        "romou_rpc_server",
+    ]
     assert all("-Wl,-rpath,$ORIGIN" in c and "-Wl,-z,max-page-size=16384" in c for c in linked)
     assert {"-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi"} <= set(linked[-1])
     # The second time all of it comes from the cache, and an earlier folder is replaced.
@@ -95,11 +105,18 @@ def test_other_flags_and_versions_are_compiled_anew(ndk: Path, tmp_path: Path) -
 
 def test_a_failing_compiler_leaves_nothing(ndk: Path, tmp_path: Path) -> None:
     compiler = ndk / "toolchains/llvm/prebuilt/linux-x86_64/bin/clang++"
-    compiler.write_text(COMPILER + '\nif "-c" in sys.argv and "libtvm_runtime.so.cc" in " ".join(sys.argv): sys.exit("vm.cc:1: error: no luck")\n')
+    compiler.write_text(
+        COMPILER
+        + '\nif "-c" in sys.argv and "libtvm_runtime.so.cc" in " ".join(sys.argv): sys.exit("vm.cc:1: error: no'
+        ' luck")\n'
+    )
     done = run("--out", str(tmp_path / "out"), ANDROID_NDK_HOME=str(ndk), HOME=str(tmp_path), PYTHON=sys.executable)
     assert done.returncode == 1
     assert "vm.cc:1: error: no luck" in done.stderr
-    assert done.stderr.splitlines()[-1] == "error: the phone runtime was not built: compiling libtvm_runtime.so; the compiler's message stands above"
+    assert (
+        done.stderr.splitlines()[-1]
+        == "error: the phone runtime was not built: compiling libtvm_runtime.so; the compiler's message stands above"
+    )
     assert not (tmp_path / "out").exists()
     assert not list((tmp_path / ".cache/romou/phone_runtime/android-arm64").glob("work.*"))
 
@@ -126,7 +143,10 @@ def test_without_the_cross_compiler(tmp_path: Path) -> None:
     [
         ((), "--out DIR is missing"),
         (("--target",), "--target and --out need a value"),
-        (("--out", "x", "--target", "windows"), "unknown target 'windows'; there are android-arm64, linux-arm64 and host"),
+        (
+            ("--out", "x", "--target", "windows"),
+            "unknown target 'windows'; there are android-arm64, linux-arm64 and host",
+        ),
         (("--outt", "x"), "unknown argument --outt; see --help"),
     ],
 )

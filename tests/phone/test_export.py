@@ -82,7 +82,9 @@ def on_arm64(arm64_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     graph = Graph({"x": (1, 5, 9, 9)})
     model = graph.model(graph.add("Relu", graph.conv("x", 5, 6, pads=[1, 1, 1, 1])))
     compiled = romou.compile(model, target="opencl -device=adreno640")
-    folder = compiled.export_android(tmp_path_factory.mktemp("arm64") / "model", host="aarch64-linux-gnu", runtime=arm64_runtime)
+    folder = compiled.export_android(
+        tmp_path_factory.mktemp("arm64") / "model", host="aarch64-linux-gnu", runtime=arm64_runtime
+    )
     assert json.loads((folder / "model.json").read_text())["host"] == "aarch64-linux-gnu"
     # The libraries beside it, in the place of a pushed folder.
     shutil.copytree(arm64_runtime, folder, dirs_exist_ok=True)
@@ -97,12 +99,23 @@ def test_the_cpp_sample_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: 
 
 
 def test_the_cpp_sample_goes_as_far_as_the_device_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path) -> None:
-    """The sample loads the model's library, which the cross compiler made, and asks the device's driver for what the model needs."""
+    """The sample loads the model's library, which the cross compiler made, and asks the device's driver for what the
+    model needs.
+    """
     _, folder = on_arm64
     command = [str(arm64), str(folder / "run_model"), str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "ROMOU_OPENCL_BUILD_OPTIONS": "-no-such-option"})
+    done = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "ROMOU_OPENCL_BUILD_OPTIONS": "-no-such-option"},
+    )
     assert done.returncode == 1
-    assert re.search(r"run_model: .*clBuildProgram failed: CL_(INVALID_BUILD_OPTIONS|BUILD_PROGRAM_FAILURE).*; kernel \w+", done.stderr), done.stderr
+    assert re.search(
+        r"run_model: .*clBuildProgram failed: CL_(INVALID_BUILD_OPTIONS|BUILD_PROGRAM_FAILURE).*; kernel \w+",
+        done.stderr,
+    ), done.stderr
 
 
 def test_the_python_sample(exported: Path, serve: Callable[..., Server], tmp_path: Path) -> None:
@@ -126,7 +139,13 @@ def test_the_python_sample(exported: Path, serve: Callable[..., Server], tmp_pat
 
 def test_the_cpp_sample_says_what_it_lacks(exported: Path, host_runtime: Path, tmp_path: Path) -> None:
     def run(*arguments: str, **environment: str) -> str:
-        done = subprocess.run([str(exported / "run_model"), *arguments], capture_output=True, text=True, check=False, env={**os.environ, **environment})
+        done = subprocess.run(
+            [str(exported / "run_model"), *arguments],
+            capture_output=True,
+            text=True,
+            check=False,
+            env={**os.environ, **environment},
+        )
         assert done.returncode == 1
         return done.stderr
 
@@ -134,7 +153,9 @@ def test_the_cpp_sample_says_what_it_lacks(exported: Path, host_runtime: Path, t
     assert "cannot read" in run(str(tmp_path), **here)
     assert "run_model: the model has 2 inputs" in run(str(exported), "x.bin", **here)
     (tmp_path / "short.bin").write_bytes(b"1234")
-    assert re.search(r"input x takes 1620 bytes, .*short.bin has 4", run(str(exported), *[str(tmp_path / "short.bin")] * 2, **here))
+    assert re.search(
+        r"input x takes 1620 bytes, .*short.bin has 4", run(str(exported), *[str(tmp_path / "short.bin")] * 2, **here)
+    )
 
 
 def test_a_loaded_model_runs_where_it_was_compiled_for_only(tmp_path: Path) -> None:
@@ -144,7 +165,9 @@ def test_a_loaded_model_runs_where_it_was_compiled_for_only(tmp_path: Path) -> N
         romou.load(tmp_path / "saved").export_android(tmp_path / "out")
 
 
-def test_wrong_folders_and_missing_compilers(exported: Path, host_runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_wrong_folders_and_missing_compilers(
+    exported: Path, host_runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model = romou.compile(two_layers(), target="opencl -device=host")
     (tmp_path / "other").mkdir()
     with pytest.raises(UsageError, match="other exists and is not an exported model"):
@@ -153,7 +176,9 @@ def test_wrong_folders_and_missing_compilers(exported: Path, host_runtime: Path,
         model.export_android(tmp_path / "out", host=HERE, runtime=tmp_path / "other")
     with pytest.raises(UsageError, match="was built for host; the model is for aarch64-linux-gnu"):
         model.export_android(tmp_path / "out", host="aarch64-linux-gnu", runtime=host_runtime)
-    with pytest.raises(UsageError, match="a model for null cannot be exported: the phone's runtime has devices of opencl, vulkan"):
+    with pytest.raises(
+        UsageError, match="a model for null cannot be exported: the phone's runtime has devices of opencl, vulkan"
+    ):
         romou.compile(two_layers(), target="null").export_android(tmp_path / "out", host=HERE)
     monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
     with pytest.raises(BuildError, match="ANDROID_NDK_HOME"):

@@ -1,4 +1,6 @@
-"""`romou phone` with an adb that stands in for a phone: it records what it is asked, and what runs on the phone runs in a folder here."""
+"""`romou phone` with an adb that stands in for a phone: it records what it is asked, and what runs on the phone runs in
+a folder here.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,7 @@ elif words[0] == "shell":
     command = words[1].replace("{FOLDER}", str(here / "phone"))
     if command.startswith("getprop "): print(state["properties"].get(command.split()[1], "")); sys.exit()
     sys.exit(subprocess.run(["sh", "-c", command]).returncode)
-"""
+"""  # noqa: E501
 PROPERTIES = {
     "ro.product.cpu.abi": "arm64-v8a",
     "ro.product.manufacturer": "Google",
@@ -130,7 +132,11 @@ def test_push_start_use_status_stop(fake: FakePhone, runtime: Path) -> None:
     device = rpc.connect("127.0.0.1", port, "secret").device("opencl", 0)
     np.testing.assert_array_equal(tvm.runtime.tensor(np.arange(5), device).numpy(), np.arange(5))
     again = invoke("start", "--port", str(port), key="secret")
-    assert (again.exit_code, "already running on P1 (process" in again.output, "romou phone stop" in again.output) == (3, True, True)
+    assert (again.exit_code, "already running on P1 (process" in again.output, "romou phone stop" in again.output) == (
+        3,
+        True,
+        True,
+    )
     refused = invoke("push", str(runtime))
     assert (refused.exit_code, "an RPC server is running on P1" in refused.output) == (3, True)
     status = invoke("status")
@@ -157,11 +163,18 @@ def test_push_start_use_status_stop(fake: FakePhone, runtime: Path) -> None:
         ({"P1": "unauthorized"}, (), 3, "romou: the phone P1 does not trust this machine yet\nUnlock it and confirm"),
         ({"P1": "offline"}, (), 3, "romou: the phone P1 does not answer (adb says: offline)\nReplug it"),
         ({"P1": "no permissions (missing udev rules?)"}, (), 3, "android-sdk-platform-tools-common"),
-        ({"P1": "device", "P2": "device"}, (), 2, "romou: several phones are attached: P1, P2\nChoose one: --serial NUMBER"),
+        (
+            {"P1": "device", "P2": "device"},
+            (),
+            2,
+            "romou: several phones are attached: P1, P2\nChoose one: --serial NUMBER",
+        ),
         ({"P1": "device"}, ("--serial", "P3"), 2, "romou: no phone has the serial number P3; attached: P1"),
     ],
 )
-def test_a_missing_phone_is_told_with_what_to_do(fake: FakePhone, devices: dict[str, str], options: tuple[str, ...], code: int, message: str) -> None:
+def test_a_missing_phone_is_told_with_what_to_do(
+    fake: FakePhone, devices: dict[str, str], options: tuple[str, ...], code: int, message: str
+) -> None:
     fake.set(devices=devices)
     for arguments in (("start", "--key", "k"), ("stop",), ("status",)):
         result = invoke(*arguments, *options)
@@ -179,18 +192,29 @@ def test_without_adb(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     result = invoke("status")
     assert result.exit_code == 3
-    assert "romou: adb is not on the PATH\napt-get install adb (Debian, Ubuntu), or Android's platform-tools." in result.output
+    assert (
+        "romou: adb is not on the PATH\napt-get install adb (Debian, Ubuntu), or Android's platform-tools."
+        in result.output
+    )
 
 
-def test_what_is_pushed_must_be_a_phones_runtime(fake: FakePhone, runtime: Path, host_runtime: Path, tmp_path: Path) -> None:
+def test_what_is_pushed_must_be_a_phones_runtime(
+    fake: FakePhone, runtime: Path, host_runtime: Path, tmp_path: Path
+) -> None:
     (tmp_path / "other").mkdir()
     result = invoke("push", str(tmp_path / "other"))
-    assert (result.exit_code, "other holds no runtime for a phone\nBuild it: scripts/build_phone_runtime.sh" in result.output) == (2, True)
+    assert (
+        result.exit_code,
+        "other holds no runtime for a phone\nBuild it: scripts/build_phone_runtime.sh" in result.output,
+    ) == (2, True)
     result = invoke("push", str(host_runtime))
     assert (result.exit_code, "was built for host; P1 is a phone with arm64-v8a" in result.output) == (2, True)
     fake.set(push_fails=True)
     result = invoke("push", str(runtime))
-    assert (result.exit_code, "adb could not push the runtime: adb: error: failed to copy: No space left on device" in result.output) == (3, True)
+    assert (
+        result.exit_code,
+        "adb could not push the runtime: adb: error: failed to copy: No space left on device" in result.output,
+    ) == (3, True)
 
 
 def test_without_a_runtime_on_the_phone(fake: FakePhone) -> None:
@@ -224,7 +248,10 @@ def test_a_server_that_cannot_start_leaves_no_ports(fake: FakePhone, runtime: Pa
         port = taken.getsockname()[1]
         result = invoke("start", "--key", "k", "--port", str(port))
     assert result.exit_code == 3
-    assert f"does not start: romou_rpc_server: cannot listen on 127.0.0.1:{port}: Address already in use" in result.output.replace("\n", " ")
+    assert (
+        f"does not start: romou_rpc_server: cannot listen on 127.0.0.1:{port}: Address already in use"
+        in result.output.replace("\n", " ")
+    )
     assert fake.state["forward"] == []
 
 
@@ -233,7 +260,10 @@ def test_a_server_that_cannot_start_leaves_no_ports(fake: FakePhone, runtime: Pa
     [
         (("--key", "a/b"), "romou: the key must be a word without spaces, slashes and colons"),
         (("--key", "k", "--tracker", "here"), "romou: tracker 'here': write host:port"),
-        (("--key", "k", "--tracker", "10.0.0.9:9190"), "the tracker is on 10.0.0.9; a phone on a cable reaches those of this machine only"),
+        (
+            ("--key", "k", "--tracker", "10.0.0.9:9190"),
+            "the tracker is on 10.0.0.9; a phone on a cable reaches those of this machine only",
+        ),
     ],
 )
 def test_wrong_options(fake: FakePhone, options: tuple[str, ...], message: str) -> None:
@@ -246,7 +276,9 @@ def test_the_help_names_the_build_script() -> None:
     assert (ROOT / "scripts/build_phone_runtime.sh").is_file()
 
 
-def test_warm_brings_the_phones_programs_back(fake: FakePhone, runtime: Path, host_runtime: Path, tmp_path: Path) -> None:
+def test_warm_brings_the_phones_programs_back(
+    fake: FakePhone, runtime: Path, host_runtime: Path, tmp_path: Path
+) -> None:
     """The exported folder then holds the programs of that device; nothing of it stays on the phone."""
     graph = Graph({"x": (1, 3, 7, 7)})
     model = romou.compile(graph.model(graph.conv("x", 3, 5)), target="opencl -device=host", verify=False)

@@ -1,4 +1,6 @@
-"""The phone's RPC server on this machine: TVM's protocol, sessions that crash and hang, a tracker that goes and comes back."""
+"""The phone's RPC server on this machine: TVM's protocol, sessions that crash and hang, a tracker that goes and comes
+back.
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,12 @@ def test_a_wrong_key_is_refused(serve: Callable[..., Server]) -> None:
 
 def test_what_is_no_client_is_refused(serve: Callable[..., Server]) -> None:
     server = serve()
-    for greeting in (b"GET / HTTP/1.1\r\n\r\n", struct.pack("<ii", 0xFF271, -5), struct.pack("<ii", 0xFF271, 1 << 30), b"\x71"):
+    for greeting in (
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack("<ii", 0xFF271, -5),
+        struct.pack("<ii", 0xFF271, 1 << 30),
+        b"\x71",
+    ):
         with socket.create_connection(("127.0.0.1", server.port), timeout=30) as connection:
             connection.sendall(greeting)
             # The server may have hung up already: no longer connected, or reset.
@@ -178,7 +185,9 @@ def test_silent_and_slow_clients_keep_nobody_waiting(serve: Callable[..., Server
             assert one.recv(1) == b""
 
 
-def test_a_key_from_a_file_or_the_environment(host_runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_from_a_file_or_the_environment(
+    host_runtime: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "key").write_text("phone\n")
     command = [str(host_runtime / "romou_rpc_server"), "--port", "0", "--work-dir", str(tmp_path)]
     with running([*command, "--key-file", str(tmp_path / "key")]) as server:
@@ -237,18 +246,26 @@ def test_a_driver_that_hands_its_functions_out(host_runtime: Path, tmp_path: Pat
         static int is_enabled;
         void enableOpenCL(void) { is_enabled = 1; }
         void* loadOpenCLPointer(const char* name) { return is_enabled ? dlsym(dlopen("libOpenCL.so.1", RTLD_NOW | RTLD_LOCAL), name) : 0; }
-    """
+    """  # noqa: E501
     (tmp_path / "pixel.c").write_text(source)
     library = tmp_path / "libOpenCL-pixel.so"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "pixel.c"), "-ldl"], check=True)
     environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(library)}
-    done = subprocess.run([str(host_runtime / "romou_rpc_server"), "--devices"], capture_output=True, text=True, check=True, env=environment)
+    done = subprocess.run(
+        [str(host_runtime / "romou_rpc_server"), "--devices"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=environment,
+    )
     found = json.loads(done.stdout)["opencl"]
     assert (found["library"], len(found["devices"]) > 0) == (str(library), True)
 
 
 def test_devices_are_printed(host_runtime: Path) -> None:
-    done = subprocess.run([str(host_runtime / "romou_rpc_server"), "--devices"], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [str(host_runtime / "romou_rpc_server"), "--devices"], capture_output=True, text=True, check=True
+    )
     found = json.loads(done.stdout)
     assert set(found) == {"opencl", "vulkan"}
     for kind in found.values():
@@ -271,6 +288,8 @@ def test_devices_are_printed(host_runtime: Path) -> None:
     ],
 )
 def test_bad_options_give_one_message(host_runtime: Path, options: list[str], message: str) -> None:
-    done = subprocess.run([str(host_runtime / "romou_rpc_server"), *options], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(
+        [str(host_runtime / "romou_rpc_server"), *options], capture_output=True, text=True, check=False, timeout=60
+    )
     assert done.returncode == 2
     assert done.stderr.startswith(f"romou_rpc_server: {message}")

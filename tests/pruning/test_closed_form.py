@@ -48,7 +48,11 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense | BatchMatmul:
     size = tuple(max(s, k) for s, k in zip(size, kernel, strict=True))  # type: ignore[assignment]
     stride = draw(st.sampled_from([(1, 1), (2, 2)]))
     batch = draw(st.sampled_from([1, 1, 2]))
-    match draw(st.sampled_from(["conv2d", "whole texels", "depthwise", "group_conv2d", "dense", "batch_matmul", "conv2d_transpose"])):
+    match draw(
+        st.sampled_from(
+            ["conv2d", "whole texels", "depthwise", "group_conv2d", "dense", "batch_matmul", "conv2d_transpose"]
+        )
+    ):
         case "conv2d":
             channels, outputs, groups = draw(st.integers(1, 40)), draw(st.integers(1, 40)), 1
         case "whole texels":
@@ -63,12 +67,16 @@ def operators(draw: st.DrawFn) -> Conv2d | Dense | BatchMatmul:
             channels, outputs = (12, 12) if groups > 1 else (draw(st.integers(1, 20)), draw(st.integers(1, 12)))
             size, stride = (size[0] // 3 + 1, size[1] // 3 + 1), draw(st.sampled_from([(1, 1), (2, 2), (3, 2)]))
             cut = draw(st.sampled_from([(0, 0, 0, 0), (1, 0, 0, 1)])) if min(kernel) > 1 else (0, 0, 0, 0)
-            return conv_transpose(channels, size, outputs, kernel, dtype, padding=cut, stride=stride, groups=groups, batch=batch)
+            return conv_transpose(
+                channels, size, outputs, kernel, dtype, padding=cut, stride=stride, groups=groups, batch=batch
+            )
         case "batch_matmul":
             extents = [draw(st.integers(1, most)) for most in (20, 96, 60)]
             return matmul(draw(st.sampled_from([(), (2,), (2, 3)])), *extents, dtype, is_transposed=draw(st.booleans()))
         case _:
-            return Dense(m=draw(st.integers(1, 20)), k=draw(st.integers(1, 96)), n=draw(st.integers(1, 60)), dtype=dtype)
+            return Dense(
+                m=draw(st.integers(1, 20)), k=draw(st.integers(1, 96)), n=draw(st.integers(1, 60)), dtype=dtype
+            )
     return conv(channels, size, outputs, kernel, dtype, padding=padding, stride=stride, groups=groups, batch=batch)
 
 
@@ -101,10 +109,16 @@ def usage_of(task: TunableTask, config: Config, target: Target = TARGET) -> Kern
     usage = read_usage([kernel.lowered for kernel in kernels], task.template, config)
     if not any(" += " in kernel.source for kernel in kernels):
         return usage
-    # Registers are those of the kernel with pointers that advance, but addresses can only be read where they are indices.
+    # Registers are those of the kernel with pointers that advance, but addresses can only be read where they are
+    # indices.
     kernels = inspect_function(scheduled, target, without=["advance_pointers"])
     indexed = read_usage([kernel.lowered for kernel in kernels], task.template, config)
-    return dataclasses.replace(indexed, registers=usage.registers, needed_registers=usage.needed_registers, registers_as_written=usage.registers_as_written)
+    return dataclasses.replace(
+        indexed,
+        registers=usage.registers,
+        needed_registers=usage.needed_registers,
+        registers_as_written=usage.registers_as_written,
+    )
 
 
 def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
@@ -122,7 +136,9 @@ def each_target(opencl: int, cuda: int) -> pytest.MarkDecorator:
     """Repeat a test with so many random examples on OpenCL and on CUDA, and ten times as many."""
     found = [(TARGET, opencl), (target_of("cuda"), cuda)]
     more = [pytest.param(target, 10 * examples, marks=exhaustive) for target, examples in found]
-    return pytest.mark.parametrize(("target", "examples"), [*found, *more], ids=["opencl", "cuda", "opencl-more", "cuda-more"])
+    return pytest.mark.parametrize(
+        ("target", "examples"), [*found, *more], ids=["opencl", "cuda", "opencl-more", "cuda-more"]
+    )
 
 
 @each_target(4, 1)
@@ -149,7 +165,9 @@ def test_closed_form_and_tir_agree_on_volumes(target: Target, examples: int) -> 
 
 def test_closed_form_and_tir_agree_on_a_matrix_in_an_image() -> None:
     task = task_of(Dense(m=7, k=96, n=60, dtype="float32")).with_free_images()
-    drawn = [config for config in task.space(TARGET).sample(np.random.default_rng(1), 40) if config["data"] == Place.IMAGE]
+    drawn = [
+        config for config in task.space(TARGET).sample(np.random.default_rng(1), 40) if config["data"] == Place.IMAGE
+    ]
     closed_form_and_tir_agree(TARGET, task, drawn[:4])
 
 
@@ -196,7 +214,9 @@ def test_closed_form_and_tir_agree_on_tensor_cores(work: Conv2d | Dense) -> None
 )
 def test_closed_form_and_tir_agree_on_cooperative_matrices(work: Conv2d | Dense) -> None:
     target, task = Target("vulkan -device=nvidia_h200"), task_of(work)
-    configs = task.space(target).sample(np.random.default_rng(3), 40, where={"algorithm": "direct", "multiply_add": "coopmat"})
+    configs = task.space(target).sample(
+        np.random.default_rng(3), 40, where={"algorithm": "direct", "multiply_add": "coopmat"}
+    )
     assert configs
     closed_form_and_tir_agree(target, task, configs[:3], devices=())
 
@@ -205,15 +225,29 @@ def test_closed_form_and_tir_agree_on_cooperative_matrices(work: Conv2d | Dense)
 def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) -> None:
     sizes, channels = st.tuples(st.integers(6, 20), st.integers(6, 20)), st.integers(4, 40)
 
-    kinds = st.tuples(st.sampled_from([(3, 3), (5, 5)]), st.sampled_from(["float32", "float16"]), st.integers(1, 2), st.integers(0, 1))
+    kinds = st.tuples(
+        st.sampled_from([(3, 3), (5, 5)]), st.sampled_from(["float32", "float16"]), st.integers(1, 2), st.integers(0, 1)
+    )
 
     @given(sizes, channels, channels, st.integers(0, 2), st.integers(1, 2), kinds, st.integers(0, 2**31))
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    def check(size: tuple[int, int], inputs: int, outputs: int, pad: int, batch: int, kind: tuple[tuple[int, int], str, int, int], seed: int) -> None:
+    def check(
+        size: tuple[int, int],
+        inputs: int,
+        outputs: int,
+        pad: int,
+        batch: int,
+        kind: tuple[tuple[int, int], str, int, int],
+        seed: int,
+    ) -> None:
         kernel, dtype, stride, place = kind
         work = conv(inputs, size, outputs, kernel, dtype, padding=(pad,) * 4, stride=(stride,) * 2, batch=batch)
         task = task_of(training_passes(work)[place]).with_free_images()
-        drawn = [c for c in task.space(target).sample(np.random.default_rng(seed), 400) if str(c.get("algorithm")).startswith("winograd")]
+        drawn = [
+            c
+            for c in task.space(target).sample(np.random.default_rng(seed), 400)
+            if str(c.get("algorithm")).startswith("winograd")
+        ]
         # CUDA multiplies fp16 on tensor cores alone.
         assume(drawn)
         closed_form_and_tir_agree(target, task, drawn[:2])
@@ -224,13 +258,39 @@ def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) ->
 @each_target(2, 1)
 def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, examples: int) -> None:
     # Of two rows in all, TVM writes conditions into addresses, and taps that are not read coincide.
-    sizes, kernels, few = st.tuples(st.integers(8, 20), st.integers(8, 20)), st.sampled_from([(3, 3), (3, 3), (2, 3), (5, 5)]), st.integers(1, 2)
+    sizes, kernels, few = (
+        st.tuples(st.integers(8, 20), st.integers(8, 20)),
+        st.sampled_from([(3, 3), (3, 3), (2, 3), (5, 5)]),
+        st.integers(1, 2),
+    )
     dtypes = st.sampled_from(["float32", "float16"])
 
-    @given(sizes, kernels, st.integers(2, 40), st.integers(1, 40), st.integers(0, 2), few, few, dtypes, st.integers(0, 2**31))
+    @given(
+        sizes,
+        kernels,
+        st.integers(2, 40),
+        st.integers(1, 40),
+        st.integers(0, 2),
+        few,
+        few,
+        dtypes,
+        st.integers(0, 2**31),
+    )
     @settings(max_examples=examples, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
-    def check(size: tuple[int, int], kernel: tuple[int, int], channels: int, outputs: int, pad: int, stride: int, batch: int, dtype: str, seed: int) -> None:
-        task = pair_of(channels, size, outputs, dtype, kernel=kernel, padding=(pad,) * 4, stride=(stride,) * 2, batch=batch).with_free_images()
+    def check(
+        size: tuple[int, int],
+        kernel: tuple[int, int],
+        channels: int,
+        outputs: int,
+        pad: int,
+        stride: int,
+        batch: int,
+        dtype: str,
+        seed: int,
+    ) -> None:
+        task = pair_of(
+            channels, size, outputs, dtype, kernel=kernel, padding=(pad,) * 4, stride=(stride,) * 2, batch=batch
+        ).with_free_images()
         closed_form_and_tir_agree(target, task, task.space(target).sample(np.random.default_rng(seed), 2))
 
     check()
@@ -240,17 +300,25 @@ def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, ex
 def test_combinations_stand_where_the_columns_have_them(rows: int) -> None:
     """A table finds the combinations of many rows, a sort those of few."""
     rng = np.random.default_rng(4)
-    columns = [rng.integers(7, size=(rows, 1)), np.asarray(["flat", "rows"])[rng.integers(2, size=(1, 5))], rng.integers(3, size=(rows, 5)) > 0]
+    columns = [
+        rng.integers(7, size=(rows, 1)),
+        np.asarray(["flat", "rows"])[rng.integers(2, size=(1, 5))],
+        rng.integers(3, size=(rows, 5)) > 0,
+    ]
     found, places = combinations(*columns)
     assert len(set(found)) == len(found)
     assert places.shape == (rows, 5)
-    assert [found[place] for place in places.ravel()] == list(zip(*(np.broadcast_to(c, (rows, 5)).ravel().tolist() for c in columns), strict=True))
+    assert [found[place] for place in places.ravel()] == list(
+        zip(*(np.broadcast_to(c, (rows, 5)).ravel().tolist() for c in columns), strict=True)
+    )
     assert set(np.unique(places)) == set(range(len(found)))
 
 
 @pytest.mark.parametrize("groups", [1, 10])
 def test_formulas_of_filter_gradients_agree_with_tir(groups: int) -> None:
-    """All but the bytes of data: where a step of the sum is padding depends on the tap, which the formulas take in the middle."""
+    """All but the bytes of data: where a step of the sum is padding depends on the tap, which the formulas take in the
+    middle.
+    """
     work = conv(10, (13, 14), 10, (3, 3), padding=(2, 0, 1, 2), stride=(2, 1), batch=7, groups=groups)
     task = task_of(training_passes(work)[2], has_epilogue=False).with_free_images()
     configs = task.space(TARGET).sample(np.random.default_rng(3), 2)
@@ -265,10 +333,15 @@ def test_formulas_of_filter_gradients_agree_with_tir(groups: int) -> None:
                 assert told == pytest.approx(found), (field.name, config)
 
 
-def closed_form_and_tir_agree(target: Target, task: TunableTask, configs: list[Config], devices: Sequence[str] = DEVICES) -> None:
+def closed_form_and_tir_agree(
+    target: Target, task: TunableTask, configs: list[Config], devices: Sequence[str] = DEVICES
+) -> None:
     space = task.space(target)
     form = form_of(task.template, target.limits)
-    columns, choices = form.usage(columns_of(configs)), {device: form.choices(space, load_device(device)) for device in devices}
+    columns, choices = (
+        form.usage(columns_of(configs)),
+        {device: form.choices(space, load_device(device)) for device in devices},
+    )
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config, target), row(columns, index, len(configs))
         assert formula.registers <= exact.registers + 1e-6, config
@@ -277,13 +350,18 @@ def closed_form_and_tir_agree(target: Target, task: TunableTask, configs: list[C
         assert formula.padding == pytest.approx(exact.padding), config
         # Where a tile's place in its row is known, TVM leaves out what would be multiplied with padding.
         assert 0.5 * formula.multiply_adds <= exact.multiply_adds <= formula.multiply_adds, config
-        rough = {name: getattr(exact, name) for name in ("registers", "needed_registers", "registers_as_written", "padding", "multiply_adds")}
+        rough = {
+            name: getattr(exact, name)
+            for name in ("registers", "needed_registers", "registers_as_written", "padding", "multiply_adds")
+        }
         same = dataclasses.replace(formula, **rough)
         assert same == exact, config
         for device in devices:
             spec = load_device(device)
             for rules in (Rules(), Rules(count_per_work_item=True)):
-                by_tir, by_form = (judge(usage, spec, rules=rules, choices=choices[device]) for usage in (exact, formula))
+                by_tir, by_form = (
+                    judge(usage, spec, rules=rules, choices=choices[device]) for usage in (exact, formula)
+                )
                 assert by_tir.keys() == by_form.keys()
                 for name, verdict in by_tir.items():
                     is_bound = name in ROUGH or (name in BOUNDED and not verdict.keep)
@@ -296,7 +374,10 @@ def test_the_mesh_says_what_single_configs_say() -> None:
     space = task.space(TARGET)
     form = ClosedForm(task.template, TARGET.limits)
     axes = range(len(space.knobs))
-    mesh = {name: np.asarray(c).reshape([-1 if i == axis else 1 for i in axes]) for axis, (name, c) in enumerate(space.knobs.items())}
+    mesh = {
+        name: np.asarray(c).reshape([-1 if i == axis else 1 for i in axes])
+        for axis, (name, c) in enumerate(space.knobs.items())
+    }
     whole = form.usage(mesh)
     configs = space.sample(np.random.default_rng(0), 200)
     listed = form.usage(columns_of(configs))
@@ -306,7 +387,10 @@ def test_the_mesh_says_what_single_configs_say() -> None:
         for field in dataclasses.fields(whole):
             if field.name != "images":
                 in_mesh = np.broadcast_to(getattr(whole, field.name), shape)[place]
-                assert in_mesh == np.broadcast_to(getattr(listed, field.name), len(configs))[index], (field.name, config)
+                assert in_mesh == np.broadcast_to(getattr(listed, field.name), len(configs))[index], (
+                    field.name,
+                    config,
+                )
 
 
 KINDS = list(itertools.product(OPERATORS, ["opencl", "cuda"]))
@@ -328,13 +412,22 @@ def test_without_a_contraction_formulas_and_tir_agree(operator: str, kind: str) 
                 # In straight-line code a number that is read in two passes is read once.
                 assert exact.local_loads <= formula.local_loads, config
                 assert bool(exact.local_loads) == bool(formula.local_loads), config
-                rough = {name: getattr(exact, name) for name in ("registers", "needed_registers", "registers_as_written", "has_copies", "local_loads")}
+                rough = {
+                    name: getattr(exact, name)
+                    for name in ("registers", "needed_registers", "registers_as_written", "has_copies", "local_loads")
+                }
                 assert dataclasses.replace(formula, **rough) == exact, config
                 for device in DEVICES:
-                    by_tir, by_form = (judge(u, load_device(device), rules=Rules(), choices=choices[device]) for u in (exact, formula))
+                    by_tir, by_form = (
+                        judge(u, load_device(device), rules=Rules(), choices=choices[device]) for u in (exact, formula)
+                    )
                     assert by_tir.keys() == by_form.keys()
                     for name, verdict in by_tir.items():
-                        assert by_form[name].keep == verdict.keep or name in {*ROUGH, *BOUNDED, "broadcast"}, (device, config, str(verdict))
+                        assert by_form[name].keep == verdict.keep or name in {*ROUGH, *BOUNDED, "broadcast"}, (
+                            device,
+                            config,
+                            str(verdict),
+                        )
 
 
 @pytest.mark.parametrize("operator", ["max pool", "average pool", "average pool, pads counted"])
@@ -346,4 +439,6 @@ def test_what_an_image_gives_as_zero_counts(operator: str) -> None:
     found = form_of(task.template, TARGET.limits).usage(columns_of(configs))
     for index, config in enumerate(configs):
         exact, formula = usage_of(task, config), row(found, index, len(configs))
-        assert (exact.image_bytes, exact.unshared_image_bytes) == (formula.image_bytes, formula.unshared_image_bytes), config
+        assert (exact.image_bytes, exact.unshared_image_bytes) == (formula.image_bytes, formula.unshared_image_bytes), (
+            config
+        )

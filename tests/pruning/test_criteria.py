@@ -1,4 +1,6 @@
-"""Each criterion keeps what is within its limit and removes what is beyond, and says nothing where the device's number is not known."""
+"""Each criterion keeps what is within its limit and removes what is beyond, and says nothing where the device's number
+is not known.
+"""
 
 from __future__ import annotations
 
@@ -59,27 +61,67 @@ def test_a_fine_kernel_passes_everything() -> None:
         (MALI, "l1_cache", {"reread_buffer_bytes": 16384, "reread_image_bytes": 8192}, {"reread_buffer_bytes": 16385}),
         (ADRENO, "registers", {"needed_registers": 181}, {"needed_registers": 182}),
         # A group that waits at barriers holds two warps of 128: 170 x 192 registers are shared by 256 work-items.
-        (SMALL, "registers", {"needed_registers": 192, "work_group_size": 128}, {"needed_registers": 128, "work_group_size": 128, "local_memory_bytes": 64}),
+        (
+            SMALL,
+            "registers",
+            {"needed_registers": 192, "work_group_size": 128},
+            {"needed_registers": 128, "work_group_size": 128, "local_memory_bytes": 64},
+        ),
         (SMALL, "registers", {"needed_registers": 192, "local_memory_bytes": 64}, {"needed_registers": 193}),
         # 384 x 181 registers are shared by 1024 work-items.
-        (ADRENO, "registers", {"needed_registers": 67, "work_group_size": 1024}, {"needed_registers": 68, "work_group_size": 1024}),
+        (
+            ADRENO,
+            "registers",
+            {"needed_registers": 67, "work_group_size": 1024},
+            {"needed_registers": 68, "work_group_size": 1024},
+        ),
         # Mali's compiler moves no load ahead, and leaves a kernel 57 of 64.
-        (MALI, "registers", {"registers_as_written": 57, "needed_registers": 90, "work_group_size": 384}, {"registers_as_written": 58, "work_group_size": 8}),
+        (
+            MALI,
+            "registers",
+            {"registers_as_written": 57, "needed_registers": 90, "work_group_size": 384},
+            {"registers_as_written": 58, "work_group_size": 8},
+        ),
         # Transforms are groups of their own, and small.
         (MALI, "registers", {"transform_registers": 64}, {"transform_registers": 65}),
-        (ADRENO, "registers", {"transform_registers": 181, "work_group_size": 1024, "needed_registers": 67}, {"transform_registers": 182}),
-        (ADRENO, "buffers", {"images": {"data": True, "weight": True, "output": False}}, {"images": {"data": False, "weight": True, "output": True}}),
-        (MALI, "local_memory", {"local_memory_bytes": 64, "work_group_size": 72}, {"local_memory_bytes": 64, "work_group_size": 73}),
+        (
+            ADRENO,
+            "registers",
+            {"transform_registers": 181, "work_group_size": 1024, "needed_registers": 67},
+            {"transform_registers": 182},
+        ),
+        (
+            ADRENO,
+            "buffers",
+            {"images": {"data": True, "weight": True, "output": False}},
+            {"images": {"data": False, "weight": True, "output": True}},
+        ),
+        (
+            MALI,
+            "local_memory",
+            {"local_memory_bytes": 64, "work_group_size": 72},
+            {"local_memory_bytes": 64, "work_group_size": 73},
+        ),
         (ADRENO, "warp", {"work_group_size": 64}, {"work_group_size": 63}),
         (MALI, "warp", {"work_group_size": 8}, {"work_group_size": 7}),
         (MALI, "access_width", {"access_width": 4}, {"access_width": 2}),
         # 190 GB/s from images, 96 from buffers, 146 from local memory.
         (ADRENO, "staging", {"is_staged": True, "buffer_bytes": 64}, {"is_staged": True, "buffer_bytes": 0}),
-        (ADRENO, "occupancy", {"needed_registers": 90, "work_group_size": 256}, {"needed_registers": 150, "work_group_size": 256}),
+        (
+            ADRENO,
+            "occupancy",
+            {"needed_registers": 90, "work_group_size": 256},
+            {"needed_registers": 150, "work_group_size": 256},
+        ),
         (MALI, "cores", {"work_groups": 3}, {"work_groups": 2}),
         (MALI, "padding", {"padding": 0.75}, {"padding": 0.76}),
         (MALI, "code", {"multiply_adds": 8192}, {"multiply_adds": 8193}),
-        (MALI, "code", {"multiply_adds": 32 * 8192, "on_tensor_cores": True}, {"multiply_adds": 32 * 8193, "on_tensor_cores": True}),
+        (
+            MALI,
+            "code",
+            {"multiply_adds": 32 * 8192, "on_tensor_cores": True},
+            {"multiply_adds": 32 * 8193, "on_tensor_cores": True},
+        ),
         (MALI, "broadcast", {"has_copies": False}, {"has_copies": True}),
     ],
 )
@@ -94,7 +136,13 @@ def test_the_literal_rule_counts_shared_bytes_for_each_work_item() -> None:
 
 
 def test_what_is_staged_need_not_fit_into_the_cache_but_by_the_literal_rule() -> None:
-    staged = {"is_staged": True, "image_bytes": 9999, "reread_image_bytes": 9999, "unshared_image_bytes": 9999, "buffer_bytes": 16}
+    staged = {
+        "is_staged": True,
+        "image_bytes": 9999,
+        "reread_image_bytes": 9999,
+        "unshared_image_bytes": 9999,
+        "buffer_bytes": 16,
+    }
     assert "l1_cache" not in failed(ADRENO, **staged)
     assert "l1_cache" in failed(ADRENO, Rules(count_per_work_item=True), **staged)
 
@@ -154,7 +202,9 @@ def test_more_of_anything_takes_longer(changes: dict[str, Any]) -> None:
 def test_a_load_of_fp16_is_an_instruction_as_one_of_fp32_and_moves_half_the_bytes() -> None:
     read = {"unshared_image_bytes": 4096, "unshared_buffer_bytes": 1024}
     fp32 = estimate_parts(dataclasses.replace(FINE, **read), ADRENO)
-    fp16 = estimate_parts(dataclasses.replace(FINE, **{name: count // 2 for name, count in read.items()}, element_bytes=2), ADRENO)
+    fp16 = estimate_parts(
+        dataclasses.replace(FINE, **{name: count // 2 for name, count in read.items()}, element_bytes=2), ADRENO
+    )
     assert fp32 is not None
     assert fp16 is not None
     assert (fp16["issuing"], fp16["waiting"]) == (fp32["issuing"], fp32["waiting"])
@@ -178,7 +228,10 @@ def test_what_is_not_known_of_a_device_excludes_nothing() -> None:
 
 
 def test_a_cpu_excludes_nothing_that_only_a_gpu_means() -> None:
-    everything = {f.name: getattr(ADRENO, f.name) for f in dataclasses.fields(ADRENO)} | {"warp_sizes": (1,), "has_scalar_vector_broadcast": None}
+    everything = {f.name: getattr(ADRENO, f.name) for f in dataclasses.fields(ADRENO)} | {
+        "warp_sizes": (1,),
+        "has_scalar_vector_broadcast": None,
+    }
     cpu = HardwareSpec(**everything)
     assert not set(judge(FINE, cpu)) & {"warp", "access_width", "local_memory", "staging", "occupancy"}
     assert set(judge(FINE, load_device("host"))) == {"padding", "code"}
@@ -186,21 +239,41 @@ def test_a_cpu_excludes_nothing_that_only_a_gpu_means() -> None:
 
 def test_a_verdict_tells_its_numbers_and_where_they_come_from() -> None:
     verdict = judge(dataclasses.replace(FINE, reread_image_bytes=2048), ADRENO)["l1_cache"]
-    assert (verdict.criterion, verdict.keep, verdict.used, verdict.limit, verdict.unit) == ("l1_cache", False, 2048, 1024, "bytes")
+    assert (verdict.criterion, verdict.keep, verdict.used, verdict.limit, verdict.unit) == (
+        "l1_cache",
+        False,
+        2048,
+        1024,
+        "bytes",
+    )
     text = str(verdict)
-    assert text.startswith("l1_cache: 2048, beyond the limit of at most 1024 bytes (l1_texture_cache_bytes: Romou paper")
+    assert text.startswith(
+        "l1_cache: 2048, beyond the limit of at most 1024 bytes (l1_texture_cache_bytes: Romou paper"
+    )
 
 
 def test_every_criterion_judges_arrays_as_it_judges_numbers() -> None:
     sizes = np.asarray([1, 7, 8, 63, 64, 72, 73, 512, 1024])
-    many = dataclasses.replace(FINE, work_group_size=sizes, needed_registers=np.full(9, 100), local_memory_bytes=np.full(9, 64), is_staged=np.full(9, True))
+    many = dataclasses.replace(
+        FINE,
+        work_group_size=sizes,
+        needed_registers=np.full(9, 100),
+        local_memory_bytes=np.full(9, 64),
+        is_staged=np.full(9, True),
+    )
     for spec in (ADRENO, MALI):
         together = judge(many, spec, choices=CHOICES)
         for index, size in enumerate(sizes):
             one = judge(
-                dataclasses.replace(FINE, work_group_size=int(size), needed_registers=100, local_memory_bytes=64, is_staged=True), spec, choices=CHOICES
+                dataclasses.replace(
+                    FINE, work_group_size=int(size), needed_registers=100, local_memory_bytes=64, is_staged=True
+                ),
+                spec,
+                choices=CHOICES,
             )
-            assert {n: bool(v.keep) for n, v in one.items()} == {n: bool(np.broadcast_to(v.keep, 9)[index]) for n, v in together.items()}
+            assert {n: bool(v.keep) for n, v in one.items()} == {
+                n: bool(np.broadcast_to(v.keep, 9)[index]) for n, v in together.items()
+            }
 
 
 def test_rules_are_checked() -> None:
@@ -214,7 +287,9 @@ def test_names() -> None:
 
 
 def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a new function under `@criterion` takes part in without another line: verdicts, reports, giving way, the table, the second look at registers."""
+    """What a new function under `@criterion` takes part in without another line: verdicts, reports, giving way, the
+    table, the second look at registers.
+    """
     monkeypatch.setattr(criteria, "CRITERIA", dict(CRITERIA))
     monkeypatch.setattr(criteria, "BOUNDED", set(BOUNDED))
 
@@ -233,5 +308,11 @@ def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     assert count.source == "toy"
     # The last in the file is the last to give way.
     assert list(judge(FINE, ADRENO))[-1] == "tiles"
-    assert all(config["wg_o"] * config["wg_w"] * config["split_k"] <= 32 for config in space.sample(np.random.default_rng(0), 20)) or count.slack != 1
+    assert (
+        all(
+            config["wg_o"] * config["wg_w"] * config["split_k"] <= 32
+            for config in space.sample(np.random.default_rng(0), 20)
+        )
+        or count.slack != 1
+    )
     assert "tiles" in "".join(str(column._cells) for column in criteria_table([space.report]).columns)

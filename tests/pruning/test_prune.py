@@ -41,13 +41,19 @@ def pruned() -> PrunedSpace:
 
 @pytest.mark.parametrize("most", [1 << 22, 1 << 10])
 def test_blocks_hold_each_valid_config_once(most: int) -> None:
-    for work in (conv(8, (7, 9), 12, (3, 3), padding=(1, 1, 1, 1)), conv(6, (5, 5), 6, (3, 3), groups=6), Dense(m=3, k=20, n=17, dtype="float32")):
+    for work in (
+        conv(8, (7, 9), 12, (3, 3), padding=(1, 1, 1, 1)),
+        conv(6, (5, 5), 6, (3, 3), groups=6),
+        Dense(m=3, k=20, n=17, dtype="float32"),
+    ):
         space = task_of(work).with_free_images().space(ADRENO)
         extents = [len(c) for c in space.knobs.values()]
         count = np.zeros(space.size, dtype=np.uint8)
         for block in space.blocks(most):
             assert math.prod(block.shape) <= most
-            np.add.at(count, block.places_in(extents, np.ones((len(block.places), *(1 for _ in block.free)), dtype=bool)), 1)
+            np.add.at(
+                count, block.places_in(extents, np.ones((len(block.places), *(1 for _ in block.free)), dtype=bool)), 1
+            )
         assert count.max() == 1
         for index in np.random.default_rng(0).integers(space.size, size=500):
             assert space.is_valid(space.at(int(index))) == bool(count[index])
@@ -83,8 +89,12 @@ def test_it_searches_like_a_space(pruned: PrunedSpace) -> None:
     assert not {c.key for c in rest} & {c.key for c in sample}
     assert all(pruned.is_valid(pruned.mutate(config, rng)) for config in sample)
     assert all(pruned.at(pruned.index_of(config)) == config for config in sample)
-    name, choice = next((n, c[-1]) for n, c in pruned.knobs.items() if len(c) > 1 and any(s[n] == c[-1] for s in sample))
-    assert {c.key for c in pruned.sample(rng, pruned.kept, where={name: choice})} == {c.key for c in pruned if c[name] == choice}
+    name, choice = next(
+        (n, c[-1]) for n, c in pruned.knobs.items() if len(c) > 1 and any(s[n] == c[-1] for s in sample)
+    )
+    assert {c.key for c in pruned.sample(rng, pruned.kept, where={name: choice})} == {
+        c.key for c in pruned if c[name] == choice
+    }
 
 
 def test_a_large_space_is_sampled_too() -> None:
@@ -168,12 +178,18 @@ def drawn_one_by_one(space: Space, rng: np.random.Generator, count: int) -> list
 def test_a_sample_is_the_first_valid_ones_of_random_configs(count: int) -> None:
     for work in (conv(8, (7, 9), 12, (3, 3), padding=(1, 1, 1, 1)), conv(6, (50, 50), 6, (3, 3), groups=6)):
         space = task_of(work).space(ADRENO)
-        assert [config.key for config in space.sample(np.random.default_rng(count), count)] == drawn_one_by_one(space, np.random.default_rng(count), count)
+        assert [config.key for config in space.sample(np.random.default_rng(count), count)] == drawn_one_by_one(
+            space, np.random.default_rng(count), count
+        )
 
 
 def test_a_sample_of_a_space_of_which_one_config_in_thousands_is_valid() -> None:
-    space = task_of(conv(128, (28, 28), 128, (3, 3), padding=(1, 1, 1, 1))).space(Target("cuda -device=nvidia_h200 -tf32=allow"))
-    valid = sum(len(block.places) * math.prod(len(block.digits[axis]) for axis in block.free) for block in space.blocks())
+    space = task_of(conv(128, (28, 28), 128, (3, 3), padding=(1, 1, 1, 1))).space(
+        Target("cuda -device=nvidia_h200 -tf32=allow")
+    )
+    valid = sum(
+        len(block.places) * math.prod(len(block.digits[axis]) for axis in block.free) for block in space.blocks()
+    )
     assert valid * 1000 < space.size
     sample = space.sample(np.random.default_rng(0), 64)
     assert len({config.key for config in sample}) == 64
@@ -205,22 +221,32 @@ def test_what_the_kernel_itself_exceeds_is_rejected_before_code_generation() -> 
     tile = {"algorithm": "direct", "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"}
     large = space.at(space.index_of({**task.default_config(TARGET), **tile}))
     build_task(task, large, TARGET)
-    with pytest.raises(InvalidConfigError, match=r"excluded before code generation: registers: \d+.*beyond the limit of at most 57 registers"):
+    with pytest.raises(
+        InvalidConfigError,
+        match=r"excluded before code generation: registers: \d+.*beyond the limit of at most 57 registers",
+    ):
         build_task(cut, large, TARGET)
     build_task(cut, cut.default_config(TARGET), TARGET)
-    least = next(config for config in cut.space(TARGET) if config["algorithm"] != "winograd4" and config["unroll"] == "lanes" and config["tile_w"] == 1)
+    least = next(
+        config
+        for config in cut.space(TARGET)
+        if config["algorithm"] != "winograd4" and config["unroll"] == "lanes" and config["tile_w"] == 1
+    )
     build_task(cut, least, TARGET)
 
 
 def test_a_criterion_that_gave_way_gives_way_to_the_kernel_too() -> None:
     task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
-    large = Config({**task.default_config(TARGET), "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"})
+    large = Config(
+        {**task.default_config(TARGET), "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"}
+    )
     build_task(dataclasses.replace(pruned_task(task, TARGET), given_slacks={"registers": 8.0}), large, TARGET)
     build_task(dataclasses.replace(pruned_task(task, TARGET), given_slacks={}), large, TARGET)
 
 
 DEVICES = sorted(path.stem for path in Path(romou.devices.hardware.__file__).parent.glob("devices/*.json"))
-# Of the second one the estimate takes the default config on Mali-G76 for 3.8 times slower than the fastest. The default of the first one shares its sums.
+# Of the second one the estimate takes the default config on Mali-G76 for 3.8 times slower than the fastest. The default
+# of the first one shares its sums.
 OPERATORS = [
     matmul((), 64, 64, 64),
     conv(768, (17, 17), 192, (1, 1)),
@@ -229,7 +255,9 @@ OPERATORS = [
 ]
 
 
-@pytest.mark.parametrize("device", few(DEVICES, *map(DEVICES.index, ("adreno530", "adreno640", "mali_g57", "mali_g76", "nvidia_h200"))))
+@pytest.mark.parametrize(
+    "device", few(DEVICES, *map(DEVICES.index, ("adreno530", "adreno640", "mali_g57", "mali_g76", "nvidia_h200")))
+)
 def test_the_estimate_never_excludes_the_default_config(device: str) -> None:
     """What it puts before the default stays, too: the space that a search has around it."""
     facts = " -facts=nearest" if Target(f"opencl -device={device}").spec.nearest else ""
@@ -238,6 +266,9 @@ def test_the_estimate_never_excludes_the_default_config(device: str) -> None:
         task = task_of(work).with_free_images()
         space, default = pruned_space(task, target), task.default_config(target)
         usage = form_of(task.template, target.limits).usage(columns_of([default]))
-        kept = {name: bool(np.all(verdict.keep)) for name, verdict in judge(usage, target.spec, choices=space.choices).items()}
+        kept = {
+            name: bool(np.all(verdict.keep))
+            for name, verdict in judge(usage, target.spec, choices=space.choices).items()
+        }
         assert kept.get("estimate", True), task.name
         assert kept.get("local_memory", True), task.name

@@ -34,7 +34,9 @@ def test_there_are_eight_operators() -> None:
     assert len(PATHS) >= 8
 
 
-def test_the_best_config_or_one_within_2_percent_survives(recording: tuple[SimulatedTask, list[int], np.ndarray]) -> None:
+def test_the_best_config_or_one_within_2_percent_survives(
+    recording: tuple[SimulatedTask, list[int], np.ndarray],
+) -> None:
     task, indices, times = recording
     limits = TARGET.limits
     kept = prune(task.template, task.template.space(limits), SPEC, limits)
@@ -46,7 +48,9 @@ def test_the_best_config_or_one_within_2_percent_survives(recording: tuple[Simul
 def test_the_estimate_puts_configs_in_order(recording: tuple[SimulatedTask, list[int], np.ndarray]) -> None:
     task, indices, times = recording
     columns = columns_of([task.recorded.space().at(index) for index in indices])
-    estimated = np.broadcast_to(estimate_seconds(ClosedForm(task.template, TARGET.limits).usage(columns), SPEC), len(indices))
+    estimated = np.broadcast_to(
+        estimate_seconds(ClosedForm(task.template, TARGET.limits).usage(columns), SPEC), len(indices)
+    )
     ran = np.isfinite(times)
     ranks = [np.argsort(np.argsort(values[ran])) for values in (estimated, times)]
     assert np.corrcoef(*ranks)[0, 1] > 0.6

@@ -1,5 +1,6 @@
-"""Registers by the order in which a compiler puts loads and arithmetic: addresses ahead, eight loads under way, what loops, guards and barriers hold; the
-script's statistics."""
+"""Registers by the order in which a compiler puts loads and arithmetic: addresses ahead, eight loads under way, what
+loops, guards and barriers hold; the script's statistics.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +18,9 @@ def live(func: tirx.PrimFunc) -> float:
 
 
 def sum_of(loads: int, *, has_barrier: bool = False, turns: int = 1) -> float:
-    """Registers of a vector that is the sum of so many vectors in a buffer, far apart; an iteration of a loop adds that many."""
+    """Registers of a vector that is the sum of so many vectors in a buffer, far apart; an iteration of a loop adds that
+    many.
+    """
 
     @T.prim_func(s_tir=True, private=True)
     def sums(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((1,), "float32x4")) -> None:
@@ -162,7 +165,8 @@ def test_copies_take_no_registers() -> None:
 
 
 def test_short_loops_are_unrolled_and_long_ones_are_not() -> None:
-    # Of a loop that stays, the address of what is stored behind it is none of what is computed ahead; its counter lives as long as it does.
+    # Of a loop that stays, the address of what is stored behind it is none of what is computed ahead; its counter lives
+    # as long as it does.
     assert sum_of(1, turns=20) == sum_of(20)
     assert sum_of(8, turns=1000) == sum_of(8) - 2 + 1
 
@@ -201,7 +205,8 @@ def local_sum(size: int) -> float:
 
 
 def test_an_offset_does_not_reach_all_of_a_large_local_array() -> None:
-    # 4096 bytes are 256 vectors; beyond, the ten loads have addresses of their own, of which two are used by the time that two vectors are there.
+    # 4096 bytes are 256 vectors; beyond, the ten loads have addresses of their own, of which two are used by the time
+    # that two vectors are there.
     assert local_sum(256) == local_sum(64)
     assert local_sum(300) == local_sum(64) + 8
 
@@ -212,7 +217,9 @@ def test_loads_of_local_memory_follow_each_other() -> None:
 
 
 def sum_of_turns(each: int) -> float:
-    """Registers of a sum of vectors in local memory that lie so many vectors apart from iteration to iteration of an unrolled loop."""
+    """Registers of a sum of vectors in local memory that lie so many vectors apart from iteration to iteration of an
+    unrolled loop.
+    """
 
     @T.prim_func(s_tir=True, private=True)
     def sums(b: T.Buffer((64,), "float32x4")) -> None:
@@ -323,7 +330,9 @@ def test_lanes_live_one_by_one_and_copies_of_them_are_free() -> None:
 
 
 def test_a_compiler_gets_by_with_less_than_it_takes() -> None:
-    use = RegisterEstimate(np.asarray([50.0, 70.0, 130.0, 130.0, 250.0]), np.asarray([400.0, 400.0, 400.0, 150.0, 400.0]))
+    use = RegisterEstimate(
+        np.asarray([50.0, 70.0, 130.0, 130.0, 250.0]), np.asarray([400.0, 400.0, 400.0, 150.0, 400.0])
+    )
     # Few are not handed out in turn, many are, as far as so many are written, with gaps.
     assert use.allocated == pytest.approx([50, 70, 192, 172.5, 250])
     assert np.all(use.needed < use.allocated)

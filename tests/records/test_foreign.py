@@ -46,7 +46,16 @@ def test_both_formats_give_the_same_space(tmp_path: Path) -> None:
     assert first.time_s == pytest.approx(52.507584e-3)
 
 
-@pytest.mark.parametrize("content", ["", "{}", '{"results": []}', '{"results": [{"configuration": {}}]}', '{"cache": {"1": {}}, "tune_params_keys": ["a"]}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "{}",
+        '{"results": []}',
+        '{"results": [{"configuration": {}}]}',
+        '{"cache": {"1": {}}, "tune_params_keys": ["a"]}',
+    ],
+)
 def test_another_file_is_refused(content: str, tmp_path: Path) -> None:
     path = tmp_path / "x_T4.json"
     path.write_text(content, encoding="utf-8")
@@ -65,7 +74,9 @@ def test_the_explorer_is_ahead_of_random_search(tmp_path: Path) -> None:
     orders = [foreign_searches.romou_order(recorded, seed, 60) for seed in range(3)]
     assert all(len(set(order)) == len(order) for order in orders)
     assert orders[0] == foreign_searches.romou_order(recorded, 0, 60)
-    by_chance = [[int(i) for i in np.random.default_rng(seed).permutation(sorted(recorded.configs))] for seed in range(100)]
+    by_chance = [
+        [int(i) for i in np.random.default_rng(seed).permutation(sorted(recorded.configs))] for seed in range(100)
+    ]
     # A bad start counts as the first random config, which lifts random orders above 0.
     scores, random_scores = ([foreign_searches.score(path, order) for order in some] for some in (orders, by_chance))
     assert 0 <= np.mean(random_scores) < 0.25

@@ -1,4 +1,5 @@
-"""kill -9 while a trial is measured or written: nothing that was acknowledged is lost, nothing is there twice, and no temporary folder stays.
+"""kill -9 while a trial is measured or written: nothing that was acknowledged is lost, nothing is there twice, and no
+temporary folder stays.
 
 scripts/check_kills.py does the same to real tuners.
 """
@@ -13,7 +14,8 @@ from check_kills import Place, kill_one
 
 KILLS = 12
 
-# A tuner without a device: takes up where the records end, measures into temporary folders, and tells of each record that is on disk.
+# A tuner without a device: takes up where the records end, measures into temporary folders, and tells of each record
+# that is on disk.
 _TUNER = """
 import json, os, sys, tempfile
 from pathlib import Path
@@ -28,7 +30,7 @@ with RecordStore(sys.argv[2]) as store, HeldFolder("build") as built, HeldFolder
             Path(built, f"{number}.so").write_bytes(os.urandom(20_000))
             store.append(Record(task_key="a", task_name="a", config={"number": number}, device={"name": "x" * 2000}, outcome=Outcome.OK, times_s=(1.0,)))
             print(json.dumps({"number": number}), flush=True)
-"""
+"""  # noqa: E501
 
 
 def test_killed_tuners_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
@@ -44,9 +46,15 @@ def test_killed_tuners_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
 
 
 FAULTS = {
-    "tells before it has written": (("store.append", "pass; late = lambda: store.append"), r"told of \d+ trials, the records have 0"),
+    "tells before it has written": (
+        ("store.append", "pass; late = lambda: store.append"),
+        r"told of \d+ trials, the records have 0",
+    ),
     "writes twice": (("print(", "store.append(list(store)[-1]); print("), "a record is there twice"),
-    "leaves a folder": (('HeldFolder("run")', "tempfile.TemporaryDirectory()"), "outlive a tuner that was killed and the start of the next"),
+    "leaves a folder": (
+        ('HeldFolder("run")', "tempfile.TemporaryDirectory()"),
+        "outlive a tuner that was killed and the start of the next",
+    ),
     "leaves a worker": (
         ("print(", "__import__('subprocess').Popen(['sleep', '2'], stdin=-3, stdout=-3); print("),
         "outlive their tuner",

@@ -12,7 +12,13 @@ from romou.tuner.records import RecordedConfig, RecordedSpace
 
 
 def recorded() -> RecordedSpace:
-    return RecordedSpace(name="dense", task={"key": "0"}, knobs={"tile": (1, 2, 4), "is_flat": (True, False)}, device={"name": "made up"}, context={"seed": 3})
+    return RecordedSpace(
+        name="dense",
+        task={"key": "0"},
+        knobs={"tile": (1, 2, 4), "is_flat": (True, False)},
+        device={"name": "made up"},
+        context={"seed": 3},
+    )
 
 
 def configs() -> list[RecordedConfig]:

@@ -18,13 +18,23 @@ from romou.tuner.records import FILE_NAME, SCHEMA, Record, RecordStore
 DEVICE = {"kind": "opencl", "name": "a GPU", "driver": "1", "platform": "p", "is_host_cpu": False}
 
 
-def record(key: str = "a" * 16, time_s: float | None = 1.0, outcome: Outcome = Outcome.OK, device: dict[str, object] | None = None, **config: int) -> Record:
+def record(
+    key: str = "a" * 16,
+    time_s: float | None = 1.0,
+    outcome: Outcome = Outcome.OK,
+    device: dict[str, object] | None = None,
+    **config: int,
+) -> Record:
     times = () if time_s is None else (time_s, time_s * 1.5, time_s * 1.1)
-    return Record(task_key=key, task_name="conv", config=dict(config), device=device or DEVICE, outcome=outcome, times_s=times)
+    return Record(
+        task_key=key, task_name="conv", config=dict(config), device=device or DEVICE, outcome=outcome, times_s=times
+    )
 
 
 def test_what_is_written_is_read(tmp_path: Path) -> None:
-    written = [record(tile=i, time_s=0.001 * (i + 1)) for i in range(5)] + [record(time_s=None, outcome=Outcome.TIMEOUT, tile=9)]
+    written = [record(tile=i, time_s=0.001 * (i + 1)) for i in range(5)] + [
+        record(time_s=None, outcome=Outcome.TIMEOUT, tile=9)
+    ]
     with RecordStore(tmp_path) as store:
         for r in written:
             store.append(r)
@@ -50,7 +60,11 @@ def test_the_median_of_all_repeats_counts() -> None:
 
 def test_best_of_this_device_alone(tmp_path: Path) -> None:
     with RecordStore(tmp_path) as store:
-        for r in (record(time_s=3.0, tile=1), record(time_s=2.0, tile=2), record(time_s=None, outcome=Outcome.RUN_ERROR, tile=3)):
+        for r in (
+            record(time_s=3.0, tile=1),
+            record(time_s=2.0, tile=2),
+            record(time_s=None, outcome=Outcome.RUN_ERROR, tile=3),
+        ):
             store.append(r)
         store.append(record(time_s=0.1, tile=4, device={**DEVICE, "driver": "2"}))
         best = store.best("a" * 16, DEVICE)
@@ -116,7 +130,9 @@ def test_unknown_fields_of_the_same_schema_are_passed_over(tmp_path: Path) -> No
 
 
 def test_writers_of_one_folder_lose_nothing_and_keep_nothing_twice(tmp_path: Path) -> None:
-    """Processes that append at the same time, to a file that ends in a line of one that was killed: each config is there once."""
+    """Processes that append at the same time, to a file that ends in a line of one that was killed: each config is
+    there once.
+    """
     code = f"""
 import sys
 sys.path.insert(0, {str(Path(__file__).parent)!r})
@@ -130,7 +146,12 @@ with RecordStore({str(tmp_path)!r}) as store:
             store.append(record(tile=tile))
 """
     starts = (0, 1, 0, 1)  # two of each: they race for the same configs
-    others = [subprocess.Popen([sys.executable, "-c", code, str(first)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for first in starts]
+    others = [
+        subprocess.Popen(
+            [sys.executable, "-c", code, str(first)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        for first in starts
+    ]
     for other in others:
         assert other.stdout is not None
         assert other.stdout.readline() == "open\n"
@@ -195,14 +216,20 @@ def test_an_outcome_is_its_text_in_a_line_and_no_other_text_is_one() -> None:
 @pytest.mark.parametrize("kind", ["folder", "link", "pipe"])
 def test_what_is_no_file_is_one_error(kind: str, tmp_path: Path) -> None:
     path = tmp_path / FILE_NAME
-    {"folder": lambda: path.mkdir(), "link": lambda: path.symlink_to(tmp_path / "gone" / "file"), "pipe": lambda: os.mkfifo(path)}[kind]()
+    {
+        "folder": lambda: path.mkdir(),
+        "link": lambda: path.symlink_to(tmp_path / "gone" / "file"),
+        "pipe": lambda: os.mkfifo(path),
+    }[kind]()
     with pytest.raises(RecordError, match=str(tmp_path)):
         RecordStore(tmp_path)
     assert [p.name for p in tmp_path.iterdir()] == [FILE_NAME]
 
 
 @pytest.mark.parametrize(("function", "error"), [("open", errno.EACCES), ("fstat", errno.EIO)])
-def test_a_disk_that_refuses_is_one_error(function: str, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_disk_that_refuses_is_one_error(
+    function: str, error: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     def refuse(*_given: object) -> int:
         raise OSError(error, os.strerror(error))
 

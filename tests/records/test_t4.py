@@ -32,14 +32,21 @@ SCHEMA = {
                     "timestamp": {"type": "string"},
                     "configuration": {"type": "object"},
                     "objectives": {"type": "array"},
-                    "times": {"type": "object", "properties": {"compilation_time": {"type": "number"}, "runtimes": {"type": "array"}}},
+                    "times": {
+                        "type": "object",
+                        "properties": {"compilation_time": {"type": "number"}, "runtimes": {"type": "array"}},
+                    },
                     "invalidity": {"enum": ["timeout", "compile", "runtime", "correctness", "constraints", "correct"]},
                     "correctness": {"type": "number"},
                     "measurements": {
                         "type": "array",
                         "items": {
                             "type": "object",
-                            "properties": {"name": {"type": "string"}, "value": {"type": ["number", "string", "array"]}, "unit": {"type": "string"}},
+                            "properties": {
+                                "name": {"type": "string"},
+                                "value": {"type": ["number", "string", "array"]},
+                                "unit": {"type": "string"},
+                            },
                         },
                     },
                 },
@@ -55,10 +62,22 @@ def records(count: int = 6, **changes: object) -> list[Record]:
     for tile, outcome in enumerate([one for one in Outcome if one is not Outcome.UNSTABLE][:count]):
         times = (1.25e-5, 1.5e-5, 1.3e-5) if outcome == "ok" else ()
         error = None if outcome == "ok" else f"{outcome}: no"
-        fields = {"task_key": "a" * 16, "task_name": "conv", "target": "opencl", "romou": "1.0", "tvm": "0.27", "time": "2026-01-02T03:04:05+00:00", **changes}
+        fields = {
+            "task_key": "a" * 16,
+            "task_name": "conv",
+            "target": "opencl",
+            "romou": "1.0",
+            "tvm": "0.27",
+            "time": "2026-01-02T03:04:05+00:00",
+            **changes,
+        }
         config = {"tile": tile, "data": "image", "is_flat": True}
         ratio = 1.25 if outcome == "ok" else None
-        made.append(Record(config=config, device=DEVICE, outcome=outcome, times_s=times, error=error, clock_ratio=ratio, **fields))  # type: ignore[arg-type]
+        made.append(
+            Record(
+                config=config, device=DEVICE, outcome=outcome, times_s=times, error=error, clock_ratio=ratio, **fields
+            )
+        )  # type: ignore[arg-type]
     return made
 
 
@@ -79,7 +98,9 @@ def test_there_and_back_by_the_schema(tmp_path: Path) -> None:
 
 
 def test_numbers_that_change_come_back_as_wrong_ones(tmp_path: Path) -> None:
-    (path,) = export_t4([dataclasses.replace(records(1)[0], outcome=Outcome.UNSTABLE, times_s=(), error="unstable: no")], tmp_path)
+    (path,) = export_t4(
+        [dataclasses.replace(records(1)[0], outcome=Outcome.UNSTABLE, times_s=(), error="unstable: no")], tmp_path
+    )
     assert [record.outcome for record in import_t4(path, task_key="a" * 16, origin=HERE)] == [Outcome.WRONG_RESULT]
 
 
@@ -127,7 +148,9 @@ def test_what_does_not_belong_is_refused_with_the_reason(change: dict[str, objec
         from_t4(data, task_key="a" * 16, origin=HERE)
 
 
-@pytest.mark.parametrize("data", [{}, {"schema_version": "2.0.0", "results": []}, {"schema_version": "1.0.0", "results": 3}])
+@pytest.mark.parametrize(
+    "data", [{}, {"schema_version": "2.0.0", "results": []}, {"schema_version": "1.0.0", "results": 3}]
+)
 def test_what_is_no_t4_is_refused(data: dict[str, object]) -> None:
     with pytest.raises(RecordError, match="no results in T4"):
         from_t4(data)

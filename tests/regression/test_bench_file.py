@@ -42,7 +42,10 @@ def test_untimed(tmp_path: Path) -> None:
         (lambda d: d["operators"][1].pop("measures"), r"operators\[1\]: measures is missing"),
         (lambda d: d["operators"][0].update(calls="many"), r"operators\[0\]: calls is 'many'; expected int"),
         (lambda d: d["operators"][0].update(arguments=[{"shape": [1]}]), r"operators\[0\]: KeyError: 'dtype'"),
-        (lambda d: d["operators"][0].update(times_ms=[[1.0, -1.0]]), r"operators\[0\]: times_ms: every round needs times above zero"),
+        (
+            lambda d: d["operators"][0].update(times_ms=[[1.0, -1.0]]),
+            r"operators\[0\]: times_ms: every round needs times above zero",
+        ),
         (lambda d: d["operators"][0].update(times_ms=[["quick"]]), r"operators\[0\]: times_ms: ValueError"),
         (lambda d: d.update(model_times_ms=[[]]), "model_times_ms: every round needs times above zero"),
         (lambda d: d["operators"].append(d["operators"][0]), "two operators have one name"),

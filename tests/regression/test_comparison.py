@@ -32,7 +32,9 @@ def with_measures(**given: int) -> Bench:
     return bench(operator("conv", measures=MEASURES | given), operator("pool"))
 
 
-@pytest.mark.parametrize(("text", "share"), [("5%", 0.05), (" 2.5 % ", 0.025), ("0.05", 0.05), (0.1, 0.1), ("0", 0.0), ("150%", 1.5)])
+@pytest.mark.parametrize(
+    ("text", "share"), [("5%", 0.05), (" 2.5 % ", 0.025), ("0.05", 0.05), (0.1, 0.1), ("0", 0.0), ("150%", 1.5)]
+)
 def test_thresholds(text: str | float, share: float) -> None:
     assert parse_threshold(text) == pytest.approx(share)
 
@@ -53,7 +55,12 @@ def test_equal_benches_pass_and_a_slower_operator_does_not() -> None:
     assert row.name == "conv"
     assert row.times is not None
     assert row.times.shift.ratio == pytest.approx(1.1, rel=0.01)
-    assert romou.compare(BEFORE, bench(operator("conv", times_ms=rounds(1.1, seed=7)), operator("pool")), fail_over="15%").regressions == []
+    assert (
+        romou.compare(
+            BEFORE, bench(operator("conv", times_ms=rounds(1.1, seed=7)), operator("pool")), fail_over="15%"
+        ).regressions
+        == []
+    )
 
 
 def test_a_slower_whole_model_fails() -> None:
@@ -63,7 +70,9 @@ def test_a_slower_whole_model_fails() -> None:
 
 def test_a_slower_machine_is_no_slower_kernel() -> None:
     slow = {"model_times_ms": rounds(7.5, seed=1), "reference_times_ms": rounds(3.0, seed=2)}
-    found = romou.compare(BEFORE, bench(operator("conv", times_ms=rounds(1.5)), operator("pool", times_ms=rounds(1.5)), **slow))
+    found = romou.compare(
+        BEFORE, bench(operator("conv", times_ms=rounds(1.5)), operator("pool", times_ms=rounds(1.5)), **slow)
+    )
     assert found.machine == pytest.approx(1.5, rel=0.01)
     assert found.regressions == []
 
@@ -94,7 +103,11 @@ def test_another_text_alone_is_told_and_passes() -> None:
 
 
 def test_measures_of_another_config_are_not_compared() -> None:
-    found = romou.compare(BEFORE, bench(operator("conv", config={"tile_w": 8}, measures=MEASURES | {"registers": 99}), operator("pool")), times=False)
+    found = romou.compare(
+        BEFORE,
+        bench(operator("conv", config={"tile_w": 8}, measures=MEASURES | {"registers": 99}), operator("pool")),
+        times=False,
+    )
     assert found.regressions == []
     assert row_of(found, "conv").notes == ("another config (tile_w): measures not compared",)
 
@@ -114,7 +127,9 @@ def test_times_of_another_device_are_refused_with_the_reason() -> None:
     assert "measured on 'A GPU' (opencl, Platform, driver 1.0), this device is 'Another GPU'" in found.reason
     assert [row.name for row in found.regressions] == ["conv"], "measures count on any machine"
     assert all(row.times is None for row in found.rows)
-    with pytest.raises(UsageError, match=r"times cannot be compared: the baseline was measured on(?s:.*)\.romou folder"):
+    with pytest.raises(
+        UsageError, match=r"times cannot be compared: the baseline was measured on(?s:.*)\.romou folder"
+    ):
         romou.compare(BEFORE, other, measures=False)
     driver = dataclasses.replace(BEFORE, device=DEVICE | {"driver": "2.0"})
     assert "measured with driver '1.0', this one is '2.0'" in (romou.compare(BEFORE, driver).reason or "")
@@ -141,7 +156,9 @@ def test_untimed_benches_compare_measures() -> None:
 
 def test_command_and_its_files(tmp_path: Path) -> None:
     before = BEFORE.save(tmp_path / "before.json")
-    worse = bench(operator("conv", times_ms=rounds(1.3), source_sha256="1" * 64), operator("de|nse<&\x01"), model="b*d|model").save(tmp_path / "after.json")
+    worse = bench(
+        operator("conv", times_ms=rounds(1.3), source_sha256="1" * 64), operator("de|nse<&\x01"), model="b*d|model"
+    ).save(tmp_path / "after.json")
     result = invoke(before, worse, "--junit", tmp_path / "j.xml", "--markdown", tmp_path / "m.md")
     assert result.exit_code == 1, result.output
     assert "b*d|model: 1 of 4 rows worse by more than 5%." in result.stdout
@@ -149,7 +166,12 @@ def test_command_and_its_files(tmp_path: Path) -> None:
     assert "Times: as recorded on A GPU, because the baseline's compiled model is not at hand." in words
 
     suite = ET.parse(tmp_path / "j.xml").getroot()[0]
-    assert {k: suite.get(k) for k in ("tests", "failures", "skipped", "errors")} == {"tests": "4", "failures": "1", "skipped": "2", "errors": "0"}
+    assert {k: suite.get(k) for k in ("tests", "failures", "skipped", "errors")} == {
+        "tests": "4",
+        "failures": "1",
+        "skipped": "2",
+        "errors": "0",
+    }
     cases = {case.get("name"): case for case in suite.iter("testcase")}
     assert cases["conv"][0].tag == "failure"
     assert "1.300 times as long" in (cases["conv"][0].get("message") or "")

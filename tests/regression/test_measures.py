@@ -2,7 +2,8 @@
 
     pytest tests/regression --update-baseline       after a change that is meant
 
-A worse measure fails; another text, config or operator is told in pytest's warnings. The texts themselves are held in tests/golden.
+A worse measure fails; another text, config or operator is told in pytest's warnings. The texts themselves are held in
+tests/golden.
 """
 
 from __future__ import annotations
@@ -28,14 +29,24 @@ NETWORKS = {"squeezenet1_0": "adreno640", "mobilenetv1_100": "mali_g76 -images=n
 @pytest.mark.parametrize("name", few(NETWORKS, 0))
 def test_no_kernel_became_worse(name: str, request: pytest.FixtureRequest) -> None:
     path = BASELINES / file_of(name)
-    current = romou.bench(models.load(name), target=f"opencl -device={NETWORKS[name]}", times=False, label=f"bundled:{name}")
+    current = romou.bench(
+        models.load(name), target=f"opencl -device={NETWORKS[name]}", times=False, label=f"bundled:{name}"
+    )
     if request.config.getoption("--update-baseline"):
         current.save(path)
     found = romou.compare(path, current, fail_over=0, times=False)
     for row in found.rows:
         if row.notes:
-            warnings.warn(f"{name}: {row.name}: {'; '.join(row.notes)}; if that is meant: pytest tests/regression --update-baseline", stacklevel=1)
-    assert not found.regressions, "\n".join(f"{row.name}: {rise.measure} {rise.before:g} -> {rise.after:g}" for row in found.regressions for rise in row.rises)
+            warnings.warn(
+                f"{name}: {row.name}: {'; '.join(row.notes)}; if that is meant: pytest tests/regression"
+                " --update-baseline",
+                stacklevel=1,
+            )
+    assert not found.regressions, "\n".join(
+        f"{row.name}: {rise.measure} {rise.before:g} -> {rise.after:g}"
+        for row in found.regressions
+        for rise in row.rises
+    )
 
 
 def test_each_baseline_is_tested() -> None:
@@ -51,6 +62,8 @@ def test_a_pass_left_out_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     before = romou.bench(network, target=target, times=False)
     monkeypatch.setattr(operators, "inspect_function", partial(inspect_function, without=["eliminate_addresses"]))
     after = romou.bench(network, target=target, times=False)
-    worse = {rise.measure for row in romou.compare(before, after, fail_over=0, times=False).regressions for rise in row.rises}
+    worse = {
+        rise.measure for row in romou.compare(before, after, fail_over=0, times=False).regressions for rise in row.rises
+    }
     assert "integer_operations_in_loops_weighted" in worse
     assert romou.compare(before, before, fail_over=0, times=False).regressions == []

@@ -44,7 +44,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def baseline(model: Path, server: Server, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("bench") / "baseline.json"
-    result = CliRunner().invoke(main, ["bench", str(model), "--save", str(path), "--target", TARGET, "--repeats", "8", "--rpc", server.address])
+    result = CliRunner().invoke(
+        main, ["bench", str(model), "--save", str(path), "--target", TARGET, "--repeats", "8", "--rpc", server.address]
+    )
     assert result.exit_code == 0, result.output
     assert f"--rpc {server.address}" in "".join(result.stdout.split("\n"))
     return path
@@ -74,8 +76,11 @@ def test_a_bench_holds_times_of_the_server(baseline: Path, server: Server) -> No
     wait_for(lambda: server.running_session() is None)
 
 
-def test_equal_models_are_measured_in_turns_in_one_session(model: Path, baseline: Path, server: Server, connections: list[RemoteDevice]) -> None:
-    # Of 22 comparisons on busy cores none raised a false alarm at the usual 5%, but equal kernels of microseconds came out up to 8% apart.
+def test_equal_models_are_measured_in_turns_in_one_session(
+    model: Path, baseline: Path, server: Server, connections: list[RemoteDevice]
+) -> None:
+    # Of 22 comparisons on busy cores none raised a false alarm at the usual 5%, but equal kernels of microseconds came
+    # out up to 8% apart.
     options = ["--fail-over", "20%", "--repeats", "8", "--rpc", server.address, "--json"]
     result = CliRunner().invoke(main, ["compare", str(baseline), str(model), *options])
     assert result.exit_code == 0, result.output
@@ -87,7 +92,9 @@ def test_equal_models_are_measured_in_turns_in_one_session(model: Path, baseline
     wait_for(lambda: server.running_session() is None)
 
 
-def test_a_bench_at_hand_moves_into_the_session(model: Path, baseline: Path, server: Server, connections: list[RemoteDevice]) -> None:
+def test_a_bench_at_hand_moves_into_the_session(
+    model: Path, baseline: Path, server: Server, connections: list[RemoteDevice]
+) -> None:
     made = romou.bench(model, target=TARGET, repeats=8, rpc=server.address)
     found = romou.compare(baseline, made, fail_over=0.5, repeats=8, measures=False, rpc=server.address)
     assert found.timing == "in turns"
@@ -109,10 +116,18 @@ def test_an_operator_is_timed_in_another_session_too(baseline: Path, server: Ser
 
 def test_no_server(model: Path, baseline: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = MeasureOptions.__init__
-    monkeypatch.setattr(MeasureOptions, "__init__", lambda self, **values: real(self, **{"unreachable_s": 1.0, "connect_timeout_s": 10.0, **values}))
+    monkeypatch.setattr(
+        MeasureOptions,
+        "__init__",
+        lambda self, **values: real(self, **{"unreachable_s": 1.0, "connect_timeout_s": 10.0, **values}),
+    )
     address = f"127.0.0.1:{free_port()}/phone"
     result = CliRunner().invoke(main, ["compare", str(baseline), str(model), "--rpc", address])
-    assert (result.exit_code, address.partition("/")[0] in result.output, "Traceback" in result.output) == (3, True, False), result.output
+    assert (result.exit_code, address.partition("/")[0] in result.output, "Traceback" in result.output) == (
+        3,
+        True,
+        False,
+    ), result.output
     with pytest.raises(DeviceError, match="no TVM RPC server answers at 127.0.0.1"):
         romou.bench(model, target=TARGET, rpc=address)
     with pytest.raises(UsageError, match="names no RPC server; write host:port/key"):

@@ -95,7 +95,9 @@ def test_a_kernel_that_really_is_slower_fails(model: Path, baseline: Path, tmp_p
     assert row["times"]["verdict"] == "slower", "behind a connection, too"
     assert row["times"]["shift"]["ratio"] > 1.1
     # The registered function must not stay.
-    assert romou.bench(model, times=False).operators[0].source_sha256 in {o.source_sha256 for o in Bench.load(baseline).operators}
+    assert romou.bench(model, times=False).operators[0].source_sha256 in {
+        o.source_sha256 for o in Bench.load(baseline).operators
+    }
 
 
 def test_without_the_compiled_model_recorded_times_are_compared(model: Path, baseline: Path, tmp_path: Path) -> None:
@@ -111,7 +113,10 @@ def test_without_the_compiled_model_recorded_times_are_compared(model: Path, bas
     assert made.device is not None
     (tmp_path / "moved.json").write_text(dataclasses.replace(made, device={**made.device, "name": "Another"}).to_json())
     found = json.loads(compare(tmp_path / "moved.json", model, "--repeats", 8, "--json").stdout)
-    assert (found["timing"], found["reason"]) == ("in turns", "the baseline was compiled within the limits of 'Another'")
+    assert (found["timing"], found["reason"]) == (
+        "in turns",
+        "the baseline was compiled within the limits of 'Another'",
+    )
     # A device of another name: only what can be read off the kernels is left.
     made = Bench.load(alone)
     assert made.device is not None
@@ -121,14 +126,18 @@ def test_without_the_compiled_model_recorded_times_are_compared(model: Path, bas
     assert "Times were NOT compared: the baseline was measured on 'Another'" in " ".join(result.stdout.split())
 
 
-def test_configs_come_from_records_and_then_from_the_baseline(model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_configs_come_from_records_and_then_from_the_baseline(
+    model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     plain = romou.bench(model, times=False)
     conv = next(o for o in plain.operators if o.name == CONV)
     other = {**conv.config, "tile_w": 2 if conv.config["tile_w"] != 2 else 1}
     # Faster, but what this target has no choice for: it was allowed to another one.
     elsewhere = {**other, "multiply_add": "tf32", "steps": 2}
     with RecordStore(tmp_path / "records") as store:
-        store.append(Record(task_key=conv.key, task_name=CONV, config=elsewhere, device={}, outcome="ok", times_s=(0.5,)))
+        store.append(
+            Record(task_key=conv.key, task_name=CONV, config=elsewhere, device={}, outcome="ok", times_s=(0.5,))
+        )
         store.append(Record(task_key=conv.key, task_name=CONV, config=other, device={}, outcome="ok", times_s=(1.0,)))
     tuned = romou.bench(model, times=False, work_dir=tmp_path / "records")
     assert next(o for o in tuned.operators if o.name == CONV).config == other
@@ -137,7 +146,9 @@ def test_configs_come_from_records_and_then_from_the_baseline(model: Path, tmp_p
     found = romou.compare(tuned, model, times=False)
     assert all(row.notes == () for row in found.rows), "built again as the baseline was"
     found = romou.compare(plain, tuned, times=False)
-    assert next(row for row in found.rows if row.name == CONV).notes == ("another config (tile_w): measures not compared",)
+    assert next(row for row in found.rows if row.name == CONV).notes == (
+        "another config (tile_w): measures not compared",
+    )
 
 
 def test_measures_need_no_device(model: Path, tmp_path: Path) -> None:
@@ -149,7 +160,10 @@ def test_measures_need_no_device(model: Path, tmp_path: Path) -> None:
     ]
     # One process that sees no device.
     code = "import json, sys\nfrom click.testing import CliRunner\nfrom romou.cli import main\n"
-    code += "for words in json.loads(sys.argv[1]): r = CliRunner().invoke(main, words); print(json.dumps([r.exit_code, r.output]))"
+    code += (
+        "for words in json.loads(sys.argv[1]): r = CliRunner().invoke(main, words); print(json.dumps([r.exit_code,"
+        " r.output]))"
+    )
     env = {**os.environ, "OCL_ICD_VENDORS": str(tmp_path), "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1"}
     words = json.dumps([[str(word) for word in command] for command in commands])
     done = forked.run("-c", code, words, env=env)

@@ -15,7 +15,9 @@ LIMIT = 0.05
 
 
 class Machine:
-    """A machine that is shared: its speed wanders, it is at times one core short for many rounds, and now and then a repeat is cut off."""
+    """A machine that is shared: its speed wanders, it is at times one core short for many rounds, and now and then a
+    repeat is cut off.
+    """
 
     def __init__(self, seed: int, speed: float = 1.0):
         self.rng = np.random.default_rng(seed)
@@ -137,7 +139,9 @@ def test_shifts_of_known_numbers() -> None:
     # All of one side above all of the other: one of the C(16, 8) orders.
     apart = unpaired_shift(before, [10 * t for t in before])
     assert apart.ratio == pytest.approx(10, rel=0.2)
-    assert unpaired_shift([1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7], [2, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7]).p_slower == pytest.approx(1 / 12870)
+    assert unpaired_shift(
+        [1, 1.1, 1.2, 1.3, 1.4, 1.5, 1.6, 1.7], [2, 2.1, 2.2, 2.3, 2.4, 2.5, 2.6, 2.7]
+    ).p_slower == pytest.approx(1 / 12870)
 
 
 def test_bounds_hold_the_true_shift() -> None:

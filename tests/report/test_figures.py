@@ -1,4 +1,6 @@
-"""The data of each figure: plain rows out of made-up records of a real task, and what is said where something is not known."""
+"""The data of each figure: plain rows out of made-up records of a real task, and what is said where something is not
+known.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,19 @@ from romou.devices.targets import Target
 from romou.runtime.module import LayerRow, MemoryPlan, MemoryUse, Summary
 from romou.tools.inspection.breakdown import operations_step_by_step
 from romou.tools.report.evidence import Evidence, UnknownError
-from romou.tools.report.figures import FIGURES, convergence, device, funnel, histogram, knobs, layers, memory, passes, registers, roofline
+from romou.tools.report.figures import (
+    FIGURES,
+    convergence,
+    device,
+    funnel,
+    histogram,
+    knobs,
+    layers,
+    memory,
+    passes,
+    registers,
+    roofline,
+)
 from romou.tools.report.figures.figure import ALL
 from romou.tuner.pruning.tasks import pruned_space
 from romou.tuner.records import Record
@@ -31,7 +45,16 @@ def record(task: TunableTask, config: dict[str, object], ms: float | None, secon
     outcome = Outcome.TIMEOUT if ms is None else Outcome.OK
     time = f"2026-01-01T00:00:{second:02d}+00:00"
     times = () if ms is None else (ms / 1e3,)
-    return Record(task_key=task.key, task_name=task.name, config=config, device={}, outcome=outcome, times_s=times, time=time, **given)  # type: ignore[arg-type]
+    return Record(
+        task_key=task.key,
+        task_name=task.name,
+        config=config,
+        device={},
+        outcome=outcome,
+        times_s=times,
+        time=time,
+        **given,
+    )  # type: ignore[arg-type]
 
 
 @pytest.fixture(scope="module")
@@ -39,12 +62,23 @@ def evidence(task: TunableTask) -> Evidence:
     """Four trials of one task on a device whose registers are known: 4 ms by default, 2 ms at best, one failed."""
     space = pruned_space(task, ADRENO)
     configs = [dict(c) for c in (task.default_config(ADRENO), *list(iter(space))[:3])]
-    found = [record(task, configs[0], 4.0, 0), record(task, configs[1], None, 1), record(task, configs[2], 2.0, 3, expected_s=3e-3)]
+    found = [
+        record(task, configs[0], 4.0, 0),
+        record(task, configs[1], None, 1),
+        record(task, configs[2], 2.0, 3, expected_s=3e-3),
+    ]
     found += [record(task, configs[3], 3.0, 10), record(task, configs[2], 1.0, 20, is_again=True)]
     curves = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "work", "y_label": "GFLOPS"})]
     operations = {task.key: operations_step_by_step(task.schedule(task.default_config(ADRENO), ADRENO)["main"], ADRENO)}
     spec = dataclasses.replace(load_device("adreno640"), fp32_peak_gflops=800.0, dram_bandwidth_gbps=20.0)
-    known = {"records": found, "spaces": [(task, space)], "target": ADRENO, "spec": spec, "curves": curves, "operations": operations}
+    known = {
+        "records": found,
+        "spaces": [(task, space)],
+        "target": ADRENO,
+        "spec": spec,
+        "curves": curves,
+        "operations": operations,
+    }
     use = MemoryUse(weights=1 << 20, inputs=0, tensors=4 << 20, least=3 << 20, workspaces=0)
     plan = MemoryPlan(calls=("conv",), tensors=(), live=(3 << 20,), use=use)
     return Evidence(title="a test", memory=plan, **known)  # type: ignore[arg-type]
@@ -58,11 +92,17 @@ def test_what_is_not_known_is_said(figure: object) -> None:
 
 def test_layers_before_and_after(evidence: Evidence, task: TunableTask) -> None:
     found, _ = layers.rows(evidence)
-    assert [(row["layer"], row["version"], row["ms"]) for row in found] == [(task.name, "default schedule", 4.0), (task.name, "tuned", 2.0)]
+    assert [(row["layer"], row["version"], row["ms"]) for row in found] == [
+        (task.name, "default schedule", 4.0),
+        (task.name, "tuned", 2.0),
+    ]
 
 
 def test_layers_of_a_saved_model_count_calls_and_name_what_was_not_timed() -> None:
-    rows = [LayerRow(name=n, calls=3, trials=1, flops=1, default_ms=d, tuned_ms=t, config={}) for n, d, t in (("a", 1.0, 0.5), ("b", None, None))]
+    rows = [
+        LayerRow(name=n, calls=3, trials=1, flops=1, default_ms=d, tuned_ms=t, config={})
+        for n, d, t in (("a", 1.0, 0.5), ("b", None, None))
+    ]
     summary = Summary.unmeasured(target="opencl", rows=tuple(rows), seconds=0.0)
     found, remark = layers.rows(Evidence(title="", summary=summary))
     assert [row["ms"] for row in found] == [3.0, 1.5]
@@ -77,7 +117,12 @@ def test_two_kernels_of_one_name_are_told_apart(task: TunableTask) -> None:
 
 def test_convergence_knows_the_best_so_far_and_leaves_pauses_out(evidence: Evidence, task: TunableTask) -> None:
     own = [row for row in convergence.rows(evidence)[0] if row["layer"] == task.name]
-    assert [(row["trial"], row["ms"], row["best_ms"]) for row in own] == [(1, 4.0, 4.0), (2, None, 4.0), (3, 2.0, 2.0), (4, 3.0, 2.0)]
+    assert [(row["trial"], row["ms"], row["best_ms"]) for row in own] == [
+        (1, 4.0, 4.0),
+        (2, None, 4.0),
+        (3, 2.0, 2.0),
+        (4, 3.0, 2.0),
+    ]
     assert [row["seconds"] for row in own] == [0, 1, 3, 10]
     assert [row["expected_ms"] for row in own] == [None, None, 3.0, None]
     assert [row["best_ms"] for row in convergence.rows(evidence)[0] if row["layer"] == ALL] == [4.0, 4.0, 2.0, 2.0]
@@ -124,7 +169,9 @@ def test_any_two_knobs(evidence: Evidence) -> None:
     found, _ = knobs.rows(evidence)
     assert sorted(row["share"] for row in found) == [0.5, pytest.approx(2 / 3), 1.0]
     offered = knobs.menus(found)
-    assert set(offered["knob_x"]) == set(offered["knob_y"]) == {knobs.PREFIX + name for name in evidence.records[0].config}
+    assert (
+        set(offered["knob_x"]) == set(offered["knob_y"]) == {knobs.PREFIX + name for name in evidence.records[0].config}
+    )
     assert offered["knob_x"][0] != offered["knob_y"][0]
 
 

@@ -1,4 +1,6 @@
-"""The page of a report in a real browser: it draws every figure, fits a phone, and asks for nothing. `report_picture.check` finds what is wrong."""
+"""The page of a report in a real browser: it draws every figure, fits a phone, and asks for nothing.
+`report_picture.check` finds what is wrong.
+"""
 
 from __future__ import annotations
 
@@ -33,9 +35,16 @@ CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved model's times, memory, a device's curves; nothing is known of the search. A name that would end a script is only text."""
-    rows = [LayerRow(name=f"{NAME} {n}", calls=1, trials=1, flops=1, default_ms=2.0 + n, tuned_ms=1.0, config={}) for n in range(5)]
-    summary = dataclasses.replace(Summary.unmeasured(target="opencl", rows=tuple(rows), seconds=0.0), default_ms=9.0, tuned_ms=5.0)
+    """A saved model's times, memory, a device's curves; nothing is known of the search. A name that would end a script
+    is only text.
+    """
+    rows = [
+        LayerRow(name=f"{NAME} {n}", calls=1, trials=1, flops=1, default_ms=2.0 + n, tuned_ms=1.0, config={})
+        for n in range(5)
+    ]
+    summary = dataclasses.replace(
+        Summary.unmeasured(target="opencl", rows=tuple(rows), seconds=0.0), default_ms=9.0, tuned_ms=5.0
+    )
     use = MemoryUse(weights=1 << 20, inputs=0, tensors=4 << 20, least=2 << 20, workspaces=0)
     memory = MemoryPlan(calls=("f", "g"), tensors=(), live=(1 << 20, 2 << 20), use=use)
     path = tmp_path_factory.mktemp("report") / "report.html"
@@ -48,13 +57,18 @@ def test_a_page_is_right_on_a_desk_and_on_a_phone(page: Path) -> None:
             assert await check(opened, page, 400) == []
             assert await check(opened, page, 1280) == []
             assert await opened.value("document.title") == "a <test>"
-            unknown = await opened.value("[...document.querySelectorAll('.unknown')].map(p => p.parentElement.id.replace('-figure', ''))")
+            unknown = await opened.value(
+                "[...document.querySelectorAll('.unknown')].map(p => p.parentElement.id.replace('-figure', ''))"
+            )
             assert unknown == ["convergence", "roofline", "funnel", "histogram", "knobs", "registers", "passes"]
             bars = "document.querySelectorAll('#layers-figure .mark-rect.role-mark path').length"
             assert await opened.value(bars) == 10
             # The menu of layers leaves one; the two themes differ in their paper.
             menu = "document.getElementById('layers')"
-            await opened.value(f"{menu}.selectedIndex = 1, {menu}.dispatchEvent(new Event('change')), new Promise(r => setTimeout(r, 300))")
+            await opened.value(
+                f"{menu}.selectedIndex = 1, {menu}.dispatchEvent(new Event('change')), new Promise(r => setTimeout(r,"
+                " 300))"
+            )
             assert await opened.value(bars) == 2
             paper = "getComputedStyle(document.body).backgroundColor"
             before = await opened.value(paper)
@@ -70,7 +84,10 @@ def test_a_page_is_right_on_a_desk_and_on_a_phone(page: Path) -> None:
 @pytest.mark.parametrize("title", ["@LIBRARY@", "@DATA@ & @ABOUT@", "@TITLE@"])
 def test_a_title_that_looks_like_a_part_of_the_page_is_only_text(title: str, page: Path, tmp_path: Path) -> None:
     """A page is as long as another one but for its title, which stands there twice."""
-    short, long = (write_page(Evidence(title=one, summary=None, memory=None), tmp_path / "report.html").read_text() for one in ("x", title))
+    short, long = (
+        write_page(Evidence(title=one, summary=None, memory=None), tmp_path / "report.html").read_text()
+        for one in ("x", title)
+    )
     escaped = title.replace("&", "&amp;")
     assert long == short.replace("<title>x<", f"<title>{escaped}<").replace("<h1>x<", f"<h1>{escaped}<")
     assert long.count(escaped) == 2
@@ -87,7 +104,11 @@ def test_the_command_takes_a_bench(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [(None, "no folder of records, saved model, bench or ArchProbe report"), ("[]", "expected a JSON object"), ('{"kind": "romou bench"}', "schema None")],
+    [
+        (None, "no folder of records, saved model, bench or ArchProbe report"),
+        ("[]", "expected a JSON object"),
+        ('{"kind": "romou bench"}', "schema None"),
+    ],
 )
 def test_what_is_no_source_is_refused(content: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.json"
@@ -97,7 +118,9 @@ def test_what_is_no_source_is_refused(content: str | None, message: str, tmp_pat
         romou.write_report(path, output=tmp_path / "report.html")
 
 
-def test_a_report_follows_the_precision_that_the_model_was_tuned_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_report_follows_the_precision_that_the_model_was_tuned_with(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Kernels are others in fp16, so records of one precision are of none of the kernels of another."""
     monkeypatch.setattr("romou.api.report._BROKEN_DOWN", 1)
     model, target = tmp_path / "net.onnx", Target("opencl -device=host")
@@ -107,11 +130,23 @@ def test_a_report_follows_the_precision_that_the_model_was_tuned_with(tmp_path: 
     # Sums over what a global pool gives stay in fp32.
     tasks = [task for task in found if task.key not in in_fp32]
     assert len(tasks) > 1
-    origin = dataclasses.asdict(Origin.here({"name": "made up", "kind": "opencl", "driver": "1", "platform": "p", "is_host_cpu": True}))
+    origin = dataclasses.asdict(
+        Origin.here({"name": "made up", "kind": "opencl", "driver": "1", "platform": "p", "is_host_cpu": True})
+    )
     with RecordStore(tmp_path / "records") as store:
         for task in tasks:
             config = dict(task.default_config(target))
-            store.append(Record(task_key=task.key, task_name=task.name, config=config, outcome=Outcome.OK, times_s=(1e-3,), target=str(target), **origin))
+            store.append(
+                Record(
+                    task_key=task.key,
+                    task_name=task.name,
+                    config=config,
+                    outcome=Outcome.OK,
+                    times_s=(1e-3,),
+                    target=str(target),
+                    **origin,
+                )
+            )
     asked = ["report", str(tmp_path / "records"), "-o", str(tmp_path / "report.html"), "--model", str(model)]
     refused = CliRunner().invoke(main, asked)
     assert refused.exit_code != 0
@@ -124,7 +159,10 @@ def test_no_source_and_no_target_are_said(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nothing to report on"):
         romou.write_report()
     path = tmp_path / "device.json"
-    path.write_text((Path(romou.__file__).parent / "devices/hardware/devices/adreno640.json").read_text(encoding="utf-8"), encoding="utf-8")
+    path.write_text(
+        (Path(romou.__file__).parent / "devices/hardware/devices/adreno640.json").read_text(encoding="utf-8"),
+        encoding="utf-8",
+    )
     path = path.rename(path.with_name("adreno640.json"))
     with pytest.raises(UsageError, match="do not say the target"):
         romou.write_report(path, output=tmp_path / "report.html", model="none.onnx")

@@ -1,4 +1,6 @@
-"""Candidates on devices behind RPC servers: the same outcomes as on this machine, and nothing lost or mixed up when servers fail."""
+"""Candidates on devices behind RPC servers: the same outcomes as on this machine, and nothing lost or mixed up when
+servers fail.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,34 @@ from pathlib import Path
 
 import faulty_kernels
 import pytest
-from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server, serving, serving_watched, tracking, wait_for
+from rpc_servers import (
+    KEY,
+    OTHER_VERSION,
+    Server,
+    end,
+    free_port,
+    plain_server,
+    serving,
+    serving_watched,
+    tracking,
+    wait_for,
+)
 
 from romou.base.errors import CompatError, ConnectionLostError, DeviceError
 from romou.devices.targets import Target
 from romou.runtime.rpc import Address
 from romou.runtime.rpc.tracker import Tracker
-from romou.tuner.measure import BuildResult, Candidate, ChildBugError, LocalBuilder, LocalRunner, MeasureOptions, MeasureResult, RpcRunner, Toolchain
+from romou.tuner.measure import (
+    BuildResult,
+    Candidate,
+    ChildBugError,
+    LocalBuilder,
+    LocalRunner,
+    MeasureOptions,
+    MeasureResult,
+    RpcRunner,
+    Toolchain,
+)
 from romou.tuner.measure.servers import ClockWatch
 
 TARGET = Target("opencl")
@@ -51,7 +74,10 @@ def running(address: str, options: MeasureOptions = OPTIONS) -> Iterator[RpcRunn
 
 
 def built(builder: LocalBuilder, *faults: str) -> list[BuildResult]:
-    candidates = [Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=i) for i, fault in enumerate(faults)]
+    candidates = [
+        Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=i)
+        for i, fault in enumerate(faults)
+    ]
     results = builder.build(candidates)
     assert [r.outcome for r in results] == ["ok"] * len(faults)
     return results
@@ -73,11 +99,18 @@ def meanwhile(action) -> Iterator[None]:  # type: ignore[no-untyped-def]
 
 def test_outcomes_are_those_of_this_machine(builder: LocalBuilder, server: Server) -> None:
     faults = ("none", "bad_source", "wrong", "unwritten", "adds_up")
-    with running(server.address) as runner, contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN)) as local:
+    with (
+        running(server.address) as runner,
+        contextlib.closing(LocalRunner("opencl:0", OPTIONS, toolchain=TOOLCHAIN)) as local,
+    ):
         assert runner.fingerprint() == local.fingerprint()
         candidates = built(builder, *faults)
         there, here = list(runner.run(candidates)), list(local.run(candidates))
-    assert [r.outcome for r in there] == [r.outcome for r in here] == ["ok", "run_error", "wrong_result", "wrong_result", "wrong_result"]
+    assert (
+        [r.outcome for r in there]
+        == [r.outcome for r in here]
+        == ["ok", "run_error", "wrong_result", "wrong_result", "wrong_result"]
+    )
     assert [r.relative_l2_error for r in there] == pytest.approx([r.relative_l2_error for r in here], nan_ok=True)
     assert "no_such_function" in (there[1].error or "")
     assert len(there[0].times_s) == OPTIONS.repeat
@@ -90,7 +123,10 @@ def test_a_candidate_that_takes_the_server_down_is_tried_twice(builder: LocalBui
     with running(server.address) as runner:
         crash, fine = built(builder, "crash", "none")
         result = measure(runner, crash)
-        assert (result.outcome, (result.error or "").count(f"on 127.0.0.1:{server.port}: the connection")) == ("run_error", 2)
+        assert (result.outcome, (result.error or "").count(f"on 127.0.0.1:{server.port}: the connection")) == (
+            "run_error",
+            2,
+        )
         assert "took the server down twice" in (result.error or "")
         assert measure(runner, fine).outcome == "ok"
 
@@ -201,7 +237,11 @@ def test_uploads_that_never_work_end_the_run(builder: LocalBuilder, server: Serv
     size = Path(str(fine.library)).stat().st_size
     wanted = r"candidate_\w+.so could not be sent in 5 attempts.*\n.*goes on where it stopped"
     proxy = CuttingProxy(server.port, after=size // 2, cuts=100)
-    with contextlib.closing(proxy), running(f"127.0.0.1:{proxy.port}/{KEY}") as runner, pytest.raises(DeviceError, match=wanted):
+    with (
+        contextlib.closing(proxy),
+        running(f"127.0.0.1:{proxy.port}/{KEY}") as runner,
+        pytest.raises(DeviceError, match=wanted),
+    ):
         measure(runner, fine)
     assert proxy.done == 5
 
@@ -215,13 +255,19 @@ def test_a_library_of_another_candidate_is_no_result(builder: LocalBuilder, serv
 
 def test_wrong_keys_and_other_versions_are_refused(server: Server) -> None:
     where = f"127.0.0.1:{server.port}"
-    with running(f"{where}/tablet") as runner, pytest.raises(DeviceError, match=f"{where} does not serve the key that was given") as caught:
+    with (
+        running(f"{where}/tablet") as runner,
+        pytest.raises(DeviceError, match=f"{where} does not serve the key that was given") as caught,
+    ):
         runner.fingerprint()
     assert f"{where}/KEY" in str(caught.value)
     wanted = r"has tvm 0.26.0 \(here 0.27.0.post1\); TVM compares no versions, and other pairs crash"
     with plain_server(OTHER_VERSION) as other, running(other) as runner, pytest.raises(CompatError, match=wanted):
         runner.fingerprint()
-    with running("127.0.0.1:9/phone") as runner, pytest.raises(ConnectionLostError, match=r"no TVM RPC server answers at 127.0.0.1:9 .*\nStart one there: "):
+    with (
+        running("127.0.0.1:9/phone") as runner,
+        pytest.raises(ConnectionLostError, match=r"no TVM RPC server answers at 127.0.0.1:9 .*\nStart one there: "),
+    ):
         runner.fingerprint()
 
 
@@ -231,7 +277,9 @@ def test_servers_of_a_tracker(builder: LocalBuilder) -> None:
     with contextlib.ExitStack() as stack:
         tracker_stack = stack.enter_context(contextlib.ExitStack())
         tracker = tracker_stack.enter_context(tracking(port))
-        with pytest.raises(DeviceError, match=f"the tracker at {tracker} has no server with the key 'phone'; it has no servers at all"):
+        with pytest.raises(
+            DeviceError, match=f"the tracker at {tracker} has no server with the key 'phone'; it has no servers at all"
+        ):
             RpcRunner(Address.parse(f"tracker://{tracker}/phone"))
         servers = [stack.enter_context(serving("--tracker", tracker)) for _ in range(2)]
         other = stack.enter_context(plain_server(OTHER_VERSION, tracker=tracker)).partition("/")[0]
@@ -275,7 +323,12 @@ def test_no_device_is_left(builder: LocalBuilder) -> None:
     with tracking(free_port()) as tracker, plain_server(OTHER_VERSION, tracker=tracker) as other:
         address = f"tracker://{tracker}/{KEY}"
         wait_for(lambda: Tracker(Address.parse(address)).servers())
-        with running(address) as runner, pytest.raises(DeviceError, match=f"no device is left: {other.partition('/')[0]}: the RPC server at .* has tvm 0.26.0"):
+        with (
+            running(address) as runner,
+            pytest.raises(
+                DeviceError, match=f"no device is left: {other.partition('/')[0]}: the RPC server at .* has tvm 0.26.0"
+            ),
+        ):
             runner.fingerprint()
 
 
@@ -284,7 +337,9 @@ def test_a_tracker_that_is_none(server: Server) -> None:
         RpcRunner(Address.parse(f"tracker://{server.address}"))
 
 
-def test_a_hot_device_cools_down_between_sessions(builder: LocalBuilder, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_hot_device_cools_down_between_sessions(
+    builder: LocalBuilder, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Nothing holds the device meanwhile, and the candidate is measured after all."""
     (fine,) = built(builder, "none")
     pauses, told = [1.5, 0.0], []
@@ -295,7 +350,10 @@ def test_a_hot_device_cools_down_between_sessions(builder: LocalBuilder, server:
         return pauses.pop(0)
 
     monkeypatch.setattr(ClockWatch, "tell", tell)
-    with running(server.address) as runner, meanwhile(lambda: wait_for(lambda: len(told) == 1 and server.running_session() is None, 30)):
+    with (
+        running(server.address) as runner,
+        meanwhile(lambda: wait_for(lambda: len(told) == 1 and server.running_session() is None, 30)),
+    ):
         result = measure(runner, fine)
     assert (result.outcome, result.clock_ratio, len(told)) == ("ok", 1.0, 2)
     assert all(0 < seconds < 10 for seconds in told)

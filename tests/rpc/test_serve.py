@@ -45,10 +45,29 @@ def test_addresses(text: str, address: Address) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["", "phone", "host:90", "host:90/", "host:90/@", "host/key", "host:0/key", "host:99999/key", "h:1/a:b", "h:1/a b", "udp://h:1/k"]
+    "text",
+    [
+        "",
+        "phone",
+        "host:90",
+        "host:90/",
+        "host:90/@",
+        "host/key",
+        "host:0/key",
+        "host:99999/key",
+        "h:1/a:b",
+        "h:1/a b",
+        "udp://h:1/k",
+    ],
 )
 def test_what_is_no_address(text: str) -> None:
-    with pytest.raises(UsageError, match=r"names no RPC server; write host:port/key, for example 192.168.1.20:9090/phone\nFor a tracker write tracker://"):
+    with pytest.raises(
+        UsageError,
+        match=(
+            r"names no RPC server; write host:port/key, for example 192.168.1.20:9090/phone\nFor a tracker write"
+            r" tracker://"
+        ),
+    ):
         Address.parse(text)
 
 
@@ -67,10 +86,15 @@ def test_a_key_that_no_list_of_processes_shows(tmp_path: Path, monkeypatch: pyte
     """The key stands in a file or in the environment, on both sides; the log does not tell it either."""
     secret = tmp_path / "key"
     secret.write_text("hush-4711\n")
-    with pytest.raises(UsageError, match=f"other users of this machine have access to the key in {secret}\nchmod 600 {secret}"):
+    with pytest.raises(
+        UsageError, match=f"other users of this machine have access to the key in {secret}\nchmod 600 {secret}"
+    ):
         Address.parse(f"h:1/@{secret}")
     secret.chmod(0o600)
-    with serving(key_from=("--key-file", str(secret))) as server, contextlib.closing(connect(Address.parse(f"127.0.0.1:{server.port}/@{secret}"))):
+    with (
+        serving(key_from=("--key-file", str(secret))) as server,
+        contextlib.closing(connect(Address.parse(f"127.0.0.1:{server.port}/@{secret}"))),
+    ):
         family = [server.process, *server.process.children(recursive=True)]
         assert len(family) == 3
         assert not any("hush" in word for process in family for word in process.cmdline())
@@ -92,7 +116,9 @@ def test_an_open_door_is_warned_of() -> None:
 
 
 def test_an_address_that_is_taken(server: Server) -> None:
-    with pytest.raises(DeviceError, match=f"cannot listen on 127.0.0.1:{server.port}: .*\nGive another --host or --port"):
+    with pytest.raises(
+        DeviceError, match=f"cannot listen on 127.0.0.1:{server.port}: .*\nGive another --host or --port"
+    ):
         serve(ServeOptions(key="k", port=server.port), print)
 
 
@@ -109,7 +135,10 @@ def test_a_session_that_takes_too_long(server: Server) -> None:
 
 def test_a_busy_server_says_nothing_and_serves_the_next_one_later(server: Server) -> None:
     address = Address.parse(server.address)
-    with contextlib.closing(connect(address)), pytest.raises(ConnectionLostError, match="did not answer within 0.5 s; it serves one session at a time"):
+    with (
+        contextlib.closing(connect(address)),
+        pytest.raises(ConnectionLostError, match="did not answer within 0.5 s; it serves one session at a time"),
+    ):
         connect(address, patience_s=0.5)
     connect(address, patience_s=60).close()
 
@@ -118,8 +147,10 @@ def test_nobody_waits_for_a_model_longer_than_this() -> None:
     assert remote._PATIENCE_S <= 15
 
 
-def test_a_server_that_says_nothing_is_given_up_with_one_message(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
-    """Whether it never greets, or greets and says nothing more: the user hears what is waited for, and then one error."""
+def test_a_server_that_says_nothing_is_given_up_with_one_message(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Whether it never greets, or greets and says nothing more: the user hears what is waited for, and then one error."""  # noqa: E501
     monkeypatch.setattr(remote, "_PATIENCE_S", 3.0)
     monkeypatch.setattr(remote, "_TELL_S", 0.2)
     for answer in (b"", struct.pack("<ii", 0xFF271, 1) + b"s"):
@@ -134,7 +165,10 @@ def test_a_server_that_says_nothing_is_given_up_with_one_message(tmp_path: Path,
             thread = threading.Thread(target=greet)
             thread.start()
             device = remote.RemoteDevice(address)
-            message = rf"no model runs at {address} after an attempt: the RPC server at {address} did not answer within 3 s; it serves one session at a time"
+            message = (
+                rf"no model runs at {address} after an attempt: the RPC server at {address} did not answer within 3 s;"
+                r" it serves one session at a time"
+            )
             with pytest.raises(DeviceError, match=message):
                 device.run(tmp_path / "m.so", [])
             thread.join()
@@ -142,7 +176,15 @@ def test_a_server_that_says_nothing_is_given_up_with_one_message(tmp_path: Path,
         assert f"connecting to {address}: no answer yet; waiting for up to 3 s" in caplog.text
 
 
-@pytest.mark.parametrize("greeting", [b"", b"GET / HTTP/1.1\r\n\r\n", struct.pack("<ii", 0xFF271, 2**31 - 1), struct.pack("<ii", 0xFF271, 10) + b"\xff" * 10])
+@pytest.mark.parametrize(
+    "greeting",
+    [
+        b"",
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack("<ii", 0xFF271, 2**31 - 1),
+        struct.pack("<ii", 0xFF271, 10) + b"\xff" * 10,
+    ],
+)
 def test_strangers_do_no_harm(server: Server, greeting: bytes) -> None:
     """Neither those that say nothing and stay, nor those that speak another protocol."""
     with socket.create_connection(("127.0.0.1", server.port)) as stranger:
@@ -151,7 +193,9 @@ def test_strangers_do_no_harm(server: Server, greeting: bytes) -> None:
 
 
 def test_silent_and_slow_clients_keep_nobody_waiting(server: Server) -> None:
-    """Clients that say nothing, and one that says a byte at a time: neither kind holds up a client, and each is sent away in time."""
+    """Clients that say nothing, and one that says a byte at a time: neither kind holds up a client, and each is sent
+    away in time.
+    """
     with contextlib.ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(("127.0.0.1", server.port))) for _ in range(80)]
         slow = stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))

@@ -84,7 +84,9 @@ def test_tuning_through_the_tunnel_of_the_docs(ssh_config: Path, tmp_path: Path)
             tuned = romou.tune(model, target="opencl", rpc=address, trials=1, work_dir=tmp_path / "records")
             assert tuned.summary().is_right
             tuned.release()
-            assert all("a-secret-of-this-test" not in " ".join(_command_line(process)) for process in psutil.process_iter())
+            assert all(
+                "a-secret-of-this-test" not in " ".join(_command_line(process)) for process in psutil.process_iter()
+            )
         # Without the tunnel nobody is there.
         result = CliRunner().invoke(main, ["doctor", "--rpc", address])
         assert (result.exit_code, "no TVM RPC server answers" in " ".join(result.output.split())) == (3, True)

@@ -46,7 +46,9 @@ def records(folder: Path) -> list[dict]:  # type: ignore[type-arg]
 
 
 def test_two_servers_of_a_tracker_one_of_which_dies(tmp_path: Path) -> None:
-    """Tuning with one server left gives the table as on this machine and the right outputs, and the model runs there afterwards."""
+    """Tuning with one server left gives the table as on this machine and the right outputs, and the model runs there
+    afterwards.
+    """
     model = short_net()
     with contextlib.ExitStack() as stack:
         tracker = stack.enter_context(tracking(free_port()))
@@ -131,7 +133,9 @@ def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
 
 def test_outputs_that_are_constants_or_inputs_stay_right_at_a_server(tmp_path: Path, server: Server) -> None:
     model = shared_outputs_net()
-    there = romou.load(romou.compile(model, target="opencl -device=host", device=0).save(tmp_path / "m.romou"), rpc=server.address)
+    there = romou.load(
+        romou.compile(model, target="opencl -device=host", device=0).save(tmp_path / "m.romou"), rpc=server.address
+    )
     for seed in range(3):
         inputs = random_inputs(model, seed=seed)
         assert_equals_onnxruntime(model, inputs, there.run(inputs))
@@ -142,10 +146,17 @@ def test_a_compiler_that_crashes_at_a_server_is_one_error(tmp_path: Path) -> Non
     """Sessions end over the kernel, until the server's cache refuses it."""
     path = romou.compile(short_net(), target="opencl -device=host", verify=False).save(tmp_path / "m.romou")
     kernel = sorted(romou.load(path).sources())[0]
-    flaws = {"ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": "crashes on source", "STANDIN_SOURCE": f"{kernel}("}
+    flaws = {
+        "ROMOU_OPENCL_LIBRARY": str(standin.library()),
+        "STANDIN": "crashes on source",
+        "STANDIN_SOURCE": f"{kernel}(",
+    }
     with serving(**flaws, ROMOU_CACHE_DIR=str(tmp_path / "cache"), ROMOU_PROGRAM_CACHE_MB="64") as crashing:
         there = romou.load(path, rpc=crashing.address)
-        with pytest.raises(DeviceError, match=rf"kernel {kernel};(.|\n)*the driver's compiler ended the processes that compiled this kernel"):
+        with pytest.raises(
+            DeviceError,
+            match=rf"kernel {kernel};(.|\n)*the driver's compiler ended the processes that compiled this kernel",
+        ):
             there.run(random_inputs(short_net()))
         there.release()
 
@@ -154,7 +165,10 @@ def test_a_model_keeps_to_the_servers_of_a_tracker_that_will_do(tmp_path: Path) 
     g = Graph({"a": (1, 6, 5, 5)})
     model = g.model(g.add("Relu", g.conv("a", 6, 6, pads=[1, 1, 1, 1])))
     here = romou.compile(model, target="opencl -device=host", device=0)
-    library, inputs = here.save(tmp_path / "m") / json.loads((tmp_path / "m" / "romou.json").read_text())["library"], list(random_inputs(model).values())
+    library, inputs = (
+        here.save(tmp_path / "m") / json.loads((tmp_path / "m" / "romou.json").read_text())["library"],
+        list(random_inputs(model).values()),
+    )
     with tracking(free_port()) as tracker, plain_server(OTHER_VERSION, tracker=tracker), serving("--tracker", tracker):
         address = Address.parse(f"tracker://{tracker}/{KEY}")
         wait_for(lambda: len(Tracker(address).servers().get(KEY, ())) == 2)
@@ -172,7 +186,9 @@ def test_the_command_line(tmp_path: Path, server: Server) -> None:
 
     onnx.save(short_net(), tmp_path / "net.onnx")
     options = ["--target", "opencl -device=host", "--rpc", server.address]
-    result = CliRunner().invoke(main, ["tune", str(tmp_path / "net.onnx"), *options, "--trials", "3", "--output", str(tmp_path / "m"), "--json"])
+    result = CliRunner().invoke(
+        main, ["tune", str(tmp_path / "net.onnx"), *options, "--trials", "3", "--output", str(tmp_path / "m"), "--json"]
+    )
     assert result.exit_code == 0, result.output
     assert json.loads(result.stdout)["summary"]["is_right"]
     result = CliRunner().invoke(main, ["run", str(tmp_path / "m"), "--rpc", server.address, "--repeat", "2"])
@@ -192,7 +208,9 @@ def test_a_candidate_that_takes_the_server_down_is_never_tried_again(tmp_path: P
             contextlib.closing(RpcRunner(Address.parse(server.address), options, toolchain=toolchain)) as runner,
             contextlib.closing(LocalBuilder(target, options, toolchain=toolchain)) as builder,
         ):
-            session = TuningSession([task], target, store=store, builder=builder, runner=runner, options=TuningOptions(trials=10))
+            session = TuningSession(
+                [task], target, store=store, builder=builder, runner=runner, options=TuningOptions(trials=10)
+            )
             (result,) = session.run().values()
         assert result.outcomes == {"ok": 1, "run_error": 1, "wrong_result": 1}
     kept = {r["config"]["fault"]: r for r in records(tmp_path)}
@@ -205,7 +223,11 @@ def test_the_only_server_goes_for_good(tmp_path: Path, monkeypatch: pytest.Monke
     g = Graph({"image": (1, 5, 9, 9)})
     model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
     real = MeasureOptions.__init__
-    monkeypatch.setattr(MeasureOptions, "__init__", lambda self, **values: real(self, **{"unreachable_s": 2.0, "connect_timeout_s": 10.0, **values}))
+    monkeypatch.setattr(
+        MeasureOptions,
+        "__init__",
+        lambda self, **values: real(self, **{"unreachable_s": 2.0, "connect_timeout_s": 10.0, **values}),
+    )
     with serving() as short:
 
         def kill() -> None:
@@ -214,7 +236,9 @@ def test_the_only_server_goes_for_good(tmp_path: Path, monkeypatch: pytest.Monke
 
         thread = threading.Thread(target=kill)
         thread.start()
-        with pytest.raises(DeviceError, match=r"no device answered for unreachable_s = 2 s.*\n.*goes on where it stopped"):
+        with pytest.raises(
+            DeviceError, match=r"no device answered for unreachable_s = 2 s.*\n.*goes on where it stopped"
+        ):
             romou.tune(model, target="opencl -device=host", rpc=short.address, trials=200, work_dir=tmp_path)
         thread.join()
     count = len(records(tmp_path))
@@ -227,11 +251,19 @@ def test_the_only_server_goes_for_good(tmp_path: Path, monkeypatch: pytest.Monke
 def test_the_target_gets_the_servers_device_and_host(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     cpu, gpu = {"type": "cpu", "name": "a CPU"}, {"type": "gpu", "name": "a GPU"}
     assert str(for_server(Target("opencl"), cpu, "x86_64-linux-gnu", "h:1/k")) == "opencl -device=host"
-    wanted = r"has to name the device at h:1/k, which is a GPU: opencl -device=NAME; known: .*adreno640.*\n`archprobe run --rpc h:1/k"
+    wanted = (
+        r"has to name the device at h:1/k, which is a GPU: opencl -device=NAME; known: .*adreno640.*\n`archprobe run"
+        r" --rpc h:1/k"
+    )
     with pytest.raises(UsageError, match=wanted):
         for_server(Target("opencl"), gpu, "x86_64-linux-gnu", "h:1/k")
     phone = Target("opencl -device=adreno640")
-    with pytest.raises(UsageError, match="the target's host is aarch64-linux-android, but the machine at h:1/k is x86_64-linux-gnu\nLeave -host= out"):
+    with pytest.raises(
+        UsageError,
+        match=(
+            "the target's host is aarch64-linux-android, but the machine at h:1/k is x86_64-linux-gnu\nLeave -host= out"
+        ),
+    ):
         for_server(Target(phone, host="aarch64-linux-android"), gpu, "x86_64-linux-gnu", "h:1/k")
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(BuildError, match=r"no compiler for aarch64-linux-gnu"):
@@ -239,4 +271,6 @@ def test_the_target_gets_the_servers_device_and_host(monkeypatch: pytest.MonkeyP
     compiler = tmp_path / "aarch64-linux-gnu-g++"
     compiler.write_text("#!/bin/sh\n")
     compiler.chmod(0o755)
-    assert str(for_server(phone, gpu, "aarch64-linux-gnu", "h:1/k")) == "opencl -device=adreno640 -host=aarch64-linux-gnu"
+    assert (
+        str(for_server(phone, gpu, "aarch64-linux-gnu", "h:1/k")) == "opencl -device=adreno640 -host=aarch64-linux-gnu"
+    )

@@ -23,7 +23,9 @@ class WideRunner(Runner):
 
     width = 4  # type: ignore[assignment]
 
-    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+    def run(
+        self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
+    ) -> Iterator[MeasureResult]:
         time.sleep(0.02)
         return super().run(batch, best_s=best_s, stop_at=stop_at)
 
@@ -31,7 +33,15 @@ class WideRunner(Runner):
 def run(folder: Path, runner: Runner, callback: TrialCallback, *, trials: int = 40) -> dict[str, TaskResult]:
     with RecordStore(folder) as store:
         options = TuningOptions(trials=trials, confirm=0)
-        made = TuningSession(small_tasks(), Target("opencl -device=host"), store=store, builder=Builder(5), runner=runner, options=options, callback=callback)
+        made = TuningSession(
+            small_tasks(),
+            Target("opencl -device=host"),
+            store=store,
+            builder=Builder(5),
+            runner=runner,
+            options=options,
+            callback=callback,
+        )
         return made.run()
 
 
@@ -45,7 +55,9 @@ def test_it_sees_every_trial(tmp_path: Path) -> None:
     run(tmp_path, Runner(), seen.append)
     kept = records(tmp_path)
     assert [trial.number for trial in seen] == list(range(1, 41))
-    assert [(t.task, t.config, t.outcome, t.time_s, t.error) for t in seen] == [(r.task_name, r.config, r.outcome, r.time_s, r.error) for r in kept]
+    assert [(t.task, t.config, t.outcome, t.time_s, t.error) for t in seen] == [
+        (r.task_name, r.config, r.outcome, r.time_s, r.error) for r in kept
+    ]
     assert {trial.outcome for trial in seen} == {Outcome.OK, Outcome.INVALID}
     best: dict[str, float] = {}
     for trial, record in zip(seen, kept, strict=True):

@@ -40,7 +40,9 @@ class KnobFeatures:
         self.columns = tuple(space.knobs)
 
     def __call__(self, configs: Sequence[Config]) -> np.ndarray:
-        return np.array([[self._knobs[name].number(config[name]) for name in self.columns] for config in configs], dtype=np.float32)
+        return np.array(
+            [[self._knobs[name].number(config[name]) for name in self.columns] for config in configs], dtype=np.float32
+        )
 
     def expected(self, configs: Sequence[Config]) -> np.ndarray:
         return np.zeros(len(configs), dtype=np.float32)
@@ -91,7 +93,9 @@ def test_every_valid_config_once_and_no_other(examples: int) -> None:
     check()
 
 
-def every_valid_config_once_and_no_other(knobs: list[int], forbidden: int, count: int, failing: bool, seed: int) -> None:
+def every_valid_config_once_and_no_other(
+    knobs: list[int], forbidden: int, count: int, failing: bool, seed: int
+) -> None:
     space = Space()
     for i, choices in enumerate(knobs):
         space.define_knob(f"k{i}", list(range(choices)))
@@ -100,7 +104,9 @@ def every_valid_config_once_and_no_other(knobs: list[int], forbidden: int, count
     if not valid:
         return
     default = next(iter(space))
-    explorer = Explorer(space, default, TuningOptions(random_trials=4), np.random.default_rng(seed), features=KnobFeatures(space))
+    explorer = Explorer(
+        space, default, TuningOptions(random_trials=4), np.random.default_rng(seed), features=KnobFeatures(space)
+    )
     measured: dict[str, tuple[Config, float | None]] = {}
     proposed: list[str] = []
     while batch := explorer.propose(count, measured):
@@ -123,7 +129,13 @@ def test_nothing_is_proposed_while_all_is_under_way(explorer: str) -> None:
     """A large batch takes a small space as a whole before anything is measured."""
     space = Space()
     space.define_knob("a", POWERS)
-    looking = Explorer(space, space.at(0), TuningOptions(explorer=explorer), np.random.default_rng(0), features=Estimated(space, lambda _: 0.0))
+    looking = Explorer(
+        space,
+        space.at(0),
+        TuningOptions(explorer=explorer),
+        np.random.default_rng(0),
+        features=Estimated(space, lambda _: 0.0),
+    )
     assert len(looking.propose(64, {})) == len(POWERS)
     assert looking.propose(64, {}) == []
 
@@ -169,7 +181,9 @@ def test_where_something_is_expected_none_is_drawn_at_random_but_what_is_little_
 
     def proposed(random_share: float) -> list[Config]:
         options = TuningOptions(random_share=random_share)
-        explorer = Explorer(space, space.at(0), options, np.random.default_rng(0), features=Estimated(space, lambda _: 0.0))
+        explorer = Explorer(
+            space, space.at(0), options, np.random.default_rng(0), features=Estimated(space, lambda _: 0.0)
+        )
         measured: dict[str, tuple[Config, float | None]] = {}
         for _ in range(6):
             measured.update((c.key, (c, cost(c))) for c in explorer.propose(8, measured))
@@ -224,13 +238,24 @@ def divided_cost(config: Config) -> float:
 # Random draws, half of them small configs, miss the best one now and then.
 @pytest.mark.parametrize(
     ("explorer", "seeds"),
-    [("evolution", 1), ("annealing", 1), ("random", 1), *(pytest.param(name, 5, marks=exhaustive) for name in ("evolution", "annealing"))],
+    [
+        ("evolution", 1),
+        ("annealing", 1),
+        ("random", 1),
+        *(pytest.param(name, 5, marks=exhaustive) for name in ("evolution", "annealing")),
+    ],
 )
 def test_a_small_space_inside_of_a_large_one_is_searched_as_well(explorer: str, seeds: int) -> None:
     space, found = divided_space(), []
     for seed in range(seeds):
         default = Config({"algorithm": "large", **dict.fromkeys("abcdef", 1)})
-        looking = Explorer(space, default, TuningOptions(seed=seed, explorer=explorer), np.random.default_rng(seed), features=KnobFeatures(space))
+        looking = Explorer(
+            space,
+            default,
+            TuningOptions(seed=seed, explorer=explorer),
+            np.random.default_rng(seed),
+            features=KnobFeatures(space),
+        )
         measured: dict[str, tuple[Config, float | None]] = {}
         while len(measured) < 40:
             measured.update((c.key, (c, divided_cost(c))) for c in looking.propose(8, measured))
@@ -242,7 +267,9 @@ def test_a_small_space_inside_of_a_large_one_is_searched_as_well(explorer: str, 
 def test_another_spelling_waits_until_the_kernel_is_known_to_be_fast() -> None:
     space = Space()
     space.define_knob("tile", list(range(1, 41)))
-    spelling = Knob(name="spelling", choices=("mad", "fma", "plain"), default="mad", help="how products are added", is_spelling=True)
+    spelling = Knob(
+        name="spelling", choices=("mad", "fma", "plain"), default="mad", help="how products are added", is_spelling=True
+    )
     space.define_knob(spelling, spelling.choices)
 
     options, features = TuningOptions(random_share=0), Estimated(space, lambda c: -math.log(c["tile"]))

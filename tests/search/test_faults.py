@@ -1,4 +1,6 @@
-"""What can go wrong while a session runs: hanging candidates, killed workers, a full disk, a second tuner. What was measured stays, the rest is added."""
+"""What can go wrong while a session runs: hanging candidates, killed workers, a full disk, a second tuner. What was
+measured stays, the rest is added.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,8 @@ from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="faulty_kernels:build")
-# Seconds that a candidate may hang, in which a right one ends on a busy machine, too; of a hang that is to be killed before, plenty.
+# Seconds that a candidate may hang, in which a right one ends on a busy machine, too; of a hang that is to be killed
+# before, plenty.
 SHORT, LONG = 4.0, 60.0
 
 
@@ -40,11 +43,18 @@ def real_session(folder: Path, task: TunableTask, timeout_s: float) -> Iterator[
         contextlib.closing(LocalRunner("opencl:0", options, toolchain=TOOLCHAIN)) as runner,
         contextlib.closing(LocalBuilder(TARGET, options, toolchain=TOOLCHAIN)) as builder,
     ):
-        yield TuningSession([task], TARGET, store=store, builder=builder, runner=runner, options=TuningOptions(trials=10)), runner
+        yield (
+            TuningSession(
+                [task], TARGET, store=store, builder=builder, runner=runner, options=TuningOptions(trials=10)
+            ),
+            runner,
+        )
 
 
 def errors_of(folder: Path) -> dict[str, str]:
-    return {r["config"]["fault"]: r["error"] or "" for r in map(json.loads, (folder / FILE_NAME).read_text().splitlines())}
+    return {
+        r["config"]["fault"]: r["error"] or "" for r in map(json.loads, (folder / FILE_NAME).read_text().splitlines())
+    }
 
 
 def test_a_candidate_that_hangs(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
@@ -63,7 +73,8 @@ def test_a_worker_that_is_killed(tmp_path: Path, opencl_device: tvm.runtime.Devi
             while time.monotonic() < stop and not (tmp_path / FILE_NAME).read_text():
                 time.sleep(0.05)
             while time.monotonic() < stop:
-                # The look comes right before the kill: once the hang has its record, the process runs another candidate.
+                # The look comes right before the kill: once the hang has its record, the process runs another
+                # candidate.
                 time.sleep(1.0)
                 if "hang" in errors_of(tmp_path):
                     return
@@ -84,11 +95,21 @@ def replay(folder: Path, trials: int) -> dict[str, TaskResult]:
     task = SimulatedTask.of_recording(recorded())
     device = SimulatedDevice([task])
     with RecordStore(folder) as store:
-        session = TuningSession([task], TARGET, store=store, builder=device, runner=device, options=TuningOptions(trials=trials), clock=device.clock)
+        session = TuningSession(
+            [task],
+            TARGET,
+            store=store,
+            builder=device,
+            runner=device,
+            options=TuningOptions(trials=trials),
+            clock=device.clock,
+        )
         return session.run()
 
 
-def test_a_full_disk_ends_the_session_and_the_next_one_adds_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_ends_the_session_and_the_next_one_adds_what_is_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     real, left = os.write, [12]
 
     def write(descriptor: int, data: bytes) -> int:

@@ -36,10 +36,12 @@ def test_neighbours_are_corrected_and_what_is_far_is_in_doubt() -> None:
 
 
 def test_all_configs_of_an_algorithm_are_wrong_together() -> None:
-    """Two of one kind came out as expected, two of the other a lot slower; none is near the configs that are asked for."""
+    """Two of one kind came out as expected, two of the other a lot slower; none is near the configs that are asked for."""  # noqa: E501
     rows, kinds = np.array([[0.0], [50.0], [100.0], [150.0]]), np.array(["direct", "direct", "winograd2", "winograd2"])
     process = GaussianProcess(rows, kinds, np.array([0, 0, -1.0, -1.0]))
-    direct, winograd, another = process(np.array([[300.0]] * 3), np.array(["direct", "winograd2", "winograd4"]), np.zeros(3))
+    direct, winograd, another = process(
+        np.array([[300.0]] * 3), np.array(["direct", "winograd2", "winograd4"]), np.zeros(3)
+    )
     assert direct > winograd + 0.4
     # Of what was never measured least is known.
     assert another > winograd

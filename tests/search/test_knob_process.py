@@ -1,4 +1,6 @@
-"""A process over knobs alone: its likelihood's gradient, what it goes on from, what it learns from few measurements, and where a search begins."""
+"""A process over knobs alone: its likelihood's gradient, what it goes on from, what it learns from few measurements,
+and where a search begins.
+"""
 
 from __future__ import annotations
 

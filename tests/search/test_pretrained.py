@@ -65,7 +65,9 @@ def test_a_file_for_other_features_is_refused(tmp_path: Path) -> None:
         PretrainedModel.load(path)
 
 
-def test_a_search_goes_on_without_a_model_that_does_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_search_goes_on_without_a_model_that_does_not_fit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     model = pretrained_on(1)
     PretrainedModel(model.booster, ("another", *model.columns[1:])).save(tmp_path / "opencl_nvidia_h200.ubj.gz")
     monkeypatch.setattr(pretrained, "_FOLDER", tmp_path)
@@ -76,7 +78,11 @@ def test_a_search_goes_on_without_a_model_that_does_not_fit(tmp_path: Path, monk
     assert known.read() is None
     (warning,) = caplog.records
     assert warning.levelname == "WARNING"
-    assert re.search(r"without a pretrained cost model: .*does not have: another\npython scripts/pretrain_cost_model.py makes it anew", warning.getMessage())
+    assert re.search(
+        r"without a pretrained cost model: .*does not have: another\npython scripts/pretrain_cost_model.py makes it"
+        r" anew",
+        warning.getMessage(),
+    )
 
 
 def test_a_model_looks_at_its_own_features_alone() -> None:
@@ -107,7 +113,16 @@ def test_a_search_begins_with_what_is_known_of_the_device() -> None:
         """How many of the first configs load single numbers."""
         device, store = SimulatedDevice([task]), []
         options = TuningOptions(trials=21, confirm=0, random_share=0)
-        TuningSession([task], H200, store=store, builder=device, runner=device, options=options, clock=device.clock, pretrained=model).run()
+        TuningSession(
+            [task],
+            H200,
+            store=store,
+            builder=device,
+            runner=device,
+            options=options,
+            clock=device.clock,
+            pretrained=model,
+        ).run()
         # Up to then the task's own measurements say little.
         return sum(record.config["vector_width"] == 1 for record in list(store)[:9])
 
@@ -115,7 +130,9 @@ def test_a_search_begins_with_what_is_known_of_the_device() -> None:
 
 
 def test_a_model_ships_for_a_device() -> None:
-    assert all(pretrained_for(Target(f"{kind} -device=nvidia_h200")) is not None for kind in ("opencl", "vulkan", "cuda"))
+    assert all(
+        pretrained_for(Target(f"{kind} -device=nvidia_h200")) is not None for kind in ("opencl", "vulkan", "cuda")
+    )
     assert all(pretrained_for(Target(text)) is None for text in ("opencl -device=adreno640", "opencl -device=host"))
 
 
@@ -154,7 +171,10 @@ def test_a_space_with_tensor_cores_is_not_corrected() -> None:
 
     def is_corrected(dtype: str) -> bool:
         task = task_of(conv(64, (14, 14), 64, (1, 1), dtype))
-        found = [TaskSearch(task, target, TuningOptions(), 0, lambda _: TransferData(), target.spec, model) for model in (None, pretrained_for(target))]
+        found = [
+            TaskSearch(task, target, TuningOptions(), 0, lambda _: TransferData(), target.spec, model)
+            for model in (None, pretrained_for(target))
+        ]
         estimates = [search.features.expected([search.default])[0] for search in found]
         return bool(estimates[0] != estimates[1])
 
@@ -169,7 +189,9 @@ def rank_correlation(path: Path, target: Target, model: Correction | None) -> fl
     seconds = [task.recorded.configs[space.index_of(c)].time_s for c in configs]
     ran = np.asarray([s is not None for s in seconds])
     expected = TaskFeatures(task.template, target.limits, target.spec, model).expected(configs)[ran]
-    ranks = [np.argsort(np.argsort(values)) for values in (-expected, np.asarray([s for s in seconds if s is not None]))]
+    ranks = [
+        np.argsort(np.argsort(values)) for values in (-expected, np.asarray([s for s in seconds if s is not None]))
+    ]
     return float(np.corrcoef(*ranks)[0, 1])
 
 

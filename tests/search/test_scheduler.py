@@ -8,7 +8,9 @@ from romou.tuner.search.scheduler import Progression, next_task
 
 
 def spend(costs: np.ndarray, trials: int, batch: int = 4) -> list[Progression]:
-    """Tasks whose time falls from twice their best, steeply at first, as that of the recorded spaces does; in batches, with other calls each."""
+    """Tasks whose time falls from twice their best, steeply at first, as that of the recorded spaces does; in batches,
+    with other calls each.
+    """
     tasks = [Progression(calls=1 + index % 3) for index in range(len(costs))]
     while sum(len(task.times) for task in tasks) < trials:
         index = next_task(tasks, patience=48)

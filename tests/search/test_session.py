@@ -29,7 +29,13 @@ from romou.tuner.search.progress import PlainProgress, Status
 TARGET = Target("opencl -device=host")
 
 
-def session(folder: Path, runner: Runner, builder: Builder | None = None, callback: TrialCallback | None = None, **options: object) -> dict[str, TaskResult]:
+def session(
+    folder: Path,
+    runner: Runner,
+    builder: Builder | None = None,
+    callback: TrialCallback | None = None,
+    **options: object,
+) -> dict[str, TaskResult]:
     with RecordStore(folder) as store:
         made = TuningSession(
             small_tasks(),
@@ -48,7 +54,10 @@ def test_budget_of_trials(tmp_path: Path) -> None:
     results = session(tmp_path, runner)
     assert len(runner.seen) == len(set(runner.seen)) == 40
     assert sum(r.trials for r in results.values()) == 40
-    assert all(r.config is not None and r.best_ms is not None and r.default_ms is not None and r.best_ms <= r.default_ms for r in results.values())
+    assert all(
+        r.config is not None and r.best_ms is not None and r.default_ms is not None and r.best_ms <= r.default_ms
+        for r in results.values()
+    )
     # The default of every task comes before anything else.
     assert len({line.split()[0] for line in runner.seen[: len(results)]}) == len(results)
 
@@ -82,7 +91,9 @@ def test_a_second_session_goes_on_where_the_first_stopped(tmp_path: Path) -> Non
 
 
 def test_a_session_in_the_middle_of_another_one_records_no_config_twice(tmp_path: Path) -> None:
-    """The second one measures what is under way in the first; whoever comes second keeps no record and has a trial left for another config."""
+    """The second one measures what is under way in the first; whoever comes second keeps no record and has a trial left
+    for another config.
+    """
     first, second = Runner(), Runner()
 
     def other(trial: Trial) -> None:
@@ -145,7 +156,11 @@ def test_without_a_budget_the_defaults_stay(tmp_path: Path) -> None:
     assert all(r.config is not None and r.best_ms is None for r in results.values())
 
 
-@pytest.mark.parametrize("task", [faulty_kernels.faulty_task(*"abcdefghijkl"), pytest.param(faulty_kernels.task(), marks=exhaustive)], ids=["knob", "operator"])
+@pytest.mark.parametrize(
+    "task",
+    [faulty_kernels.faulty_task(*"abcdefghijkl"), pytest.param(faulty_kernels.task(), marks=exhaustive)],
+    ids=["knob", "operator"],
+)
 def test_a_small_space_is_exhausted(task: TunableTask, tmp_path: Path) -> None:
     runner = Runner()
     with RecordStore(tmp_path) as store:
@@ -156,13 +171,17 @@ def test_a_small_space_is_exhausted(task: TunableTask, tmp_path: Path) -> None:
 
 
 class DriftingRunner(Runner):
-    """The clock falls: every candidate is a little slower than it would have been before, but for the times that are asked for at the end."""
+    """The clock falls: every candidate is a little slower than it would have been before, but for the times that are
+    asked for at the end.
+    """
 
     def __init__(self, trials: int) -> None:
         super().__init__()
         self.trials = trials
 
-    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+    def run(
+        self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
+    ) -> Iterator[MeasureResult]:
         for result in super().run(batch):
             drift = 1 + 1e-3 * len(self.seen) if len(self.seen) <= self.trials else 1.0
             yield dataclasses.replace(result, times_s=tuple(t * drift for t in result.times_s))
@@ -185,7 +204,9 @@ def test_close_calls_are_measured_again_when_the_search_is_over(tmp_path: Path) 
         assert (dict(result.config), result.best_ms) == (best["config"], pytest.approx(best["times_s"][0] * 1e3))
     # What is settled stays so.
     second = Runner()
-    assert {key: r.config for key, r in session(tmp_path, second, confirm=3).items()} == {key: r.config for key, r in results.items()}
+    assert {key: r.config for key, r in session(tmp_path, second, confirm=3).items()} == {
+        key: r.config for key, r in results.items()
+    }
     assert second.seen == []
 
 
@@ -194,7 +215,9 @@ class ColdRunner(Runner):
 
     def run(self, batch: Sequence[BuildResult], **how: object) -> Iterator[MeasureResult]:
         for built, result in zip(batch, super().run(batch), strict=True):
-            is_slow = built.candidate.is_winner and built.candidate.config != built.candidate.task.default_config(TARGET)
+            is_slow = built.candidate.is_winner and built.candidate.config != built.candidate.task.default_config(
+                TARGET
+            )
             yield dataclasses.replace(result, times_s=(2 * result.times_s[0],)) if is_slow else result
 
 
@@ -211,11 +234,17 @@ class UnstableRunner(Runner):
     def run(self, batch: Sequence[BuildResult], **how: object) -> Iterator[MeasureResult]:
         for built, result in zip(batch, super().run(batch), strict=True):
             is_changing = built.candidate.is_winner and len(built.candidate.config.key) % 2 == 0
-            yield dataclasses.replace(result, outcome=Outcome.UNSTABLE, times_s=(), error="changed") if is_changing else result
+            yield (
+                dataclasses.replace(result, outcome=Outcome.UNSTABLE, times_s=(), error="changed")
+                if is_changing
+                else result
+            )
 
 
 def test_an_unstable_winner_gives_way_to_the_next_best(tmp_path: Path) -> None:
-    """The result is the fastest of the stable configs, also for a session that goes on later; each one given up is recorded, and none is built again."""
+    """The result is the fastest of the stable configs, also for a session that goes on later; each one given up is
+    recorded, and none is built again.
+    """
     builder = Builder()
     results = session(tmp_path, UnstableRunner(), builder, confirm=3)
     records = [json.loads(line) for line in (tmp_path / FILE_NAME).read_text().splitlines()]
@@ -233,13 +262,17 @@ def test_an_unstable_winner_gives_way_to_the_next_best(tmp_path: Path) -> None:
         assert result.best_ms == pytest.approx(1e3 * min(record["times_s"][0] for record in stable))
         assert result.outcomes.get("unstable", 0) == sum(record["task_key"] == key for record in unstable)
     second = UnstableRunner()
-    assert {key: r.config for key, r in session(tmp_path, second, confirm=3).items()} == {key: r.config for key, r in results.items()}
+    assert {key: r.config for key, r in session(tmp_path, second, confirm=3).items()} == {
+        key: r.config for key, r in results.items()
+    }
     assert second.seen == []
 
 
 def test_no_progress_ends_the_search(tmp_path: Path) -> None:
     class Flat(Runner):
-        def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+        def run(
+            self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
+        ) -> Iterator[MeasureResult]:
             for number, result in enumerate(super().run(batch)):
                 # Half a percent faster now and then is noise.
                 yield dataclasses.replace(result, times_s=(0.001 - 1e-6 * (number % 5),))
@@ -275,7 +308,10 @@ def test_an_explorer_that_is_not_there() -> None:
     assert "annealing" in (raised.value.hint or "")
 
 
-@pytest.mark.parametrize(("name", "value"), [("no_progress", 0), ("confirm", -1), ("trials", -1), ("seconds", 0.0), ("batch_size", 0), ("seed", -2)])
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("no_progress", 0), ("confirm", -1), ("trials", -1), ("seconds", 0.0), ("batch_size", 0), ("seed", -2)],
+)
 def test_options_are_checked(name: str, value: float) -> None:
     with pytest.raises(UsageError, match=name):
         TuningOptions(**{name: value})
@@ -284,7 +320,9 @@ def test_options_are_checked(name: str, value: float) -> None:
 def test_lines_of_progress(capsys: pytest.CaptureFixture[str]) -> None:
     progress = PlainProgress(every_s=0)
     progress.start(3, 10)
-    progress.update(Status(task="conv", outcome="ok", best_ms=1.5, gflops=12.34, model_ms=20.0, done=4, total=10, seconds_left=59.2))
+    progress.update(
+        Status(task="conv", outcome="ok", best_ms=1.5, gflops=12.34, model_ms=20.0, done=4, total=10, seconds_left=59.2)
+    )
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.splitlines() == [

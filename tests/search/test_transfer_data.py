@@ -1,4 +1,6 @@
-"""Transfer data: features that mean the same for every task, and records of other tasks and devices that make a model before the first trial."""
+"""Transfer data: features that mean the same for every task, and records of other tasks and devices that make a model
+before the first trial.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +50,9 @@ def test_features_of_a_known_device_say_what_bounds_a_kernel() -> None:
     assert named["last_round"] == pytest.approx(groups / (132 * np.ceil(groups / 132)), rel=1e-3)
     unknown = TaskFeatures(task.template, limits)
     blind = dict(zip(unknown.columns, unknown(configs).T, strict=True))
-    assert not any(blind[name].any() for name in ("cycles", "issuing", "groups_of_core", "last_round", "bytes_in_flight"))
+    assert not any(
+        blind[name].any() for name in ("cycles", "issuing", "groups_of_core", "last_round", "bytes_in_flight")
+    )
 
 
 def test_scores() -> None:
@@ -120,7 +124,9 @@ def test_transfer_data_is_learnt_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = CostModel(features)
     trained: list[int] = []
     train = cost_model._train
-    monkeypatch.setattr(cost_model, "_train", lambda rows, *rest, **named: trained.append(len(rows)) or train(rows, *rest, **named))
+    monkeypatch.setattr(
+        cost_model, "_train", lambda rows, *rest, **named: trained.append(len(rows)) or train(rows, *rest, **named)
+    )
     for count in (5, 10):
         model.fit(configs[30:][:count], [1.0] * count, data)
     assert trained == [30]
@@ -130,7 +136,16 @@ def test_transfer_data_is_collected_anew_when_there_is_half_as_much_more() -> No
     tasks = [SimulatedTask.of_recording(recorded(40))]
     others = small_tasks()[:1]
     device = SimulatedDevice(tasks)
-    session = TuningSession(tasks, TARGET, store=[], builder=device, runner=device, options=TuningOptions(), clock=device.clock, learn_from=lambda _: others)
+    session = TuningSession(
+        tasks,
+        TARGET,
+        store=[],
+        builder=device,
+        runner=device,
+        options=TuningOptions(),
+        clock=device.clock,
+        learn_from=lambda _: others,
+    )
     (learner,), (other,) = session._states, session._others
     configs = iter(others[0].space(TARGET).sample(np.random.default_rng(0), 40))
 
@@ -179,7 +194,9 @@ def test_records_of_another_device_are_where_the_search_begins() -> None:
     def tried(store: list[Record]) -> list[int]:
         device, before = SimulatedDevice([task]), len(list(store))
         options = TuningOptions(trials=40, confirm=0)
-        TuningSession([task], TARGET, store=store, builder=device, runner=device, options=options, clock=device.clock).run()
+        TuningSession(
+            [task], TARGET, store=store, builder=device, runner=device, options=options, clock=device.clock
+        ).run()
         return [made.space().index_of(r.config) for r in list(store)[before:]]
 
     warm = []

@@ -51,6 +51,9 @@ def test_exit_codes(cls: type[errors.RomouError], code: int) -> None:
     assert cls("x").exit_code == code
 
 
-@pytest.mark.parametrize(("name", "nearest"), [("adreno_640", "adreno640"), ("ADRENO640", "adreno640"), ("mali-g76", "mali_g76"), ("intel", None)])
+@pytest.mark.parametrize(
+    ("name", "nearest"),
+    [("adreno_640", "adreno640"), ("ADRENO640", "adreno640"), ("mali-g76", "mali_g76"), ("intel", None)],
+)
 def test_nearest_name(name: str, nearest: str | None) -> None:
     assert errors.nearest_name(name, ["adreno630", "adreno640", "mali_g76"]) == nearest

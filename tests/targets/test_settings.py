@@ -11,7 +11,9 @@ from romou.base.errors import UsageError
 
 
 def test_values() -> None:
-    found = environment.from_environment({"ROMOU_DEBUG": "1", "ROMOU_OPENCL_DEVICE": "pocl", "ROMOU_MOBILE_COMPILERS": "/opt/mesa", "OTHER": "x"})
+    found = environment.from_environment(
+        {"ROMOU_DEBUG": "1", "ROMOU_OPENCL_DEVICE": "pocl", "ROMOU_MOBILE_COMPILERS": "/opt/mesa", "OTHER": "x"}
+    )
     assert found == environment.Settings(is_debug=True, opencl_device="pocl", mobile_compilers=Path("/opt/mesa"))
     assert environment.from_environment({}) == environment.Settings()
 

@@ -35,11 +35,22 @@ def target_texts(draw: st.DrawFn) -> str:
 @given(target_texts())
 def test_text_and_json_come_back_equal(text: str) -> None:
     target = Target(text)
-    for other in (Target(str(target)), Target.from_json(target.to_json()), Target(target), Target(target.to_json()), pickle.loads(pickle.dumps(target))):
+    for other in (
+        Target(str(target)),
+        Target.from_json(target.to_json()),
+        Target(target),
+        Target(target.to_json()),
+        pickle.loads(pickle.dumps(target)),
+    ):
         assert other == target
         assert hash(other) == hash(target)
         assert str(other) == str(target)
-        assert (other.kind, other.device_name, other.host, other.options) == (target.kind, target.device_name, target.host, target.options)
+        assert (other.kind, other.device_name, other.host, other.options) == (
+            target.kind,
+            target.device_name,
+            target.host,
+            target.options,
+        )
 
 
 @given(target_texts())
@@ -59,7 +70,11 @@ def test_any_text_parses_or_is_a_usage_error(text: str) -> None:
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.sampled_from(PHONES), st.dictionaries(st.sampled_from(LIMITS), st.integers(1, 1 << 14)), st.sampled_from([None, "aarch64-linux-android"]))
+@given(
+    st.sampled_from(PHONES),
+    st.dictionaries(st.sampled_from(LIMITS), st.integers(1, 1 << 14)),
+    st.sampled_from([None, "aarch64-linux-android"]),
+)
 def test_tvm_target_comes_back(device: str, limits: dict[str, int], host: str | None) -> None:
     target = Target({"kind": "opencl", "device": device, **limits}, host=host)
     back = Target(target.tvm_target)
@@ -80,7 +95,12 @@ def test_tvm_target_has_the_limits_of_the_device() -> None:
 def test_cuda_compiles_for_the_architecture_of_the_device_unless_told_otherwise() -> None:
     target = Target("cuda -device=nvidia_h200")
     exported = target.tvm_target.export()
-    assert (exported["kind"], exported["arch"], exported["max_num_threads"], exported["max_shared_memory_per_block"]) == ("cuda", "sm_90a", 1024, 49152)
+    assert (
+        exported["kind"],
+        exported["arch"],
+        exported["max_num_threads"],
+        exported["max_shared_memory_per_block"],
+    ) == ("cuda", "sm_90a", 1024, 49152)
     assert not target.limits.has_fp16_arithmetic
     assert Target("cuda -device=nvidia_h200 -arch=sm_80").tvm_target.export()["arch"] == "sm_80"
     for text in ("cuda -device=nvidia_h200", "cuda -device=nvidia_h200 -arch=sm_80 -max_num_threads=256"):
@@ -114,7 +134,9 @@ def test_plain_tvm_target_means_the_attached_device() -> None:
 
     assert Target(tvm.target.Target({"kind": "opencl"})) == Target("opencl")
     assert Target({"kind": "opencl"}) == Target() == Target("opencl")
-    assert Target({"kind": "opencl", "device": "mali_g76", "host": {"kind": "llvm"}}) == Target("opencl -device=mali_g76")
+    assert Target({"kind": "opencl", "device": "mali_g76", "host": {"kind": "llvm"}}) == Target(
+        "opencl -device=mali_g76"
+    )
 
 
 @pytest.mark.parametrize("text", ["opencl", "opencl -device=host"])
@@ -143,31 +165,57 @@ DEVICES_TEXT = f"known: {', '.join(known_devices())}"
         ("", f"unknown target kind ''; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
         (
             "cuda -device=adreno640",
-            "device 'adreno640' is no CUDA device; with -device= cuda knows nvidia_h200\nLeave -device= out for the attached GPU.",
+            (
+                "device 'adreno640' is no CUDA device; with -device= cuda knows nvidia_h200\nLeave -device= out for the"
+                " attached GPU."
+            ),
         ),
         ("cuda -arch=90", "target option -arch=90: must be a CUDA architecture such as sm_80 or sm_90a"),
         (
             "cuda -half=storage",
-            "unknown target option 'half'; known: arch, device, host, max_num_threads, max_shared_memory_per_block, tf32, thread_warp_size",
+            (
+                "unknown target option 'half'; known: arch, device, host, max_num_threads, max_shared_memory_per_block,"
+                " tf32, thread_warp_size"
+            ),
         ),
         ("cuda -tf32=yes", "target option -tf32=yes: must be allow, or left out"),
-        ("metal -device=host", f"unknown target kind 'metal'; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'."),
+        (
+            "metal -device=host",
+            f"unknown target kind 'metal'; {KINDS_TEXT}\nA target starts with its kind: 'opencl -device=host'.",
+        ),
         ("opencl -device=adreno64", f"unknown device 'adreno64'; {DEVICES_TEXT}\nDid you mean 'adreno640'?"),
         ("opencl -device=Mali-G76x", f"unknown device 'Mali-G76x'; {DEVICES_TEXT}\nDid you mean 'mali_g76'?"),
         ("opencl -device=zzz", f"unknown device 'zzz'; {DEVICES_TEXT}"),
-        ("opencl device", "target 'opencl device': cannot read 'device'\nOptions have the form -name=value, e.g. -device=host."),
-        ("opencl -device=", "target 'opencl -device=': cannot read '-device='\nOptions have the form -name=value, e.g. -device=host."),
-        ("opencl -device=host -device=adreno640", "target 'opencl -device=host -device=adreno640': -device is given twice ('host' and 'adreno640')"),
+        (
+            "opencl device",
+            "target 'opencl device': cannot read 'device'\nOptions have the form -name=value, e.g. -device=host.",
+        ),
+        (
+            "opencl -device=",
+            "target 'opencl -device=': cannot read '-device='\nOptions have the form -name=value, e.g. -device=host.",
+        ),
+        (
+            "opencl -device=host -device=adreno640",
+            "target 'opencl -device=host -device=adreno640': -device is given twice ('host' and 'adreno640')",
+        ),
         ("opencl -max_num_threads=0", "target option -max_num_threads=0: must be a whole number above zero"),
         ("opencl -max_num_threads=many", "target option -max_num_threads=many: must be a whole number above zero"),
         ("opencl 'x", 'target "opencl \'x": No closing quotation'),
-        ({"device": "host"}, "target dict has no 'kind'; got ['device']\nFor example {'kind': 'opencl', 'device': 'host'}."),
+        (
+            {"device": "host"},
+            "target dict has no 'kind'; got ['device']\nFor example {'kind': 'opencl', 'device': 'host'}.",
+        ),
         ({"kind": "opencl", "host": {"kind": "c"}}, "the host target must be of kind 'llvm', got 'c'"),
-        ({"kind": "opencl", "host": "phone"}, "host 'phone' is not an LLVM triple\nFor example aarch64-linux-android; leave it out for this machine."),
+        (
+            {"kind": "opencl", "host": "phone"},
+            "host 'phone' is not an LLVM triple\nFor example aarch64-linux-android; leave it out for this machine.",
+        ),
         (
             {"kind": "opencl", "keys": ["texture", "opencl", "gpu"]},
-            "target keys ['texture'] choose schedules inside TVM, which Romou does not use\n"
-            "Leave 'keys' out and name the device: {'kind': 'opencl', 'device': 'adreno640'}.",
+            (
+                "target keys ['texture'] choose schedules inside TVM, which Romou does not use\n"
+                "Leave 'keys' out and name the device: {'kind': 'opencl', 'device': 'adreno640'}."
+            ),
         ),
         (7, "a target is text, a dict or a tvm Target; got int"),
     ],
@@ -182,7 +230,9 @@ def test_unknown_option_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         Target("opencl -max_num_thread=64")
     known = ", ".join(sorted(("device", "facts", "half", "host", "images", *LIMITS, "without")))
-    assert str(caught.value) == f"unknown target option 'max_num_thread'; known: {known}\nDid you mean 'max_num_threads'?"
+    assert (
+        str(caught.value) == f"unknown target option 'max_num_thread'; known: {known}\nDid you mean 'max_num_threads'?"
+    )
     assert caught.value.nearest == "max_num_threads"
 
 
@@ -196,8 +246,14 @@ def test_a_target_does_not_import_tvm() -> None:
     import subprocess
     import sys
 
-    code = "import sys, romou.devices.targets; romou.devices.targets.Target('opencl -device=adreno640').spec; print('tvm' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip() == "False"
+    code = (
+        "import sys, romou.devices.targets; romou.devices.targets.Target('opencl -device=adreno640').spec; print('tvm'"
+        " in sys.modules)"
+    )
+    assert (
+        subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.strip()
+        == "False"
+    )
 
 
 def test_limits_that_are_not_known_are_those_that_tvm_takes() -> None:
@@ -208,7 +264,13 @@ def test_limits_that_are_not_known_are_those_that_tvm_takes() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["opencl -host=foo-bar-baz", "opencl -host=..--", "opencl -max_num_threads=99999999999999999999", "opencl -max_num_threads=2147483648"]
+    "text",
+    [
+        "opencl -host=foo-bar-baz",
+        "opencl -host=..--",
+        "opencl -max_num_threads=99999999999999999999",
+        "opencl -max_num_threads=2147483648",
+    ],
 )
 def test_values_that_no_compiler_takes_are_refused(text: str) -> None:
     name = text.partition("-")[2].partition("=")[0]

@@ -1,4 +1,6 @@
-"""romou.training.gradients: on the device, against NumPy in double precision, which is held against differences of the loss itself."""
+"""romou.training.gradients: on the device, against NumPy in double precision, which is held against differences of the
+loss itself.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ SEED = 5
 
 
 def convolutions(batch: int) -> onnx.ModelProto:
-    """Odd sizes, strides, dilations, whole-texel groups, cut groups and a depthwise convolution, one behind the other, and pools."""
+    """Odd sizes, strides, dilations, whole-texel groups, cut groups and a depthwise convolution, one behind the other,
+    and pools.
+    """
     g = Graph({"image": (batch, 3, 19, 17)}, seed=SEED)
     x = g.add("Relu", g.conv("image", 3, 8, (5, 3), strides=[2, 1], pads=[2, 0, 1, 1]))
     x = g.add("Relu", g.conv(x, 8, 16, (3, 3), groups=2, dilations=[2, 1], pads=[2, 1, 2, 1]))
@@ -45,13 +49,18 @@ def families_of(tuned: romou.TunedModel) -> set[str]:
     ("model", "precision", "limit"),
     [
         (convolutions(7), "float32", 1e-4),
-        *(pytest.param(*case, marks=exhaustive) for case in ((convolutions(1), "float32", 1e-4), (convolutions(7), "float16", 2e-2))),
+        *(
+            pytest.param(*case, marks=exhaustive)
+            for case in ((convolutions(1), "float32", 1e-4), (convolutions(7), "float16", 2e-2))
+        ),
         pytest.param(squeezenet_head(1, 23, 1, channels=12), "float16", 2e-2, marks=exhaustive),
     ],
     ids=["batch 7", "batch 1", "batch 7, fp16", "SqueezeNet's head, fp16"],
 )
-def test_a_step_is_that_of_numpy(model: onnx.ModelProto, precision: str, limit: float, opencl_device: object, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Loss and gradients, and the loss after a step of SGD; the backward convolutions are kernels of Romou's families."""
+def test_a_step_is_that_of_numpy(
+    model: onnx.ModelProto, precision: str, limit: float, opencl_device: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Loss and gradients, and the loss after a step of SGD; the backward convolutions are kernels of Romou's families."""  # noqa: E501
     # Numbers are all that counts here: PoCL's optimiser would take most of the time.
     monkeypatch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable")
     step, inputs = romou.training.gradients(model, precision=precision), inputs_of(model)
@@ -64,7 +73,9 @@ def test_a_step_is_that_of_numpy(model: onnx.ModelProto, precision: str, limit: 
     assert len(errors) == len(model.graph.initializer)
     assert max(errors.values()) < limit, errors
     for tensor in model.graph.initializer:
-        tensor.raw_data = (step.parameters[tensor.name] - np.float32(0.05) * found[f"{tensor.name}.grad"]).astype("float32").tobytes()
+        tensor.raw_data = (
+            (step.parameters[tensor.name] - np.float32(0.05) * found[f"{tensor.name}.grad"]).astype("float32").tobytes()
+        )
     assert by_numpy(model, inputs)[0] < loss, "a small step down the gradient makes the loss smaller"
 
 
@@ -109,9 +120,13 @@ def test_what_cannot_be_differentiated_is_said() -> None:
     model = convolutions(1)
     with pytest.raises(UsageError, match="wrt: the model has no weight or input 'imag'; did you mean 'image'"):
         romou.training.gradients(model, wrt=["imag"])
-    with pytest.raises(UsageError, match="loss='hinge': expected one of 'cross_entropy', 'mean_squared_error', or None"):
+    with pytest.raises(
+        UsageError, match="loss='hinge': expected one of 'cross_entropy', 'mean_squared_error', or None"
+    ):
         romou.training.gradients(model, loss="hinge")  # type: ignore[arg-type]
-    with pytest.raises(ModelError, match=r"the output has the shape \(1, 5\); without a loss it has to be a single number"):
+    with pytest.raises(
+        ModelError, match=r"the output has the shape \(1, 5\); without a loss it has to be a single number"
+    ):
         romou.training.gradients(model, loss=None)
     model.graph.output.append(helper.make_tensor_value_info("t0", onnx.TensorProto.FLOAT, None))
     with pytest.raises(ModelError, match="2 outputs"):

@@ -15,15 +15,27 @@ from romou.compiler.operators.families.conv2d_transpose import FAMILY as CONV2D_
 from romou.compiler.operators.training_passes import training_passes
 
 
-def test_the_passes_of_a_layer_are_tuned_by_themselves(tmp_path: Path, opencl_device: object, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_passes_of_a_layer_are_tuned_by_themselves(
+    tmp_path: Path, opencl_device: object, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable")
-    layer = romou.operators.conv2d(in_channels=6, size=(9, 7), out_channels=10, kernel=3, stride=2, padding=(1, 0), batch=3, dtype="float16")
+    layer = romou.operators.conv2d(
+        in_channels=6, size=(9, 7), out_channels=10, kernel=3, stride=2, padding=(1, 0), batch=3, dtype="float16"
+    )
     rng = np.random.default_rng(2)
-    x, w, y = (rng.standard_normal(shape).astype("float16") for shape in ((3, 6, 9, 7), (10, 6, 3, 3), (3, 10, *layer.work.out_hw)))
+    x, w, y = (
+        rng.standard_normal(shape).astype("float16")
+        for shape in ((3, 6, 9, 7), (10, 6, 3, 3), (3, 10, *layer.work.out_hw))
+    )
     _, by_input, by_filter = training_passes(layer.work)
-    right = CONV2D_TRANSPOSE.case(by_input).compute(y.astype("float64"), w.astype("float64")), correlate(by_filter, x.astype("float64"), y.astype("float64"))
+    right = (
+        CONV2D_TRANSPOSE.case(by_input).compute(y.astype("float64"), w.astype("float64")),
+        correlate(by_filter, x.astype("float64"), y.astype("float64")),
+    )
     backward = romou.operators.conv2d_backward_input(layer), romou.operators.conv2d_backward_filter(layer)
-    for operator, inputs, expected in zip(backward, ({"gradient": y, "weight": w}, {"data": x, "gradient": y}), right, strict=True):
+    for operator, inputs, expected in zip(
+        backward, ({"gradient": y, "weight": w}, {"data": x, "gradient": y}), right, strict=True
+    ):
         tuned = romou.tune_operator(operator, target="opencl", trials=1, work_dir=tmp_path / operator.work.name)
         assert sum(row.trials for row in tuned.summary().rows) == 1
         assert relative_error(tuned.run(inputs)[0], expected) < 2e-3, "fp16 is storage alone"

@@ -60,7 +60,11 @@ def test_a_runtime_that_did_not_load(monkeypatch: pytest.MonkeyPatch, kind: str)
 @pytest.mark.parametrize("kind", sorted(tvm_patches.RUNTIMES))
 def test_a_runtime_of_another_tvm(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     real = tvm.get_global_func
-    monkeypatch.setattr(tvm, "get_global_func", lambda name, *a, **k: (lambda: "0.26.0") if name == f"romou.{kind}.built_against" else real(name, *a, **k))
+    monkeypatch.setattr(
+        tvm,
+        "get_global_func",
+        lambda name, *a, **k: (lambda: "0.26.0") if name == f"romou.{kind}.built_against" else real(name, *a, **k),
+    )
     with pytest.raises(CompatError, match=r"built against TVM 0\.26\.0"):
         compat.check_versions()
 
@@ -75,7 +79,9 @@ def test_autoload_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_another_runtime_is_left_alone(tmp_path: Path) -> None:
-    """A copy of the library stands for the OpenCL runtime of some other TVM: loading ours on top of it would end the process."""
+    """A copy of the library stands for the OpenCL runtime of some other TVM: loading ours on top of it would end the
+    process.
+    """
     other = tmp_path / "libtvm_runtime_opencl.so"
     shutil.copy(tvm_patches.RUNTIMES["opencl"], other)
     code = f"""

@@ -1,4 +1,6 @@
-"""Operators whose kernel in the wheel is wrong where all numbers are the type's least, or NaN, or has no form for unsigned numbers."""
+"""Operators whose kernel in the wheel is wrong where all numbers are the type's least, or NaN, or has no form for
+unsigned numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,10 @@ WHOLE = {
 @pytest.mark.parametrize("operator", ["ArgMax", "ArgMin"])
 @pytest.mark.parametrize("x", [INFINITE, *WHOLE.values()], ids=lambda x: str(x.dtype))
 def test_an_index_is_inside_of_the_row(operator: str, x: np.ndarray) -> None:
-    model = model_of({"y": (operator, "x", {"axis": 1}), "z": (operator, "x", {"axis": -2, "keepdims": 0, "select_last_index": 1})}, {"x": x})
+    model = model_of(
+        {"y": (operator, "x", {"axis": 1}), "z": (operator, "x", {"axis": -2, "keepdims": 0, "select_last_index": 1})},
+        {"x": x},
+    )
     compiled = romou.compile(model, verify=False)
     assert compiled.host_nodes == ()
     find = np.argmax if operator == "ArgMax" else np.argmin
@@ -29,7 +34,11 @@ def test_an_index_is_inside_of_the_row(operator: str, x: np.ndarray) -> None:
     np.testing.assert_array_equal(last, x.shape[0] - 1 - find(x[::-1], 0))
 
 
-@pytest.mark.parametrize("x", [np.array([np.nan, -np.inf, -2, -0.0, 0, 1e-30, np.inf], np.float32), *WHOLE.values()], ids=lambda x: str(x.dtype))
+@pytest.mark.parametrize(
+    "x",
+    [np.array([np.nan, -np.inf, -2, -0.0, 0, 1e-30, np.inf], np.float32), *WHOLE.values()],
+    ids=lambda x: str(x.dtype),
+)
 def test_signs(x: np.ndarray) -> None:
     model = model_of({"y": ("Sign", "x")}, {"x": x})
     compiled = romou.compile(model, verify=False)

@@ -89,7 +89,9 @@ def test_tensors_go_there_and_back(opencl_device: tvm.runtime.Device, dtype: str
         ("global.texture-rows-joined", (2, 3, 20)),
     ],
 )
-def test_images_go_there_and_back(opencl_device: tvm.runtime.Device, dtype: str, scope: str, shape: tuple[int, ...]) -> None:
+def test_images_go_there_and_back(
+    opencl_device: tvm.runtime.Device, dtype: str, scope: str, shape: tuple[int, ...]
+) -> None:
     array = np.random.default_rng(1).standard_normal(shape).astype(dtype)
     before = statistics()["live_images"]
     image = tvm.runtime.empty(shape, dtype, opencl_device, mem_scope=scope).copyfrom(array)
@@ -99,7 +101,9 @@ def test_images_go_there_and_back(opencl_device: tvm.runtime.Device, dtype: str,
     buffer = tvm.runtime.empty(shape, dtype, opencl_device).copyfrom(image)
     np.testing.assert_array_equal(buffer.numpy(), array)
     other = tvm.runtime.empty(shape, dtype, opencl_device, mem_scope=scope).copyfrom(buffer)
-    np.testing.assert_array_equal(tvm.runtime.empty(shape, dtype, opencl_device, mem_scope=scope).copyfrom(other).numpy(), array)
+    np.testing.assert_array_equal(
+        tvm.runtime.empty(shape, dtype, opencl_device, mem_scope=scope).copyfrom(other).numpy(), array
+    )
     del image, other
     assert statistics()["live_images"] == before
 
@@ -118,7 +122,9 @@ def test_images_go_there_and_back(opencl_device: tvm.runtime.Device, dtype: str,
         ((1 << 20, 1, 4), "float32", "global.texture", "image too large"),
     ],
 )
-def test_what_cannot_be_an_image(opencl_device: tvm.runtime.Device, shape: tuple[int, ...], dtype: str, scope: str, message: str) -> None:
+def test_what_cannot_be_an_image(
+    opencl_device: tvm.runtime.Device, shape: tuple[int, ...], dtype: str, scope: str, message: str
+) -> None:
     with pytest.raises((RuntimeError, ValueError), match=message):
         tvm.runtime.empty(shape, dtype, opencl_device, mem_scope=scope)
 
@@ -199,7 +205,12 @@ def test_a_kernel_that_does_not_build(opencl_device: tvm.runtime.Device) -> None
     with pytest.raises(RuntimeError) as caught:
         module["main"](tvm.runtime.empty((4,), "float32", opencl_device))
     text = str(caught.value)
-    for part in ("clBuildProgram failed: CL_BUILD_PROGRAM_FAILURE (-11)", "kernel main_kernel", "device opencl:0", "no_such_function"):
+    for part in (
+        "clBuildProgram failed: CL_BUILD_PROGRAM_FAILURE (-11)",
+        "kernel main_kernel",
+        "device opencl:0",
+        "no_such_function",
+    ):
         assert part in text
     saved = Path(text.partition("source saved in ")[2].splitlines()[0])
     assert "no_such_function" in saved.read_text()
@@ -215,7 +226,9 @@ def test_a_work_group_that_is_too_large(opencl_device: tvm.runtime.Device) -> No
             for i in T.thread_binding(size, thread="threadIdx.x"):
                 A[i] = T.float32(1)
 
-    target = tvm.target.Target({"kind": "opencl", "max_num_threads": size, "max_threads_per_block": size}, host={"kind": "llvm"})
+    target = tvm.target.Target(
+        {"kind": "opencl", "max_num_threads": size, "max_threads_per_block": size}, host={"kind": "llvm"}
+    )
     module = tirx.build(Large, target=target)
     with pytest.raises(RuntimeError, match=rf"clEnqueueNDRangeKernel failed.*local size \({size}\)"):
         module["main"](tvm.runtime.empty((size,), "float32", opencl_device))
@@ -336,7 +349,9 @@ except RuntimeError as error:
     print(error)
 """
     environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": "/nonexistent/libOpenCL.so"}
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, env=environment, check=False
+    )
     assert result.returncode == 0, result.stderr
     assert "no OpenCL library could be opened" in result.stdout
     assert "/nonexistent/libOpenCL.so" in result.stdout

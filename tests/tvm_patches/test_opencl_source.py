@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import tvm
 
-# Texels are floats inside the kernel whatever they are in the image: every device converts, not every one computes in half.
+# Texels are floats inside the kernel whatever they are in the image: every device converts, not every one computes in
+# half.
 DOUBLE_TEXELS = """
 __constant sampler_t plain = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
 __kernel void double_texels(__read_only image2d_array_t source, __write_only image2d_array_t result) {
@@ -30,7 +31,10 @@ __kernel void shift(__global float* values, float by, int times) { values[get_gl
 
 def module_of(source: str, **kernels: tuple[list[str], list[str]]) -> tvm.runtime.Module:
     """`kernels`: name -> argument types, launch parameters."""
-    facts = {name: {"name": name, "arg_types": types, "launch_param_tags": tags, "arg_extra_tags": []} for name, (types, tags) in kernels.items()}
+    facts = {
+        name: {"name": name, "arg_types": types, "launch_param_tags": tags, "arg_extra_tags": []}
+        for name, (types, tags) in kernels.items()
+    }
     functions = tvm.get_global_func("runtime.LoadMetaDataFromJSON")(json.dumps({"func_info": facts}))
     return tvm.get_global_func("ffi.Module.create.opencl")(source.encode(), "cl", functions, {"cl": source})
 
@@ -51,7 +55,7 @@ def data_of(tensor: tvm.runtime.Tensor) -> ctypes.c_void_p:
 def test_a_kernel_finds_the_texels_of_every_scope(
     opencl_device: tvm.runtime.Device, dtype: str, scope: str, shape: tuple[int, ...], extent: tuple[int, int, int]
 ) -> None:
-    """Run over exactly the width, height and layers that the scope promises: a wrong extent leaves zeros or texels out."""
+    """Run over exactly the width, height and layers that the scope promises: a wrong extent leaves zeros or texels out."""  # noqa: E501
     tags = ["blockIdx.x", "blockIdx.y", "blockIdx.z", "threadIdx.x"]
     kernel = module_of(DOUBLE_TEXELS, double_texels=(["handle", "handle"], tags))["double_texels"]
     array = np.random.default_rng(4).standard_normal(shape).astype(dtype)
@@ -67,7 +71,9 @@ def two_parts() -> tvm.runtime.Module:
 
 
 @pytest.mark.parametrize("is_loaded", [False, True])
-def test_kernels_share_what_stands_before_them(opencl_device: tvm.runtime.Device, is_loaded: bool, tmp_path: Path) -> None:
+def test_kernels_share_what_stands_before_them(
+    opencl_device: tvm.runtime.Device, is_loaded: bool, tmp_path: Path
+) -> None:
     module = two_parts()
     if is_loaded:
         host = tvm.IRModule({})
@@ -83,14 +89,20 @@ def test_kernels_share_what_stands_before_them(opencl_device: tvm.runtime.Device
 
 
 def test_a_kernel_that_is_not_in_the_source(opencl_device: tvm.runtime.Device) -> None:
-    module = module_of("__kernel void here(__global float* values) {}", elsewhere=(["handle"], ["blockIdx.x", "threadIdx.x"]))
+    module = module_of(
+        "__kernel void here(__global float* values) {}", elsewhere=(["handle"], ["blockIdx.x", "threadIdx.x"])
+    )
     values = tvm.runtime.empty((1,), "float32", opencl_device)
-    with pytest.raises(RuntimeError, match=r"clCreateKernel failed: CL_INVALID_KERNEL_NAME \(-46\); kernel elsewhere; device opencl:0"):
+    with pytest.raises(
+        RuntimeError, match=r"clCreateKernel failed: CL_INVALID_KERNEL_NAME \(-46\); kernel elsewhere; device opencl:0"
+    ):
         module["elsewhere"](data_of(values), 1, 1)
 
 
 def test_images_are_read_through_a_sampler_on_every_version_of_opencl() -> None:
-    """What the code generator writes drops it on devices of other versions than 2.0 and 3.0; reads outside the image are undefined then."""
+    """What the code generator writes drops it on devices of other versions than 2.0 and 3.0; reads outside the image
+    are undefined then.
+    """
     header = """#ifdef __OPENCL_VERSION__
 #if __OPENCL_VERSION__ == CL_VERSION_2_0 || __OPENCL_VERSION__ == CL_VERSION_3_0 
 #define READ_IMAGEH(image, sampler, coord) read_imageh(image, sampler, coord)

@@ -21,10 +21,20 @@ def padded(x: np.ndarray, pads: Sequence[int], axes: Sequence[int], mode: str, v
         before[axis], after[axis] = pads[k], pads[k + len(axes)]
     more = {"constant_values": np.asarray(value, x.dtype)} if mode == "constant" else {}
     grown = np.pad(x, np.maximum(np.stack([before, after], 1), 0), mode, **more) if x.ndim else x
-    return grown[tuple(slice(max(0, -b), extent + min(a, 0)) for b, a, extent in zip(before, after, grown.shape, strict=True))]
+    return grown[
+        tuple(slice(max(0, -b), extent + min(a, 0)) for b, a, extent in zip(before, after, grown.shape, strict=True))
+    ]
 
 
-def assert_padded(x: np.ndarray, pads: Sequence[int], axes: Sequence[int], mode: str = "constant", value: object = 0, *, is_given: bool = False) -> None:
+def assert_padded(
+    x: np.ndarray,
+    pads: Sequence[int],
+    axes: Sequence[int],
+    mode: str = "constant",
+    value: object = 0,
+    *,
+    is_given: bool = False,
+) -> None:
     """is_given: the value is an input of the model instead of a constant."""
     number = np.asarray(value, x.dtype)
     inputs = {"x": x} | ({"v": number} if is_given else {})
@@ -87,7 +97,9 @@ def test_scalars_and_empty_pads() -> None:
 def test_the_attributes_of_old_opsets() -> None:
     x = np.random.default_rng(4).standard_normal((2, 3), np.float32)
     node = helper.make_node("Pad", ["x"], ["y"], pads=[1, 0, 0, 2], value=-1.5)
-    graph = helper.make_graph([node], "g", [helper.make_tensor_value_info("x", 1, x.shape)], [helper.make_tensor_value_info("y", 1, [3, 5])])
+    graph = helper.make_graph(
+        [node], "g", [helper.make_tensor_value_info("x", 1, x.shape)], [helper.make_tensor_value_info("y", 1, [3, 5])]
+    )
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 2)], ir_version=4)
     (result,) = romou.compile(model, target="opencl", strict=True, verify=False).run({"x": x})
     np.testing.assert_array_equal(result, np.pad(x, [(1, 0), (0, 2)], constant_values=-1.5))

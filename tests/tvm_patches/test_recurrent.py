@@ -32,12 +32,17 @@ PHONES = ("opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device
 class Node:
     """A recurrent node with weights from a seed; `options`: of its optional inputs and attributes each by chance."""
 
-    def __init__(self, operator: str, direction: str, seed: int, *, steps: int, hidden: int, batch: int = 2, inputs: int = 5) -> None:
+    def __init__(
+        self, operator: str, direction: str, seed: int, *, steps: int, hidden: int, batch: int = 2, inputs: int = 5
+    ) -> None:
         self.rng = np.random.default_rng(seed)
         self.operator, self.steps, self.batch, self.hidden = operator, steps, batch, hidden
         self.directions, gates = 1 + (direction == "bidirectional"), GATES[operator] * hidden
         self.given = {"x": 2 * self.normal(steps, batch, inputs)}
-        self.weights = {"w": self.normal(self.directions, gates, inputs), "r": self.normal(self.directions, gates, hidden)}
+        self.weights = {
+            "w": self.normal(self.directions, gates, inputs),
+            "r": self.normal(self.directions, gates, hidden),
+        }
         self.attributes: dict[str, Any] = {"hidden_size": hidden, "direction": direction}
         self.names = ["x", "w", "r", *[""] * 5]
 
@@ -73,14 +78,19 @@ class Node:
     def model(self, *outputs: str, opset: int = 17) -> onnx.ModelProto:
         names = self.names[: max(i for i, name in enumerate(self.names) if name) + 1]
         node = helper.make_node(self.operator, names, outputs, **self.attributes)
-        inputs = [helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape) for n, v in self.given.items()]
+        inputs = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(v.dtype), v.shape)
+            for n, v in self.given.items()
+        ]
         results = [helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in outputs if name]
         weights = [numpy_helper.from_array(value, name) for name, value in self.weights.items()]
         graph = helper.make_graph([node], "recurrent", inputs, results, weights)
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
 
 
-def check(model: onnx.ModelProto, given: Mapping[str, np.ndarray], target: str = "opencl", tolerance: float = 2e-5) -> romou.TunedModel:
+def check(
+    model: onnx.ModelProto, given: Mapping[str, np.ndarray], target: str = "opencl", tolerance: float = 2e-5
+) -> romou.TunedModel:
     expected = run_onnxruntime(model, given)
     assert expected is not None, "onnxruntime takes the model"
     compiled = romou.compile(model, target=target, verify=False, strict=True)
@@ -95,7 +105,9 @@ def check(model: onnx.ModelProto, given: Mapping[str, np.ndarray], target: str =
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 @pytest.mark.parametrize("operator", list(GATES))
 def test_options(operator: str, direction: str, seed: int) -> None:
-    node = Node(operator, direction, seed, steps=seed + 2, hidden=(4, 9, 32, 67)[seed], batch=seed % 3 + 1).with_options()
+    node = Node(
+        operator, direction, seed, steps=seed + 2, hidden=(4, 9, 32, 67)[seed], batch=seed % 3 + 1
+    ).with_options()
     outputs = ("y", "y_h", "y_c")[: 2 + (operator == "LSTM")]
     # Any of the results, at least one.
     wanted = [name if node.rng.random() < 0.6 else "" for name in outputs]
@@ -117,7 +129,10 @@ def check_each_operator() -> None:
 @pytest.mark.parametrize("platform", [INTEL, RUSTICL], ids=lambda platform: platform.name)
 def test_other_compilers(platform: Platform, request: pytest.FixtureRequest) -> None:
     platform.require(request.config)
-    code = f"import sys; sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}; import test_recurrent; test_recurrent.check_each_operator()"
+    code = (
+        f"import sys; sys.path[:0] = {[str(Path(__file__).parent), *sys.path]!r}; import test_recurrent;"
+        " test_recurrent.check_each_operator()"
+    )
     done = forked.run("-c", code, env=platform.environment())
     assert done.stdout.splitlines()[-1:] == ["right"], done.stdout + done.stderr
 
@@ -203,7 +218,10 @@ def test_capture_is_the_same() -> None:
 @pytest.mark.parametrize("target", PHONES)
 def test_a_thousand_steps(target: str) -> None:
     """No limit of steps, no growing list of arguments; and a saved model holds the weights once."""
-    kernels = [romou.compile(node.model("y"), target=target, strict=True) for node in (Node("LSTM", "forward", 0, steps=n, hidden=64) for n in (3, 1000))]
+    kernels = [
+        romou.compile(node.model("y"), target=target, strict=True)
+        for node in (Node("LSTM", "forward", 0, steps=n, hidden=64) for n in (3, 1000))
+    ]
     texts = [re.sub(r"\d+", "", "".join(sorted(compiled.sources()))) for compiled in kernels]
     assert len(texts[1]) <= len(texts[0]) + 100
     arguments = [re.findall(r"(?:__global|buffer |__read_only)", text) for text in kernels[1].sources().values()]

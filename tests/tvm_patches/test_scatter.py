@@ -17,11 +17,24 @@ def test_updates_may_be_smaller_than_the_data(reduction: str) -> None:
     rng = np.random.default_rng(0)
     nodes, constants = {}, {}
     for number, (axis, updates) in enumerate(
-        [(0, (2, 3, 5, 2)), (1, (3, 2, 4, 1)), (-1, (1, 4, 3, 2)), (2, (2, 4, 4, 2)), (2, (3, 4, 3, 2)), (3, (3, 4, 5, 1))]
+        [
+            (0, (2, 3, 5, 2)),
+            (1, (3, 2, 4, 1)),
+            (-1, (1, 4, 3, 2)),
+            (2, (2, 4, 4, 2)),
+            (2, (3, 4, 3, 2)),
+            (3, (3, 4, 5, 1)),
+        ]
     ):
         # Which of two updates of one element is the last is not said; a reduction takes all of them.
-        places = np.argsort(rng.random([SHAPE[axis] if a == axis % 4 else extent for a, extent in enumerate(updates)]), axis)
-        places = np.take(places, range(updates[axis]), axis) if reduction == "none" else rng.integers(-SHAPE[axis], SHAPE[axis], updates)
+        places = np.argsort(
+            rng.random([SHAPE[axis] if a == axis % 4 else extent for a, extent in enumerate(updates)]), axis
+        )
+        places = (
+            np.take(places, range(updates[axis]), axis)
+            if reduction == "none"
+            else rng.integers(-SHAPE[axis], SHAPE[axis], updates)
+        )
         constants |= {f"i{number}": places, f"u{number}": rng.standard_normal(updates, np.float32)}
         nodes[f"y{number}"] = ("ScatterElements", f"x i{number} u{number}", {"axis": axis, "reduction": reduction})
         nodes[f"g{number}"] = ("GatherElements", f"x i{number}", {"axis": axis})

@@ -1,4 +1,6 @@
-"""Kernels written by hand, launched and timed through romou.opencl.source_kernel; images of the kinds that such kernels declare."""
+"""Kernels written by hand, launched and timed through romou.opencl.source_kernel; images of the kinds that such kernels
+declare.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ def test_arguments_of_every_type_and_a_time(opencl_device: tvm.runtime.Device) -
 
 def test_images_of_floats_and_integers(opencl_device: tvm.runtime.Device) -> None:
     plane, row = np.arange(24, dtype=np.float32).reshape(2, 3, 4), np.arange(24, dtype=np.int32).reshape(6, 4)
-    images = [tvm.runtime.tensor(data, opencl_device, mem_scope=f"global.image{data.ndim - 1}d") for data in (plane, row)]
+    images = [
+        tvm.runtime.tensor(data, opencl_device, mem_scope=f"global.image{data.ndim - 1}d") for data in (plane, row)
+    ]
     out = tvm.runtime.tensor(np.zeros(6, np.float32), opencl_device)
     kernel(SUM_OF_TEXELS, "texels")["launch"]("mmm", 6, 6, *images, out)
     np.testing.assert_array_equal(out.numpy(), plane.reshape(6, 4)[:, 3] + row[:, 0])
@@ -60,10 +64,15 @@ def test_images_of_floats_and_integers(opencl_device: tvm.runtime.Device) -> Non
 
 def test_a_copy_is_timed(opencl_device: tvm.runtime.Device) -> None:
     copy = tvm.get_global_func("romou.opencl.timed_copy")
-    source, to = (tvm.runtime.tensor(values, opencl_device) for values in (np.arange(64, dtype=np.float32), np.zeros(64, np.float32)))
+    source, to = (
+        tvm.runtime.tensor(values, opencl_device)
+        for values in (np.arange(64, dtype=np.float32), np.zeros(64, np.float32))
+    )
     assert copy(source, to, 16) >= 0
     np.testing.assert_array_equal(to.numpy(), [0, 1, 2, 3] + [0] * 60)
-    with pytest.raises(ValueError, match="cannot copy 257 bytes: needs two buffers of one device, of so many bytes at least"):
+    with pytest.raises(
+        ValueError, match="cannot copy 257 bytes: needs two buffers of one device, of so many bytes at least"
+    ):
         copy(source, to, 257)
 
 

@@ -18,13 +18,24 @@ def test_products_and_quotients_with_zero(dtype: str) -> None:
     """TVM folds x * 0 to 0, and fails for x / 0."""
     x = SPECIAL.astype(dtype)
     zero = np.zeros((), dtype)
-    nodes = {"a": ("Mul", "x zero"), "b": ("Mul", "zero x"), "c": ("Mul", "x row"), "d": ("Div", "x zero"), "e": ("Div", "zero x")}
+    nodes = {
+        "a": ("Mul", "x zero"),
+        "b": ("Mul", "zero x"),
+        "c": ("Mul", "x row"),
+        "d": ("Div", "x zero"),
+        "e": ("Div", "zero x"),
+    }
     with np.errstate(all="ignore"):
         expected = {"a": x * zero, "b": x * zero, "c": x * zero, "d": x / zero, "e": zero / x}
         behind = {"y": x / -zero}
     # Simplification takes 0 and -0 of one model for one constant.
-    for made, constants, right in ((nodes, {"zero": zero, "row": np.zeros(1, dtype)}, expected), ({"y": ("Div", "x minus")}, {"minus": -zero}, behind)):
-        found = romou.compile(model_of(made, {"x": x}, constants), target="opencl", strict=True, verify=False).run({"x": x})
+    for made, constants, right in (
+        (nodes, {"zero": zero, "row": np.zeros(1, dtype)}, expected),
+        ({"y": ("Div", "x minus")}, {"minus": -zero}, behind),
+    ):
+        found = romou.compile(model_of(made, {"x": x}, constants), target="opencl", strict=True, verify=False).run(
+            {"x": x}
+        )
         for name, values in right.items():
             np.testing.assert_array_equal(found[name], values, err_msg=name)
 
@@ -32,14 +43,19 @@ def test_products_and_quotients_with_zero(dtype: str) -> None:
 def test_the_tangent_near_zero() -> None:
     """PoCL's tangent of two numbers at a time is four times too large there."""
     x = np.concatenate([SPECIAL[3:], np.geomspace(1e-30, 1.5, 51, dtype=np.float32)])
-    found = romou.compile(model_of({"y": ("Tan", "x")}, {"x": x}), target="opencl", strict=True, verify=False).run({"x": x})[0]
+    found = romou.compile(model_of({"y": ("Tan", "x")}, {"x": x}), target="opencl", strict=True, verify=False).run(
+        {"x": x}
+    )[0]
     np.testing.assert_allclose(found, np.tan(x.astype("float64")), 1e-5)
 
 
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 def test_samples_of_a_grid_keep_their_type(mode: str) -> None:
     rng = np.random.default_rng(0)
-    inputs = {"x": rng.standard_normal((1, 2, 6, 7)).astype("float16"), "grid": (rng.random((1, 5, 4, 2)) * 2 - 1).astype("float16")}
+    inputs = {
+        "x": rng.standard_normal((1, 2, 6, 7)).astype("float16"),
+        "grid": (rng.random((1, 5, 4, 2)) * 2 - 1).astype("float16"),
+    }
     model = model_of({"y": ("GridSample", "x grid", {"mode": mode})}, inputs)
     model.opset_import[0].version = 20
     found = romou.compile(model, target="opencl", strict=True, verify=False).run(inputs)["y"]
@@ -58,7 +74,11 @@ def test_interpolated_integers_are_cut_off(dtype: str) -> None:
     rng = np.random.default_rng(1)
     x = rng.integers(max(-100, np.iinfo(dtype).min), 120, (1, 2, 6, 7)).astype(dtype)
     for number, scales in enumerate(([1, 1, 2, 2], [1, 1, 1.5, 1.7], [1, 1, 0.5, 0.5])):
-        model = model_of({"y": ("Resize", "x none s", {"mode": "linear"})}, {"x": x}, {"none": np.zeros(0, "float32"), "s": np.array(scales, "float32")})
+        model = model_of(
+            {"y": ("Resize", "x none s", {"mode": "linear"})},
+            {"x": x},
+            {"none": np.zeros(0, "float32"), "s": np.array(scales, "float32")},
+        )
         expected = run_onnxruntime(model, {"x": x})
         assert expected is not None
         found = romou.compile(model, target="opencl", strict=True, verify=False).run({"x": x})["y"]

@@ -1,4 +1,6 @@
-"""What the Vulkan runtime says of kernels that a device cannot run, of drivers that fail, and of drivers that are not there."""
+"""What the Vulkan runtime says of kernels that a device cannot run, of drivers that fail, and of drivers that are not
+there.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,10 @@ import pytest
 import tvm
 from glsl import launch
 
-BARE = "layout(local_size_x = SIZE) in;\nlayout(std430, binding = 0) buffer B { float b[]; };\nDECLARATION void main() { STATEMENT }\n"
+BARE = (
+    "layout(local_size_x = SIZE) in;\nlayout(std430, binding = 0) buffer B { float b[]; };\nDECLARATION void main() {"
+    " STATEMENT }\n"
+)
 
 
 def bare(size: int = 1, declaration: str = "", statement: str = "b[gl_GlobalInvocationID.x] = 1.0;") -> str:
@@ -21,21 +26,44 @@ def bare(size: int = 1, declaration: str = "", statement: str = "b[gl_GlobalInvo
 @pytest.mark.parametrize(
     ("source", "args", "fields", "message"),
     [
-        (bare(1024), ["buffer:w"], {"local_size": [1025, 1, 1]}, r"needs 1025 work-items in a work group; .* allows \d+ \(maxComputeWorkGroupInvocations\)"),
-        (bare(), ["buffer:w"], {"shared_bytes": 1 << 30}, r"needs 1073741824 bytes of shared memory; .* \(maxComputeSharedMemorySize\)"),
-        (bare(), ["buffer:w", "scalar:int32"], {"push_offsets": [4096]}, r"needs 4100 bytes of scalars; .* \(maxPushConstantsSize\)"),
+        (
+            bare(1024),
+            ["buffer:w"],
+            {"local_size": [1025, 1, 1]},
+            r"needs 1025 work-items in a work group; .* allows \d+ \(maxComputeWorkGroupInvocations\)",
+        ),
+        (
+            bare(),
+            ["buffer:w"],
+            {"shared_bytes": 1 << 30},
+            r"needs 1073741824 bytes of shared memory; .* \(maxComputeSharedMemorySize\)",
+        ),
+        (
+            bare(),
+            ["buffer:w", "scalar:int32"],
+            {"push_offsets": [4096]},
+            r"needs 4100 bytes of scalars; .* \(maxPushConstantsSize\)",
+        ),
     ],
 )
-def test_a_limit_of_the_device_is_named(vulkan_device: tvm.runtime.Device, source: str, args: list[str], fields: dict[str, Any], message: str) -> None:
+def test_a_limit_of_the_device_is_named(
+    vulkan_device: tvm.runtime.Device, source: str, args: list[str], fields: dict[str, Any], message: str
+) -> None:
     module = glsl.module(odd=glsl.entry(source, args, **fields))
     with pytest.raises(RuntimeError, match=f"kernel odd {message}"):
         tvm.get_global_func("romou.vulkan.compile")(module, vulkan_device.index)
 
 
 def test_more_buffers_than_a_kernel_may_have(vulkan_device: tvm.runtime.Device) -> None:
-    count = json.loads(str(tvm.get_global_func("romou.vulkan.devices")()))[vulkan_device.index]["max_storage_buffers"] + 1
-    with pytest.raises(RuntimeError, match=rf"kernel odd needs {count} storage buffers; .* \(maxPerStageDescriptorStorageBuffers\)"):
-        tvm.get_global_func("romou.vulkan.compile")(glsl.module(odd=glsl.entry(bare(), ["buffer:w"] * count)), vulkan_device.index)
+    count = (
+        json.loads(str(tvm.get_global_func("romou.vulkan.devices")()))[vulkan_device.index]["max_storage_buffers"] + 1
+    )
+    with pytest.raises(
+        RuntimeError, match=rf"kernel odd needs {count} storage buffers; .* \(maxPerStageDescriptorStorageBuffers\)"
+    ):
+        tvm.get_global_func("romou.vulkan.compile")(
+            glsl.module(odd=glsl.entry(bare(), ["buffer:w"] * count)), vulkan_device.index
+        )
 
 
 @pytest.mark.parametrize(
@@ -43,7 +71,10 @@ def test_more_buffers_than_a_kernel_may_have(vulkan_device: tvm.runtime.Device) 
     [
         ({"args": ["buffer:x"]}, "kernel odd has an unknown argument 'buffer:x'; known are buffer:ACCESS"),
         ({"args": ["image:r:int8"]}, "unknown argument 'image:r:int8'"),
-        ({"args": ["scalar:int32"], "push_offsets": [0]}, "argument 0 of kernel odd is 'scalar:int32' and has the type handle"),
+        (
+            {"args": ["scalar:int32"], "push_offsets": [0]},
+            "argument 0 of kernel odd is 'scalar:int32' and has the type handle",
+        ),
         ({"push_offsets": [0]}, "kernel odd has 1 args of 1 types, 0 scalars at 1 push_offsets"),
         ({"spirv": b"no SPIR-V at all, but long"}, "kernel odd is no SPIR-V module"),
     ],
@@ -60,18 +91,26 @@ def test_a_wrong_entry_is_refused(vulkan_device: tvm.runtime.Device, fields: dic
 def test_launches_that_do_not_fit(vulkan_device: tvm.runtime.Device) -> None:
     kernel = glsl.module(ones=glsl.entry(bare(4), ["buffer:w"]))["ones"]
     tensor = tvm.runtime.tensor(np.zeros(8, "float32"), vulkan_device)
-    with pytest.raises(ValueError, match="kernel ones was compiled for 4 work-items in dimension 0 of a work group and is launched with 8"):
+    with pytest.raises(
+        ValueError,
+        match="kernel ones was compiled for 4 work-items in dimension 0 of a work group and is launched with 8",
+    ):
         launch(kernel, tensor, 1, 8)
     # The first dimension takes as many on some devices.
     other = glsl.module(ones=glsl.entry(bare(4), ["buffer:w"], launch=["blockIdx.y", "threadIdx.x"]))["ones"]
-    with pytest.raises(RuntimeError, match=r"kernel ones needs 2147483647 work groups in dimension 1; vulkan:0 .* \(maxComputeWorkGroupCount\)"):
+    with pytest.raises(
+        RuntimeError,
+        match=r"kernel ones needs 2147483647 work groups in dimension 1; vulkan:0 .* \(maxComputeWorkGroupCount\)",
+    ):
         launch(other, tensor, 2**31 - 1, 4)
     launch(kernel, tensor, 2, 4)
     np.testing.assert_array_equal(tensor.numpy(), np.ones(8))
 
 
 def test_more_memory_than_there_is(vulkan_device: tvm.runtime.Device) -> None:
-    with pytest.raises(RuntimeError, match=r"a buffer of 1099511627776 bytes is too large for vulkan:0 .*maxStorageBufferRange"):
+    with pytest.raises(
+        RuntimeError, match=r"a buffer of 1099511627776 bytes is too large for vulkan:0 .*maxStorageBufferRange"
+    ):
         tvm.runtime.empty((1 << 40,), "int8", vulkan_device)
 
 
@@ -86,7 +125,11 @@ except RuntimeError as error:
 """
     done = glsl.run_python(code, ROMOU_VULKAN_LIBRARY="/nonexistent/libvulkan.so")
     assert done.returncode == 0, done.stderr
-    for part in ("Vulkan could not be opened", "/nonexistent/libvulkan.so", "apt-get install libvulkan1 mesa-vulkan-drivers"):
+    for part in (
+        "Vulkan could not be opened",
+        "/nonexistent/libvulkan.so",
+        "apt-get install libvulkan1 mesa-vulkan-drivers",
+    ):
         assert part in done.stdout
 
 

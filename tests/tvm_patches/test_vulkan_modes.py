@@ -1,4 +1,6 @@
-"""The Vulkan runtime under the validation layer with its checks of synchronisation: silent over all that it does, and not blind."""
+"""The Vulkan runtime under the validation layer with its checks of synchronisation: silent over all that it does, and
+not blind.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +18,22 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize("without", ["", "unified_memory,VK_KHR_push_descriptor"], ids=["as it is", "like an old card"])
 def test_the_validation_layer_is_silent(vulkan_device: tvm.runtime.Device, without: str) -> None:
-    """Over all tests of the runtime: on a device whose memory is the host's, and on one that copies through staging and has pools of descriptors."""
+    """Over all tests of the runtime: on a device whose memory is the host's, and on one that copies through staging and
+    has pools of descriptors.
+    """
     variables = {**os.environ, "ROMOU_VULKAN_VALIDATE": "1", "ROMOU_VULKAN_WITHOUT": without}
     in_this_process = "not forked and not another_process and not rpc"
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(HERE / "test_vulkan_runtime.py"), "-k", in_this_process]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        str(HERE / "test_vulkan_runtime.py"),
+        "-k",
+        in_this_process,
+    ]
     done = subprocess.run(command, env=variables, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout[-4000:]
     assert " passed" in done.stdout

@@ -1,4 +1,6 @@
-"""The Vulkan runtime as plain TVM code sees it, with kernels written by hand. `test_vulkan_modes.py` runs all of it again under the validation layer."""
+"""The Vulkan runtime as plain TVM code sees it, with kernels written by hand. `test_vulkan_modes.py` runs all of it
+again under the validation layer.
+"""
 
 from __future__ import annotations
 
@@ -85,7 +87,9 @@ def test_a_large_tensor_goes_in_parts(vulkan_device: tvm.runtime.Device) -> None
         ("global.texture-nhwc", (2, 5, 7, 3, 4)),
     ],
 )
-def test_images_go_there_and_back(vulkan_device: tvm.runtime.Device, dtype: str, scope: str, shape: tuple[int, ...]) -> None:
+def test_images_go_there_and_back(
+    vulkan_device: tvm.runtime.Device, dtype: str, scope: str, shape: tuple[int, ...]
+) -> None:
     """Also into a buffer and into an image of another shape, both in row-major order."""
     array = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     image = tvm.runtime.empty(shape, dtype, vulkan_device, mem_scope=scope).copyfrom(array)
@@ -102,10 +106,17 @@ def test_images_go_there_and_back(vulkan_device: tvm.runtime.Device, dtype: str,
         ((2, 3, 4), "int32", "global.texture", "only float32 and float16"),
         ((2, 0, 4), "float32", "global.texture", "it is empty"),
         ((3, 4), "float32", "global.image2d", "unknown memory scope 'global.image2d' for Vulkan"),
-        ((100_000, 4), "float32", "global.texture", r"image too large for device vulkan:0 .*100000x1x1 texels of 16 bytes .*; the device allows"),
+        (
+            (100_000, 4),
+            "float32",
+            "global.texture",
+            r"image too large for device vulkan:0 .*100000x1x1 texels of 16 bytes .*; the device allows",
+        ),
     ],
 )
-def test_what_cannot_be_an_image(vulkan_device: tvm.runtime.Device, shape: tuple[int, ...], dtype: str, scope: str, message: str) -> None:
+def test_what_cannot_be_an_image(
+    vulkan_device: tvm.runtime.Device, shape: tuple[int, ...], dtype: str, scope: str, message: str
+) -> None:
     with pytest.raises((ValueError, RuntimeError), match=message):
         tvm.runtime.empty(shape, dtype, vulkan_device, mem_scope=scope)
 
@@ -123,7 +134,9 @@ void main() {
 
 @pytest.mark.parametrize(("dtype", "texels"), [("float32", "rgba32f"), ("float16", "rgba16f")])
 def test_kernels_read_and_write_images(vulkan_device: tvm.runtime.Device, dtype: str, texels: str) -> None:
-    double = glsl.module(double=glsl.entry(DOUBLE.replace("FORMAT", texels), (f"image:r:{dtype}", f"image:w:{dtype}")))["double"]
+    double = glsl.module(double=glsl.entry(DOUBLE.replace("FORMAT", texels), (f"image:r:{dtype}", f"image:w:{dtype}")))[
+        "double"
+    ]
     shape = (2, 3, 5, 7, 4)  # 6 layers of 5 rows of 7 texels
     array = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     given = tvm.runtime.empty(shape, dtype, vulkan_device, mem_scope="global.texture").copyfrom(array)
@@ -131,7 +144,9 @@ def test_kernels_read_and_write_images(vulkan_device: tvm.runtime.Device, dtype:
     launch(double, given, made, 210, 1)
     launch(double, made, again, 210, 1)
     np.testing.assert_array_equal(again.numpy(), 4 * array)
-    with pytest.raises(ValueError, match=r"argument 0 of kernel double is to be an image of texels of \d+ bytes and is a buffer"):
+    with pytest.raises(
+        ValueError, match=r"argument 0 of kernel double is to be an image of texels of \d+ bytes and is a buffer"
+    ):
         launch(double, numbers(vulkan_device), made, 210, 1)
 
 
@@ -150,8 +165,12 @@ void main() { b[0] = i; b[1] = u; b[2] = double(l); b[3] = f; }
     assert found.numpy().tolist() == [-3, 2**32 - 5, -(2**40), 0.25]
 
 
-def test_a_chain_computes_in_order_and_pays_for_nothing_else(vulkan_device: tvm.runtime.Device, scale: tvm.runtime.Module) -> None:
-    """A barrier stands where a kernel reads what another wrote (memory), or writes what another read (execution), and nowhere else."""
+def test_a_chain_computes_in_order_and_pays_for_nothing_else(
+    vulkan_device: tvm.runtime.Device, scale: tvm.runtime.Module
+) -> None:
+    """A barrier stands where a kernel reads what another wrote (memory), or writes what another read (execution), and
+    nowhere else.
+    """
     step = scale["scale"]
     a, b, c, d = (numbers(vulkan_device, seed) for seed in range(4))
     start = a.numpy()
@@ -186,7 +205,11 @@ def test_a_copy_between_launches(vulkan_device: tvm.runtime.Device, scale: tvm.r
     launch(step, b, c, 0.5, *GRID)
     b.copyto(a)
     launch(step, a, d, 3.0, *GRID)
-    assert (counted("submissions", before), counted("memory_barriers", before), counted("execution_barriers", before)) == (0, 2, 0)
+    assert (
+        counted("submissions", before),
+        counted("memory_barriers", before),
+        counted("execution_barriers", before),
+    ) == (0, 2, 0)
     np.testing.assert_allclose(d.numpy(), (start * 2 + 1) * 3 + 1, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(c.numpy(), (start * 2 + 1) * np.float32(0.5) + 1, rtol=1e-5, atol=1e-5)
 
@@ -206,11 +229,15 @@ def test_launches_gather_until_somebody_waits(vulkan_device: tvm.runtime.Device,
 
 
 def test_times_lie_within_wall_time(vulkan_device: tvm.runtime.Device) -> None:
-    source = glsl.SCALE.replace("b[i] = a[i] * factor + 1.0;", "float x = a[i]; for (int k = 0; k < 20000; ++k) x = sin(x) + factor; b[i] = x;")
+    source = glsl.SCALE.replace(
+        "b[i] = a[i] * factor + 1.0;", "float x = a[i]; for (int k = 0; k < 20000; ++k) x = sin(x) + factor; b[i] = x;"
+    )
     module = glsl.module(busy=glsl.entry(source, glsl.SCALE_ARGS))
     a, b = numbers(vulkan_device), room(vulkan_device)
     start = time.perf_counter()
-    found = module.time_evaluator("busy", vulkan_device, number=3, repeat=2)(glsl.pointer(a), glsl.pointer(b), 1.0, *GRID).results
+    found = module.time_evaluator("busy", vulkan_device, number=3, repeat=2)(
+        glsl.pointer(a), glsl.pointer(b), 1.0, *GRID
+    ).results
     wall = time.perf_counter() - start
     assert all(t > 1e-5 for t in found)
     assert 3 * sum(found) <= wall
@@ -223,7 +250,9 @@ class Host:
         A[0] = T.float32(1)
 
 
-def test_modules_are_saved_and_loaded_in_another_process(tmp_path: Path, vulkan_device: tvm.runtime.Device, scale: tvm.runtime.Module) -> None:
+def test_modules_are_saved_and_loaded_in_another_process(
+    tmp_path: Path, vulkan_device: tvm.runtime.Device, scale: tvm.runtime.Module
+) -> None:
     library = tirx.build(Host, target=tvm.target.Target("llvm"))
     library.import_module(scale)
     library.export_library(str(tmp_path / "scale.so"))
@@ -261,7 +290,9 @@ def test_launches_from_several_threads(vulkan_device: tvm.runtime.Device, scale:
     assert not failures
 
 
-def test_no_leak_over_thousands_of_launches_and_allocations(vulkan_device: tvm.runtime.Device, scale: tvm.runtime.Module) -> None:
+def test_no_leak_over_thousands_of_launches_and_allocations(
+    vulkan_device: tvm.runtime.Device, scale: tvm.runtime.Module
+) -> None:
     a = numbers(vulkan_device)
 
     def rounds(count: int) -> None:
@@ -278,7 +309,9 @@ def test_no_leak_over_thousands_of_launches_and_allocations(vulkan_device: tvm.r
     before, rss = statistics(), psutil.Process().memory_info().rss
     rounds(3000)
     assert counted("launches", before) == 3000
-    assert {name: value for name, value in statistics().items() if name.startswith("live")} == {n: v for n, v in before.items() if n.startswith("live")}
+    assert {name: value for name, value in statistics().items() if name.startswith("live")} == {
+        n: v for n, v in before.items() if n.startswith("live")
+    }
     # 3,000 leaked buffers and images would take tens of megabytes of the heap's blocks.
     assert psutil.Process().memory_info().rss - rss < 10e6
 
@@ -355,7 +388,9 @@ assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
     assert done.returncode == 0, done.stderr
 
 
-def test_pipelines_are_kept_on_disk_and_torn_files_do_no_harm(vulkan_device: tvm.runtime.Device, tmp_path: Path) -> None:
+def test_pipelines_are_kept_on_disk_and_torn_files_do_no_harm(
+    vulkan_device: tvm.runtime.Device, tmp_path: Path
+) -> None:
     folder = tmp_path / "programs"
     folder.mkdir(mode=0o700)
     prepare, keep = (tvm.get_global_func(f"romou.vulkan.{name}") for name in ("prepare", "keep"))
@@ -391,7 +426,11 @@ def test_rpc_server_offers_vulkan(vulkan_device: tvm.runtime.Device, tmp_path: P
     try:
         remote = rpc.connect("127.0.0.1", server.port)
         device = remote.device("vulkan", 0)
-        assert json.loads(str(remote.get_function("romou.vulkan.devices")()))[0]["name"] == vulkan_device.device_name == device.device_name
+        assert (
+            json.loads(str(remote.get_function("romou.vulkan.devices")()))[0]["name"]
+            == vulkan_device.device_name
+            == device.device_name
+        )
         remote.upload(str(tmp_path / "scale.so"))
         assert remote.load_module("scale.so").implements_function("nothing")
         array = np.random.default_rng(3).standard_normal((2, 3, 4)).astype("float32")

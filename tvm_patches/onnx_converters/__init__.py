@@ -1,7 +1,7 @@
 """Replaces ONNX converters of the wheel that are wrong, missing, or import one cheap operator as many.
 
-Each file of this folder enters converters in one table by operator; its first line says why. The rest is the wheel's importer, which is told about
-domains, names that no kernel may have, and which node failed.
+Each file of this folder enters converters in one table by operator; its first line says why. The rest is the wheel's
+importer, which is told about domains, names that no kernel may have, and which node failed.
 """
 
 from __future__ import annotations
@@ -27,8 +27,18 @@ from tvm_patches.onnx_converters.node import CONVERTERS, Node, attributes_of, sh
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-# Operators by which the wheel means onnxruntime's of the domain com.microsoft; the standard has others of the same name.
-_MICROSOFT = {"AllClassNMS", "Attention", "BiasGelu", "EmbedLayerNormalization", "FastGelu", "Gelu", "MatMulInteger16", "SkipLayerNormalization"}
+# Operators by which the wheel means onnxruntime's of the domain com.microsoft; the standard has others of the same
+# name.
+_MICROSOFT = {
+    "AllClassNMS",
+    "Attention",
+    "BiasGelu",
+    "EmbedLayerNormalization",
+    "FastGelu",
+    "Gelu",
+    "MatMulInteger16",
+    "SkipLayerNormalization",
+}
 
 # Operators whose second operand opset 6 aligns by an attribute.
 _AXIS_UNTIL_7 = {"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "Pow", "Sub", "Xor"}
@@ -50,7 +60,9 @@ def can_import(node: onnx.NodeProto) -> bool:
         return node.op_type in _MICROSOFT
     if node.domain not in ("", "ai.onnx"):
         return False
-    return node.op_type in CONVERTERS or (node.op_type in onnx_frontend._get_convert_map() and node.op_type not in _MICROSOFT)
+    return node.op_type in CONVERTERS or (
+        node.op_type in onnx_frontend._get_convert_map() and node.op_type not in _MICROSOFT
+    )
 
 
 def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, relax.Expr]]:
@@ -63,18 +75,24 @@ def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, relax.Exp
     """
     unknown = [node for node in model.graph.node if not can_import(node)]
     if unknown:
-        names = ", ".join(sorted({f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in unknown}))
+        names = ", ".join(
+            sorted({f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in unknown})
+        )
         raise ModelError(
-            f"the model uses ONNX operators that TVM cannot import: {names}; replace them, or export with another opset",
+            f"the model uses ONNX operators that TVM cannot import: {names}; replace them, or export with another"
+            " opset",
             operator=unknown[0].op_type,
             node=unknown[0].name,
         )
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _Importer({}, {}, keep_params_in_input=False)
     importer.pending = iter(model.graph.node)
-    importer.declared = {v.name: s for v in (*model.graph.value_info, *model.graph.output) if (s := _declared_shape(v)) is not None}
+    importer.declared = {
+        v.name: s for v in (*model.graph.value_info, *model.graph.output) if (s := _declared_shape(v)) is not None
+    }
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        # On a failure the importer prints to stdout, where a caller may have its own output. Whoever runs the model still sees the inputs' own names.
+        # On a failure the importer prints to stdout, where a caller may have its own output. Whoever runs the model
+        # still sees the inputs' own names.
         warnings.filterwarnings("ignore", "Renaming name")
         mod = importer.from_onnx(model.graph, opset)
     return mod, importer._nodes
@@ -89,7 +107,8 @@ def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
 class _Importer(onnx_frontend.ONNXGraphImporter):
     """The wheel's importer with this folder's converters.
 
-    pending: nodes still to be converted, which the wheel does in this order.   declared: shape by tensor name, where the model gives it.
+    pending: nodes still to be converted, which the wheel does in this order.
+    declared: shape by tensor name, where the model gives it.
     """
 
     pending: Iterator[onnx.NodeProto]
@@ -108,7 +127,9 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             tensor = value.type.tensor_type
             shape, dtype = [int(d.dim_value) for d in tensor.shape.dim], onnx_frontend.get_type(tensor.elem_type)
             self._input_names.append(value.name)
-            self._nodes[value.name] = self._inputs[value.name] = self._new_var(self._sanitize_name(value.name), shape=shape, dtype=dtype)
+            self._nodes[value.name] = self._inputs[value.name] = self._new_var(
+                self._sanitize_name(value.name), shape=shape, dtype=dtype
+            )
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Leave it out: `from_onnx` looks at domains too."""
@@ -129,20 +150,26 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             return super()._convert_operator(op_name, inputs, attrs, opset)
         except Exception as error:  # converters raise by many types for one cause: a node that they cannot express
             shown = f"{op_name} (node {node.name!r})" if node.name else op_name
-            raise ModelError(f"TVM's ONNX importer rejected the graph: {shown}: {reason_of(error)}", operator=op_name, node=node.name) from error
+            raise ModelError(
+                f"TVM's ONNX importer rejected the graph: {shown}: {reason_of(error)}", operator=op_name, node=node.name
+            ) from error
 
     def _converted(self, proto: onnx.NodeProto, inputs: list[Any], attrs: dict[str, Any], opset: int) -> relax.Expr:
         node = Node(
             operator=proto.op_type,
             inputs=tuple(self._tensor(value) for value in inputs),
-            attributes=attributes_of(proto.op_type, opset, {name: value for name, value in attrs.items() if name != "tvm_custom"}),
+            attributes=attributes_of(
+                proto.op_type, opset, {name: value for name, value in attrs.items() if name != "tvm_custom"}
+            ),
             opset=opset,
             outputs=tuple(self.declared.get(name) if name else None for name in proto.output),
             is_wanted=tuple(bool(name) for name in proto.output),
             builder=self.bb,
         )
         found = CONVERTERS[proto.op_type](node)
-        return self.bb.normalize(relax.Tuple([self.bb.normalize(value) for value in found]) if isinstance(found, Sequence) else found)
+        return self.bb.normalize(
+            relax.Tuple([self.bb.normalize(value) for value in found]) if isinstance(found, Sequence) else found
+        )
 
     def _aligned(self, first: relax.Expr, second: relax.Expr, axis: int) -> relax.Expr:
         """An operand whose first axis is axis `axis` of the other one, as opset 6 broadcasts."""

@@ -1,4 +1,4 @@
-"""ConvTranspose with the attribute `output_shape`, or padded to the strides: the wheel gives a tensor of another shape."""
+"""ConvTranspose with the attribute `output_shape`, or padded to the strides: the wheel gives a tensor of another shape."""  # noqa: E501
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Einsum: the wheel's is one loop nest that no schedule for products takes. Pairs of operands become matrix products."""
+"""Einsum: the wheel's is one loop nest that no schedule for products takes. Pairs of operands become matrix products."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -28,7 +28,9 @@ class Term:
 
 @converter("Einsum")
 def einsum(node: Node) -> relax.Expr:
-    """bhqd,bkhd->bhqk: transposed, reshaped and multiplied as (b, h, q, d) x (b, h, d, k); more operands from left to right."""
+    """bhqd,bkhd->bhqk: transposed, reshaped and multiplied as (b, h, q, d) x (b, h, d, k); more operands from left to
+    right.
+    """
     equation = node.attributes["equation"]
     equation = equation.decode() if isinstance(equation, bytes) else equation
     values = [value for value in node.inputs if value is not None]
@@ -61,7 +63,9 @@ def parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
     dots = "".join(free[:most])
     if not arrow:
         letters = "".join(operands).replace("...", "")
-        right = ("..." if most else "") + "".join(sorted(letter for letter in set(letters) if letters.count(letter) == 1))
+        right = ("..." if most else "") + "".join(
+            sorted(letter for letter in set(letters) if letters.count(letter) == 1)
+        )
     named = [term.replace("...", dots[most - count :]) for term, count in zip(operands, covered, strict=True)]
     return named, right.replace("...", dots)
 
@@ -88,7 +92,10 @@ def _product(node: Node, first: Term, second: Term, needed: set[str]) -> Term:
         wide = [*(sizes[letter] for letter in (*batch, *rows)), *(1 for _ in columns)], [
             *(sizes[letter] for letter in batch), *(1 for _ in rows), *(sizes[letter] for letter in columns)
         ]  # fmt: skip
-        left, right = (_arranged(node, term, order, shape) for term, order, shape in ((a, (*batch, *rows), wide[0]), (b, (*batch, *columns), wide[1])))
+        left, right = (
+            _arranged(node, term, order, shape)
+            for term, order, shape in ((a, (*batch, *rows), wide[0]), (b, (*batch, *columns), wide[1]))
+        )
         return Term(node.builder.normalize(op.multiply(left, right)), letters)
     m, k, n = (prod(sizes[letter] for letter in group) for group in (rows, inner, columns))
     # Axes of a batch stay apart: what transposes them is then part of how the product reads them.

@@ -1,4 +1,6 @@
-"""Elementwise operators that the wheel imports as opaque kernels (Clip), as a reduction (Max, Sum), or for some types and attributes alone."""
+"""Elementwise operators that the wheel imports as opaque kernels (Clip), as a reduction (Max, Sum), or for some types
+and attributes alone.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def combination(node: Node) -> relax.Expr:
 
 @converter("Pow")
 def power(node: Node) -> relax.Expr:
-    """The result has the base's type; a small whole exponent is products, which are exact for integers and defined for negative bases."""
+    """The result has the base's type; a small whole exponent is products, which are exact for integers and defined for
+    negative bases.
+    """
     base, exponent = node.input(0), node.constant(1)
     if exponent is not None and exponent.size == 1 and len(exponent.shape) <= len(node.shape()):
         number = exponent.reshape(-1)[0]
@@ -45,7 +49,11 @@ def power(node: Node) -> relax.Expr:
             return functools.reduce(lambda a, b: node.emit(op.multiply(a, b)), [base] * int(number))
         if np.dtype(node.dtype()).kind == "f":
             # A number in the kernel, not a tensor: what the exponent is decides how the power is computed.
-            return op.divide(relax.const(1, node.dtype()), base) if number == -1 else op.power(base, relax.const(float(number), node.dtype()))
+            return (
+                op.divide(relax.const(1, node.dtype()), base)
+                if number == -1
+                else op.power(base, relax.const(float(number), node.dtype()))
+            )
     kinds = np.dtype(node.dtype(0)).kind, np.dtype(node.dtype(1)).kind
     if kinds == ("f", "f"):
         return op.power(base, op.astype(node.input(1), node.dtype()))
@@ -66,8 +74,14 @@ def sign(node: Node) -> relax.Expr:
 
 @converter("Mul", "Div")
 def multiply_or_divide(node: Node) -> relax.Expr:
-    """Zeros by which x is multiplied or divided, or that x divides, make NaN of some x; TVM folds them to zero, or fails."""
-    numbers = {i: float(value.reshape(())) for i in (0, 1) if (value := node.constant(i)) is not None and value.size == 1 and value.dtype.kind == "f"}
+    """Zeros by which x is multiplied or divided, or that x divides, make NaN of some x; TVM folds them to zero, or
+    fails.
+    """
+    numbers = {
+        i: float(value.reshape(()))
+        for i in (0, 1)
+        if (value := node.constant(i)) is not None and value.size == 1 and value.dtype.kind == "f"
+    }
     zero = next((i for i, number in numbers.items() if number == 0), None)
     if zero is None or len(numbers) == 2 or len(node.shape(zero)) > len(node.shape(1 - zero)):
         return node.wheel(**node.attributes)
@@ -75,13 +89,19 @@ def multiply_or_divide(node: Node) -> relax.Expr:
     if node.operator == "Div" and zero == 1:
         return op.multiply(x, relax.const(np.copysign(np.inf, numbers[zero]), node.dtype()))
     size = op.abs(x)
-    is_zero = op.less(size, relax.const(np.inf, node.dtype())) if node.operator == "Mul" else op.greater(size, relax.const(0, node.dtype()))
+    is_zero = (
+        op.less(size, relax.const(np.inf, node.dtype()))
+        if node.operator == "Mul"
+        else op.greater(size, relax.const(0, node.dtype()))
+    )
     return op.where(is_zero, relax.const(0, node.dtype()), relax.const(np.nan, node.dtype()))
 
 
 @converter("Tan")
 def tangent(node: Node) -> relax.Expr:
-    """sin(x) / cos(x), of which Romou has its own: PoCL's tangent of two numbers at a time is four times too large near zero."""
+    """sin(x) / cos(x), of which Romou has its own: PoCL's tangent of two numbers at a time is four times too large near
+    zero.
+    """
     x = node.emit(node.input(0))
     return op.divide(op.sin(x), op.cos(x))
 
@@ -91,7 +111,9 @@ def is_inf(node: Node) -> relax.Expr:
     """Infinities of both signs, of one, or of none."""
     value, infinity = node.input(0), float("inf")
     found = [
-        op.equal(value, relax.const(sign * infinity, node.dtype())) for sign, name in ((1, "detect_positive"), (-1, "detect_negative")) if node.attributes[name]
+        op.equal(value, relax.const(sign * infinity, node.dtype()))
+        for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))
+        if node.attributes[name]
     ]
     if not found:
         return relax.const(np.zeros(node.shape(), bool), "bool")
@@ -111,7 +133,9 @@ def gelu(node: Node) -> relax.Expr:
 
 @converter("Softplus", "Mish")
 def softplus(node: Node) -> relax.Expr:
-    """log(1 + exp(x)), and Mish, which is x * tanh(softplus(x)): with a logarithm of their own, they could not follow a convolution in its kernel."""
+    """log(1 + exp(x)), and Mish, which is x * tanh(softplus(x)): with a logarithm of their own, they could not follow a
+    convolution in its kernel.
+    """
     x = node.emit(node.input(0))
     found = op.nn.softplus(x)
     return op.multiply(x, op.tanh(found)) if node.operator == "Mish" else found
@@ -175,7 +199,9 @@ def modulo(node: Node) -> relax.Expr:
         remainder = node.emit(op.mod(x, y))
         if is_fmod:
             return remainder
-        has_other_sign = op.logical_and(op.not_equal(remainder, zero), op.logical_xor(op.less(remainder, zero), op.less(y, zero)))
+        has_other_sign = op.logical_and(
+            op.not_equal(remainder, zero), op.logical_xor(op.less(remainder, zero), op.less(y, zero))
+        )
         return op.where(has_other_sign, op.add(remainder, y), remainder)
     if kind == "u" or not is_fmod:
         return op.floor_mod(x, y)
@@ -185,7 +211,7 @@ def modulo(node: Node) -> relax.Expr:
 
 @converter("BitShift")
 def bit_shift(node: Node) -> relax.Expr:
-    """Shifts by the width and more, and by negative numbers, push all bits out, as in NumPy; C leaves them undefined."""
+    """Shifts by the width and more, and by negative numbers, push all bits out, as in NumPy; C leaves them undefined."""  # noqa: E501
     value, distance = node.input(0), node.input(1)
     last, zero = relax.const(8 * np.dtype(node.dtype()).itemsize - 1, node.dtype()), relax.const(0, node.dtype())
     is_left, is_signed = node.attributes["direction"] == "LEFT", np.dtype(node.dtype()).kind == "i"

@@ -36,7 +36,11 @@ def _length(node: Node, axis: int) -> int:
 
 
 def _result(node: Node, axis: int) -> tuple[int, ...]:
-    points, is_inverse, is_onesided = _length(node, axis), bool(node.attributes["inverse"]), bool(node.attributes["onesided"])
+    points, is_inverse, is_onesided = (
+        _length(node, axis),
+        bool(node.attributes["inverse"]),
+        bool(node.attributes["onesided"]),
+    )
     count = points // 2 + 1 if is_onesided and not is_inverse else points
     return (*node.shape()[:axis], count, *node.shape()[axis + 1 : -1], 1 if is_onesided and is_inverse else 2)
 
@@ -48,7 +52,9 @@ def _along(node: Node, axis: int) -> relax.Expr:
     order = [*others, axis, len(shape) - 1]
     rows = int(np.prod([shape[a] for a in others]))
     data = op.reshape(op.permute_dims(node.input(0), order), [rows, shape[axis] * shape[-1]])
-    product = op.reshape(op.matmul(data, relax.const(matrix, node.dtype())), [*(shape[a] for a in others), result[axis], result[-1]])
+    product = op.reshape(
+        op.matmul(data, relax.const(matrix, node.dtype())), [*(shape[a] for a in others), result[axis], result[-1]]
+    )
     return op.permute_dims(product, list(np.argsort(order)))
 
 

@@ -1,4 +1,6 @@
-"""Operators that say where elements lie or are put: triangles, unit matrices, ranges, one-hot vectors, reversed sequences."""
+"""Operators that say where elements lie or are put: triangles, unit matrices, ranges, one-hot vectors, reversed
+sequences.
+"""
 
 from __future__ import annotations
 
@@ -64,7 +66,9 @@ def one_hot(node: Node) -> relax.Expr:
     assert depth is not None
     axis %= len(shape) + 1
     indices = op.astype(node.input(0), "int64") if node.dtype() != "int64" else node.input(0)
-    wrapped = op.where(op.less(indices, relax.const(0, "int64")), op.add(indices, relax.const(depth[0], "int64")), indices)
+    wrapped = op.where(
+        op.less(indices, relax.const(0, "int64")), op.add(indices, relax.const(depth[0], "int64")), indices
+    )
     places = np.arange(depth[0]).reshape([-1 if i == axis else 1 for i in range(len(shape) + 1)])
     is_on = node.emit(op.equal(op.expand_dims(wrapped, axis), relax.const(places, "int64")))
     off, on = (op.reshape(op.strided_slice(node.input(2), [0], [i], [i + 1]), []) for i in (0, 1))
@@ -76,12 +80,21 @@ def top_k(node: Node) -> relax.Expr:
     """The k largest or smallest along an axis and where they lie; in order, which unsorted ones may be, too."""
     k = node.integers(1) if node.opset >= 10 else (node.attributes["k"],)
     assert k is not None
-    return op.topk(node.input(0), k[0], node.attributes["axis"], ret_type="both", largest=bool(node.attributes.get("largest", 1)), dtype="int64")
+    return op.topk(
+        node.input(0),
+        k[0],
+        node.attributes["axis"],
+        ret_type="both",
+        largest=bool(node.attributes.get("largest", 1)),
+        dtype="int64",
+    )
 
 
 @converter("Hardmax")
 def hardmax(node: Node) -> relax.Expr:
-    """One for the first of the largest elements along an axis, zero for the others; until opset 12, along all axes from that one on."""
+    """One for the first of the largest elements along an axis, zero for the others; until opset 12, along all axes from
+    that one on.
+    """
     shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
     rows = [math.prod(shape[:axis]), math.prod(shape[axis:])] if node.opset < 13 else list(shape)
     along = 1 if node.opset < 13 else axis
@@ -99,7 +112,10 @@ def reverse_sequence(node: Node) -> relax.Expr:
     def reversed_rows(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
         def element(*i: tirx.Var) -> tirx.Expr:
             length, at = tirx.Cast("int64", lengths[i[batch]]), tirx.Cast("int64", i[time])
-            moved = [v if axis != time else tirx.Max(tirx.const(0, "int64"), tirx.Select(at < length, length - 1 - at, at)) for axis, v in enumerate(i)]
+            moved = [
+                v if axis != time else tirx.Max(tirx.const(0, "int64"), tirx.Select(at < length, length - 1 - at, at))
+                for axis, v in enumerate(i)
+            ]
             return x[tuple(moved)]
 
         return te.compute(x.shape, element, name="reverse_sequence")
@@ -125,7 +141,11 @@ def _cumulated(node: Node, along: int) -> relax.Expr:
         neutral = tirx.const(0 if is_sum else 1, x.dtype)
 
         def element(*i: tirx.Var) -> tirx.Expr:
-            before = (k > i[along] if is_exclusive else k >= i[along]) if is_reverse else (k < i[along] if is_exclusive else k <= i[along])
+            before = (
+                (k > i[along] if is_exclusive else k >= i[along])
+                if is_reverse
+                else (k < i[along] if is_exclusive else k <= i[along])
+            )
             taken = tirx.Select(before, x[(*i[:along], k, *i[along + 1 :])], neutral)
             return te.sum(taken, axis=k) if is_sum else _PRODUCT(taken, axis=k)
 
@@ -143,12 +163,14 @@ def bit_cast(node: Node) -> relax.Expr:
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["to"])).name
     if "bool" in (dtype, node.dtype()):
         raise ValueError("bits of truth values are not supported")
-    return node.compute(lambda x: te.compute(x.shape, lambda *i: tirx.reinterpret(dtype, x[tuple(i)]), name="bit_cast"), node.input(0))
+    return node.compute(
+        lambda x: te.compute(x.shape, lambda *i: tirx.reinterpret(dtype, x[tuple(i)]), name="bit_cast"), node.input(0)
+    )
 
 
 @converter("TensorScatter")
 def tensor_scatter(node: Node) -> relax.Expr:
-    """A cache with an update written over a part of an axis, for each batch from its own place on, or around its end."""
+    """A cache with an update written over a part of an axis, for each batch from its own place on, or around its end."""  # noqa: E501
     shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
     length, is_circular = node.shape(1)[axis], node.attributes["mode"] == "circular"
     starts = node.input(2) if node.has(2) else relax.const(np.zeros(shape[0], np.int64), "int64")
@@ -167,7 +189,9 @@ def tensor_scatter(node: Node) -> relax.Expr:
 
 @converter("ScatterElements", "Scatter")
 def scatter_elements(node: Node) -> relax.Expr:
-    """Updates of fewer elements than the data has on other axes change a corner of it; TVM's operator would count elements of the data as theirs."""
+    """Updates of fewer elements than the data has on other axes change a corner of it; TVM's operator would count
+    elements of the data as theirs.
+    """
     shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
     corner = tuple(e if i == axis else min(e, u) for i, (e, u) in enumerate(zip(shape, node.shape(1), strict=True)))
     data = node.input(0)
@@ -180,7 +204,9 @@ def scatter_elements(node: Node) -> relax.Expr:
 
     def written(x: te.Tensor, changed: te.Tensor) -> te.Tensor:
         def element(*i: tirx.Var) -> tirx.Expr:
-            return tirx.if_then_else(tirx.all(*(v < e for v, e in zip(i, corner, strict=True))), changed[tuple(i)], x[tuple(i)])
+            return tirx.if_then_else(
+                tirx.all(*(v < e for v, e in zip(i, corner, strict=True))), changed[tuple(i)], x[tuple(i)]
+            )
 
         return te.compute(shape, element, name="scatter_elements")
 
@@ -194,4 +220,6 @@ def space_to_depth(node: Node) -> relax.Expr:
     # Opset 28 adds the order of DepthToSpace's mode CRD.
     order = [0, 1, 3, 5, 2, 4] if node.attributes.get("mode", "DCR") == "CRD" else [0, 3, 5, 1, 2, 4]
     blocks = op.reshape(node.input(0), [batch, channels, height // block, block, width // block, block])
-    return op.reshape(op.permute_dims(blocks, order), [batch, channels * block * block, height // block, width // block])
+    return op.reshape(
+        op.permute_dims(blocks, order), [batch, channels * block * block, height // block, width // block]
+    )

@@ -35,13 +35,18 @@ def converter(*operators: str, is_single: bool = False) -> Callable[[Converter],
 
 
 def in_single(function: Converter) -> Converter:
-    """The converter with inputs of fp16 cast to fp32, and its results back: for operators that sum up, as fp16 holds no sums above 65504."""
+    """The converter with inputs of fp16 cast to fp32, and its results back: for operators that sum up, as fp16 holds no
+    sums above 65504.
+    """
 
     def convert(node: Node) -> Result:
         is_fp16 = [value is not None and str(value.ty.dtype) == "float16" for value in node.inputs]
         if not any(is_fp16):
             return function(node)
-        inputs = [node.emit(relax.op.astype(v, "float32")) if narrow else v for v, narrow in zip(node.inputs, is_fp16, strict=True)]
+        inputs = [
+            node.emit(relax.op.astype(v, "float32")) if narrow else v
+            for v, narrow in zip(node.inputs, is_fp16, strict=True)
+        ]
         found = function(replace(node, inputs=tuple(inputs)))
         several = isinstance(found, Sequence)
         results = [node.builder.normalize(value) for value in (found if several else [found])]
@@ -55,8 +60,10 @@ def in_single(function: Converter) -> Converter:
 class Node:
     """An ONNX node of static shapes whose inputs are Relax expressions.
 
-    inputs: None where an optional one is left out.   attributes: with the operator's own defaults; texts as str, lists as tuples.
-    outputs: the shape of each, None where the model does not give it.   is_wanted: whether the output has a name, that is, a reader.
+    inputs: None where an optional one is left out.
+    attributes: with the operator's own defaults; texts as str, lists as tuples.
+    outputs: the shape of each, None where the model does not give it.
+    is_wanted: whether the output has a name, that is, a reader.
     """
 
     operator: str
@@ -101,7 +108,9 @@ class Node:
             return None
         value = self.constant(index)
         if value is None:
-            raise ValueError(f"input {index} of {self.operator} is computed at run time; the result's shape depends on it")
+            raise ValueError(
+                f"input {index} of {self.operator} is computed at run time; the result's shape depends on it"
+            )
         return tuple(int(v) for v in value.reshape(-1))
 
     def result_shape(self) -> tuple[int, ...]:

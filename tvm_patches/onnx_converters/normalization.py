@@ -17,7 +17,12 @@ def layer_normalization(node: Node) -> Result:
     """Over the last axis alone it stays one operator; else mean, deviation and scale are spelled out."""
     rank = len(node.shape())
     axes = list(range(node.attributes["axis"] % rank, rank))
-    if len(axes) == 1 and not any(node.is_wanted[1:]) and node.shape(1) == node.shape()[-1:] and (not node.has(2) or node.shape(2) == node.shape(1)):
+    if (
+        len(axes) == 1
+        and not any(node.is_wanted[1:])
+        and node.shape(1) == node.shape()[-1:]
+        and (not node.has(2) or node.shape(2) == node.shape(1))
+    ):
         return node.wheel(**node.attributes)
     data = _computed(node, node.input(0))
     mean, centred = _centred(node, data, axes)
@@ -68,14 +73,18 @@ def instance_normalization(node: Node) -> relax.Expr:
     if node.dtype() != "float16":
         return node.wheel(**node.attributes)
     axes = list(range(2, len(node.shape())))
-    return op.nn.group_norm(node.input(0), node.input(1), node.input(2), node.shape()[1], 1, axes, node.attributes["epsilon"])
+    return op.nn.group_norm(
+        node.input(0), node.input(1), node.input(2), node.shape()[1], 1, axes, node.attributes["epsilon"]
+    )
 
 
 @converter("GroupNormalization")
 def group_normalization(node: Node) -> relax.Expr:
     """One operator with its scale and shift; in the wheel, fp32 only, and with kernels of their own for these."""
     axes = list(range(2, len(node.shape())))
-    return op.nn.group_norm(node.input(0), node.input(1), node.input(2), node.attributes["num_groups"], 1, axes, node.attributes["epsilon"])
+    return op.nn.group_norm(
+        node.input(0), node.input(1), node.input(2), node.attributes["num_groups"], 1, axes, node.attributes["epsilon"]
+    )
 
 
 @converter("MeanVarianceNormalization", is_single=True)
@@ -100,7 +109,9 @@ def lp_normalization(node: Node) -> relax.Expr:
 
 @converter("LRN")
 def local_response_normalization(node: Node) -> relax.Expr:
-    """A window of an even size reaches one channel further up than down, and inputs have any rank; else the wheel's will do."""
+    """A window of an even size reaches one channel further up than down, and inputs have any rank; else the wheel's
+    will do.
+    """
     size, alpha, beta, bias = (node.attributes[name] for name in ("size", "alpha", "beta", "bias"))
     if size % 2 and len(node.shape()) in (3, 4) and node.dtype() == "float32":
         return node.wheel(**node.attributes)
@@ -108,7 +119,10 @@ def local_response_normalization(node: Node) -> relax.Expr:
     rows = op.reshape(op.multiply(data, data), [node.shape()[0], 1, node.shape()[1], math.prod(node.shape()[2:])])
     means = op.nn.avg_pool2d(rows, [size, 1], padding=[(size - 1) // 2, 0, size // 2, 0], count_include_pad=True)
     sums = op.reshape(means, list(node.shape()))
-    scale = op.power(op.add(op.multiply(sums, relax.const(alpha, "float32")), relax.const(bias, "float32")), relax.const(beta, "float32"))
+    scale = op.power(
+        op.add(op.multiply(sums, relax.const(alpha, "float32")), relax.const(bias, "float32")),
+        relax.const(beta, "float32"),
+    )
     return _stored(node, op.divide(data, scale))
 
 

@@ -25,18 +25,27 @@ def same_pads(
 
 
 def transposed_pads(attributes: Mapping[str, Any], extents: Sequence[int], kernel: Sequence[int]) -> list[int] | None:
-    """The padding of a transposed convolution that gives a wanted shape, or the extents times the strides; None where neither is asked for.
+    """The padding of a transposed convolution that gives a wanted shape, or the extents times the strides; None where
+    neither is asked for.
 
-    A wanted shape that is larger than the windows reach has negative padding. Without one, padding is not negative, as in onnxruntime.
+    A wanted shape that is larger than the windows reach has negative padding. Without one, padding is not negative, as
+    in onnxruntime.
     """
     ones = [1] * len(extents)
     strides, dilations = (attributes.get(name, ones) for name in ("strides", "dilations"))
-    more, auto_pad, wanted = attributes.get("output_padding", [0] * len(extents)), attributes["auto_pad"], attributes.get("output_shape")
+    more, auto_pad, wanted = (
+        attributes.get("output_padding", [0] * len(extents)),
+        attributes["auto_pad"],
+        attributes.get("output_shape"),
+    )
     if wanted is None and not auto_pad.startswith("SAME"):
         return None
     # A shape may have been given with batch and channels.
     shape = wanted[-len(extents) :] if wanted is not None else [e * s for e, s in zip(extents, strides, strict=True)]
-    reach = [s * (e - 1) + a + (k - 1) * d + 1 for s, e, a, k, d in zip(strides, extents, more, kernel, dilations, strict=True)]
+    reach = [
+        s * (e - 1) + a + (k - 1) * d + 1
+        for s, e, a, k, d in zip(strides, extents, more, kernel, dilations, strict=True)
+    ]
     total = [r - o if wanted is not None else max(0, r - o) for r, o in zip(reach, shape, strict=True)]
     before = [t // 2 if auto_pad == "SAME_UPPER" else t - t // 2 for t in total]
     return before + [t - b for t, b in zip(total, before, strict=True)]
@@ -48,7 +57,9 @@ def with_pads(node: Node, kernel: Sequence[int]) -> dict[str, Any]:
     auto_pad, extents = attributes.pop("auto_pad", "NOTSET"), node.shape()[2:]
     ones = [1] * len(extents)
     if auto_pad.startswith("SAME"):
-        before, after = same_pads(auto_pad, extents, kernel, attributes.get("strides", ones), attributes.get("dilations", ones))
+        before, after = same_pads(
+            auto_pad, extents, kernel, attributes.get("strides", ones), attributes.get("dilations", ones)
+        )
         attributes["pads"] = [*before, *after]
     elif auto_pad == "VALID":
         attributes.pop("pads", None)

@@ -1,4 +1,6 @@
-"""Pooling of the forms that the wheel gets wrong: dilated averages, windows over the border, indices of the maxima, powers."""
+"""Pooling of the forms that the wheel gets wrong: dilated averages, windows over the border, indices of the maxima,
+powers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ op = relax.op
 
 
 class Windows:
-    """Where the windows of a pooling node lie: for each spatial axis its extent, kernel, stride, dilation, padding and number of windows."""
+    """Where the windows of a pooling node lie: for each spatial axis its extent, kernel, stride, dilation, padding and
+    number of windows.
+    """
 
     def __init__(self, node: Node) -> None:
         self.extents = node.shape()[2:]
@@ -41,14 +45,20 @@ class Windows:
         """Padding behind the input that the last windows need; at least what the node has."""
         return tuple(
             max(a, (c - 1) * s + span - e - b)
-            for a, c, s, span, e, b in zip(self.after, self.counts, self.strides, self.spans, self.extents, self.before, strict=True)
+            for a, c, s, span, e, b in zip(
+                self.after, self.counts, self.strides, self.spans, self.extents, self.before, strict=True
+            )
         )
 
     def _count(self, axis: int, has_ceil: bool) -> int:
         room = self.extents[axis] + self.before[axis] + self.after[axis] - self.spans[axis]
         count = (-(-room // self.strides[axis]) if has_ceil else room // self.strides[axis]) + 1
         # A window that starts in the padding behind the input is left out.
-        return int(count - 1) if has_ceil and (count - 1) * self.strides[axis] >= self.extents[axis] + self.before[axis] else int(count)
+        return (
+            int(count - 1)
+            if has_ceil and (count - 1) * self.strides[axis] >= self.extents[axis] + self.before[axis]
+            else int(count)
+        )
 
     def elements(self, *, with_padding: bool) -> np.ndarray:
         """Number of elements in each window, in the shape (1, 1, *counts)."""
@@ -57,32 +67,54 @@ class Windows:
             low = -self.before[axis] if with_padding else 0
             high = self.extents[axis] + (self.after[axis] if with_padding else 0)
             inside = [
-                sum(low <= o * self.strides[axis] - self.before[axis] + k * self.dilations[axis] < high for k in range(self.kernel[axis])) for o in range(count)
+                sum(
+                    low <= o * self.strides[axis] - self.before[axis] + k * self.dilations[axis] < high
+                    for k in range(self.kernel[axis])
+                )
+                for o in range(count)
             ]
             found = found[..., None] * np.array(inside)
         return found
 
     def reduce(self, data: te.Tensor, combine: Any, term: Any, outside: Any) -> te.Tensor:
-        """combine(term(index of an element, place of the window)) over each window; `outside` stands for elements of the padding."""
+        """combine(term(index of an element, place of the window)) over each window; `outside` stands for elements of
+        the padding.
+        """
         steps = [te.reduce_axis((0, k), name=f"k{axis}") for axis, k in enumerate(self.kernel)]
 
         def window(n: tirx.Var, c: tirx.Var, *places: tirx.Var) -> tirx.Expr:
-            at = [p * s + k * d - b for p, s, k, d, b in zip(places, self.strides, steps, self.dilations, self.before, strict=True)]
+            at = [
+                p * s + k * d - b
+                for p, s, k, d, b in zip(places, self.strides, steps, self.dilations, self.before, strict=True)
+            ]
             bounds = [tvm.tirx.all(i >= 0, i < e) for i, e in zip(at, self.extents, strict=True)]
-            return combine(tirx.if_then_else(tvm.tirx.all(*bounds), term((n, c, *at), (n, c, *places)), outside), axis=steps)
+            return combine(
+                tirx.if_then_else(tvm.tirx.all(*bounds), term((n, c, *at), (n, c, *places)), outside), axis=steps
+            )
 
         return te.compute((*data.shape[:2], *self.counts), window, name="pool")
 
 
 def _is_plain(node: Node, windows: Windows) -> bool:
-    """Whether the wheel's pooling will do: rows or planes, no dilation, and elements of the input in every window, as nothing has no maximum."""
+    """Whether the wheel's pooling will do: rows or planes, no dilation, and elements of the input in every window, as
+    nothing has no maximum.
+    """
     has_elements = bool((windows.elements(with_padding=False) > 0).all())
-    return len(windows.extents) in (1, 2) and set(windows.dilations) == {1} and has_elements and node.dtype() in ("float16", "float32")
+    return (
+        len(windows.extents) in (1, 2)
+        and set(windows.dilations) == {1}
+        and has_elements
+        and node.dtype() in ("float16", "float32")
+    )
 
 
 def _wheel(node: Node, windows: Windows) -> relax.Expr:
-    """The wheel's pooling, which keeps channels packed. Its padding reaches as far as the last window does, so it does not have to round up."""
-    attributes = {name: value for name, value in node.attributes.items() if name not in ("auto_pad", "ceil_mode", "storage_order")}
+    """The wheel's pooling, which keeps channels packed. Its padding reaches as far as the last window does, so it does
+    not have to round up.
+    """
+    attributes = {
+        name: value for name, value in node.attributes.items() if name not in ("auto_pad", "ceil_mode", "storage_order")
+    }
     return node.wheel(**{**attributes, "pads": [*windows.before, *windows.reach]})
 
 
@@ -96,8 +128,12 @@ def max_pool(node: Node) -> Result:
     if not any(node.is_wanted[1:]):
         return largest
     shape = node.shape()
-    order = range(len(shape)) if not node.attributes.get("storage_order", 0) else (0, 1, *reversed(range(2, len(shape))))
-    weights = dict(zip(order, [math.prod([shape[a] for a in list(order)[i + 1 :]]) for i in range(len(shape))], strict=True))
+    order = (
+        range(len(shape)) if not node.attributes.get("storage_order", 0) else (0, 1, *reversed(range(2, len(shape))))
+    )
+    weights = dict(
+        zip(order, [math.prod([shape[a] for a in list(order)[i + 1 :]]) for i in range(len(shape))], strict=True)
+    )
     last = tirx.const(math.prod(shape), "int64")
 
     def first_index(x: te.Tensor, y: te.Tensor) -> te.Tensor:
@@ -141,12 +177,17 @@ def global_lp_pool(node: Node) -> relax.Expr:
 
 @converter("MaxUnpool")
 def max_unpool(node: Node) -> relax.Expr:
-    """Values put where their indices say. Indices count in the shape that kernel and strides give; the result may be larger."""
+    """Values put where their indices say. Indices count in the shape that kernel and strides give; the result may be
+    larger.
+    """
     shape, result = node.shape(), node.result_shape()
     kernel = node.attributes["kernel_shape"]
     rank = len(kernel)
     strides, pads = node.attributes.get("strides", [1] * rank), node.attributes.get("pads", [0] * 2 * rank)
-    pooled = [(e - 1) * s + k - pads[i] - pads[i + rank] for i, (e, s, k) in enumerate(zip(shape[2:], strides, kernel, strict=True))]
+    pooled = [
+        (e - 1) * s + k - pads[i] - pads[i + rank]
+        for i, (e, s, k) in enumerate(zip(shape[2:], strides, kernel, strict=True))
+    ]
     indices = node.input(1)
     if [*shape[:2], *pooled] != list(result):
         left, moved = indices, relax.const(0, "int64")
@@ -168,7 +209,9 @@ def _sum(node: Node, windows: Windows, data: relax.Expr) -> relax.Expr:
 
 def _power(node: Node, p: int) -> relax.Expr:
     size = op.abs(node.input(0))
-    return op.multiply(size, size) if p == 2 else size if p == 1 else op.power(size, relax.const(float(p), node.dtype()))
+    return (
+        op.multiply(size, size) if p == 2 else size if p == 1 else op.power(size, relax.const(float(p), node.dtype()))
+    )
 
 
 def _root(node: Node, value: relax.Expr, p: int) -> relax.Expr:

@@ -1,4 +1,6 @@
-"""Quantization: blocks, parameters for each row, and integer products, which the wheel lacks or computes by a plain scale alone."""
+"""Quantization: blocks, parameters for each row, and integer products, which the wheel lacks or computes by a plain
+scale alone.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ op = relax.op
 @converter("DequantizeLinear")
 def dequantize(node: Node) -> relax.Expr:
     """(x - zero point) * scale."""
-    return _dequantized(node, 0, 1, 2, axis=node.attributes.get("axis", 1), dtype=_type(node, "output_dtype") or node.dtype(1))
+    return _dequantized(
+        node, 0, 1, 2, axis=node.attributes.get("axis", 1), dtype=_type(node, "output_dtype") or node.dtype(1)
+    )
 
 
 @converter("QuantizeLinear")
@@ -49,8 +53,12 @@ def qlinear_conv(node: Node) -> relax.Expr:
 def qlinear_matmul(node: Node) -> relax.Expr:
     product = node.emit(op.matmul(_shifted(node, 0, 2, -2), _shifted(node, 3, 5, -1)))
     rank = len(shape_of(product))
-    rows, columns = (_across(op.astype(node.input(i), "float32"), axis, rank) for i, axis in ((1, rank - 2), (4, rank - 1)))
-    return _quantized(node, node.emit(op.multiply(op.multiply(op.astype(product, "float32"), rows), columns)), 6, 7, axis=-1)
+    rows, columns = (
+        _across(op.astype(node.input(i), "float32"), axis, rank) for i, axis in ((1, rank - 2), (4, rank - 1))
+    )
+    return _quantized(
+        node, node.emit(op.multiply(op.multiply(op.astype(product, "float32"), rows), columns)), 6, 7, axis=-1
+    )
 
 
 def _type(node: Node, attribute: str) -> str | None:
@@ -59,23 +67,31 @@ def _type(node: Node, attribute: str) -> str | None:
 
 
 def _across(parameter: relax.Expr, axis: int, rank: int) -> relax.Expr:
-    """A parameter for each index of an axis, in a shape that broadcasts; of rank 0 or with one element, or full, as it is."""
+    """A parameter for each index of an axis, in a shape that broadcasts; of rank 0 or with one element, or full, as it
+    is.
+    """
     if isinstance(parameter, relax.Call):
         parameter = relax.BlockBuilder().normalize(parameter)
     shape = shape_of(parameter)
     if len(shape) != 1 or rank == 0:
         return parameter
-    return op.reshape(parameter, [1]) if shape == (1,) else op.reshape(parameter, [1 if i != axis % rank else shape[0] for i in range(rank)])
+    return (
+        op.reshape(parameter, [1])
+        if shape == (1,)
+        else op.reshape(parameter, [1 if i != axis % rank else shape[0] for i in range(rank)])
+    )
 
 
 def _spread(node: Node, parameter: relax.Expr, shape: tuple[int, ...], axis: int) -> relax.Expr:
-    """A scale or a zero point in a shape that broadcasts: for each block, each index of the axis, or the whole tensor."""
+    """A scale or a zero point in a shape that broadcasts: for each block, each index of the axis, or the whole tensor."""  # noqa: E501
     block = node.attributes.get("block_size", 0)
     if not block or len(shape_of(parameter)) != len(shape):
         return _across(parameter, axis, len(shape))
     axis %= len(shape)
     repeated = node.emit(op.repeat(parameter, block, axis))
-    return op.strided_slice(repeated, [axis], [0], [shape[axis]]) if shape_of(repeated)[axis] != shape[axis] else repeated
+    return (
+        op.strided_slice(repeated, [axis], [0], [shape[axis]]) if shape_of(repeated)[axis] != shape[axis] else repeated
+    )
 
 
 def _dequantized(node: Node, data: int, scale: int, zero: int, *, axis: int, dtype: str) -> relax.Expr:
@@ -92,12 +108,18 @@ def _quantized(node: Node, value: relax.Expr, scale: int, zero: int, *, axis: in
     shape = shape_of(value)
     dtype = node.dtype(zero) if node.has(zero) else _type(node, "output_dtype") or "uint8"
     limits = np.iinfo(dtype)
-    wide = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["precision"])).name if node.attributes.get("precision") else node_float(node, scale)
+    wide = (
+        np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["precision"])).name
+        if node.attributes.get("precision")
+        else node_float(node, scale)
+    )
     factor = _spread(node, node.emit(op.astype(node.input(scale), wide)), shape, axis)
     rounded = op.round(op.divide(op.astype(value, wide), factor))
     if node.has(zero):
         rounded = op.add(rounded, op.astype(_spread(node, node.input(zero), shape, axis), wide))
-    bounded = op.minimum(op.maximum(rounded, relax.const(float(limits.min), wide)), relax.const(float(limits.max), wide))
+    bounded = op.minimum(
+        op.maximum(rounded, relax.const(float(limits.min), wide)), relax.const(float(limits.max), wide)
+    )
     return op.astype(op.astype(bounded, "int32"), dtype)
 
 
@@ -117,5 +139,7 @@ def _shifted(node: Node, index: int, zero: int, axis: int) -> relax.Expr:
 
 def _convolved(node: Node, data: relax.Expr, weight: relax.Expr) -> relax.Expr:
     inputs = onnx_frontend.onnx_input([data, weight])
-    found: relax.Expr = onnx_frontend.Conv._impl_v11(node.builder, inputs, with_pads(node, shape_of(weight)[2:]), [{}, {}])
+    found: relax.Expr = onnx_frontend.Conv._impl_v11(
+        node.builder, inputs, with_pads(node, shape_of(weight)[2:]), [{}, {}]
+    )
     return found

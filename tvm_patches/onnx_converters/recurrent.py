@@ -35,7 +35,7 @@ _REVERSALS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, 
 
 @converter("RNN", "GRU", "LSTM")
 def recurrent(node: Node) -> list[relax.Expr]:
-    """The states of all steps (steps, directions, batch, hidden), and the last ones; layout=1: the batch comes first."""
+    """The states of all steps (steps, directions, batch, hidden), and the last ones; layout=1: the batch comes first."""  # noqa: E501
     is_batch_first = bool(node.attributes.get("layout", 0))
     data = node.emit(op.permute_dims(node.input(0), [1, 0, 2])) if is_batch_first else node.input(0)
     steps, batch, _ = (int(d) for d in data.ty.shape.values)
@@ -103,7 +103,9 @@ def _bias(node: Node, work: Recurrence) -> relax.Expr:
 def _weight(node: Node, work: Recurrence) -> relax.Expr:
     """(directions, gates * hidden, k) as (directions, k, gates, hidden)."""
     directions, size, gates, hidden = work.input_shapes["weight"]
-    return node.emit(op.permute_dims(node.emit(op.reshape(node.input(2), [directions, gates, hidden, size])), [0, 3, 1, 2]))
+    return node.emit(
+        op.permute_dims(node.emit(op.reshape(node.input(2), [directions, gates, hidden, size])), [0, 3, 1, 2])
+    )
 
 
 def _options(node: Node, work: Recurrence, *, is_batch_first: bool) -> dict[str, relax.Expr]:
@@ -135,6 +137,9 @@ def _functions(node: Node, directions: int) -> tuple[tuple[Activation, ...], ...
     alphas, betas = (iter(node.attributes.get(f"activation_{name}", ())) for name in ("alpha", "beta"))
     found = []
     for name in names:
-        alpha, beta = (0.0 if default is None else next(given, default) for default, given in zip(_PARAMETERS[name], (alphas, betas), strict=True))
+        alpha, beta = (
+            0.0 if default is None else next(given, default)
+            for default, given in zip(_PARAMETERS[name], (alphas, betas), strict=True)
+        )
         found.append((name, float(alpha), float(beta)))
     return tuple(tuple(found[at : at + len(defaults)]) for at in range(0, len(found), len(defaults)))

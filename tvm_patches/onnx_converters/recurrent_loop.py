@@ -6,8 +6,8 @@ A sequence of any length has one weight and one set of kernels.
         sums[g] = sum over k of state[t % 2, d, b, k] * weight[d, k, g, j]
         state[(t + 1) % 2, d, b, j], output[t, d, b, j] = step(sums, products[t, b, d, :, j])
 
-`romou/compiler/operators/recurrent.py` makes a kernel of each nest below the time loop, which the host launches for each step.
-All units read the state before a step, so both that one and the one behind it are kept.
+`romou/compiler/operators/recurrent.py` makes a kernel of each nest below the time loop, which the host launches for
+each step. All units read the state before a step, so both that one and the one behind it are kept.
 """
 
 from __future__ import annotations
@@ -96,7 +96,9 @@ class _TimeLoop:
         each = shapes["first_state"]
         kept: dict[str, tuple[int, ...]] = {"state": (2, *each)}
         kept |= {"cell": each} if work.operator == "LSTM" else {}
-        kept |= {"update_gate": each, "reset_state": each} if work.operator == "GRU" and not work.is_linear_first else {}
+        kept |= (
+            {"update_gate": each, "reset_state": each} if work.operator == "GRU" and not work.is_linear_first else {}
+        )
         self._kept = {name: tirx.decl_buffer(shape, _FLOAT, name) for name, shape in kept.items()}
         dtypes = {name: "int32" if name == "lengths" else work.dtype for name in self.given}
         self.buffers = {name: tirx.decl_buffer(shapes[name], dtype, name) for name, dtype in dtypes.items()}
@@ -112,7 +114,10 @@ class _TimeLoop:
             steps = [self._step(_reset, range(2)), self._step(_gru, range(2, 3), "reset_state")]
         else:
             steps = [self._step(_STEPS[work.operator], range(work.gates))]
-        body = [self._nest(self._first()), _loop(self.t, work.steps, _sequence(steps), {TIME_LOOP: tirx.const(1, "int32")})]
+        body = [
+            self._nest(self._first()),
+            _loop(self.t, work.steps, _sequence(steps), {TIME_LOOP: tirx.const(1, "int32")}),
+        ]
         if work.last:
             body.append(self._nest(self._last()))
         kept = [*self._kept.values(), *self.registers]
@@ -153,7 +158,9 @@ class _TimeLoop:
 
         def run(unit: _Unit) -> None:
             for at, state in enumerate(self.work.last):
-                value = self.load("cell", *unit.place) if state else self.load("state", self.work.steps % 2, *unit.place)
+                value = (
+                    self.load("cell", *unit.place) if state else self.load("state", self.work.steps % 2, *unit.place)
+                )
                 unit.steps.append(self.store("output", value, self.work.steps + at, *unit.place))
 
         return run
@@ -317,7 +324,9 @@ def activated(activation: Activation, x: tirx.Expr) -> tirx.Expr:
 
 
 def _loop(var: tirx.Var, extent: int, body: tirx.Stmt, marks: dict[str, tirx.Expr] | None = None) -> tirx.Stmt:
-    return tirx.For(var, tirx.const(0, "int32"), tirx.const(extent, "int32"), tirx.ForKind.SERIAL, body, annotations=marks or {})
+    return tirx.For(
+        var, tirx.const(0, "int32"), tirx.const(extent, "int32"), tirx.ForKind.SERIAL, body, annotations=marks or {}
+    )
 
 
 def _sequence(steps: Sequence[tirx.Stmt]) -> tirx.Stmt:

@@ -1,4 +1,6 @@
-"""Reductions: of truth values, of no elements, of integers to integers, and over an axis that is known at run time alone."""
+"""Reductions: of truth values, of no elements, of integers to integers, and over an axis that is known at run time
+alone.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def reduce(node: Node) -> relax.Expr:
 
 @converter("ArgMax", "ArgMin")
 def index_of_extreme(node: Node) -> relax.Expr:
-    """The wheel's reduction begins with the index -1 and the type's least finite number, and keeps them for a row that has nothing beyond that number."""
+    """The wheel's reduction begins with the index -1 and the type's least finite number, and keeps them for a row that
+    has nothing beyond that number.
+    """
     value, axis = node.input(0), node.attributes["axis"] % len(node.shape())
     find = op.argmax if node.operator == "ArgMax" else op.argmin
     is_last = bool(node.attributes.get("select_last_index", 0))
@@ -51,17 +55,26 @@ def _over_unknown_axis(node: Node) -> relax.Expr:
     def result(axis: int) -> tuple[int, ...]:
         return (*shape[:axis], *[1] * keeps, *shape[axis + 1 :])
 
-    return choose_axis(node, 1, [axis for axis in range(len(shape)) if result(axis) == node.result_shape()], lambda axis: _reduced(node, [axis]))
+    return choose_axis(
+        node,
+        1,
+        [axis for axis in range(len(shape)) if result(axis) == node.result_shape()],
+        lambda axis: _reduced(node, [axis]),
+    )
 
 
 def choose_axis(node: Node, index: int, axes: Sequence[int], make: Callable[[int], relax.Expr]) -> relax.Expr:
     """What `make` makes of the axis that an input holds, of some axes that have results of one shape."""
     found: relax.Expr | None = None
     given = op.reshape(op.astype(node.input(index), "int64"), [])
-    wrapped = node.emit(op.where(op.less(given, relax.const(0, "int64")), op.add(given, relax.const(len(node.shape()), "int64")), given))
+    wrapped = node.emit(
+        op.where(op.less(given, relax.const(0, "int64")), op.add(given, relax.const(len(node.shape()), "int64")), given)
+    )
     for axis in axes:
         value = node.emit(make(axis))
-        found = value if found is None else node.emit(op.where(op.equal(wrapped, relax.const(axis, "int64")), value, found))
+        found = (
+            value if found is None else node.emit(op.where(op.equal(wrapped, relax.const(axis, "int64")), value, found))
+        )
     if found is None:
         raise ValueError("no axis gives the result's shape")
     return found
@@ -91,7 +104,14 @@ def _reduced_plain(node: Node, name: str, data: relax.Expr, dtype: str, axes: li
     if not axes:
         found = data
     elif is_whole and name not in ("Max", "Min"):
-        found = _combined(node, data, axes, keeps, (lambda a, b: a * b) if name == "Prod" else (lambda a, b: a + b), int(name == "Prod"))
+        found = _combined(
+            node,
+            data,
+            axes,
+            keeps,
+            (lambda a, b: a * b) if name == "Prod" else (lambda a, b: a + b),
+            int(name == "Prod"),
+        )
     else:
         combine = {"Max": op.max, "Min": op.min, "Prod": op.prod, "Mean": op.mean}.get(name, op.sum)
         found = combine(data, axes, keepdims=keeps)
@@ -108,7 +128,9 @@ def _square(value: relax.Expr) -> relax.Expr:
     return op.multiply(value, value)
 
 
-def _combined(node: Node, data: relax.Expr, axes: list[int], keeps: bool, function: Callable[..., tirx.Expr], first: float) -> relax.Expr:
+def _combined(
+    node: Node, data: relax.Expr, axes: list[int], keeps: bool, function: Callable[..., tirx.Expr], first: float
+) -> relax.Expr:
     """A reduction in the type of its elements; Relax widens sums and products of integers."""
     combine = te.comm_reducer(function, lambda t: tirx.const(first, t), name="reduce")
 
@@ -118,7 +140,10 @@ def _combined(node: Node, data: relax.Expr, axes: list[int], keeps: bool, functi
 
         def element(*i: tirx.Var) -> tirx.Expr:
             at = dict(zip(kept, i, strict=True))
-            return combine(x[tuple(over[axis] if axis in over else at[axis] for axis in range(len(x.shape)))], axis=list(over.values()))
+            return combine(
+                x[tuple(over[axis] if axis in over else at[axis] for axis in range(len(x.shape)))],
+                axis=list(over.values()),
+            )
 
         return te.compute([1 if axis in over else x.shape[axis] for axis in kept], element, name="reduce")
 

@@ -1,6 +1,7 @@
 """Resize and Upsample of all modes: along each axis, an element is a weighted sum of a few, which tables list.
 
-The wheel keeps the plain forms, which Romou's kernels know; it takes the scale from the shapes, and knows neither axes nor antialiasing.
+The wheel keeps the plain forms, which Romou's kernels know; it takes the scale from the shapes, and knows neither axes
+nor antialiasing.
 """
 
 from __future__ import annotations
@@ -49,7 +50,11 @@ def resize(node: Node) -> relax.Expr:
     if node.opset >= 11 and node.has(1) and roi is None and transform == "tf_crop_and_resize":
         ratios = [count / extent for count, extent in zip(node.result_shape(), node.shape(), strict=True)]
         return resize_at_run_time(node, axes, relax.const([ratios[axis] for axis in axes], "float32"), node.input(1))
-    if node.has(scale_input) and node.constant(scale_input) is None and not (node.has(3) and node.constant(3) is not None):
+    if (
+        node.has(scale_input)
+        and node.constant(scale_input) is None
+        and not (node.has(3) and node.constant(3) is not None)
+    ):
         return resize_at_run_time(node, axes, node.input(scale_input), None)
     result, scales = _extents(node, axes)
     if _is_plain(node, shape, result, scales, transform):
@@ -62,7 +67,9 @@ def resize(node: Node) -> relax.Expr:
         region = (0.0, 1.0)
         if transform == "tf_crop_and_resize" and roi is not None and axis in axes:
             region = float(roi[axes.index(axis)]), float(roi[axes.index(axis) + len(axes)])
-        table = _Table(node, shape[axis], result[axis], scale, mode=mode, transform=transform, rounding=rounding, region=region)
+        table = _Table(
+            node, shape[axis], result[axis], scale, mode=mode, transform=transform, rounding=rounding, region=region
+        )
         outside.append(table.outside)
         if scale != 1 or region != (0.0, 1.0):
             value = table.apply(node, value, axis)
@@ -71,7 +78,9 @@ def resize(node: Node) -> relax.Expr:
     for axis, rows in enumerate(outside):
         mask |= rows.reshape([-1 if i == axis else 1 for i in range(len(result))])
     if transform == "tf_crop_and_resize" and mask.any():
-        value = op.where(relax.const(mask, "bool"), relax.const(node.attributes["extrapolation_value"], node.dtype()), value)
+        value = op.where(
+            relax.const(mask, "bool"), relax.const(node.attributes["extrapolation_value"], node.dtype()), value
+        )
     return value
 
 
@@ -100,7 +109,7 @@ def _extents(node: Node, axes: Sequence[int]) -> tuple[list[int], list[float]]:
 
 
 def _is_plain(node: Node, shape: Sequence[int], result: Sequence[int], scales: Sequence[float], transform: str) -> bool:
-    """Whether the wheel's resize means the same: images of four axes, whole scales, nothing of what later opsets added."""
+    """Whether the wheel's resize means the same: images of four axes, whole scales, nothing of what later opsets added."""  # noqa: E501
     return (
         len(shape) == 4
         and list(shape[:2]) == list(result[:2])
@@ -140,10 +149,14 @@ class _Table:
         region: tuple[float, float] = (0.0, 1.0),
     ) -> None:
         places = np.array([_source(i, extent, count, scale, transform, region) for i in range(count)], np.float64)
-        self.outside = (places < 0) | (places > extent - 1) if transform == "tf_crop_and_resize" else np.zeros(count, bool)
+        self.outside = (
+            (places < 0) | (places > extent - 1) if transform == "tf_crop_and_resize" else np.zeros(count, bool)
+        )
         # Antialiasing widens the filter where the axis shrinks.
         width = min(scale, 1.0) if node.attributes.get("antialias", 0) else 1.0
-        self.indices, self.weights = _taps(places, extent, mode, rounding, width, node.attributes.get("cubic_coeff_a", -0.75))
+        self.indices, self.weights = _taps(
+            places, extent, mode, rounding, width, node.attributes.get("cubic_coeff_a", -0.75)
+        )
         inside = (self.indices >= 0) & (self.indices < extent)
         if node.attributes.get("exclude_outside", 0):
             self.weights = np.where(inside, self.weights, 0.0)
@@ -157,7 +170,11 @@ class _Table:
         count, taps = self.indices.shape
 
         def picked(x: te.Tensor, indices: te.Tensor) -> te.Tensor:
-            return te.compute((*shape[:axis], count, *shape[axis + 1 :]), lambda *i: x[(*i[:axis], indices[i[axis], 0], *i[axis + 1 :])], name="resize_nearest")
+            return te.compute(
+                (*shape[:axis], count, *shape[axis + 1 :]),
+                lambda *i: x[(*i[:axis], indices[i[axis], 0], *i[axis + 1 :])],
+                name="resize_nearest",
+            )
 
         def summed(x: te.Tensor, indices: te.Tensor, weights: te.Tensor) -> te.Tensor:
             k = te.reduce_axis((0, taps), name="k")
@@ -171,11 +188,15 @@ class _Table:
         if taps == 1:
             return node.compute(picked, value, indices)
         work = "float32" if is_whole else dtype
-        return node.compute(summed, node.emit(op.astype(value, work)), indices, relax.const(self.weights.astype(work), work))
+        return node.compute(
+            summed, node.emit(op.astype(value, work)), indices, relax.const(self.weights.astype(work), work)
+        )
 
 
 def _as_given(node: Node, value: relax.Expr) -> relax.Expr:
-    """Return interpolated values in the input's own type: whole numbers are cut off towards zero once, behind the last axis, as in onnxruntime."""
+    """Return interpolated values in the input's own type: whole numbers are cut off towards zero once, behind the last
+    axis, as in onnxruntime.
+    """
     if str(value.ty.dtype) == node.dtype():
         return value
     limits = np.iinfo(node.dtype())
@@ -208,13 +229,19 @@ def _source(i: int, extent: int, count: int, scale: float, transform: str, regio
         return extent / 2 * (1 - adjustment) + (i + 0.5) / scale - 0.5
     if transform == "tf_crop_and_resize":
         start, end = region
-        return start * (extent - 1) + i * (end - start) * (extent - 1) / (count - 1) if count > 1 else 0.5 * (start + end) * (extent - 1)
+        return (
+            start * (extent - 1) + i * (end - start) * (extent - 1) / (count - 1)
+            if count > 1
+            else 0.5 * (start + end) * (extent - 1)
+        )
     if transform == "half_pixel":
         return (i + 0.5) / scale - 0.5
     raise ValueError(f"the coordinate transformation {transform!r} is not supported")
 
 
-def _taps(places: np.ndarray, extent: int, mode: str, rounding: str, width: float, a: float) -> tuple[np.ndarray, np.ndarray]:
+def _taps(
+    places: np.ndarray, extent: int, mode: str, rounding: str, width: float, a: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Indices and weights (elements, taps); indices may lie outside."""
     if mode == "nearest":
         rounded = {

@@ -1,4 +1,6 @@
-"""Resize by scales or a region that are computed at run time, where the model gives the result's shape: each element computes its own weights."""
+"""Resize by scales or a region that are computed at run time, where the model gives the result's shape: each element
+computes its own weights.
+"""
 
 from __future__ import annotations
 
@@ -23,14 +25,21 @@ def resize_at_run_time(node: Node, axes: Sequence[int], scales: relax.Expr, roi:
         if extent == result[axis] == 1:
             continue
 
-        def along(x: te.Tensor, scales: te.Tensor, *region: te.Tensor, k: int = k, axis: int = axis, extent: int = extent) -> te.Tensor:
+        def along(
+            x: te.Tensor, scales: te.Tensor, *region: te.Tensor, k: int = k, axis: int = axis, extent: int = extent
+        ) -> te.Tensor:
             bounds = [tirx.Cast("float32", region[0][i]) for i in (k, k + len(axes))] if region else None
             shape = [*(int(d) for d in x.shape)]
             shape[axis] = result[axis]
 
             def element(*i: tirx.Var) -> tirx.Expr:
-                place = _place(node, tirx.Cast("float32", i[axis]), extent, result[axis], tirx.Cast("float32", scales[k]), bounds)
-                taps = [(tirx.Max(tirx.const(0), tirx.Min(at, tirx.const(extent - 1))), weight) for at, weight in _taps(node, place, extent)]
+                place = _place(
+                    node, tirx.Cast("float32", i[axis]), extent, result[axis], tirx.Cast("float32", scales[k]), bounds
+                )
+                taps = [
+                    (tirx.Max(tirx.const(0), tirx.Min(at, tirx.const(extent - 1))), weight)
+                    for at, weight in _taps(node, place, extent)
+                ]
                 loads = [x[(*i[:axis], at, *i[axis + 1 :])] for at, _ in taps]
                 found = loads[0]
                 if len(taps) > 1:
@@ -49,7 +58,9 @@ def resize_at_run_time(node: Node, axes: Sequence[int], scales: relax.Expr, roi:
     return value
 
 
-def _place(node: Node, i: tirx.Expr, extent: int, count: int, scale: tirx.Expr, region: list[tirx.Expr] | None) -> tirx.Expr:
+def _place(
+    node: Node, i: tirx.Expr, extent: int, count: int, scale: tirx.Expr, region: list[tirx.Expr] | None
+) -> tirx.Expr:
     """Where an element of the result lies in the input, by ONNX's formulas."""
     transform = node.attributes.get("coordinate_transformation_mode", "asymmetric")
     last = float(extent - 1)
@@ -89,11 +100,16 @@ def _taps(node: Node, place: tirx.Expr, extent: int) -> list[tuple[tirx.Expr, ti
         weights = [(0, one - distance), (1, distance)]
     else:
         a = node.attributes.get("cubic_coeff_a", -0.75)
-        weights = [(k, _cubic(distance - float(k) if k <= 0 else float(k) - distance, a, is_near=k in (0, 1))) for k in (-1, 0, 1, 2)]
+        weights = [
+            (k, _cubic(distance - float(k) if k <= 0 else float(k) - distance, a, is_near=k in (0, 1)))
+            for k in (-1, 0, 1, 2)
+        ]
     found = [(tirx.Cast("int32", low) + k, weight) for k, weight in weights]
     if not node.attributes.get("exclude_outside", 0):
         return found
-    return [(at, tirx.Select(tirx.all(at >= 0, at < extent), weight, tirx.const(0.0, "float32"))) for at, weight in found]
+    return [
+        (at, tirx.Select(tirx.all(at >= 0, at < extent), weight, tirx.const(0.0, "float32"))) for at, weight in found
+    ]
 
 
 def _cubic(distance: tirx.Expr, a: float, *, is_near: bool) -> tirx.Expr:

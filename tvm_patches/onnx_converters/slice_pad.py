@@ -1,4 +1,6 @@
-"""Slice and Pad: attributes of old opsets, negative steps, and bounds that are computed at run time where the result's shape is known."""
+"""Slice and Pad: attributes of old opsets, negative steps, and bounds that are computed at run time where the result's
+shape is known.
+"""
 
 from __future__ import annotations
 
@@ -35,11 +37,15 @@ def slice_tensor(node: Node) -> relax.Expr:
     def at(*indices: tirx.Var) -> list[tirx.Expr]:
         return [i * r.step + r.start for i, r in zip(indices, ranges, strict=True)]
 
-    return node.compute(lambda x: te.compute([len(r) for r in ranges], lambda *i: x[tuple(at(*i))], name="slice"), node.input(0))
+    return node.compute(
+        lambda x: te.compute([len(r) for r in ranges], lambda *i: x[tuple(at(*i))], name="slice"), node.input(0)
+    )
 
 
 def _slice_at_run_time(node: Node) -> relax.Expr:
-    """The first element and the step of each axis are computed from the bounds; the ends only decide the shape, which the model gives."""
+    """The first element and the step of each axis are computed from the bounds; the ends only decide the shape, which
+    the model gives.
+    """
     shape, result = node.shape(), node.result_shape()
     count = node.shape(1)[0]
     steps = node.input(4) if node.has(4) else relax.const(np.ones(count, np.int64), "int64")
@@ -67,17 +73,21 @@ def _slice_at_run_time(node: Node) -> relax.Expr:
 
 
 def _per_axis(node: Node, axes: int, values: relax.Expr, count: int, default: int) -> relax.Expr:
-    """A number for each axis, of numbers for some of them: a kernel of its own, so that others read one number instead of searching it.
+    """A number for each axis, of numbers for some of them: a kernel of its own, so that others read one number instead
+    of searching it.
 
     axes: the input that has them; all in order where it is left out.
     """
     rank = len(node.shape())
     given = op.astype(values, "int64")
     if node.has(axes) and node.constant(axes) is None:
-        # Compared with a tensor of numbers: of a loop's variable, vectors would be of two types, which TVM's simplifier rejects.
+        # Compared with a tensor of numbers: of a loop's variable, vectors would be of two types, which TVM's simplifier
+        # rejects.
         numbers, found = relax.const(np.arange(rank), "int64"), relax.const(np.full(rank, default, np.int64), "int64")
         wide = node.emit(op.astype(node.input(axes), "int64"))
-        wrapped = node.emit(op.where(op.less(wide, relax.const(0, "int64")), op.add(wide, relax.const(rank, "int64")), wide))
+        wrapped = node.emit(
+            op.where(op.less(wide, relax.const(0, "int64")), op.add(wide, relax.const(rank, "int64")), wide)
+        )
         for k in range(count):
             axis, value = (op.strided_slice(tensor, [0], [k], [k + 1]) for tensor in (wrapped, given))
             found = node.emit(op.where(op.equal(axis, numbers), value, found))
@@ -121,9 +131,16 @@ def pad(node: Node) -> relax.Expr:
     number = node.constant(2) if node.has(2) else np.array(node.attributes.get("value", 0), node.dtype())
 
     def padded(x: te.Tensor, *values: te.Tensor) -> te.Tensor:
-        return _padded(x, _element(values[0]) if number is None else tirx.const(number.item(), x.dtype), mode, result, lambda axis: before[axis])
+        return _padded(
+            x,
+            _element(values[0]) if number is None else tirx.const(number.item(), x.dtype),
+            mode,
+            result,
+            lambda axis: before[axis],
+        )
 
-    # A known value is a number in the kernel. TVM has no numbers in the upper half of uint64, and its own operator takes a double, which misses integers.
+    # A known value is a number in the kernel. TVM has no numbers in the upper half of uint64, and its own operator
+    # takes a double, which misses integers.
     if number is not None and number.dtype == np.uint64 and number >= 2**63:
         number = None
     return node.compute(padded, node.input(0), *([value] if number is None else []))
@@ -145,7 +162,9 @@ def _pad_at_run_time(node: Node, value: relax.Expr) -> relax.Expr:
     return node.compute(padded, node.input(0), value, before)
 
 
-def _padded(x: te.Tensor, number: tirx.Expr, mode: str, result: Sequence[int], before: Callable[[int], tirx.Expr | int]) -> te.Tensor:
+def _padded(
+    x: te.Tensor, number: tirx.Expr, mode: str, result: Sequence[int], before: Callable[[int], tirx.Expr | int]
+) -> te.Tensor:
     shape = [int(d) for d in x.shape]
 
     def element(*indices: tirx.Var) -> tirx.Expr:

@@ -4,7 +4,8 @@
     tuned = romou.tune(step, target="opencl", trials=200)
     outputs = tuned.run({"image": images, "labels": labels, **step.parameters})
 
-The gradient graph is that of TVM Relax's Gradient pass; the gradients of convolutions become tunable kernels (docs/training.md).
+The gradient graph is that of TVM Relax's Gradient pass; the gradients of convolutions become tunable kernels
+(docs/training.md).
 """
 
 from romou.api.training.gradients import TrainingStep, gradients

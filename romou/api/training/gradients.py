@@ -33,7 +33,8 @@ _MAIN, _ADJOINT = "main", "main_adjoint"
 class TrainingStep(ImportedModel):
     """The loss of a model and its gradients, for `romou.tune` and `romou.compile`.
 
-    Its inputs are those of the model, the labels, and the weights by which it is differentiated. Its outputs are "loss", and "NAME.grad" for each of them.
+    Its inputs are those of the model, the labels, and the weights by which it is differentiated. Its outputs are
+    "loss", and "NAME.grad" for each of them.
 
     parameters: the values that the weights have in the model, by name.
     """
@@ -57,10 +58,12 @@ def gradients(
     model
         An ONNX file, or a loaded model, with one output.
     loss
-        "cross_entropy": the mean over the batch, of outputs (n, classes) before their softmax and an input "labels" of n class numbers (int64).
-        "mean_squared_error": of the output and an input "labels" of its shape. None: the output is the loss, a single number.
+        "cross_entropy": the mean over the batch, of outputs (n, classes) before their softmax and an input "labels" of
+        n class numbers (int64). "mean_squared_error": of the output and an input "labels" of its shape. None: the
+        output is the loss, a single number.
     wrt
-        Names of weights (initializers) and inputs to differentiate by; None: all weights of convolutions, matrix products and additions.
+        Names of weights (initializers) and inputs to differentiate by; None: all weights of convolutions, matrix
+        products and additions.
     shapes
         Shape by name, for inputs whose shape the model leaves open: the batch, say.
     constants
@@ -71,7 +74,8 @@ def gradients(
     Raises
     ------
     ModelError
-        The model is missing or broken, has several outputs, or an operator between a weight and the loss has no gradient, which is named.
+        The model is missing or broken, has several outputs, or an operator between a weight and the loss has no
+        gradient, which is named.
     UsageError
         An unknown loss, or a name in `wrt` that is neither a weight nor an input; the nearest one is named.
     """
@@ -80,7 +84,10 @@ def gradients(
         raise UsageError(f"loss={loss!r}: expected one of {', '.join(map(repr, LOSSES))}, or None")
     proto = load_onnx(with_constants(model, constants))
     if len(proto.graph.output) != 1:
-        raise ModelError(f"the model has {len(proto.graph.output)} outputs ({', '.join(o.name for o in proto.graph.output)}); a loss is made of one")
+        raise ModelError(
+            f"the model has {len(proto.graph.output)} outputs ({', '.join(o.name for o in proto.graph.output)}); a loss"
+            " is made of one"
+        )
     names = _chosen(proto, wrt)
     proto, parameters = _with_inputs(proto, names)
     imported = import_onnx(proto, shapes, Precision.checked(precision, None, None))
@@ -91,7 +98,12 @@ def gradients(
     places = [list(inputs).index(name) for name in names]
     return TrainingStep(
         **{one.name: getattr(imported, one.name) for one in fields(ImportedModel)}
-        | {"mod": _differentiated(mod, places), "inputs": inputs, "outputs": ("loss", *(f"{name}.grad" for name in names)), "onnx_model": None},
+        | {
+            "mod": _differentiated(mod, places),
+            "inputs": inputs,
+            "outputs": ("loss", *(f"{name}.grad" for name in names)),
+            "onnx_model": None,
+        },
         parameters=parameters,
     )
 
@@ -99,13 +111,17 @@ def gradients(
 def _chosen(proto: onnx.ModelProto, wrt: Sequence[str] | None) -> list[str]:
     weights = {t.name for t in proto.graph.initializer if t.data_type in _FLOATS}
     if wrt is None:
-        read = [name for node in proto.graph.node if node.op_type in _WEIGHTED for name in node.input if name in weights]
+        read = [
+            name for node in proto.graph.node if node.op_type in _WEIGHTED for name in node.input if name in weights
+        ]
         return list(dict.fromkeys(read))
     known = weights | {i.name for i in proto.graph.input}
     for name in wrt:
         if name not in known:
             near = difflib.get_close_matches(name, known, n=1)
-            raise UsageError(f"wrt: the model has no weight or input {name!r}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise UsageError(
+                f"wrt: the model has no weight or input {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
+            )
     return list(wrt)
 
 
@@ -119,11 +135,17 @@ def _with_inputs(proto: onnx.ModelProto, names: Iterable[str]) -> tuple[onnx.Mod
     declared = {i.name for i in proto.graph.input}
     del opened.graph.initializer[:]
     opened.graph.initializer.extend(kept)
-    opened.graph.input.extend(helper.make_tensor_value_info(t.name, t.data_type, list(t.dims)) for name, t in found.items() if name not in declared)
+    opened.graph.input.extend(
+        helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
+        for name, t in found.items()
+        if name not in declared
+    )
     return opened, {name: numpy_helper.to_array(tensor) for name, tensor in found.items()}
 
 
-def _with_loss(imported: ImportedModel, loss: str | None) -> tuple[tvm.IRModule, dict[str, tuple[tuple[int, ...], str]]]:
+def _with_loss(
+    imported: ImportedModel, loss: str | None
+) -> tuple[tvm.IRModule, dict[str, tuple[tuple[int, ...], str]]]:
     """The module whose `main` returns the loss alone, and its inputs."""
     result = imported.mod[_MAIN].ret_ty
     if isinstance(result, relax.TupleType):
@@ -131,13 +153,19 @@ def _with_loss(imported: ImportedModel, loss: str | None) -> tuple[tvm.IRModule,
     shape, dtype = tuple(int(d) for d in result.shape.values), str(result.dtype)
     if loss is None:
         if int(np.prod(shape)) != 1:
-            raise ModelError(f"the output has the shape {shape}; without a loss it has to be a single number", hint='loss="cross_entropy"')
+            raise ModelError(
+                f"the output has the shape {shape}; without a loss it has to be a single number",
+                hint='loss="cross_entropy"',
+            )
         return imported.mod, dict(imported.inputs)
     function, labels = loss_function(loss, shape, dtype)
     if LABELS in imported.inputs:
         raise ModelError(f"the model has an input {LABELS!r} of its own; rename it")
     mod = relax.training.utils.AppendLoss(_MAIN, function, new_func_name="with_loss")(imported.mod)
-    return with_main(imported.mod, mod["with_loss"].with_attr("global_symbol", _MAIN)), {**imported.inputs, LABELS: labels}
+    return with_main(imported.mod, mod["with_loss"].with_attr("global_symbol", _MAIN)), {
+        **imported.inputs,
+        LABELS: labels,
+    }
 
 
 def _differentiated(mod: tvm.IRModule, places: Sequence[int]) -> tvm.IRModule:
@@ -150,8 +178,12 @@ def _differentiated(mod: tvm.IRModule, places: Sequence[int]) -> tvm.IRModule:
     adjoint = differentiated[_ADJOINT]
     loss, grads = adjoint.body.body.fields
     results = relax.Tuple([loss, *(grads.fields if isinstance(grads, relax.Tuple) else [grads])])
-    flat = relax.Function(adjoint.params, relax.SeqExpr(adjoint.body.blocks, results), relax.TupleType([one.ty for one in results.fields]))
-    kernels = {var: function for var, function in differentiated.functions_items() if isinstance(function, tirx.PrimFunc)}
+    flat = relax.Function(
+        adjoint.params, relax.SeqExpr(adjoint.body.blocks, results), relax.TupleType([one.ty for one in results.fields])
+    )
+    kernels = {
+        var: function for var, function in differentiated.functions_items() if isinstance(function, tirx.PrimFunc)
+    }
     made = with_main(tvm.IRModule(kernels), flat.with_attr("global_symbol", _MAIN))
     return relax.transform.DeadCodeElimination()(made)
 
@@ -166,6 +198,10 @@ def _refuse_without_gradient(main: relax.Function, variables: Sequence[relax.Var
             continue
         depends.add(binding.var)
         name = op_name(value) if isinstance(value, relax.Call) else ""
-        if isinstance(value, relax.Call) and (not isinstance(value.op, tvm.ir.Op) or value.op.get_attr("FPrimalGradient") is None):
+        if isinstance(value, relax.Call) and (
+            not isinstance(value.op, tvm.ir.Op) or value.op.get_attr("FPrimalGradient") is None
+        ):
             shapes = ", ".join(str(static_shape(one)) for one in read)
-            raise ModelError(f"the operator {name.removeprefix('relax.') or value.op} (of {shapes}) has no gradient", operator=name)
+            raise ModelError(
+                f"the operator {name.removeprefix('relax.') or value.op} (of {shapes}) has no gradient", operator=name
+            )

@@ -15,13 +15,17 @@ LOSSES = ("cross_entropy", "mean_squared_error")
 def loss_function(name: str, shape: Shape, dtype: str) -> tuple[relax.Function, tuple[Shape, str]]:
     """Return (a function of outputs and labels that gives one number, shape and type of the labels)."""
     if name == "cross_entropy" and len(shape) != 2:
-        raise ModelError(f"the output has the shape {shape}; cross entropy is of (n, classes)", hint="End the model with a Flatten.")
+        raise ModelError(
+            f"the output has the shape {shape}; cross entropy is of (n, classes)", hint="End the model with a Flatten."
+        )
     labels = ((shape[0],), "int64") if name == "cross_entropy" else (shape, dtype)
     outputs, right = relax.Var("outputs", relax.TensorType(shape, dtype)), relax.Var(LABELS, relax.TensorType(*labels))
     builder = relax.BlockBuilder()
     with builder.function("loss", [outputs, right]):
         with builder.dataflow():
-            total = builder.emit_output((_cross_entropy if name == "cross_entropy" else _mean_squared_error)(outputs, right, shape, dtype))
+            total = builder.emit_output(
+                (_cross_entropy if name == "cross_entropy" else _mean_squared_error)(outputs, right, shape, dtype)
+            )
         builder.emit_func_output(total)
     return builder.finalize()["loss"], labels
 

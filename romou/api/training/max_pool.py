@@ -16,19 +16,40 @@ def gradient(var: relax.Var, call: relax.Call, by_output: relax.Var, builder: re
     """Give the gradient of each window to its first maximum, as PyTorch does.
 
     first[p]  = the first tap of window p whose input is the output
-    result[y] = the sum over windows p and taps t with p * stride + t * dilation - padding = y, of by_output[p] where first[p] is t
+    result[y] = the sum over windows p and taps t with p * stride + t * dilation - padding = y, of by_output[p] where
+    first[p] is t
     """
     attrs, (data,) = call.attrs, call.args
     if attrs.layout != "NCHW":
         raise ModelError(f"max pooling of layout {attrs.layout} has no gradient")
     kernel, stride, dilation = ([int(v) for v in values] for values in (attrs.pool_size, attrs.strides, attrs.dilation))
     before, shape, out_shape = four_sides(attrs.padding)[:2], static_shape(data), static_shape(var)
-    first = builder.emit_te(_first_maximum, data, var, kernel, stride, dilation, before, primfunc_name_hint="first_maximum")
-    return [builder.emit_te(_to_inputs, by_output, first, shape, out_shape, kernel, stride, dilation, before, primfunc_name_hint="max_pool_gradient")]
+    first = builder.emit_te(
+        _first_maximum, data, var, kernel, stride, dilation, before, primfunc_name_hint="first_maximum"
+    )
+    return [
+        builder.emit_te(
+            _to_inputs,
+            by_output,
+            first,
+            shape,
+            out_shape,
+            kernel,
+            stride,
+            dilation,
+            before,
+            primfunc_name_hint="max_pool_gradient",
+        )
+    ]
 
 
 def _first_maximum(
-    data: te.Tensor, output: te.Tensor, kernel: Sequence[int], stride: Sequence[int], dilation: Sequence[int], before: Sequence[int]
+    data: te.Tensor,
+    output: te.Tensor,
+    kernel: Sequence[int],
+    stride: Sequence[int],
+    dilation: Sequence[int],
+    before: Sequence[int],
 ) -> te.Tensor:
     taps = [te.reduce_axis((0, extent), name) for extent, name in zip(kernel, ("i", "j"), strict=True)]
 
@@ -36,7 +57,11 @@ def _first_maximum(
         at = [o * s + t * d - b for o, t, s, d, b in zip(p, taps, stride, dilation, before, strict=True)]
         inside = [check for v, extent in zip(at, data.shape[2:], strict=True) for check in (v >= 0, v < extent)]
         # In the padding any other value will do.
-        is_maximum = tirx.all(*inside, te.if_then_else(tirx.all(*inside), data[n, c, at[0], at[1]], tirx.const(0, data.dtype)) == output[n, c, p[0], p[1]])
+        is_maximum = tirx.all(
+            *inside,
+            te.if_then_else(tirx.all(*inside), data[n, c, at[0], at[1]], tirx.const(0, data.dtype))
+            == output[n, c, p[0], p[1]],
+        )
         return te.min(te.if_then_else(is_maximum, taps[0] * kernel[1] + taps[1], math.prod(kernel)), axis=taps)
 
     return te.compute(output.shape, value, name="first_maximum")
@@ -56,7 +81,11 @@ def _to_inputs(
 
     def value(n: tirx.Expr, c: tirx.Expr, *at: tirx.Expr) -> tirx.Expr:
         steps = [v + b - t * d for v, b, t, d in zip(at, before, taps, dilation, strict=True)]
-        checks = [check for v, s, extent in zip(steps, stride, out_shape[2:], strict=True) for check in (v >= 0, v % s == 0, v // s < extent)]
+        checks = [
+            check
+            for v, s, extent in zip(steps, stride, out_shape[2:], strict=True)
+            for check in (v >= 0, v % s == 0, v // s < extent)
+        ]
         p = [te.max(te.min(v // s, extent - 1), 0) for v, s, extent in zip(steps, stride, out_shape[2:], strict=True)]
         is_mine = tirx.all(*checks, first[n, c, p[0], p[1]] == taps[0] * kernel[1] + taps[1])
         return te.sum(te.if_then_else(is_mine, by_output[n, c, p[0], p[1]], tirx.const(0, by_output.dtype)), axis=taps)

@@ -1,7 +1,8 @@
 """Gradients that stand in the place of TVM's own.
 
-That of a convolution is wrong in TVM 0.27 where the convolution is dilated: its pass forgets the dilation when it computes how many rows a stride leaves over.
-That of max pooling has no kernel for GPUs (`romou/api/training/max_pool.py`). Each is to be dropped when TVM's works.
+That of a convolution is wrong in TVM 0.27 where the convolution is dilated: its pass forgets the dilation when it
+computes how many rows a stride leaves over. That of max pooling has no kernel for GPUs
+(`romou/api/training/max_pool.py`). Each is to be dropped when TVM's works.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def register_gradients() -> None:
     relax.op.register_gradient("relax.nn.max_pool2d", max_pool.gradient, _LEVEL)
 
 
-def _of_conv2d(_var: relax.Var, call: relax.Call, gradient: relax.Var, _builder: relax.BlockBuilder) -> list[relax.Expr]:
+def _of_conv2d(
+    _var: relax.Var, call: relax.Call, gradient: relax.Var, _builder: relax.BlockBuilder
+) -> list[relax.Expr]:
     attrs = call.attrs
     if (attrs.data_layout, attrs.kernel_layout) != ("NCHW", "OIHW"):
         raise ModelError(f"a convolution of layouts {attrs.data_layout} and {attrs.kernel_layout} has no gradient")
@@ -37,6 +40,12 @@ def _of_conv2d(_var: relax.Var, call: relax.Call, gradient: relax.Var, _builder:
     work = Conv2d(out_channels=static_shape(weight)[0], **common_fields(call))
     by = backward_input(work)
     by_input = relax.op.nn.conv2d_transpose(
-        gradient, weight, strides=by.stride, padding=by.padding, output_padding=by.output_padding, dilation=by.dilation, groups=by.groups
+        gradient,
+        weight,
+        strides=by.stride,
+        padding=by.padding,
+        output_padding=by.output_padding,
+        dilation=by.dilation,
+        groups=by.groups,
     )
     return [by_input, in_relax(work, data, gradient)]

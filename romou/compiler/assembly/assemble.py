@@ -42,7 +42,11 @@ class CompiledModel:
 
 
 def compile_model(
-    fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target, kept: Kept | None = None
+    fused: tvm.IRModule,
+    tasks: Mapping[str, TunableTask],
+    configs: Mapping[str, Config | None],
+    target: Target,
+    kept: Kept | None = None,
 ) -> CompiledModel:
     """Compile a fused module; the parameters are those of `schedule_model`.
 
@@ -55,7 +59,9 @@ def compile_model(
     with as_build_error("the model"):
         scheduled = schedule_model(fused, tasks, configs, target, kept)
         with target.backend.keeping_programs():
-            executable = build_executable(scheduled, target, pipeline.NAME if target.backend.has_kernels else "default", kept)
+            executable = build_executable(
+                scheduled, target, pipeline.NAME if target.backend.has_kernels else "default", kept
+            )
     return CompiledModel(executable=executable, memory=plan_memory(scheduled))
 
 
@@ -63,7 +69,10 @@ def compile_model(
 class ScheduledFunction:
     """A function as it is compiled.
 
-    name: in the module.   hint: in the fused graph.   plain: unscheduled.   task, config: None and empty where TVM's default schedule makes it.
+    name: in the module.
+    hint: in the fused graph.
+    plain: unscheduled.
+    task, config: None and empty where TVM's default schedule makes it.
     """
 
     name: str
@@ -74,7 +83,9 @@ class ScheduledFunction:
     config: Mapping[str, int | str | bool]
 
 
-def scheduled_functions(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target) -> list[ScheduledFunction]:
+def scheduled_functions(
+    fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target
+) -> list[ScheduledFunction]:
     """The functions of `schedule_model`, each with what it was made from; the parameters are the same."""
     found = []
     for var, func in schedule_model(fused, tasks, configs, target).functions_items():
@@ -82,18 +93,27 @@ def scheduled_functions(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], c
             task = tasks.get(var.name_hint)
             config = (configs.get(task.key) or task.default_config(target)) if task is not None else {}
             name = str(func.attrs.get("global_symbol", var.name_hint))
-            found.append(ScheduledFunction(name=name, hint=var.name_hint, func=func, plain=fused[var.name_hint], task=task, config=config))
+            found.append(
+                ScheduledFunction(
+                    name=name, hint=var.name_hint, func=func, plain=fused[var.name_hint], task=task, config=config
+                )
+            )
     return found
 
 
 def schedule_model(
-    fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target, kept: Kept | None = None
+    fused: tvm.IRModule,
+    tasks: Mapping[str, TunableTask],
+    configs: Mapping[str, Config | None],
+    target: Target,
+    kept: Kept | None = None,
 ) -> tvm.IRModule:
     """A fused module with all its kernels scheduled and its graph lowered to calls of them.
 
     fused: what `layout.fuse_operators` returned.
     tasks: name of a TIR function in `fused` -> its task; functions without a task get TVM's default GPU schedules.
-    configs: TunableTask key -> config. A task that is not named gets its default config; one whose config is None is left to TVM.
+    configs: TunableTask key
+        ->  config. A task that is not named gets its default config; one whose config is None is left to TVM.
     kept: schedules that are there already, and those that are made now.
 
     Raises
@@ -102,7 +122,11 @@ def schedule_model(
         Some functions cannot be scheduled.
     """
     kept = Kept() if kept is None else kept
-    scheduled = _with_kernels(fused, tasks, configs, target, kept) if target.backend.has_kernels else _with_references(fused, tasks)
+    scheduled = (
+        _with_kernels(fused, tasks, configs, target, kept)
+        if target.backend.has_kernels
+        else _with_references(fused, tasks)
+    )
     with_allocations = [
         relax.transform.ToNonDataflow(),
         relax.transform.RemovePurityChecking(),
@@ -125,12 +149,22 @@ def schedule_model(
 
 def _with_references(fused: tvm.IRModule, tasks: Mapping[str, TunableTask]) -> tvm.IRModule:
     """The module with the unscheduled functions that kernels are compared with, for a backend without kernels."""
-    functions = {var: compute_in_single(func) if var.name_hint in tasks else func for var, func in fused.functions_items()}
+    functions = {
+        var: compute_in_single(func) if var.name_hint in tasks else func for var, func in fused.functions_items()
+    }
     return tvm.IRModule(functions, global_infos=dict(fused.global_infos))
 
 
-def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs: Mapping[str, Config | None], target: Target, kept: Kept) -> tvm.IRModule:
-    """The module with scheduled functions, weights as they want them, and workspaces between kernels in the graph's memory plan."""
+def _with_kernels(
+    fused: tvm.IRModule,
+    tasks: Mapping[str, TunableTask],
+    configs: Mapping[str, Config | None],
+    target: Target,
+    kept: Kept,
+) -> tvm.IRModule:
+    """The module with scheduled functions, weights as they want them, and workspaces between kernels in the graph's
+    memory plan.
+    """
     scheduled = tvm.IRModule(dict(fused.functions_items()), global_infos=dict(fused.global_infos))
     scopes: dict[str, dict[int, str]] = {}
     stored: dict[str, tuple[int, StoredWeight]] = {}
@@ -143,7 +177,9 @@ def _with_kernels(fused: tvm.IRModule, tasks: Mapping[str, TunableTask], configs
         if task is not None and config is None and task.template.images:
             config = task.default_config(target)  # TVM's schedules know no images
         if task is None or config is None:
-            by_tvm = failures.attempt(str(var.name_hint), f"the kernel {var.name_hint}", partial(_by_tvm, func, target, kept, used))
+            by_tvm = failures.attempt(
+                str(var.name_hint), f"the kernel {var.name_hint}", partial(_by_tvm, func, target, kept, used)
+            )
             scheduled[var] = func if by_tvm is None else by_tvm
             continue
         what = f"the kernel {var.name_hint} ({task.name})"
@@ -179,12 +215,18 @@ def _by_tvm(func: tirx.PrimFunc, target: Target, kept: Kept, used: set[Hashable]
         is_plain = func.attrs is not None and func.attrs.get(RUNG, 0) >= Rung.PLAIN
         # A loop over time is no nest of loops that rules know: it has one schedule.
         is_loop = is_time_loop(func)
-        kept.scheduled[key] = schedule_time_loop(func, target.limits) if is_loop else (simplest_schedule if is_plain else default_schedule)(func, target)
+        kept.scheduled[key] = (
+            schedule_time_loop(func, target.limits)
+            if is_loop
+            else (simplest_schedule if is_plain else default_schedule)(func, target)
+        )
     return _of_its_own(kept.scheduled[key], key, used)
 
 
 def _of_its_own(body: tirx.PrimFunc, key: Hashable, used: set[Hashable]) -> tirx.PrimFunc:
-    """Functions of one module share no variables: one that has a kernel of this key already gets a copy. Those of one task differ in slices alone."""
+    """Functions of one module share no variables: one that has a kernel of this key already gets a copy. Those of one
+    task differ in slices alone.
+    """
     is_first = key not in used
     used.add(key)
     return body if is_first else s_tir.renew_defs(body)

@@ -27,7 +27,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered:
-    """A function as code generators take it.   host: what launches its kernels.   device: the kernels, by the text of their target."""
+    """A function as code generators take it.
+    host: what launches its kernels.
+    device: the kernels, by the text of their target.
+    """
 
     host: tvm.IRModule
     device: Mapping[str, tuple[tvm.target.Target, tvm.IRModule]]
@@ -48,7 +51,7 @@ class Failures:
         self._errors: dict[str, Exception] = {}
 
     def attempt(self, name: str, what: str, make: Callable[[], _T]) -> _T | None:
-        """Return what `make` returns; None if it fails. An error of the user, the device or the installation is raised."""
+        """Return what `make` returns; None if it fails. An error of the user, the device or the installation is raised."""  # noqa: E501
         try:
             with as_build_error(what):
                 return make()
@@ -79,7 +82,9 @@ def build_executable(scheduled: tvm.IRModule, target: Target, tir_pipeline: str,
     return relax.VMExecutable(vm_build._ffi_api.VMLink(builder, target.tvm_target, library, [], {}))
 
 
-def _lowered(functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc], target: Target, tir_pipeline: str, kept: Kept) -> dict[str, Lowered]:
+def _lowered(
+    functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc], target: Target, tir_pipeline: str, kept: Kept
+) -> dict[str, Lowered]:
     failures, found = Failures(), {}
     for var, func in functions.items():
         name = str(var.name_hint)

@@ -1,4 +1,5 @@
-"""Schedules for the functions that no operator family takes: TVM's rules for GPUs, one after the other, and a plain schedule that takes every function.
+"""Schedules for the functions that no operator family takes: TVM's rules for GPUs, one after the other, and a plain
+schedule that takes every function.
 
 A rule that raises, or whose kernels the device cannot run, leaves the function to the next one.
 """
@@ -27,11 +28,19 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("romou")
 
-RULES = (dlight.gpu.Matmul(), dlight.gpu.GEMV(), dlight.gpu.Reduction(), dlight.gpu.GeneralReduction(), dlight.gpu.Fallback())
+RULES = (
+    dlight.gpu.Matmul(),
+    dlight.gpu.GEMV(),
+    dlight.gpu.Reduction(),
+    dlight.gpu.GeneralReduction(),
+    dlight.gpu.Fallback(),
+)
 
 
 def default_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """The function by the first rule whose kernels fit, or by the plain schedule. A function that came with threads of its own stays as it is."""
+    """The function by the first rule whose kernels fit, or by the plain schedule. A function that came with threads of
+    its own stays as it is.
+    """
     simple = without_single_terms(func)
     for rule in RULES:
         scheduled = _by_rule(rule, simple, target)
@@ -46,7 +55,9 @@ def simplest_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def _by_rule(rule: dlight.ScheduleRule, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
-    """The function by one of TVM's rules; None where the rule is for others, raises, or makes kernels that the device cannot run."""
+    """The function by one of TVM's rules; None where the rule is for others, raises, or makes kernels that the device
+    cannot run.
+    """
     tvm_target = target.anonymous_tvm_target
     try:
         with tvm_target:
@@ -61,13 +72,19 @@ def _by_rule(rule: dlight.ScheduleRule, func: tirx.PrimFunc, target: Target) -> 
 
 
 def _fits(func: tirx.PrimFunc, target: Target) -> bool:
-    """Whether the function's kernels can be lowered, and their work groups are no larger than the device's and ask for no more local memory."""
+    """Whether the function's kernels can be lowered, and their work groups are no larger than the device's and ask for
+    no more local memory.
+    """
     bound = tirx.transform.BindTarget(target.tvm_target)(as_module(func))
     lower, _, _ = pipeline.romou_tir_pipeline()
     _, devices = split_host_device_mods(lower(bound))
     limits = target.limits
     for _, kernel in (item for mod in devices.values() for item in mod.functions_items()):
-        local = sum(bytes_of(alloc.buffer.shape, str(alloc.buffer.dtype)) for alloc in nodes_in(kernel.body, tirx.AllocBuffer) if _is_shared(alloc.buffer))
+        local = sum(
+            bytes_of(alloc.buffer.shape, str(alloc.buffer.dtype))
+            for alloc in nodes_in(kernel.body, tirx.AllocBuffer)
+            if _is_shared(alloc.buffer)
+        )
         if launch_size(thread_extents(kernel))[1] > limits.max_work_group_size or local > limits.local_memory_bytes:
             return False
     return True
@@ -78,9 +95,11 @@ def _is_shared(buffer: tirx.Buffer) -> bool:
 
 
 def plain_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """A kernel for each block, and a work-item for each of its elements. What reduces does so one after the other; nothing is inlined.
+    """A kernel for each block, and a work-item for each of its elements. What reduces does so one after the other;
+    nothing is inlined.
 
-    for i, j: for k: c[i, j] += a[i, k] * b[k, j]      ->      for group, thread in parallel: for k: c[at // 5, at % 5] += a[at // 5, k] * b[k, at % 5]
+    for i, j: for k: c[i, j] += a[i, k] * b[k, j]
+        ->  for group, thread in parallel: for k: c[at // 5, at % 5] += a[at // 5, k] * b[k, at % 5]
     """
     size = min(int(target.limits.max_work_group_size), 256)
     nests = [_in_parallel(nest, size) for nest in nests_of(func)]
@@ -88,7 +107,9 @@ def plain_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
-    if any(loop.kind == tirx.ForKind.THREAD_BINDING for loop in nodes_in(nest, tirx.For)) or nodes_in(nest, tirx.AttrStmt):
+    if any(loop.kind == tirx.ForKind.THREAD_BINDING for loop in nodes_in(nest, tirx.For)) or nodes_in(
+        nest, tirx.AttrStmt
+    ):
         return nest
     loops, body = [], nest
     while isinstance(body, tirx.For):
@@ -109,12 +130,21 @@ def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
     body = guarded(at < count if count % size else None, body)
     for tag, var, extent in (("threadIdx.x", thread, size), ("blockIdx.x", group, -(-count // size))):
         low, high = (tirx.const(value, var.ty) for value in (0, extent))
-        body = tirx.For(var, low, high, tirx.ForKind.THREAD_BINDING, body, thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag))
+        body = tirx.For(
+            var,
+            low,
+            high,
+            tirx.ForKind.THREAD_BINDING,
+            body,
+            thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag),
+        )
     return body
 
 
 def _is_parallel(loop: tirx.For, realize: tirx.Stmt) -> bool:
-    """Whether a loop is one over elements of the output: a spatial axis of the block that is all of its body, and of no other axis of it."""
+    """Whether a loop is one over elements of the output: a spatial axis of the block that is all of its body, and of no
+    other axis of it.
+    """
     if not isinstance(realize, s_tir.SBlockRealize) or not isinstance(loop.extent, tirx.IntImm):
         return False
     axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)

@@ -22,18 +22,22 @@ if TYPE_CHECKING:
 
 
 def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime.Module:
-    """Host code and device kernels of a task under `config`; the entry is `main`, its arguments are those of `task.func`.
+    """Host code and device kernels of a task under `config`; the entry is `main`, its arguments are those of
+    `task.func`.
 
     A backend without kernels gets the reference, whatever the config is.
 
-    InvalidConfigError where the config cannot be scheduled, or the task excludes the kernel that comes of it (`TunableTask.check`).
+    InvalidConfigError where the config cannot be scheduled, or the task excludes the kernel that comes of it
+    (`TunableTask.check`).
     """
     if not target.backend.has_kernels:
         return build_reference(task, target)
     mod = task.schedule(config, target)
     check = _Check(lambda kernel: task.check(kernel, config, target))
     # A new context knows nothing of the one around it, where a caller may have left passes out.
-    with tvm.transform.PassContext(instruments=[check], disabled_pass=list(tvm.transform.PassContext.current().disabled_pass)):
+    with tvm.transform.PassContext(
+        instruments=[check], disabled_pass=list(tvm.transform.PassContext.current().disabled_pass)
+    ):
         return tvm.tirx.build(mod, target=target.tvm_target, pipeline=pipeline.NAME)
 
 
@@ -55,8 +59,12 @@ tvm_ffi.register_error("InvalidConfigError", InvalidConfigError)
 
 
 def build_reference(task: TunableTask, target: Target | None = None) -> tvm.runtime.Module:
-    """The unscheduled function for a CPU, this machine's without a `target`, the same signature: every candidate is compared with it."""
+    """The unscheduled function for a CPU, this machine's without a `target`, the same signature: every candidate is
+    compared with it.
+    """
     func = task.func
     for name in task.template.images:
         func = replace_parameter(func, name, scope="global")
-    return tvm.tirx.build(as_module(compute_in_single(func)), target=tvm.target.Target("llvm") if target is None else target.tvm_target)
+    return tvm.tirx.build(
+        as_module(compute_in_single(func)), target=tvm.target.Target("llvm") if target is None else target.tvm_target
+    )

@@ -1,4 +1,5 @@
-"""Constants of a Relax module that only change their shape: a bias for each convolution, a transposed weight for each dense layer.
+"""Constants of a Relax module that only change their shape: a bias for each convolution, a transposed weight for each
+dense layer.
 
 TVM's constant folding compiles a kernel with LLVM for each of them.
 """
@@ -17,7 +18,9 @@ _SAME_ORDER = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.fla
 
 
 def reshape_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """y = reshape(const, shape); z = add(x, y)   ->   z = add(x, const of that shape);      transposed constants likewise."""
+    """y = reshape(const, shape); z = add(x, y)
+    ->  z = add(x, const of that shape);      transposed constants likewise.
+    """
     changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=dict(mod.global_infos))
     changed["main"] = _Reshaper(changed).visit_expr(mod["main"])
     return changed
@@ -48,7 +51,11 @@ class _Reshaper(PyExprMutator):
             return _constant(arguments[0].value.numpy().reshape(shape))
         if name == "relax.permute_dims" and is_constant(arguments[0]):
             axes = call.attrs.axes
-            return _constant(np.ascontiguousarray(np.transpose(arguments[0].value.numpy(), None if axes is None else [int(axis) for axis in axes])))
+            return _constant(
+                np.ascontiguousarray(
+                    np.transpose(arguments[0].value.numpy(), None if axes is None else [int(axis) for axis in axes])
+                )
+            )
         if all(new is old for new, old in zip(arguments, call.args, strict=True)):
             return call
         return self.builder_.normalize(relax.Call(call.op, arguments, call.attrs, call.ty_args))

@@ -1,4 +1,5 @@
-"""Inputs of a model that are fixed when it is compiled: they become constants of it, and conditions and counts that depend on them are folded.
+"""Inputs of a model that are fixed when it is compiled: they become constants of it, and conditions and counts that
+depend on them are folded.
 
 sr: int64[] -> Equal(sr, 16000) -> If(...)      ->      the branch of 16000 Hz
 """
@@ -19,7 +20,9 @@ from romou.compiler.frontend.onnx_import import load_onnx
 _LISTS_NO_WEIGHTS = 4
 
 
-def with_constants(model: onnx.ModelProto | str | Path, constants: Mapping[str, object] | None) -> onnx.ModelProto | str | Path:
+def with_constants(
+    model: onnx.ModelProto | str | Path, constants: Mapping[str, object] | None
+) -> onnx.ModelProto | str | Path:
     """Return the model with these inputs as constants; itself where there are none.
 
     Raises
@@ -41,7 +44,11 @@ def with_constants(model: onnx.ModelProto | str | Path, constants: Mapping[str, 
         if name not in inputs:
             near = nearest_name(str(name), inputs)
             hint = f"Did you mean {near!r}?" if near else None
-            raise UsageError(f"a constant is given for {name!r}, but the model's inputs are {', '.join(inputs)}", hint=hint, name=name)
+            raise UsageError(
+                f"a constant is given for {name!r}, but the model's inputs are {', '.join(inputs)}",
+                hint=hint,
+                name=name,
+            )
         kept = [tensor for tensor in graph.initializer if tensor.name != name]
         array = _array_of(inputs[name], value)
         del graph.initializer[:]
@@ -57,22 +64,40 @@ def _array_of(declared: onnx.ValueInfoProto, value: object) -> np.ndarray:
     """The value in the input's type; UsageError where that changes it, or it has another shape."""
     tensor = declared.type.tensor_type
     wanted = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    dims = [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim] if tensor.HasField("shape") else None
-    shown = f"{wanted.name}{['?' if d is None else d for d in dims]}".replace("'", "") if dims is not None else wanted.name
+    dims = (
+        [d.dim_value if d.HasField("dim_value") else None for d in tensor.shape.dim]
+        if tensor.HasField("shape")
+        else None
+    )
+    shown = (
+        f"{wanted.name}{['?' if d is None else d for d in dims]}".replace("'", "") if dims is not None else wanted.name
+    )
     try:
         given = np.asarray(value)
     except (ValueError, TypeError) as error:
-        raise UsageError(f"the constant for {declared.name!r} is no array of numbers: {error}", name=declared.name) from error
+        raise UsageError(
+            f"the constant for {declared.name!r} is no array of numbers: {error}", name=declared.name
+        ) from error
     if given.dtype.kind not in "biuf":
-        raise UsageError(f"the constant for {declared.name!r} is {value!r}; the model's input takes {shown}", name=declared.name)
+        raise UsageError(
+            f"the constant for {declared.name!r} is {value!r}; the model's input takes {shown}", name=declared.name
+        )
     if not given.ndim and dims is not None and all(d in (1, None) for d in dims):
         given = given.reshape([1] * len(dims))
-    if dims is not None and (given.ndim != len(dims) or any(d not in (None, n) for d, n in zip(dims, given.shape, strict=True))):
-        raise UsageError(f"the constant for {declared.name!r} has the shape {given.shape}; the model's input takes {shown}", name=declared.name)
+    if dims is not None and (
+        given.ndim != len(dims) or any(d not in (None, n) for d, n in zip(dims, given.shape, strict=True))
+    ):
+        raise UsageError(
+            f"the constant for {declared.name!r} has the shape {given.shape}; the model's input takes {shown}",
+            name=declared.name,
+        )
     array = given.astype(wanted)
-    # Whole numbers may be written for floats. Nothing else changes its kind, and no number its value, but for the rounding of floats.
+    # Whole numbers may be written for floats. Nothing else changes its kind, and no number its value, but for the
+    # rounding of floats.
     kinds = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}.get(wanted.kind, "f")
-    if given.dtype.kind not in kinds or (wanted.kind in "iu" and not np.array_equal(array.astype(object), given.astype(object))):
+    if given.dtype.kind not in kinds or (
+        wanted.kind in "iu" and not np.array_equal(array.astype(object), given.astype(object))
+    ):
         text = f"the constant for {declared.name!r} is {value!r} ({given.dtype.name}); the model's input takes {shown}"
         raise UsageError(text, name=declared.name)
     return array

@@ -1,6 +1,8 @@
-"""Control flow whose course is known before the model runs: loops of a fixed number of steps are unrolled, branches are inlined.
+"""Control flow whose course is known before the model runs: loops of a fixed number of steps are unrolled, branches are
+inlined.
 
-An If whose condition is computed runs both branches and chooses: branches have no side effects. All else stays, and runs on the host.
+An If whose condition is computed runs both branches and chooses: branches have no side effects. All else stays, and
+runs on the host.
 """
 
 from __future__ import annotations
@@ -27,7 +29,11 @@ def unroll(model: onnx.ModelProto) -> onnx.ModelProto | None:
     nodes: list[onnx.NodeProto] = []
     has_changed = False
     for node in model.graph.node:
-        body = _REWRITES[node.op_type](rewriter, node) if node.op_type in _REWRITES and node.domain in ("", "ai.onnx") else None
+        body = (
+            _REWRITES[node.op_type](rewriter, node)
+            if node.op_type in _REWRITES and node.domain in ("", "ai.onnx")
+            else None
+        )
         has_changed |= body is not None
         nodes.extend([node] if body is None else body)
     if not has_changed:
@@ -46,7 +52,9 @@ class _Rewriter:
         self.opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
         self.shapes: Shapes = shapes_of(graph)
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.constants |= {n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"}
+        self.constants |= {
+            n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
+        }
 
     def value(self, name: str) -> np.ndarray | None:
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
@@ -62,7 +70,9 @@ class _Rewriter:
         kinds = [[(v.type.tensor_type.elem_type, _extents(v)) for v in branches[name].output] for name in results]
         if kinds[0] != kinds[1] or any(extents is None or not dtype for dtype, extents in kinds[0]):
             return None
-        nodes = [inner for name, outputs in results.items() for inner in _body(branches[name], {}, outputs, f"{tag}_{name}")]
+        nodes = [
+            inner for name, outputs in results.items() for inner in _body(branches[name], {}, outputs, f"{tag}_{name}")
+        ]
         condition = f"condition{tag}"
         nodes.append(helper.make_node("Reshape", [node.input[0], f"{condition}_shape"], [condition]))
         nodes.insert(0, _constant(f"{condition}_shape", np.zeros(0, np.int64)))
@@ -88,9 +98,14 @@ class _Rewriter:
         state = list(node.input[:states])
         for step in range(steps):
             at = [steps - 1 - step if is_back else step for is_back in backwards]
-            slices = [unrolled.taken(name, len(self.shapes[name]), axis, i) for name, axis, i in zip(sequences, axes, at, strict=True)]
+            slices = [
+                unrolled.taken(name, len(self.shapes[name]), axis, i)
+                for name, axis, i in zip(sequences, axes, at, strict=True)
+            ]
             state = unrolled.step(body, [*state, *slices], states)
-        return unrolled.finish(node, state, given.get("scan_output_axes", []), given.get("scan_output_directions", []), body)
+        return unrolled.finish(
+            node, state, given.get("scan_output_axes", []), given.get("scan_output_directions", []), body
+        )
 
     def loop(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """Loop -> its body, as often as it is told, where no condition ends it early."""
@@ -98,7 +113,9 @@ class _Rewriter:
         count = self.value(node.input[0]) if node.input[0] else None
         begins = self.value(node.input[1]) if len(node.input) > 1 and node.input[1] else np.array(True)
         goes_on = body.output[0].name == body.input[1].name or any(
-            body.output[0].name in n.output and ((n.op_type == "Identity" and n.input[0] == body.input[1].name) or _is_true(n)) for n in body.node
+            body.output[0].name in n.output
+            and ((n.op_type == "Identity" and n.input[0] == body.input[1].name) or _is_true(n))
+            for n in body.node
         )
         if begins is not None and not begins.item():
             count = np.array(0)
@@ -137,17 +154,30 @@ class _Unrolled:
         """A slice of a tensor without the axis."""
         axis %= rank
         result = f"{name}_at_{index}_{len(self.rows)}_of_{self.tag}"
-        numbers = {key: np.array([value], np.int64) for key, value in (("from", index), ("to", index + 1), ("axis", axis))}
+        numbers = {
+            key: np.array([value], np.int64) for key, value in (("from", index), ("to", index + 1), ("axis", axis))
+        }
         self.nodes.extend(_constant(f"{result}_{key}", value) for key, value in numbers.items())
         if self.opset >= 10:
-            self.nodes.append(helper.make_node("Slice", [name, *(f"{result}_{key}" for key in numbers)], [f"{result}_row"]))
+            self.nodes.append(
+                helper.make_node("Slice", [name, *(f"{result}_{key}" for key in numbers)], [f"{result}_row"])
+            )
         else:
-            self.nodes.append(helper.make_node("Slice", [name], [f"{result}_row"], starts=[index], ends=[index + 1], axes=[axis]))
+            self.nodes.append(
+                helper.make_node("Slice", [name], [f"{result}_row"], starts=[index], ends=[index + 1], axes=[axis])
+            )
         self._axis_node("Squeeze", f"{result}_row", result, axis)
         return result
 
     def finish(
-        self, node: onnx.NodeProto, state: Sequence[str], axes: Sequence[int], directions: Sequence[int], body: onnx.GraphProto, *, skipped: int = 0
+        self,
+        node: onnx.NodeProto,
+        state: Sequence[str],
+        axes: Sequence[int],
+        directions: Sequence[int],
+        body: onnx.GraphProto,
+        *,
+        skipped: int = 0,
     ) -> list[onnx.NodeProto] | None:
         """All nodes: with the last state under the outputs' names, and the rows stacked."""
         for output, last in zip(node.output, state, strict=False):
@@ -191,7 +221,9 @@ def _body(graph: onnx.GraphProto, inputs: dict[str, str], outputs: Sequence[str]
     outer = {name: name for node in graph.node for name in node.input if name and name not in names}
     nodes += [renamed(node, {**outer, **names}, {}, tag) for node in graph.node]
     nodes += [
-        helper.make_node("Identity", [names.get(value.name, value.name)], [output]) for value, output in zip(graph.output, outputs, strict=True) if output
+        helper.make_node("Identity", [names.get(value.name, value.name)], [output])
+        for value, output in zip(graph.output, outputs, strict=True)
+        if output
     ]
     return nodes
 
@@ -202,7 +234,8 @@ def _constant(name: str, value: np.ndarray) -> onnx.NodeProto:
 
 def _is_true(node: onnx.NodeProto) -> bool:
     return node.op_type == "Constant" and any(
-        a.name == "value" and numpy_helper.to_array(a.t).size == 1 and bool(numpy_helper.to_array(a.t)) for a in node.attribute
+        a.name == "value" and numpy_helper.to_array(a.t).size == 1 and bool(numpy_helper.to_array(a.t))
+        for a in node.attribute
     )
 
 

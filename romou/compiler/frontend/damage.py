@@ -11,19 +11,27 @@ from romou.base.errors import ModelError
 
 
 def check_weights(model: onnx.ModelProto, where: str) -> None:
-    """ModelError for a weight of an unknown type, or whose data does not have the size of its shape or lies elsewhere."""
+    """ModelError for a weight of an unknown type, or whose data does not have the size of its shape or lies elsewhere."""  # noqa: E501
     for tensor in _weights(model.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
-            raise ModelError(f"{where}: the data of weight {tensor.name!r} lies in another file; give the path of the model, not what was read of it")
+            raise ModelError(
+                f"{where}: the data of weight {tensor.name!r} lies in another file; give the path of the model, not"
+                " what was read of it"
+            )
         if tensor.data_type not in onnx.TensorProto.DataType.values():
-            raise ModelError(f"{where}: weight {tensor.name!r} is of the unknown type {tensor.data_type}; export the model again")
+            raise ModelError(
+                f"{where}: weight {tensor.name!r} is of the unknown type {tensor.data_type}; export the model again"
+            )
         if tensor.data_type == onnx.TensorProto.STRING:
             continue
         try:
             onnx.numpy_helper.to_array(tensor)
         except (ValueError, TypeError, KeyError, OverflowError, MemoryError) as error:
             reason = str(error).strip() or type(error).__name__
-            raise ModelError(f"{where}: weight {tensor.name!r} of shape {tuple(tensor.dims)} is damaged: {reason}; export the model again") from error
+            raise ModelError(
+                f"{where}: weight {tensor.name!r} of shape {tuple(tensor.dims)} is damaged: {reason}; export the model"
+                " again"
+            ) from error
 
 
 def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:

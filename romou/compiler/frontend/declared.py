@@ -1,7 +1,8 @@
-"""Inputs that the declared shapes of a graph already decide become constants: the shape of a Reshape, the axes of a Squeeze, the k of a TopK.
+"""Inputs that the declared shapes of a graph already decide become constants: the shape of a Reshape, the axes of a
+Squeeze, the k of a TopK.
 
-A model that gives its shapes promises them. So a parameter that decides a shape, and nothing else, has one value, and no kernel needs to be told.
-Where it is an input of the model, a run checks that what is given for it keeps the promise.
+A model that gives its shapes promises them. So a parameter that decides a shape, and nothing else, has one value, and
+no kernel needs to be told. Where it is an input of the model, a run checks that what is given for it keeps the promise.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ Rule = Callable[[onnx.NodeProto, Shapes], dict[int, np.ndarray] | None]
 class Settled:
     """An input of the model whose value the declared shapes decide.
 
-    name, dtype: of the input.   value: what they decide.   reader: a model of the one node that reads it, serialized, with the shapes that are declared.
+    name, dtype: of the input.
+    value: what they decide.
+    reader: a model of the one node that reads it, serialized, with the shapes that are declared.
     """
 
     name: str
@@ -38,12 +41,19 @@ class Settled:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
-        return {"name": self.name, "dtype": self.dtype, "value": self.value, "reader": base64.b64encode(self.reader).decode()}
+        return {
+            "name": self.name,
+            "dtype": self.dtype,
+            "value": self.value,
+            "reader": base64.b64encode(self.reader).decode(),
+        }
 
     @classmethod
     def from_dict(cls, found: Mapping[str, Any]) -> Settled:
         """What `to_dict` gave; KeyError, TypeError or ValueError for anything else."""
-        return cls(name=found["name"], dtype=found["dtype"], value=found["value"], reader=base64.b64decode(found["reader"]))
+        return cls(
+            name=found["name"], dtype=found["dtype"], value=found["value"], reader=base64.b64decode(found["reader"])
+        )
 
     @property
     def array(self) -> np.ndarray:
@@ -51,7 +61,9 @@ class Settled:
         return np.array(self.value, self.dtype)
 
     def check(self, given: np.ndarray) -> None:
-        """UsageError where the node's results would have other shapes than the model declares. Values with the same result, as -1 for an extent, will do."""
+        """UsageError where the node's results would have other shapes than the model declares. Values with the same
+        result, as -1 for an extent, will do.
+        """
         if np.array_equal(given, self.array):
             return
         model = onnx.load_from_string(self.reader)
@@ -67,9 +79,12 @@ class Settled:
             is_kept = False
         if not is_kept:
             node = model.graph.node[0]
-            results = ", ".join(f"{value.name!r} {list(shape)}" for value, shape in zip(model.graph.output, wanted, strict=True))
+            results = ", ".join(
+                f"{value.name!r} {list(shape)}" for value, shape in zip(model.graph.output, wanted, strict=True)
+            )
             raise UsageError(
-                f"input {self.name!r} = {given.tolist()} contradicts the model, which declares that {node.op_type} makes {results}: that takes {self.value}",
+                f"input {self.name!r} = {given.tolist()} contradicts the model, which declares that {node.op_type}"
+                f" makes {results}: that takes {self.value}",
                 hint="Declare the shapes that such runs have, and compile the model again.",
                 input=self.name,
             )
@@ -93,7 +108,11 @@ def settle_declared(proto: onnx.ModelProto) -> list[Settled]:
     settled: list[Settled] = []
     for value in graph.input:
         if value.name not in known and shapes.get(value.name) == (0,):
-            _replace(graph, value.name, np.zeros(shapes[value.name], helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)))
+            _replace(
+                graph,
+                value.name,
+                np.zeros(shapes[value.name], helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
+            )
     known = constants_of(graph)
     for node in graph.node:
         rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
@@ -104,7 +123,11 @@ def settle_declared(proto: onnx.ModelProto) -> list[Settled]:
                 settled += [_settled(proto, node, node.input[index], value)] if node.input[index] in own else []
                 node.input[index] = add_constant(graph, f"{node.output[0]}_input{index}", value)
         if node.op_type in ("Squeeze", "Unsqueeze") and len(node.input) > 1 and node.input[1] not in known:
-            settled += [_settled(proto, node, node.input[1], axes)] if node.input[1] in own and (axes := _changed_axes(node, shapes)) is not None else []
+            settled += (
+                [_settled(proto, node, node.input[1], axes)]
+                if node.input[1] in own and (axes := _changed_axes(node, shapes)) is not None
+                else []
+            )
             node.input[1] = add_constant(graph, f"{node.output[0]}_shape", np.array(shapes[node.output[0]], np.int64))
             node.op_type = "Reshape"
     return settled
@@ -135,7 +158,11 @@ def _changed_axes(node: onnx.NodeProto, shapes: Shapes) -> np.ndarray | None:
     if given is None or result is None or count is None:
         return None
     wide, narrow = (given, result) if node.op_type == "Squeeze" else (result, given)
-    fitting = (axes for axes in itertools.combinations(range(len(wide)), math.prod(count)) if tuple(d for i, d in enumerate(wide) if i not in axes) == narrow)
+    fitting = (
+        axes
+        for axes in itertools.combinations(range(len(wide)), math.prod(count))
+        if tuple(d for i, d in enumerate(wide) if i not in axes) == narrow
+    )
     return next((np.array(axes, np.int64) for axes in fitting), None)
 
 
@@ -158,8 +185,13 @@ def _reshape(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | No
 
 
 def _reduced_axes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
-    """The only axes whose reduction gives the result's shape; axes of one element may be among them or not, as long as another one is."""
-    given, count = shapes.get(node.input[0]), shapes.get(node.input[1]) if len(node.input) > 1 and node.input[1] else None
+    """The only axes whose reduction gives the result's shape; axes of one element may be among them or not, as long as
+    another one is.
+    """
+    given, count = (
+        shapes.get(node.input[0]),
+        shapes.get(node.input[1]) if len(node.input) > 1 and node.input[1] else None,
+    )
     if given is None or not count:
         return None
     keep = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
@@ -167,7 +199,9 @@ def _reduced_axes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray]
     def result(axes: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(1 if i in axes else d for i, d in enumerate(given) if keep or i not in axes)
 
-    fitting = [axes for axes in itertools.combinations(range(len(given)), count[0]) if result(axes) == shapes[node.output[0]]]
+    fitting = [
+        axes for axes in itertools.combinations(range(len(given)), count[0]) if result(axes) == shapes[node.output[0]]
+    ]
     wide = {tuple(a for a in axes if given[a] != 1) for axes in fitting}
     return {1: np.array(fitting[0], np.int64)} if len(wide) == 1 else None
 
@@ -214,7 +248,9 @@ def _window(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | Non
 
 
 def _affine_grid(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
-    """The number of channels is the only one of the sizes that is not in the grid's shape, and the grid does not depend on it."""
+    """The number of channels is the only one of the sizes that is not in the grid's shape, and the grid does not depend
+    on it.
+    """
     batch, *extents, _ = shapes[node.output[0]]
     return {1: np.array([batch, 1, *extents], np.int64)}
 

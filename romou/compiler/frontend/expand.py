@@ -1,7 +1,7 @@
 """ONNX functions whose bodies are imported instead of themselves: those for which TVM has no converter.
 
-The bodies are ONNX's own (`onnx.defs`), so they mean what the operator means. A function that TVM or Romou converts well stays whole:
-a Softmax or a LayerNormalization is one kernel, its body would be several.
+The bodies are ONNX's own (`onnx.defs`), so they mean what the operator means. A function that TVM or Romou converts
+well stays whole: a Softmax or a LayerNormalization is one kernel, its body would be several.
 """
 
 from __future__ import annotations
@@ -51,56 +51,87 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
         return onnx.inliner.inline_local_functions(model)
     except Exception as error:  # the C++ inliner raises RuntimeError and protobuf's errors
         names = ", ".join(function.name for function in model.functions)
-        raise ModelError(f"the model's own functions ({names}) cannot be inlined: {error}; export the model without functions") from error
+        raise ModelError(
+            f"the model's own functions ({names}) cannot be inlined: {error}; export the model without functions"
+        ) from error
 
 
 def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace nodes of the operators `EXPANDED` by the bodies that the ONNX standard gives them; shapes must have been inferred."""
+    """Replace nodes of the operators `EXPANDED` by the bodies that the ONNX standard gives them; shapes must have been
+    inferred.
+    """
     for _ in range(_ROUNDS):
         types = types_of(model.graph)
         for tensor in model.graph.initializer:
             types[tensor.name] = helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
         bodies = [
-            _body(node, types, model, count) if node.op_type in EXPANDED and node.domain in _DOMAINS else None for count, node in enumerate(model.graph.node)
+            _body(node, types, model, count) if node.op_type in EXPANDED and node.domain in _DOMAINS else None
+            for count, node in enumerate(model.graph.node)
         ]
         if not any(bodies):
             break
         expanded = onnx.ModelProto()
         expanded.CopyFrom(model)
-        replace_nodes(expanded.graph, [inner for node, body in zip(model.graph.node, bodies, strict=True) for inner in body or [node]])
+        replace_nodes(
+            expanded.graph,
+            [inner for node, body in zip(model.graph.node, bodies, strict=True) for inner in body or [node]],
+        )
         model = infer(expanded)
     return model
 
 
-def _body(node: onnx.NodeProto, types: dict[str, onnx.TypeProto], model: onnx.ModelProto, count: int) -> list[onnx.NodeProto] | None:
-    """The nodes of a node's body with names of their own; None where the standard gives none for these types and this opset."""
-    opset = next((o.version for o in model.opset_import if o.domain == node.domain or {o.domain, node.domain} <= {"", "ai.onnx"}), 1)
+def _body(
+    node: onnx.NodeProto, types: dict[str, onnx.TypeProto], model: onnx.ModelProto, count: int
+) -> list[onnx.NodeProto] | None:
+    """The nodes of a node's body with names of their own; None where the standard gives none for these types and this
+    opset.
+    """
+    opset = next(
+        (
+            o.version
+            for o in model.opset_import
+            if o.domain == node.domain or {o.domain, node.domain} <= {"", "ai.onnx"}
+        ),
+        1,
+    )
     if not onnx.defs.has(node.op_type, opset, node.domain):
         return None
     schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
     function = _function(schema, node, types, opset)
     if function is None:
         return None
-    attributes = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.type} | {a.name: a for a in node.attribute}
+    attributes = {name: a.default_value for name, a in schema.attributes.items() if a.default_value.type} | {
+        a.name: a for a in node.attribute
+    }
     names = dict(zip(function.input, [*node.input, *[""] * len(function.input)], strict=False))
     names |= {inner: outer for inner, outer in zip(function.output, node.output, strict=False) if outer}
     return [renamed(inner, names, attributes, f"_of_{count}_{node.output[0]}") for inner in function.node]
 
 
-def _function(schema: Any, node: onnx.NodeProto, types: dict[str, onnx.TypeProto], opset: int) -> onnx.FunctionProto | None:
+def _function(
+    schema: Any, node: onnx.NodeProto, types: dict[str, onnx.TypeProto], opset: int
+) -> onnx.FunctionProto | None:
     """The body for the model's opset, or for the newest one before it."""
     if schema.has_context_dependent_function:
         given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
         versions = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
-        content = schema.get_context_dependent_function_with_opset_version(max(versions), node.SerializeToString(), given) if versions else b""
+        content = (
+            schema.get_context_dependent_function_with_opset_version(max(versions), node.SerializeToString(), given)
+            if versions
+            else b""
+        )
     else:
         versions = [version for version in schema.function_opset_versions if version <= opset]
         content = schema.get_function_with_opset_version(max(versions)) if versions else b""
     return onnx.FunctionProto.FromString(content) if content else None
 
 
-def renamed(node: onnx.NodeProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], suffix: str) -> onnx.NodeProto:
-    """A copy of a body's node: names of the caller, or with a suffix; attributes that stand for the caller's replaced by those."""
+def renamed(
+    node: onnx.NodeProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], suffix: str
+) -> onnx.NodeProto:
+    """A copy of a body's node: names of the caller, or with a suffix; attributes that stand for the caller's replaced
+    by those.
+    """
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
     # onnxruntime wants names of nodes to differ.
@@ -120,7 +151,9 @@ def renamed(node: onnx.NodeProto, names: dict[str, str], attributes: dict[str, o
     return copy
 
 
-def _rename_graph(graph: onnx.GraphProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], suffix: str) -> None:
+def _rename_graph(
+    graph: onnx.GraphProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], suffix: str
+) -> None:
     replace_nodes(graph, [renamed(inner, names, attributes, suffix) for inner in graph.node])
     for value in (*graph.input, *graph.output, *graph.initializer, *graph.value_info):
         value.name = names.get(value.name, value.name + suffix)

@@ -1,7 +1,8 @@
-"""Padding that a node leaves to be worked out becomes numbers, so that inference, onnxruntime and kernels read it alike.
+"""Padding that a node leaves to be worked out becomes numbers, so that inference, onnxruntime and kernels read it
+alike.
 
-onnxruntime lets windows of auto_pad=SAME_* start inside an input of which strides leave elements over. ONNX's inference counts a last window of
-ceil_mode that starts in the padding, and takes no account of output_padding under auto_pad.
+onnxruntime lets windows of auto_pad=SAME_* start inside an input of which strides leave elements over. ONNX's inference
+counts a last window of ceil_mode that starts in the padding, and takes no account of output_padding under auto_pad.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ _Shapes = Mapping[str, tuple[int, ...]]
 
 
 def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with auto_pad=SAME_* as pads, and ceil_mode without windows that hold padding alone; itself where no node asks for either."""
+    """The model with auto_pad=SAME_* as pads, and ceil_mode without windows that hold padding alone; itself where no
+    node asks for either.
+    """
     if not any(_is_open(node) for node in model.graph.node):
         return model
     result = onnx.ModelProto()
@@ -42,7 +45,11 @@ def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
 def _is_open(node: onnx.NodeProto) -> bool:
     if node.op_type not in (*_POOLS, *_WEIGHTS, "ConvTranspose"):
         return False
-    given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute if a.name in ("auto_pad", "ceil_mode", "output_shape")}
+    given = {
+        a.name: onnx.helper.get_attribute_value(a)
+        for a in node.attribute
+        if a.name in ("auto_pad", "ceil_mode", "output_shape")
+    }
     return given.get("auto_pad", b"").startswith(b"SAME") or bool(given.get("ceil_mode")) or "output_shape" in given
 
 
@@ -59,7 +66,9 @@ def _rewrite(model: onnx.ModelProto, shapes: _Shapes, opset: int) -> bool:
     """Rewrite nodes up to the first whose result has another shape than inference gave it; whether there is one."""
     known = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer} | dict(shapes)
     for node in filter(_is_open, model.graph.node):
-        attributes = attributes_of(node.op_type, opset, {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute})
+        attributes = attributes_of(
+            node.op_type, opset, {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        )
         extents = known.get(node.input[0], ())[2:]
         kernel = attributes.get("kernel_shape") or known.get(node.input[_WEIGHTS.get(node.op_type, 1)], ())[2:]
         if not extents or len(kernel) != len(extents):
@@ -72,14 +81,22 @@ def _rewrite(model: onnx.ModelProto, shapes: _Shapes, opset: int) -> bool:
                     return True
         elif attributes["auto_pad"].startswith("SAME"):
             ones = [1] * len(extents)
-            before, after = same_pads(attributes["auto_pad"], extents, kernel, attributes.get("strides", ones), attributes.get("dilations", ones))
+            before, after = same_pads(
+                attributes["auto_pad"],
+                extents,
+                kernel,
+                attributes.get("strides", ones),
+                attributes.get("dilations", ones),
+            )
             _set(node, [*before, *after], without=("auto_pad", "ceil_mode"))
         elif attributes.get("ceil_mode") and _drop_last_windows(node, attributes, extents, kernel):
             return True
     return False
 
 
-def _drop_last_windows(node: onnx.NodeProto, attributes: dict[str, Any], extents: Sequence[int], kernel: Sequence[int]) -> bool:
+def _drop_last_windows(
+    node: onnx.NodeProto, attributes: dict[str, Any], extents: Sequence[int], kernel: Sequence[int]
+) -> bool:
     """Pads of which no last window starts behind the input; whether there was one that did."""
     rank, ones = len(extents), [1] * len(extents)
     strides, dilations = attributes.get("strides", ones), attributes.get("dilations", ones)
@@ -91,19 +108,30 @@ def _drop_last_windows(node: onnx.NodeProto, attributes: dict[str, Any], extents
     if not any(is_left_out):
         return False
     # Padding up to the last window's end: (c - 1) windows of those that are left out, all of the others.
-    after = [(c - 1 - is_out) * s + span - e - b for c, is_out, s, span, e, b in zip(counts, is_left_out, strides, spans, extents, pads[:rank], strict=True)]
+    after = [
+        (c - 1 - is_out) * s + span - e - b
+        for c, is_out, s, span, e, b in zip(counts, is_left_out, strides, spans, extents, pads[:rank], strict=True)
+    ]
     rounds_up = [room % s != 0 and not is_out for room, s, is_out in zip(rooms, strides, is_left_out, strict=True)]
     if not any(rounds_up):
         _set(node, pads, without=("auto_pad", "ceil_mode"))
     elif all(a >= 0 for a, is_out in zip(after, is_left_out, strict=True) if is_out):
-        _set(node, pads[:rank] + [a if is_out else p for a, p, is_out in zip(after, pads[rank:], is_left_out, strict=True)], without=("auto_pad",))
+        _set(
+            node,
+            pads[:rank] + [a if is_out else p for a, p, is_out in zip(after, pads[rank:], is_left_out, strict=True)],
+            without=("auto_pad",),
+        )
     elif attributes.get("count_include_pad"):
         raise ModelError(
-            f"AveragePool (node {node.name!r}): a last window of ceil_mode starts behind the input on one axis and not on another, and padding is counted;"
-            " pad in a node before it"
+            f"AveragePool (node {node.name!r}): a last window of ceil_mode starts behind the input on one axis and not"
+            " on another, and padding is counted; pad in a node before it"
         )
     else:
-        _set(node, pads[:rank] + [a if up else p for a, p, up in zip(after, pads[rank:], rounds_up, strict=True)], without=("auto_pad", "ceil_mode"))
+        _set(
+            node,
+            pads[:rank] + [a if up else p for a, p, up in zip(after, pads[rank:], rounds_up, strict=True)],
+            without=("auto_pad", "ceil_mode"),
+        )
     return True
 
 

@@ -1,4 +1,6 @@
-"""Constant folding: onnxslim's rewrites first, then whatever depends on constants and static shapes alone is computed by onnxruntime."""
+"""Constant folding: onnxslim's rewrites first, then whatever depends on constants and static shapes alone is computed
+by onnxruntime.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ logger = logging.getLogger("romou")
 
 # Larger results than this stay computed: a module would carry them as weights.
 _LARGEST_ELEMENTS = 1 << 24
-_FOLDED_TYPES = {helper.np_dtype_to_tensor_dtype(np.dtype(name)) for name in ("?", "b", "B", "h", "H", "i", "I", "q", "Q", "e", "f", "d")}
+_FOLDED_TYPES = {
+    helper.np_dtype_to_tensor_dtype(np.dtype(name))
+    for name in ("?", "b", "B", "h", "H", "i", "I", "q", "Q", "e", "f", "d")
+}
 _RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike"}
 
 
@@ -51,7 +56,8 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
     initializers = {tensor.name for tensor in proto.graph.initializer}
     del slim.graph.input[:]
     slim.graph.input.extend(value for value in proto.graph.input if value.name not in initializers)
-    # What it wrote of shapes is not always so: a Split by an input has parts of other sizes. What the model declares is.
+    # What it wrote of shapes is not always so: a Split by an input has parts of other sizes. What the model declares
+    # is.
     del slim.graph.value_info[:], slim.graph.output[:]
     slim.graph.output.extend(proto.graph.output)
     made = {name for node in slim.graph.node if node.domain not in ("", "ai.onnx") for name in node.output}
@@ -74,7 +80,11 @@ def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
     has_progress = False
     for node in (_plain_cast(node, types) for node in graph.node):
         if node.op_type in ("Shape", "Size") and node.input[0] in shapes:
-            constant.append(helper.make_node("Constant", [], node.output, value=numpy_helper.from_array(_dimensions(node, shapes[node.input[0]]))))
+            constant.append(
+                helper.make_node(
+                    "Constant", [], node.output, value=numpy_helper.from_array(_dimensions(node, shapes[node.input[0]]))
+                )
+            )
             has_progress = True
         elif node.op_type == "Constant":
             constant.append(node)
@@ -87,7 +97,11 @@ def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
         known.update(node.output)
     if not has_progress:
         return None
-    needed = {name for node in rest for name in node.input} | {value.name for value in graph.output} | {name for node in rest for name in captured(node)}
+    needed = (
+        {name for node in rest for name in node.input}
+        | {value.name for value in graph.output}
+        | {name for node in rest for name in captured(node)}
+    )
     values = _compute(model, constant, [name for node in constant for name in node.output if name in needed])
     if values is None:
         return None
@@ -103,18 +117,27 @@ def _plain_cast(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> onnx.
     if node.op_type != "CastLike" or node.input[1] not in types or not types[node.input[1]].tensor_type.elem_type:
         return node
     given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
-    return helper.make_node("Cast", node.input[:1], node.output, node.name, to=types[node.input[1]].tensor_type.elem_type, **given)
+    return helper.make_node(
+        "Cast", node.input[:1], node.output, node.name, to=types[node.input[1]].tensor_type.elem_type, **given
+    )
 
 
 def _is_pure(node: onnx.NodeProto) -> bool:
-    return node.domain in ("", "ai.onnx") and node.op_type not in _RANDOM and not any(a.HasField("g") or a.graphs for a in node.attribute)
+    return (
+        node.domain in ("", "ai.onnx")
+        and node.op_type not in _RANDOM
+        and not any(a.HasField("g") or a.graphs for a in node.attribute)
+    )
 
 
 def _is_foldable(node: onnx.NodeProto, shapes: Shapes, types: dict[str, onnx.TypeProto]) -> bool:
     """Whether the results are small, and of types that NumPy has."""
     outputs = [name for name in node.output if name]
     return all(
-        name in types and types[name].tensor_type.elem_type in _FOLDED_TYPES and math.prod(shapes.get(name, ())) <= _LARGEST_ELEMENTS for name in outputs
+        name in types
+        and types[name].tensor_type.elem_type in _FOLDED_TYPES
+        and math.prod(shapes.get(name, ())) <= _LARGEST_ELEMENTS
+        for name in outputs
     )
 
 
@@ -133,11 +156,19 @@ def _compute(model: onnx.ModelProto, nodes: list[onnx.NodeProto], outputs: list[
     types = types_of(model.graph)
     read = {name for node in nodes for name in node.input}
     weights = [tensor for tensor in model.graph.initializer if tensor.name in read]
-    graph = helper.make_graph(nodes, "constants", [], [helper.make_value_info(name, types.get(name, onnx.TypeProto())) for name in outputs], weights)
+    graph = helper.make_graph(
+        nodes,
+        "constants",
+        [],
+        [helper.make_value_info(name, types.get(name, onnx.TypeProto())) for name in outputs],
+        weights,
+    )
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        content = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version).SerializeToString()
+        content = helper.make_model(
+            graph, opset_imports=model.opset_import, ir_version=model.ir_version
+        ).SerializeToString()
         session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         return dict(zip(outputs, session.run(outputs, {}), strict=True)) if outputs else {}
     except Exception as error:  # onnxruntime's exceptions share no base class

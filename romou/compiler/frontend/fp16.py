@@ -1,10 +1,14 @@
-"""A graph of fp32 becomes one of fp16: weights and tensors between nodes are stored as fp16, casts stand at the borders alone.
+"""A graph of fp32 becomes one of fp16: weights and tensors between nodes are stored as fp16, casts stand at the borders
+alone.
 
-    x -> Conv(w) -> ReduceMean -> y        ->        x -> Cast -> Conv(fp16 w) -> Cast -> ReduceMean -> y        (fp32, fp16, fp32)
+    x
 
-ONNX's own schemas say which inputs and outputs of an operator may be fp16, so there is no list of operators. onnxruntime's converter has such lists, and where
-nodes stay fp32 its casts stand twice, behind their readers. Kernels compute with fp32 what fp16 stores (`romou.compiler.passes.fp16_storage`).
-"""
+            ->  Conv(w) -> ReduceMean -> y        ->        x -> Cast -> Conv(fp16 w) -> Cast -> ReduceMean -> y        (fp32, fp16, fp32)
+
+ONNX's own schemas say which inputs and outputs of an operator may be fp16, so there is no list of operators.
+onnxruntime's converter has such lists, and where nodes stay fp32 its casts stand twice, behind their readers. Kernels
+compute with fp32 what fp16 stores (`romou.compiler.passes.fp16_storage`).
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -15,7 +19,16 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from romou.compiler.frontend.graph import add_constant, captured, drop_unread_weights, free_name, free_prefix, replace_nodes, shapes_of, types_of
+from romou.compiler.frontend.graph import (
+    add_constant,
+    captured,
+    drop_unread_weights,
+    free_name,
+    free_prefix,
+    replace_nodes,
+    shapes_of,
+    types_of,
+)
 from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.wide_nodes import wide_nodes
 
@@ -26,19 +39,27 @@ _BOTH = frozenset({"tensor(float)", "tensor(float16)"})
 class Fp16Plan:
     """Which float tensors of a model are fp16, where some nodes are kept in fp32.
 
-    model: folded, its types inferred.   kept: first outputs of the nodes that stay as they are, besides those that cannot be fp16.
+    model: folded, its types inferred.
+    kept: first outputs of the nodes that stay as they are, besides those that cannot be fp16.
     """
 
     def __init__(self, model: onnx.ModelProto, kept: Set[str] = frozenset()) -> None:
         self.model = model
         self._opsets = {entry.domain: entry.version for entry in model.opset_import}
-        self._floats = {name for name, kind in types_of(model.graph).items() if kind.tensor_type.elem_type == TensorProto.FLOAT}
+        self._floats = {
+            name for name, kind in types_of(model.graph).items() if kind.tensor_type.elem_type == TensorProto.FLOAT
+        }
         self._floats |= {tensor.name for tensor in model.graph.initializer if tensor.data_type == TensorProto.FLOAT}
         inside = {name for node in model.graph.node for name in captured(node)}
         wide = wide_nodes(model)
         unmoved = kept | wide.names
-        self._clamped = {name for node in model.graph.node if first_output(node) in wide.clamped - kept for name in node.output}
-        self._slots = [self._slots_of(node, is_kept=first_output(node) in unmoved or bool(inside & set(node.output))) for node in model.graph.node]
+        self._clamped = {
+            name for node in model.graph.node if first_output(node) in wide.clamped - kept for name in node.output
+        }
+        self._slots = [
+            self._slots_of(node, is_kept=first_output(node) in unmoved or bool(inside & set(node.output)))
+            for node in model.graph.node
+        ]
 
     def inputs(self, position: int) -> list[bool]:
         """For each input of a node, whether it is fp16."""
@@ -57,7 +78,7 @@ class Fp16Plan:
         return name in self._clamped
 
     def _slots_of(self, node: onnx.NodeProto, *, is_kept: bool) -> tuple[list[bool], list[bool]]:
-        """For each input and output of a node, whether it is fp16; an output may be where an input of the same type is."""
+        """For each input and output of a node, whether it is fp16; an output may be where an input of the same type is."""  # noqa: E501
         read, made = ([name in self._floats for name in names] for names in (node.input, node.output))
         none = [False] * len(read), [False] * len(made)
         if is_kept or any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
@@ -67,7 +88,9 @@ class Fp16Plan:
             return none[0], made
         domain = "" if node.domain == "ai.onnx" else node.domain
         try:
-            schema = onnx.defs.get_schema(node.op_type, max_inclusive_version=self._opsets.get(domain, 1), domain=domain)
+            schema = onnx.defs.get_schema(
+                node.op_type, max_inclusive_version=self._opsets.get(domain, 1), domain=domain
+            )
         except onnx.defs.SchemaError:
             return none
         either = {one.type_param_str for one in schema.type_constraints if set(one.allowed_type_strs) >= _BOTH}
@@ -75,7 +98,9 @@ class Fp16Plan:
         bound = {kind for kind, is_float in zip(kinds, read, strict=True) if is_float and kind in either}
         kinds_made = _for_each([parameter.type_str for parameter in schema.outputs], len(made))
         first, second = ((zip(k, floats, strict=True)) for k, floats in ((kinds, read), (kinds_made, made)))
-        return [is_float and kind in bound for kind, is_float in first], [is_float and kind in bound for kind, is_float in second]
+        return [is_float and kind in bound for kind, is_float in first], [
+            is_float and kind in bound for kind, is_float in second
+        ]
 
 
 def _for_each(kinds: list[str], count: int) -> list[str]:
@@ -108,7 +133,10 @@ def to_fp16(plan: Fp16Plan) -> onnx.ModelProto:
 
     @functools.cache
     def ends() -> tuple[str, ...]:
-        return tuple(add_constant(graph, f"fp16_{name}", np.array(value, np.float32)) for name, value in (("lowest", -FP16_MAX), ("highest", FP16_MAX)))
+        return tuple(
+            add_constant(graph, f"fp16_{name}", np.array(value, np.float32))
+            for name, value in (("lowest", -FP16_MAX), ("highest", FP16_MAX))
+        )
 
     def cast(name: str, target: str, *, is_fp16: bool) -> onnx.NodeProto:
         return helper.make_node("Cast", [name], [target], to=TensorProto.FLOAT16 if is_fp16 else TensorProto.FLOAT)
@@ -120,7 +148,9 @@ def to_fp16(plan: Fp16Plan) -> onnx.ModelProto:
         if (name, is_fp16) not in other:
             suffix = "_fp16" if is_fp16 else "_fp32"
             if name in weights:
-                other[name, is_fp16] = add_constant(graph, name + suffix, rounded_weight(numpy_helper.to_array(weights[name])))
+                other[name, is_fp16] = add_constant(
+                    graph, name + suffix, rounded_weight(numpy_helper.to_array(weights[name]))
+                )
             else:
                 other[name, is_fp16] = free_name(graph, name + suffix)
                 inside = name
@@ -158,13 +188,17 @@ def to_fp16(plan: Fp16Plan) -> onnx.ModelProto:
 
 
 def rounded(plan: Fp16Plan, prefix: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], dict[str, str]]:
-    """The nodes of the model once more, in fp32, with every tensor rounded that is fp16; weights for them; and the names of their tensors.
+    """The nodes of the model once more, in fp32, with every tensor rounded that is fp16; weights for them; and the
+    names of their tensors.
 
-    What is fp16 is computed in fp32 and stored, which is what kernels do. Names begin with `prefix`; most weights, and inputs, are read where they are.
+    What is fp16 is computed in fp32 and stored, which is what kernels do. Names begin with `prefix`; most weights, and
+    inputs, are read where they are.
     """
     nodes: list[onnx.NodeProto] = []
     names = {tensor.name: f"{prefix}{tensor.name}" for tensor in plan.model.graph.initializer if _is_beyond(tensor)}
-    weights = {tensor.name: numpy_helper.to_array(tensor) for tensor in plan.model.graph.initializer if tensor.name in names}
+    weights = {
+        tensor.name: numpy_helper.to_array(tensor) for tensor in plan.model.graph.initializer if tensor.name in names
+    }
     stored: dict[str, str] = {}
     ends = [f"{prefix}{end}" for end in ("lowest", "highest")]
 
@@ -191,9 +225,21 @@ def rounded(plan: Fp16Plan, prefix: str) -> tuple[list[onnx.NodeProto], list[onn
         for i, name in enumerate(node.output):
             names[name] = copy.output[i] = f"{prefix}{name}" if name else ""
         nodes.append(copy)
-        names.update({name: store(names[name]) for name, is_fp16 in zip(node.output, plan.outputs(position), strict=True) if is_fp16})
-    tensors = [numpy_helper.from_array(rounded_weight(values).astype(np.float32), names[name]) for name, values in weights.items()]
-    tensors += [numpy_helper.from_array(np.array(value, np.float32), end) for value, end in zip((-FP16_MAX, FP16_MAX), ends, strict=True)]
+        names.update(
+            {
+                name: store(names[name])
+                for name, is_fp16 in zip(node.output, plan.outputs(position), strict=True)
+                if is_fp16
+            }
+        )
+    tensors = [
+        numpy_helper.from_array(rounded_weight(values).astype(np.float32), names[name])
+        for name, values in weights.items()
+    ]
+    tensors += [
+        numpy_helper.from_array(np.array(value, np.float32), end)
+        for value, end in zip((-FP16_MAX, FP16_MAX), ends, strict=True)
+    ]
     return nodes, tensors, names
 
 
@@ -206,7 +252,8 @@ def _is_beyond(tensor: onnx.TensorProto) -> bool:
 
 
 def without_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Batch norms of constants as a product and a sum, whose constants are computed in double precision: fp16 would lose a small variance.
+    """Batch norms of constants as a product and a sum, whose constants are computed in double precision: fp16 would
+    lose a small variance.
 
     Relax would fold each constant by a kernel of its own, which takes longer than all else for a network of many.
     """
@@ -222,16 +269,25 @@ def without_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
     prefix = free_prefix(result.graph, "batch_norm")
     for node in model.graph.node:
         given = {a.name: a.i for a in node.attribute if a.name in ("training_mode", "spatial")}
-        if not norms & {*node.output[:1]} or len([name for name in node.output if name]) > 1 or given.get("training_mode", 0) or not given.get("spatial", 1):
+        if (
+            not norms & {*node.output[:1]}
+            or len([name for name in node.output if name]) > 1
+            or given.get("training_mode", 0)
+            or not given.get("spatial", 1)
+        ):
             nodes.append(node)
             continue
-        gamma, beta, mean, variance = (numpy_helper.to_array(weights[name]).astype(np.float64) for name in node.input[1:])
+        gamma, beta, mean, variance = (
+            numpy_helper.to_array(weights[name]).astype(np.float64) for name in node.input[1:]
+        )
         epsilon = next((a.f for a in node.attribute if a.name == "epsilon"), 1e-5)
         scale = gamma / np.sqrt(variance + epsilon)
         sides = (-1, *(1,) * (len(shapes[node.input[0]]) - 2))
         names = [f"{prefix}/{node.output[0]}/{what}" for what in ("scale", "shift", "scaled")]
         constants = [values.reshape(sides).astype(np.float32) for values in (scale, beta - mean * scale)]
-        result.graph.initializer.extend(numpy_helper.from_array(values, name) for values, name in zip(constants, names, strict=False))
+        result.graph.initializer.extend(
+            numpy_helper.from_array(values, name) for values, name in zip(constants, names, strict=False)
+        )
         nodes.append(helper.make_node("Mul", [node.input[0], names[0]], names[2:], node.name and f"{node.name}/scale"))
         nodes.append(helper.make_node("Add", [names[2], names[1]], list(node.output[:1]), node.name))
     replace_nodes(result.graph, nodes)
@@ -250,7 +306,11 @@ def with_fp16_borders(model: onnx.ModelProto) -> onnx.ModelProto:
     renamed: dict[str, str] = {}
     for values, casts, to in ((graph.input, before, TensorProto.FLOAT), (graph.output, behind, TensorProto.FLOAT16)):
         for value in values:
-            if value.type.tensor_type.elem_type == TensorProto.FLOAT and value.name not in weights and value.name not in renamed:
+            if (
+                value.type.tensor_type.elem_type == TensorProto.FLOAT
+                and value.name not in weights
+                and value.name not in renamed
+            ):
                 renamed[value.name] = inside = free_name(graph, value.name + "_fp32")
                 ends = [value.name, inside] if to == TensorProto.FLOAT else [inside, value.name]
                 casts.append(helper.make_node("Cast", ends[:1], ends[1:], to=to))

@@ -17,7 +17,11 @@ def shapes_of(graph: onnx.GraphProto) -> Shapes:
     found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
-        if value.type.HasField("tensor_type") and tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim):
+        if (
+            value.type.HasField("tensor_type")
+            and tensor.HasField("shape")
+            and all(d.HasField("dim_value") for d in tensor.shape.dim)
+        ):
             found[value.name] = tuple(d.dim_value for d in tensor.shape.dim)
     return found
 
@@ -29,7 +33,9 @@ def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
 
 def constants_of(graph: onnx.GraphProto) -> set[str]:
     """Names of initializers and of the outputs of Constant nodes."""
-    return {tensor.name for tensor in graph.initializer} | {node.output[0] for node in graph.node if node.op_type == "Constant"}
+    return {tensor.name for tensor in graph.initializer} | {
+        node.output[0] for node in graph.node if node.op_type == "Constant"
+    }
 
 
 def add_constant(graph: onnx.GraphProto, wanted: str, value: np.ndarray) -> str:
@@ -55,7 +61,9 @@ def free_prefix(graph: onnx.GraphProto, wanted: str) -> str:
 
 
 def _taken(graph: onnx.GraphProto) -> set[str]:
-    return {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input} | set(_names(graph.node))
+    return (
+        {tensor.name for tensor in graph.initializer} | {value.name for value in graph.input} | set(_names(graph.node))
+    )
 
 
 def _names(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
@@ -72,8 +80,14 @@ def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Raise onnx.checker.ValidationError for a broken model. Inputs and outputs need no shape, which the checker wants and onnxruntime does not."""
-    tensors = [value.type.tensor_type for value in (*model.graph.input, *model.graph.output) if value.type.WhichOneof("value") == "tensor_type"]
+    """Raise onnx.checker.ValidationError for a broken model. Inputs and outputs need no shape, which the checker wants
+    and onnxruntime does not.
+    """
+    tensors = [
+        value.type.tensor_type
+        for value in (*model.graph.input, *model.graph.output)
+        if value.type.WhichOneof("value") == "tensor_type"
+    ]
     bare = [tensor for tensor in tensors if not tensor.HasField("shape")]
     for tensor in bare:
         tensor.shape.SetInParent()
@@ -96,7 +110,9 @@ def captured(node: onnx.NodeProto) -> Iterator[str]:
 
 def drop_unread_weights(graph: onnx.GraphProto) -> None:
     """Leave out initializers that nothing reads any more."""
-    read = {name for node in graph.node for name in (*node.input, *captured(node))} | {value.name for value in (*graph.input, *graph.output)}
+    read = {name for node in graph.node for name in (*node.input, *captured(node))} | {
+        value.name for value in (*graph.input, *graph.output)
+    }
     kept = [tensor for tensor in graph.initializer if tensor.name in read]
     del graph.initializer[:]
     graph.initializer.extend(kept)

@@ -1,8 +1,10 @@
-"""Nodes that run on the host: a model is split into what is compiled and sub-models that onnxruntime runs between kernels.
+"""Nodes that run on the host: a model is split into what is compiled and sub-models that onnxruntime runs between
+kernels.
 
     Conv -> NonZero -> Gather -> ...        ->        Conv -> romou.HostNodes(model=..., outputs=...) -> ...
 
-Host nodes with no device node between them form one sub-model. Its node in the split graph is imported as a call of the packed function "romou.host_nodes".
+Host nodes with no device node between them form one sub-model. Its node in the split graph is imported as a call of the
+packed function "romou.host_nodes".
 """
 
 from __future__ import annotations
@@ -22,7 +24,20 @@ from romou.compiler.frontend.host_runner import host_runner
 from romou.compiler.frontend.infer import infer
 from tvm_patches.host_nodes import DOMAIN, OPERATOR
 
-_PLAIN = ("FLOAT", "FLOAT16", "DOUBLE", "INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64", "BOOL")
+_PLAIN = (
+    "FLOAT",
+    "FLOAT16",
+    "DOUBLE",
+    "INT8",
+    "INT16",
+    "INT32",
+    "INT64",
+    "UINT8",
+    "UINT16",
+    "UINT32",
+    "UINT64",
+    "BOOL",
+)
 # NumPy has them by ml_dtypes; onnxruntime takes no such arrays.
 _SHORT = ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0")
 # Element types that TVM's tensors and NumPy both carry.
@@ -33,7 +48,8 @@ CARRIED = frozenset(getattr(onnx.TensorProto, name) for name in (*_PLAIN, *_SHOR
 class SplitModel:
     """A model without its host nodes.
 
-    model: the compiled part, with a node of our own for each sub-model.   groups: names of the nodes of each sub-model, see `node_name`.
+    model: the compiled part, with a node of our own for each sub-model.
+    groups: names of the nodes of each sub-model, see `node_name`.
     """
 
     model: onnx.ModelProto
@@ -46,7 +62,7 @@ def node_name(node: onnx.NodeProto) -> str:
 
 
 class Values:
-    """What is known of a model's values: constants, types, and who computes them. Fills in what shape inference finds."""
+    """What is known of a model's values: constants, types, and who computes them. Fills in what shape inference finds."""  # noqa: E501
 
     def __init__(self, model: onnx.ModelProto) -> None:
         # Inference is a help, and fails by many types; what it does not know goes to the host.
@@ -56,7 +72,9 @@ class Values:
         self.constants = {tensor.name: tensor for tensor in graph.initializer}
         self.shapes = shapes_of(graph)
         self.types = types_of(graph)
-        self.types.update({t.name: onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims)) for t in graph.initializer})
+        self.types.update(
+            {t.name: onnx.helper.make_tensor_type_proto(t.data_type, list(t.dims)) for t in graph.initializer}
+        )
         self.producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
 
     def shape(self, name: str) -> tuple[int, ...] | None:
@@ -81,7 +99,9 @@ class Values:
 
     def is_static(self, node: onnx.NodeProto) -> bool:
         """Whether all that a node reads and writes are tensors of known shapes that can cross."""
-        return all(self.is_carried(name) and self.shape(name) is not None for name in (*inputs_of(node), *node.output) if name)
+        return all(
+            self.is_carried(name) and self.shape(name) is not None for name in (*inputs_of(node), *node.output) if name
+        )
 
 
 def inputs_of(node: onnx.NodeProto) -> list[str]:
@@ -92,7 +112,11 @@ def inputs_of(node: onnx.NodeProto) -> list[str]:
 def _captured(node: onnx.NodeProto) -> Iterator[str]:
     for attribute in node.attribute:
         for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
-            inner = {name for one in graph.node for name in one.output} | {value.name for value in graph.input} | {t.name for t in graph.initializer}
+            inner = (
+                {name for one in graph.node for name in one.output}
+                | {value.name for value in graph.input}
+                | {t.name for t in graph.initializer}
+            )
             read = [name for one in graph.node for name in inputs_of(one)] + [value.name for value in graph.output]
             yield from (name for name in read if name not in inner)
 
@@ -129,7 +153,11 @@ def split(model: onnx.ModelProto, on_host: set[int]) -> SplitModel:
                 return name in outside or any(i not in on_host or levels[i] != level for i in readers.get(name, ()))
 
             outputs = [name for node in group for name in node.output if is_needed(name)]
-            inputs = [name for name in dict.fromkeys(n for node in group for n in inputs_of(node)) if name not in made and name not in values.constants]
+            inputs = [
+                name
+                for name in dict.fromkeys(n for node in group for n in inputs_of(node))
+                if name not in made and name not in values.constants
+            ]
             result.graph.node.append(_host_node(model, group, inputs, outputs, values))
             groups.append(tuple(node_name(node) for node in group))
         result.graph.node.extend(rest)
@@ -148,8 +176,14 @@ def _closed(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) 
             if i not in closed
             and (
                 any(name in made and (values.shape(name) is None or not values.is_carried(name)) for name in reads[i])
-                or any(j in closed and not values.is_carried(name) for name in reads[i] if (j := values.producer.get(name)) is not None)
-                or any(not values.is_carried(name) for name in node.output if not closed.isdisjoint(readers.get(name, ())))
+                or any(
+                    j in closed and not values.is_carried(name)
+                    for name in reads[i]
+                    if (j := values.producer.get(name)) is not None
+                )
+                or any(
+                    not values.is_carried(name) for name in node.output if not closed.isdisjoint(readers.get(name, ()))
+                )
             )
         }
         if not more:
@@ -167,7 +201,9 @@ def _readers(nodes: Sequence[onnx.NodeProto]) -> dict[str, list[int]]:
 
 
 def _levels(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) -> list[int]:
-    """How often the way to each node goes from the device to the host: host nodes of one level do not need each other through the device."""
+    """How often the way to each node goes from the device to the host: host nodes of one level do not need each other
+    through the device.
+    """
     levels: list[int] = []
     for i, node in enumerate(nodes):
         level = 0
@@ -179,34 +215,58 @@ def _levels(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) 
     return levels
 
 
-def _host_node(model: onnx.ModelProto, group: Sequence[onnx.NodeProto], inputs: Sequence[str], outputs: Sequence[str], values: Values) -> onnx.NodeProto:
+def _host_node(
+    model: onnx.ModelProto,
+    group: Sequence[onnx.NodeProto],
+    inputs: Sequence[str],
+    outputs: Sequence[str],
+    values: Values,
+) -> onnx.NodeProto:
     nodes = [node_name(node) for node in group]
     names = ", ".join(nodes)
     for name in (*inputs, *outputs):
         if not values.is_carried(name):
-            raise ModelError(f"{names} would run on the host, but {name!r} has a type that cannot be copied there: {_type_name(values, name)}")
+            raise ModelError(
+                f"{names} would run on the host, but {name!r} has a type that cannot be copied there:"
+                f" {_type_name(values, name)}"
+            )
 
     def infos(chosen: Sequence[str]) -> list[onnx.ValueInfoProto]:
         return [onnx.helper.make_value_info(name, values.types[name]) for name in chosen]
 
-    constants = [values.constants[name] for name in dict.fromkeys(n for node in group for n in inputs_of(node)) if name in values.constants]
+    constants = [
+        values.constants[name]
+        for name in dict.fromkeys(n for node in group for n in inputs_of(node))
+        if name in values.constants
+    ]
     # Nothing is to be copied of a tensor without elements, and TVM cannot load a constant one.
     empty = {name: array for name in inputs if (array := _ones(values, name)) is not None and not array.size}
     constants += [onnx.numpy_helper.from_array(array, name) for name, array in empty.items()]
     inputs = [name for name in inputs if name not in empty]
     graph = onnx.helper.make_graph(list(group), "host", infos(inputs), infos(outputs), constants)
-    sub = onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph)
-    types = [(np.dtype(onnx.helper.tensor_dtype_to_np_dtype(values.types[n].tensor_type.elem_type)).name, _dims(values, n)) for n in outputs]
+    sub = onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
+    )
+    types = [
+        (np.dtype(onnx.helper.tensor_dtype_to_np_dtype(values.types[n].tensor_type.elem_type)).name, _dims(values, n))
+        for n in outputs
+    ]
     text = json.dumps({"model": base64.b64encode(sub.SerializeToString()).decode(), "outputs": types, "nodes": nodes})
     try:
         runner = host_runner(text)
         arrays = [array for name in inputs if (array := _ones(values, name)) is not None]
-        # Integers may be shapes, axes, indices or files, of which ones would be wrong. Floats fail only where the graph is broken.
-        if len(arrays) == len(inputs) and all(array.dtype.name in ("float16", "float32", "float64", "bool") for array in arrays):
+        # Integers may be shapes, axes, indices or files, of which ones would be wrong. Floats fail only where the graph
+        # is broken.
+        if len(arrays) == len(inputs) and all(
+            array.dtype.name in ("float16", "float32", "float64", "bool") for array in arrays
+        ):
             runner.attempt(arrays)
     except Exception as error:  # by many types
         reason = str(error).strip().splitlines()[0]
-        raise ModelError(f"neither TVM nor onnxruntime can run {names}: {reason}", hint="Replace the operator, or export with another opset.") from error
+        raise ModelError(
+            f"neither TVM nor onnxruntime can run {names}: {reason}",
+            hint="Replace the operator, or export with another opset.",
+        ) from error
     return onnx.helper.make_node(OPERATOR, list(inputs), list(outputs), domain=DOMAIN, text=text)
 
 
@@ -221,7 +281,11 @@ def _dims(values: Values, name: str) -> list[int] | int | None:
 
 def _ones(values: Values, name: str) -> np.ndarray | None:
     shape = values.shape(name)
-    return None if shape is None else np.ones(shape, onnx.helper.tensor_dtype_to_np_dtype(values.types[name].tensor_type.elem_type))
+    return (
+        None
+        if shape is None
+        else np.ones(shape, onnx.helper.tensor_dtype_to_np_dtype(values.types[name].tensor_type.elem_type))
+    )
 
 
 def _type_name(values: Values, name: str) -> str:
@@ -232,7 +296,9 @@ def _type_name(values: Values, name: str) -> str:
 
 
 def _drop_unused(model: onnx.ModelProto) -> None:
-    read = {name for node in model.graph.node for name in inputs_of(node)} | {value.name for value in model.graph.output}
+    read = {name for node in model.graph.node for name in inputs_of(node)} | {
+        value.name for value in model.graph.output
+    }
     kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
     del model.graph.initializer[:]
     model.graph.initializer.extend(kept)
@@ -246,5 +312,9 @@ def alone(model: onnx.ModelProto, node: onnx.NodeProto, values: Values) -> onnx.
     def infos(names: Sequence[str]) -> list[onnx.ValueInfoProto]:
         return [onnx.helper.make_value_info(name, values.types[name]) for name in names]
 
-    graph = onnx.helper.make_graph([node], "alone", infos(inputs), infos([name for name in node.output if name]), constants)
-    return onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph)
+    graph = onnx.helper.make_graph(
+        [node], "alone", infos(inputs), infos([name for name in node.output if name]), constants
+    )
+    return onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
+    )

@@ -1,4 +1,6 @@
-"""Runs sub-models on the host: by onnxruntime, or by onnx's own reference where onnxruntime lacks an operator or a type."""
+"""Runs sub-models on the host: by onnxruntime, or by onnx's own reference where onnxruntime lacks an operator or a
+type.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ from romou.base.errors import DeviceError
 class Runner:
     """A sub-model ready to run.
 
-    nodes: their names.   run: inputs in order -> outputs in order; DeviceError where that fails.   attempt: the same, as the engine raises and unchecked.
+    nodes: their names.   run: inputs in order
+        ->  outputs in order; DeviceError where that fails.   attempt: the same, as the engine raises and unchecked.
     """
 
     nodes: tuple[str, ...]
@@ -29,7 +32,8 @@ class Runner:
 
 @functools.lru_cache(maxsize=256)
 def host_runner(text: str) -> Runner:
-    """Return what runs the sub-model of a call, made once; `text`: {"model": base64, "outputs": [[dtype, shape or rank or None], ...], "nodes": [name, ...]}.
+    """Return what runs the sub-model of a call, made once; `text`: {"model": base64, "outputs": [[dtype, shape or rank
+    or None], ...], "nodes": [name, ...]}.
 
     Running raises DeviceError where the sub-model fails, or gives other dtypes or shapes than `text` says.
     """
@@ -49,7 +53,10 @@ def host_runner(text: str) -> Runner:
             raise DeviceError(f"{', '.join(nodes)} failed on the host: {str(error).strip().splitlines()[0]}") from error
         for array, (dtype, dims) in zip(arrays, given["outputs"], strict=True):
             if array.dtype.name != dtype or (isinstance(dims, list) and list(array.shape) != dims):
-                raise DeviceError(f"{', '.join(nodes)} gave {array.dtype} {array.shape} on the host, where the model says {dtype} {dims}")
+                raise DeviceError(
+                    f"{', '.join(nodes)} gave {array.dtype} {array.shape} on the host, where the model says {dtype}"
+                    f" {dims}"
+                )
         return arrays
 
     return Runner(nodes, checked, attempt)
@@ -64,21 +71,28 @@ def _differs(node: onnx.NodeProto) -> bool:
 
 
 def _with_lowest_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model under the oldest version of ONNX's operators in which its nodes mean the same: onnxruntime knows the newest ones late."""
+    """The model under the oldest version of ONNX's operators in which its nodes mean the same: onnxruntime knows the
+    newest ones late.
+    """
     versions = {opset.domain: opset.version for opset in model.opset_import}
     if model.functions or "" not in versions:
         return model
 
     def needed(graph: onnx.GraphProto) -> int:
         inner = [needed(a.g) for node in graph.node for a in node.attribute if a.HasField("g")]
-        own = [onnx.defs.get_schema(node.op_type, versions[""], "").since_version for node in graph.node if node.domain in ("", "ai.onnx")]
+        own = [
+            onnx.defs.get_schema(node.op_type, versions[""], "").since_version
+            for node in graph.node
+            if node.domain in ("", "ai.onnx")
+        ]
         return max([1, *inner, *own])
 
     result = onnx.ModelProto()
     result.CopyFrom(model)
     for opset in result.opset_import:
         if opset.domain == "":
-            # Before 13, types and attributes of many operators were others, which onnxruntime's newest kernels need not know.
+            # Before 13, types and attributes of many operators were others, which onnxruntime's newest kernels need not
+            # know.
             opset.version = min(opset.version, max(13, needed(model.graph)))
     return result
 
@@ -88,12 +102,16 @@ def _onnxruntime(model: onnx.ModelProto) -> Callable[[dict[str, np.ndarray]], Se
 
     values = (*model.graph.input, *model.graph.output)
     # Arrays of ml_dtypes are none of onnxruntime's.
-    if any(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).isbuiltin != 1 for value in values) or any(map(_differs, model.graph.node)):
+    if any(
+        onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).isbuiltin != 1 for value in values
+    ) or any(map(_differs, model.graph.node)):
         return None
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(_with_lowest_opset(model).SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = onnxruntime.InferenceSession(
+            _with_lowest_opset(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
     except Exception:  # its exceptions share no base class
         return None
     return lambda feeds: session.run(None, feeds)

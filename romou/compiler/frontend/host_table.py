@@ -1,6 +1,7 @@
 """Which nodes run on the host although TVM imports and compiles them: what their kernels compute would be wrong.
 
-Nodes that cannot be imported or compiled need no entry: they are found by trying. Drop an entry when `scripts/check_onnx.py --only` says right without it.
+Nodes that cannot be imported or compiled need no entry: they are found by trying. Drop an entry when
+`scripts/check_onnx.py --only` says right without it.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from romou.compiler.frontend.host_groups import Values, inputs_of
 
 # Kernels compute with none of them.
 _SHORT_FLOATS = frozenset(
-    getattr(onnx.TensorProto, name, -1) for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0")
+    getattr(onnx.TensorProto, name, -1)
+    for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0")
 )
 
 
@@ -36,12 +38,17 @@ UNSERVED_TYPES: dict[str, frozenset[int]] = {
 
 def unserved(model: onnx.ModelProto) -> set[int]:
     """Positions of the nodes that the tables name, and of those with short floats."""
-    found = {i for i, node in enumerate(model.graph.node) if node.op_type in UNSERVED and UNSERVED[node.op_type][0](node)}
-    if any(value.type.tensor_type.elem_type in _SHORT_FLOATS for value in (*model.graph.input, *model.graph.output)) or any(
-        node.op_type in UNSERVED_TYPES for node in model.graph.node
-    ):
+    found = {
+        i for i, node in enumerate(model.graph.node) if node.op_type in UNSERVED and UNSERVED[node.op_type][0](node)
+    }
+    if any(
+        value.type.tensor_type.elem_type in _SHORT_FLOATS for value in (*model.graph.input, *model.graph.output)
+    ) or any(node.op_type in UNSERVED_TYPES for node in model.graph.node):
         elements = {name: kind.tensor_type.elem_type for name, kind in Values(model).types.items()}
         for i, node in enumerate(model.graph.node):
-            if any(elements.get(name) in UNSERVED_TYPES.get(node.op_type, _SHORT_FLOATS) for name in (*inputs_of(node), *node.output)):
+            if any(
+                elements.get(name) in UNSERVED_TYPES.get(node.op_type, _SHORT_FLOATS)
+                for name in (*inputs_of(node), *node.output)
+            ):
                 found.add(i)
     return found

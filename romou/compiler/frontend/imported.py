@@ -18,13 +18,15 @@ class ImportedModel:
     """A checked model in both forms.
 
     mod: Relax module with one function `main`, weights embedded as constants.
-    onnx_model: the same model with its input shapes fixed, for the onnxruntime reference, in its own precision; None where no ONNX model is the same.
+    onnx_model: the same model with its input shapes fixed, for the onnxruntime reference, in its own precision; None
+    where no ONNX model is the same.
     inputs: name -> (shape, numpy dtype name), in call order.
     outputs: names, in the order in which the module returns them.
     host_groups: names of the nodes that run on the host, by sub-model, see `host_groups.node_name`.
     folded: the model that was imported, before it was split.
     on_host: positions of its nodes that were asked to run on the host.
-    precision: what was asked for; of "mixed", `kept` says what stays fp32.   unconverted: `folded` before it became fp16; None where it did not.
+    precision: what was asked for; of "mixed", `kept` says what stays fp32.
+    unconverted: `folded` before it became fp16; None where it did not.
     settled: inputs that declared shapes decide.
     """
 

@@ -1,9 +1,12 @@
 """Shapes and types of a graph's tensors: ONNX's inference, and onnxruntime's for the operators that ONNX does not have.
 
-    x: float[8, 64] -> com.microsoft.FusedMatMul -> s: ? -> Relu -> ?      ->      s: float[8, 64], so that inference goes on behind it
+    x: float[8, 64]
 
-A node without ONNX's inference is run alone by onnxruntime, on zeros. Its results' shapes are taken where other numbers give the same.
-"""
+            ->  com.microsoft.FusedMatMul -> s: ? -> Relu -> ?      ->      s: float[8, 64], so that inference goes on behind it
+
+A node without ONNX's inference is run alone by onnxruntime, on zeros. Its results' shapes are taken where other numbers
+give the same.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -53,7 +56,9 @@ def infer(model: onnx.ModelProto, *, is_strict: bool = False) -> onnx.ModelProto
 
 
 def _check(model: onnx.ModelProto) -> None:
-    """Raise InferenceError where shapes do not fit: ONNX is not strict with a graph that has operators which it lacks, so they become inputs."""
+    """Raise InferenceError where shapes do not fit: ONNX is not strict with a graph that has operators which it lacks,
+    so they become inputs.
+    """
     without = onnx.ModelProto()
     without.CopyFrom(model)
     graph, types = without.graph, types_of(model.graph)
@@ -89,14 +94,21 @@ def _with_foreign(model: onnx.ModelProto, foreign: list[onnx.NodeProto]) -> onnx
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         graph = model.graph
         constants = _constants(graph)
-        types = {**types_of(graph), **{n: helper.make_tensor_type_proto(t.data_type, t.dims) for n, t in constants.items()}}
+        types = {
+            **types_of(graph),
+            **{n: helper.make_tensor_type_proto(t.data_type, t.dims) for n, t in constants.items()},
+        }
         shapes = {**shapes_of(graph), **{name: tuple(tensor.dims) for name, tensor in constants.items()}}
         ready = [node for node in waiting if all(name in shapes for name in node.input if name)]
         waiting = [node for node in waiting if not any(node is one for one in ready)]
         for node in ready:
             names = [name for name in node.output if name]
             elements = sum(math.prod(shapes[name]) for name in node.input if name)
-            if all(name in shapes for name in names) or elements > _LARGEST_ELEMENTS or any(a.HasField("g") for a in node.attribute):
+            if (
+                all(name in shapes for name in names)
+                or elements > _LARGEST_ELEMENTS
+                or any(a.HasField("g") for a in node.attribute)
+            ):
                 continue
             one = _alone(model, node, types, constants)
             key = one.SerializeToString(deterministic=True)
@@ -110,13 +122,26 @@ def _with_foreign(model: onnx.ModelProto, foreign: list[onnx.NodeProto]) -> onnx
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    values = [(node.output[0], a.t) for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.name == "value"]
+    values = [
+        (node.output[0], a.t)
+        for node in graph.node
+        if node.op_type == "Constant"
+        for a in node.attribute
+        if a.name == "value"
+    ]
     return {**{tensor.name: tensor for tensor in graph.initializer}, **dict(values)}
 
 
-def _alone(model: onnx.ModelProto, node: onnx.NodeProto, types: Mapping[str, onnx.TypeProto], constants: Mapping[str, onnx.TensorProto]) -> onnx.ModelProto:
+def _alone(
+    model: onnx.ModelProto,
+    node: onnx.NodeProto,
+    types: Mapping[str, onnx.TypeProto],
+    constants: Mapping[str, onnx.TensorProto],
+) -> onnx.ModelProto:
     """A model of one node under names that only depend on its kind; results whose types are not known have none."""
-    names = {name: f"t{i}" for i, name in enumerate(dict.fromkeys(name for name in (*node.input, *node.output) if name))}
+    names = {
+        name: f"t{i}" for i, name in enumerate(dict.fromkeys(name for name in (*node.input, *node.output) if name))
+    }
     copy = onnx.NodeProto(op_type=node.op_type, domain=node.domain, attribute=node.attribute)
     copy.input.extend(names.get(name, "") for name in node.input)
     copy.output.extend(names.get(name, "") for name in node.output)
@@ -128,7 +153,9 @@ def _alone(model: onnx.ModelProto, node: onnx.NodeProto, types: Mapping[str, onn
             inputs.append(helper.make_value_info(names[name], types[name]))
     outputs = [helper.make_value_info(names[name], onnx.TypeProto()) for name in node.output if name]
     graph = helper.make_graph([copy], "alone", inputs, outputs, weights)
-    return onnx.ModelProto(ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph)
+    return onnx.ModelProto(
+        ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
+    )
 
 
 def _results(model: onnx.ModelProto) -> list[onnx.TypeProto]:
@@ -152,7 +179,12 @@ def _results(model: onnx.ModelProto) -> list[onnx.TypeProto]:
             continue
         if not all(isinstance(array, np.ndarray) for array in arrays):
             return []
-        found.append([helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape) for array in arrays])
+        found.append(
+            [
+                helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
+                for array in arrays
+            ]
+        )
     return found[0] if found and all(types == found[0] for types in found) else []
 
 
@@ -191,7 +223,8 @@ def is_open(value: onnx.ValueInfoProto) -> bool:
 
 
 def keep_own_outputs(model: onnx.ModelProto, bare: onnx.ModelProto) -> None:
-    """Let outputs that a model declares otherwise than its graph makes them have the graph's shape, as onnxruntime does.
+    """Let outputs that a model declares otherwise than its graph makes them have the graph's shape, as onnxruntime
+    does.
 
     bare: the model without declared outputs, its shapes inferred.
     """
@@ -201,8 +234,13 @@ def keep_own_outputs(model: onnx.ModelProto, bare: onnx.ModelProto) -> None:
             continue
         dims = list(zip(made.shape.dim, said.shape.dim, strict=False))
         if len(made.shape.dim) != len(said.shape.dim) or any(_differ(*pair) for pair in dims):
-            texts = [[str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in one.shape.dim] for one in (said, made)]
-            logger.warning("the output %r is declared as (%s), but the graph makes (%s)", output.name, *map(", ".join, texts))
+            texts = [
+                [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in one.shape.dim]
+                for one in (said, made)
+            ]
+            logger.warning(
+                "the output %r is declared as (%s), but the graph makes (%s)", output.name, *map(", ".join, texts)
+            )
             said.shape.CopyFrom(made.shape)
 
 

@@ -1,11 +1,13 @@
 """The range of each input by its use: an index stays within its table, a timestep goes up to 999.
 
-ids -> Gather(table of 30522 rows)                    0 to 30521; the smallest table counts, and what is added on the way is taken off
+ids
+
+        ->  Gather(table of 30522 rows)                    0 to 30521; the smallest table counts, and what is added on the way is taken off
 depth of a OneHot, lengths of sequences               likewise
 positions -> Cast -> Mul(frequency) -> Sin            0 to 999; a float of one element each, or called "timestep", too
 bytes                                                 all of them
 all others                                            what `romou.base.inputs.random_inputs` draws
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ from romou.compiler.frontend.wide_nodes import ELEMENTWISE, MOVES, is_of_coordin
 # Steps of a diffusion model, and as many positions: beyond what is right by luck in fp16.
 _LATE_STEP, _LAST_STEP = 500, 999
 _STEP_NAME = re.compile(r"(^|[^a-z])(time_?steps?|t)($|[^a-z])", re.IGNORECASE)
-_INTEGERS = frozenset(getattr(TensorProto, name) for name in ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64"))
+_INTEGERS = frozenset(
+    getattr(TensorProto, name) for name in ("INT8", "INT16", "INT32", "INT64", "UINT8", "UINT16", "UINT32", "UINT64")
+)
 _BYTES = frozenset({TensorProto.INT8, TensorProto.UINT8})
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
 _ANGLES = frozenset({"Cos", "Sin", "Tan"})
@@ -78,7 +82,9 @@ _FIRST: Mapping[str, int] = {"ReverseSequence": 1, "GRU": 1, "LSTM": 1, "RNN": 1
 
 
 def draws_of(model: onnx.ModelProto) -> dict[str, Draw]:
-    """Return the numbers that each input takes, if its use says more than its type; the types of the model are inferred."""
+    """Return the numbers that each input takes, if its use says more than its type; the types of the model are
+    inferred.
+    """
     uses = _Uses(model)
     found = {}
     for value in model.graph.input:
@@ -162,7 +168,11 @@ class _Uses:
             return 0 if self._types.get(node.output[0]) in _INTEGERS else None
         if node.op_type in MOVES | {"Where"}:
             return None if position == 1 and node.op_type in _BY_SHAPE else 0
-        step = self._integer(node.input[1 - position]) if node.op_type == "Add" or (node.op_type == "Sub" and position == 0) else None
+        step = (
+            self._integer(node.input[1 - position])
+            if node.op_type == "Add" or (node.op_type == "Sub" and position == 0)
+            else None
+        )
         return step if node.op_type == "Add" or step is None else -step
 
     def _integer(self, name: str) -> int | None:
@@ -178,7 +188,9 @@ class _Uses:
             for node, position in self._readers.get(name, ()) if depth else ():
                 if node.op_type in _ANGLES:
                     found.append(1.0)
-                elif node.op_type in ELEMENTWISE | MOVES | {"Cast"} or (node.op_type in ("MatMul", "Gemm", "Einsum") and is_of_coordinates(node, self._shapes)):
+                elif node.op_type in ELEMENTWISE | MOVES | {"Cast"} or (
+                    node.op_type in ("MatMul", "Gemm", "Einsum") and is_of_coordinates(node, self._shapes)
+                ):
                     behind = self._angle_scale(node.output[0], depth - 1)
                     found += [] if behind is None else [behind * self._factor(node, position)]
             self._scales[name, depth] = max(found, key=abs) if found else None
@@ -186,7 +198,9 @@ class _Uses:
 
     def _factor(self, node: onnx.NodeProto, position: int) -> float:
         """Return the constant number that a node multiplies one of its inputs by; 1 if there is none."""
-        others = [self.constants[given] for i, given in enumerate(node.input) if i != position and given in self.constants]
+        others = [
+            self.constants[given] for i, given in enumerate(node.input) if i != position and given in self.constants
+        ]
         if node.op_type not in ("Mul", "Div") or not others or math.prod(others[0].dims) != 1:
             return 1.0
         number = float(numpy_helper.to_array(others[0]).reshape(-1)[0])

@@ -1,8 +1,8 @@
 """An ONNX model becomes a Relax module with static shapes, folded constants and no batch norm.
 
-The order matters: shapes are fixed first, so that onnxslim can fold the shape arithmetic that depends on them;
-what is left of batch norm after that is folded in Relax. Nodes of a table run on the host, and those that cannot be imported, which are looked for after
-the whole model has failed, so that other models pay nothing.
+The order matters: shapes are fixed first, so that onnxslim can fold the shape arithmetic that depends on them; what is
+left of batch norm after that is folded in Relax. Nodes of a table run on the host, and those that cannot be imported,
+which are looked for after the whole model has failed, so that other models pay nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +45,11 @@ _MAX_NESTING = 4
 logger = logging.getLogger("romou")
 
 
-def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequence[int]] | None = None, precision: Precision | None = None) -> ImportedModel:
+def import_onnx(
+    model: onnx.ModelProto | str | Path,
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    precision: Precision | None = None,
+) -> ImportedModel:
     """Read, check and import an ONNX model.
 
     model: path of an ONNX file, or a loaded model.
@@ -69,7 +73,9 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
         proto = with_fp16_borders(proto)
     simple, settled = simplify(proto)
     folded, unconverted, inputs = without_batch_norms(_without_constants(simple)), None, _inputs_of(proto)
-    folded = scale_factors(widened(folded), onnx.TensorProto.FLOAT16 if asked.kind == AS_GIVEN else onnx.TensorProto.FLOAT)
+    folded = scale_factors(
+        widened(folded), onnx.TensorProto.FLOAT16 if asked.kind == AS_GIVEN else onnx.TensorProto.FLOAT
+    )
     if asked.kind != AS_GIVEN:
         unconverted = folded
         asked = replace(asked, kept=fp32_nodes(unconverted, asked, inputs))
@@ -98,7 +104,13 @@ def import_onnx(model: onnx.ModelProto | str | Path, shapes: Mapping[str, Sequen
 
 def import_alone(model: onnx.ModelProto) -> ImportedModel:
     """Import a model that was split off another one, as it is."""
-    return ImportedModel(mod=to_relax(model), onnx_model=model, inputs=_inputs_of(model), outputs=tuple(o.name for o in model.graph.output), folded=model)
+    return ImportedModel(
+        mod=to_relax(model),
+        onnx_model=model,
+        inputs=_inputs_of(model),
+        outputs=tuple(o.name for o in model.graph.output),
+        folded=model,
+    )
 
 
 def _check_types(proto: onnx.ModelProto) -> None:
@@ -107,11 +119,21 @@ def _check_types(proto: onnx.ModelProto) -> None:
         for value in values:
             kind = value.type.WhichOneof("value")
             if kind != "tensor_type":
-                raise ModelError(f"{what} {value.name!r} is of {str(kind).removesuffix('_type')} type; only tensors can enter and leave a compiled model")
+                raise ModelError(
+                    f"{what} {value.name!r} is of {str(kind).removesuffix('_type')} type; only tensors can enter and"
+                    " leave a compiled model"
+                )
             if value.type.tensor_type.elem_type not in CARRIED:
                 kind = value.type.tensor_type.elem_type
-                name = onnx.TensorProto.DataType.Name(kind).lower() if kind in onnx.TensorProto.DataType.values() else f"the unknown type {kind}"
-                raise ModelError(f"{what} {value.name!r} is a tensor of {name}, which no device tensor holds; cast it inside the model")
+                name = (
+                    onnx.TensorProto.DataType.Name(kind).lower()
+                    if kind in onnx.TensorProto.DataType.values()
+                    else f"the unknown type {kind}"
+                )
+                raise ModelError(
+                    f"{what} {value.name!r} is a tensor of {name}, which no device tensor holds; cast it inside the"
+                    " model"
+                )
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
@@ -122,14 +144,20 @@ def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
             return tensor
         if attribute.name in ("value_int", "value_ints", "value_float", "value_floats"):
             dtype = "int64" if "int" in attribute.name else "float32"
-            values: onnx.TensorProto = onnx.numpy_helper.from_array(np.array(onnx.helper.get_attribute_value(attribute), dtype))
+            values: onnx.TensorProto = onnx.numpy_helper.from_array(
+                np.array(onnx.helper.get_attribute_value(attribute), dtype)
+            )
             return values
     return None
 
 
 def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
     """Constant nodes become initializers."""
-    constants = {i: tensor for i, node in enumerate(model.graph.node) if node.op_type == "Constant" and (tensor := _constant(node)) is not None}
+    constants = {
+        i: tensor
+        for i, node in enumerate(model.graph.node)
+        if node.op_type == "Constant" and (tensor := _constant(node)) is not None
+    }
     returned = {value.name for value in model.graph.output}
     constants = {i: tensor for i, tensor in constants.items() if model.graph.node[i].output[0] not in returned}
     if not constants:
@@ -145,7 +173,9 @@ def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def simplify(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[Settled, ...]]:
-    """(the graph that is imported, inputs that it reads no more): what shapes decide is constant, some functions are their bodies, constants are folded."""
+    """(the graph that is imported, inputs that it reads no more): what shapes decide is constant, some functions are
+    their bodies, constants are folded.
+    """
     promised = _with_own_outputs(proto)
     settled = settle_declared(promised)
     folded = fold(expand_functions(promised))
@@ -182,7 +212,9 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
         try:
             model = onnx.load(path)
         except Exception as error:  # protobuf's DecodeError, or missing external data, by many types
-            raise ModelError(f"{path}: not a readable ONNX file ({type(error).__name__}: {error}); export the model again") from error
+            raise ModelError(
+                f"{path}: not a readable ONNX file ({type(error).__name__}: {error}); export the model again"
+            ) from error
     try:
         check(model)
     except onnx.checker.ValidationError as error:
@@ -190,7 +222,9 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     except UnicodeDecodeError as error:
         raise ModelError(f"{where}: a name in the model is not UTF-8 ({error}); export the model again") from error
     graph = model.graph
-    names = [v.name for v in (*graph.input, *graph.output, *graph.initializer)] + [n for node in graph.node for n in (*node.input, *node.output)]
+    names = [v.name for v in (*graph.input, *graph.output, *graph.initializer)] + [
+        n for node in graph.node for n in (*node.input, *node.output)
+    ]
     # protobuf gives a text that is not UTF-8 as bytes.
     for name in names:
         if not isinstance(name, str):
@@ -215,7 +249,9 @@ def _checked_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[i
         try:
             found[name] = [operator.index(size) for size in sizes]
         except TypeError as error:
-            raise UsageError(f"shapes: {name!r} is {sizes!r}; expected whole numbers, for example (1, 3, 224, 224)") from error
+            raise UsageError(
+                f"shapes: {name!r} is {sizes!r}; expected whole numbers, for example (1, 3, 224, 224)"
+            ) from error
         if any(size > _LARGEST for size in found[name]):
             raise UsageError(f"shapes: {name!r} is {tuple(found[name])}; no dimension can be larger than {_LARGEST}")
     return found
@@ -229,14 +265,20 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
     for name in shapes:
         if name not in names:
             near = difflib.get_close_matches(name, names, n=1)
-            raise UsageError(f"shape given for {name!r}, but the model's inputs are {', '.join(names)}" + (f"; did you mean {near[0]!r}?" if near else ""))
+            raise UsageError(
+                f"shape given for {name!r}, but the model's inputs are {', '.join(names)}"
+                + (f"; did you mean {near[0]!r}?" if near else "")
+            )
     changed = False
     for value in _graph_inputs(fixed):
         dims = value.type.tensor_type.shape.dim
         if value.name in shapes:
             wanted = [int(d) for d in shapes[value.name]]
             if value.type.tensor_type.HasField("shape") and len(wanted) != len(dims):
-                raise UsageError(f"input {value.name!r} has {len(dims)} dimensions in the model, but the shape given is {tuple(wanted)}")
+                raise UsageError(
+                    f"input {value.name!r} has {len(dims)} dimensions in the model, but the shape given is"
+                    f" {tuple(wanted)}"
+                )
             if any(d < 0 for d in wanted):
                 raise UsageError(f"input {value.name!r}: no dimension may be negative, got {tuple(wanted)}")
             changed |= any(d.HasField("dim_value") and d.dim_value != w for d, w in zip(dims, wanted, strict=False))
@@ -244,12 +286,21 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
             for d in wanted:
                 dims.add().dim_value = d
         elif not value.type.tensor_type.HasField("shape"):
-            raise UsageError(f"input {value.name!r} has no shape in the model; give it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")
+            raise UsageError(
+                f"input {value.name!r} has no shape in the model; give it with shapes={{{value.name!r}: (…)}} or"
+                f" --shape {value.name}=…"
+            )
         elif any(not d.HasField("dim_value") or d.dim_value < 0 for d in dims):
-            shown = ", ".join(d.dim_param or (str(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else "?") for d in dims)
-            raise UsageError(f"input {value.name!r} has the dynamic shape ({shown}); fix it with shapes={{{value.name!r}: (…)}} or --shape {value.name}=…")
+            shown = ", ".join(
+                d.dim_param or (str(d.dim_value) if d.HasField("dim_value") and d.dim_value >= 0 else "?") for d in dims
+            )
+            raise UsageError(
+                f"input {value.name!r} has the dynamic shape ({shown}); fix it with shapes={{{value.name!r}: (…)}} or"
+                f" --shape {value.name}=…"
+            )
     if changed:
-        # Another static shape than the model's: shapes recorded for intermediate tensors are those of the old input; let inference find the new ones.
+        # Another static shape than the model's: shapes recorded for intermediate tensors are those of the old input;
+        # let inference find the new ones.
         del fixed.graph.value_info[:]
         for output in fixed.graph.output:
             for d in output.type.tensor_type.shape.dim:

@@ -26,7 +26,8 @@ AS_GIVEN, FP16, MIXED = "float32", "float16", "mixed"
 TOLERANCE = 1e-2
 # What "mixed" allows the rounding of stored numbers: sums in fp16, which a kernel's own check allows, need the rest.
 _ROUNDED = TOLERANCE / 2
-# Seeds of the inputs on which "mixed" confirms what it found on others, and by how much those that were given are varied for that.
+# Seeds of the inputs on which "mixed" confirms what it found on others, and by how much those that were given are
+# varied for that.
 _OTHERS, _VARIED = (1, 2), 0.03
 _PREFIX = "romou.fp16/"
 # Layers in a message.
@@ -37,8 +38,10 @@ _SHOWN = 5
 class Precision:
     """What was asked for.
 
-    kind: "float32" leaves the model's types as they are; "float16"; "mixed".   io: type of float inputs and outputs, "float16" or None: the model's.
-    calibration: inputs by name, of which ranges and errors are taken; none: random ones.   kept: tensors whose nodes stay fp32 in any case.
+    kind: "float32" leaves the model's types as they are; "float16"; "mixed".
+    io: type of float inputs and outputs, "float16" or None: the model's.
+    calibration: inputs by name, of which ranges and errors are taken; none: random ones.
+    kept: tensors whose nodes stay fp32 in any case.
     is_quiet: without a check of ranges.
     """
 
@@ -57,19 +60,31 @@ class Precision:
             raise unknown_name("io_precision", str(io), (AS_GIVEN, FP16))
         if kind == AS_GIVEN and (io == FP16 or calibration is not None):
             what = "io_precision='float16'" if io == FP16 else "calibration"
-            raise UsageError(f"{what} is for precision='float16' or 'mixed'; precision is 'float32', which leaves the model's types as they are")
-        if calibration is not None and (isinstance(calibration, Mapping | str) or not isinstance(calibration, Sequence) or not calibration):
-            raise UsageError("calibration must be a list of inputs, each as {name: array}, and not empty", hint="For example calibration=[{'input': x}].")
+            raise UsageError(
+                f"{what} is for precision='float16' or 'mixed'; precision is 'float32', which leaves the model's types"
+                " as they are"
+            )
+        if calibration is not None and (
+            isinstance(calibration, Mapping | str) or not isinstance(calibration, Sequence) or not calibration
+        ):
+            raise UsageError(
+                "calibration must be a list of inputs, each as {name: array}, and not empty",
+                hint="For example calibration=[{'input': x}].",
+            )
         return cls(kind=kind, io=io, calibration=tuple(calibration or ()))
 
     def of_parts(self) -> Precision:
-        """What parts of the model are made with: the same nodes in fp32, nothing checked. Their inputs are of the types that they have."""
+        """What parts of the model are made with: the same nodes in fp32, nothing checked. Their inputs are of the types
+        that they have.
+        """
         return replace(self, kind=FP16 if self.kind == MIXED else self.kind, io=None, calibration=(), is_quiet=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """A node on the calibration inputs: its name, the relative L2 error of its output where all is fp16 that may be, and its largest magnitude."""
+    """A node on the calibration inputs: its name, the relative L2 error of its output where all is fp16 that may be,
+    and its largest magnitude.
+    """
 
     name: str
     output: str
@@ -82,7 +97,9 @@ class Layer:
         return not self.magnitude <= FP16_MAX
 
 
-def fp32_nodes(model: onnx.ModelProto, precision: Precision, signature: Mapping[str, tuple[tuple[int, ...], str]]) -> frozenset[str]:
+def fp32_nodes(
+    model: onnx.ModelProto, precision: Precision, signature: Mapping[str, tuple[tuple[int, ...], str]]
+) -> frozenset[str]:
     """First outputs of the nodes of a folded model that stay fp32: those that run on the host, and what "mixed" keeps.
 
     Overflow in "float16" is warned of, where onnxruntime runs the model.
@@ -103,10 +120,14 @@ def fp32_nodes(model: onnx.ModelProto, precision: Precision, signature: Mapping[
         checked_inputs(sample, signature)
     check = _Check(model, samples)
     if precision.kind == MIXED:
-        others = [_varied(sample, seed) for seed, sample in enumerate(precision.calibration)] or [random_inputs(signature, seed, draws) for seed in _OTHERS]
+        others = [_varied(sample, seed) for seed, sample in enumerate(precision.calibration)] or [
+            random_inputs(signature, seed, draws) for seed in _OTHERS
+        ]
         return _sensitive(check, _Check(model, others), kept)
     try:
-        _warn_of_overflow([layer for layer in check.ranges() if layer.output not in kept], is_calibrated=bool(precision.calibration))
+        _warn_of_overflow(
+            [layer for layer in check.ranges() if layer.output not in kept], is_calibrated=bool(precision.calibration)
+        )
     except ModelError as error:
         logger.warning("%s, so overflow of fp16 is not looked for", error.message)
     return kept
@@ -116,7 +137,11 @@ def _varied(sample: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray
     """Inputs like those that were given: their floats are off by a few percent."""
     rng = np.random.default_rng(seed)
     return {
-        name: (value * (1 + _VARIED * rng.standard_normal(value.shape))).astype(value.dtype) if value.dtype.kind == "f" else value
+        name: (
+            (value * (1 + _VARIED * rng.standard_normal(value.shape))).astype(value.dtype)
+            if value.dtype.kind == "f"
+            else value
+        )
         for name, value in sample.items()
     }
 
@@ -127,23 +152,32 @@ def _warn_of_overflow(layers: list[Layer], *, is_calibrated: bool) -> None:
         names = ", ".join(f"{layer.name}: {layer.magnitude:.2e}" for layer in over[:_SHOWN])
         more = f" and {len(over) - _SHOWN} more" if len(over) > _SHOWN else ""
         which = "the calibration inputs" if is_calibrated else "random inputs"
-        text = "fp16 ends at %.0f; on %s these layers give larger numbers: %s%s. precision='mixed' (--precision mixed) keeps them in fp32"
+        text = (
+            "fp16 ends at %.0f; on %s these layers give larger numbers: %s%s. precision='mixed' (--precision mixed)"
+            " keeps them in fp32"
+        )
         logger.warning(text, FP16_MAX, which, names, more)
 
 
 def _sensitive(check: _Check, others: _Check, kept: frozenset[str]) -> frozenset[str]:
-    """First outputs of the nodes that have to stay fp32: `kept`, what overflows, then of the layers that add most error as few as the bound needs.
+    """First outputs of the nodes that have to stay fp32: `kept`, what overflows, then of the layers that add most error
+    as few as the bound needs.
 
     others: the model on other inputs, on which it has to hold, too: on one set of inputs, errors may cancel.
     """
-    ranges = [replace(one, magnitude=float(np.maximum(one.magnitude, other.magnitude))) for one, other in zip(check.ranges(), others.ranges(), strict=True)]
+    ranges = [
+        replace(one, magnitude=float(np.maximum(one.magnitude, other.magnitude)))
+        for one, other in zip(check.ranges(), others.ranges(), strict=True)
+    ]
     graph = check.model.graph
     reads = {first_output(node): set(node.input) for node in graph.node}
     outputs = {name: first_output(node) for node in graph.node for name in node.output if name}
 
     def with_readers(names: AbstractSet[str]) -> frozenset[str]:
         """A tensor is fp32 in memory where its reader is fp32, too."""
-        return frozenset(names | {reader for reader, read in reads.items() if any(outputs.get(name) in names for name in read)})
+        return frozenset(
+            names | {reader for reader, read in reads.items() if any(outputs.get(name) in names for name in read)}
+        )
 
     def around(names: Sequence[str]) -> frozenset[str]:
         """A layer's error may come of what its inputs were rounded to: a difference of large numbers."""
@@ -153,7 +187,10 @@ def _sensitive(check: _Check, others: _Check, kept: frozenset[str]) -> frozenset
     error, layers = check.errors(needed)
     if not max(error, others.errors(needed)[0]) <= _ROUNDED:
         of = {layer.output: layer.error for layer in layers}
-        added = {name: of.get(name, 0.0) - max((of.get(outputs.get(one, ""), 0.0) for one in reads[name]), default=0.0) for name in reads}
+        added = {
+            name: of.get(name, 0.0) - max((of.get(outputs.get(one, ""), 0.0) for one in reads[name]), default=0.0)
+            for name in reads
+        }
         worst = sorted(reads, key=lambda name: -added[name])
         enough, count = 0, 1
         while count < len(worst) and not check.errors(needed | around(worst[:count]))[0] <= _ROUNDED:
@@ -171,15 +208,22 @@ def _sensitive(check: _Check, others: _Check, kept: frozenset[str]) -> frozenset
         error = max(check.errors(needed)[0], others.errors(needed)[0])
     largest = sorted((layer for layer in ranges if layer.output in needed), key=lambda one: -one.magnitude)[:_SHOWN]
     shown = "".join(f", {layer.name}: {layer.magnitude:.1e}" for layer in largest)
-    text = "mixed precision: %d of %d layers stay fp32 (name: largest magnitude)%s; rounding alone gives a relative L2 error of %.1e"
+    text = (
+        "mixed precision: %d of %d layers stay fp32 (name: largest magnitude)%s; rounding alone gives a relative L2"
+        " error of %.1e"
+    )
     logger.info(text, len(needed), len(reads), shown, error)
     for layer in sorted(layers, key=lambda one: -one.error):
-        logger.debug("as fp16: %s: relative L2 error %.1e, largest magnitude %.1e", layer.name, layer.error, layer.magnitude)
+        logger.debug(
+            "as fp16: %s: relative L2 error %.1e, largest magnitude %.1e", layer.name, layer.error, layer.magnitude
+        )
     return needed
 
 
 class _Check:
-    """A folded model run by onnxruntime in fp32, alone and beside itself with numbers rounded to fp16. Only single numbers leave a run."""
+    """A folded model run by onnxruntime in fp32, alone and beside itself with numbers rounded to fp16. Only single
+    numbers leave a run.
+    """
 
     def __init__(self, model: onnx.ModelProto, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
         self.model = model
@@ -188,9 +232,13 @@ class _Check:
         self._nodes = {
             name: node
             for node in model.graph.node
-            if (name := first_output(node)) in kinds and kinds[name].tensor_type.elem_type == TensorProto.FLOAT and 0 not in shapes.get(name, (0,))
+            if (name := first_output(node)) in kinds
+            and kinds[name].tensor_type.elem_type == TensorProto.FLOAT
+            and 0 not in shapes.get(name, (0,))
         }
-        self._outputs = [value.name for value in model.graph.output if value.type.tensor_type.elem_type == TensorProto.FLOAT]
+        self._outputs = [
+            value.name for value in model.graph.output if value.type.tensor_type.elem_type == TensorProto.FLOAT
+        ]
         self._largest: dict[str, float] = {}
 
     def ranges(self) -> list[Layer]:
@@ -199,7 +247,10 @@ class _Check:
             nodes = [n for name in self._nodes for n in _reduced("ReduceMax", "Abs", [name], f"{_PREFIX}{name}/most")]
             found = self._run([], nodes, [], [f"{_PREFIX}{name}/most" for name in self._nodes])
             self._largest = {name: max(float(run[i]) for run in found) for i, name in enumerate(self._nodes)}
-        return [Layer(name=node_name(node), output=name, error=0.0, magnitude=self._largest[name]) for name, node in self._nodes.items()]
+        return [
+            Layer(name=node_name(node), output=name, error=0.0, magnitude=self._largest[name])
+            for name, node in self._nodes.items()
+        ]
 
     def errors(self, kept: AbstractSet[str]) -> tuple[float, list[Layer]]:
         """(Error of the worst output, that of each layer) with some nodes in fp32 and all others in fp16."""
@@ -210,12 +261,23 @@ class _Check:
         for name in measured:
             nodes += _reduced("ReduceL2", "Sub", [name, names[name]], f"{_PREFIX}{name}/error")
             nodes += _reduced("ReduceL2", "", [name], f"{_PREFIX}{name}/norm")
-        found = self._run(copies, nodes, weights, [f"{_PREFIX}{name}/{what}" for name in measured for what in ("error", "norm")])
+        found = self._run(
+            copies, nodes, weights, [f"{_PREFIX}{name}/{what}" for name in measured for what in ("error", "norm")]
+        )
         errors = {name: max(_ratio(run[2 * i], run[2 * i + 1]) for run in found) for i, name in enumerate(measured)}
-        layers = [Layer(name=one.name, output=one.output, error=errors.get(one.output, 0.0), magnitude=one.magnitude) for one in self.ranges()]
+        layers = [
+            Layer(name=one.name, output=one.output, error=errors.get(one.output, 0.0), magnitude=one.magnitude)
+            for one in self.ranges()
+        ]
         return max((errors.get(name, 0.0) for name in self._outputs), default=0.0), layers
 
-    def _run(self, copies: list[onnx.NodeProto], nodes: list[onnx.NodeProto], weights: list[onnx.TensorProto], outputs: list[str]) -> list[list[np.ndarray]]:
+    def _run(
+        self,
+        copies: list[onnx.NodeProto],
+        nodes: list[onnx.NodeProto],
+        weights: list[onnx.TensorProto],
+        outputs: list[str],
+    ) -> list[list[np.ndarray]]:
         import onnxruntime
 
         if not outputs:
@@ -230,12 +292,15 @@ class _Check:
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4
         try:
-            session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+            session = onnxruntime.InferenceSession(
+                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
+            )
             return [session.run(None, dict(sample)) for sample in self._samples]
         except Exception as error:  # onnxruntime's exceptions share no base class
             reason = str(error).strip().splitlines()[0]
             raise ModelError(
-                f"onnxruntime, which finds the ranges of the model's tensors, does not run it: {reason}", hint="Use precision='float16', which does without."
+                f"onnxruntime, which finds the ranges of the model's tensors, does not run it: {reason}",
+                hint="Use precision='float16', which does without.",
             ) from error
 
 

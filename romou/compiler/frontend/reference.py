@@ -11,8 +11,12 @@ import onnx
 logger = logging.getLogger("romou")
 
 
-def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], *, is_optimized: bool = True) -> list[np.ndarray] | None:
-    """The outputs in graph order, or None (and a warning) where onnxruntime cannot run the model. is_optimized: whether it rewrites the graph before."""
+def run_onnxruntime(
+    model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], *, is_optimized: bool = True
+) -> list[np.ndarray] | None:
+    """The outputs in graph order, or None (and a warning) where onnxruntime cannot run the model. is_optimized: whether
+    it rewrites the graph before.
+    """
     import onnxruntime
 
     options = onnxruntime.SessionOptions()
@@ -24,12 +28,16 @@ def run_onnxruntime(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], *,
         session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
         return [np.asarray(output) for output in session.run(None, dict(inputs))]
     except Exception as error:  # onnxruntime's exceptions share no base class
-        logger.warning("onnxruntime cannot run this model, so its outputs are not checked: %s", str(error).strip().splitlines()[0])
+        logger.warning(
+            "onnxruntime cannot run this model, so its outputs are not checked: %s", str(error).strip().splitlines()[0]
+        )
         return None
 
 
 def relative_l2_error(output: np.ndarray, reference: np.ndarray) -> float:
-    """|output - reference| / |reference|, in double precision; infinite where shapes differ or a value is not finite in one alone."""
+    """|output - reference| / |reference|, in double precision; infinite where shapes differ or a value is not finite in
+    one alone.
+    """
     if output.shape != reference.shape:
         return float("inf")
     a, b = output.astype(np.float64).ravel(), reference.astype(np.float64).ravel()
@@ -48,13 +56,17 @@ _NUDGE = 4 * float(np.finfo(np.float32).eps)
 
 
 def spreads(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], reference: Sequence[np.ndarray]) -> list[float]:
-    """How far onnxruntime in fp32 is from itself, for each output: with its graph as it is and rewritten, and with inputs that differ in their last places.
+    """How far onnxruntime in fp32 is from itself, for each output: with its graph as it is and rewritten, and with
+    inputs that differ in their last places.
 
-    It is the median of the elements' differences: a few that fall to another side of a threshold say nothing. 0 for integers.
+    It is the median of the elements' differences: a few that fall to another side of a threshold say nothing. 0 for
+    integers.
     """
     rng = np.random.default_rng(0)
     nudged = {
-        name: (value * (1 + _NUDGE * rng.uniform(-1, 1, value.shape))).astype(value.dtype) if value.dtype == np.float32 else value
+        name: (value * (1 + _NUDGE * rng.uniform(-1, 1, value.shape))).astype(value.dtype)
+        if value.dtype == np.float32
+        else value
         for name, value in inputs.items()
     }
     found = [0.0] * len(reference)

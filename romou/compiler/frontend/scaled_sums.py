@@ -1,4 +1,5 @@
-"""Sums of products that are scaled down: the scale moves into a factor, so that a sum in fp16 does not overflow before it is scaled.
+"""Sums of products that are scaled down: the scale moves into a factor, so that a sum in fp16 does not overflow before
+it is scaled.
 
     Mul(MatMul(q, Transpose(k)), 0.125)      ->      MatMul(Mul(q, 0.125), Transpose(k))            Div likewise
     Mul(Conv(x, w, b), 0.125)                ->      Conv(x, 0.125 * w, 0.125 * b)
@@ -12,7 +13,15 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from romou.compiler.frontend.graph import add_constant, captured, drop_unread_weights, free_name, replace_nodes, shapes_of, types_of
+from romou.compiler.frontend.graph import (
+    add_constant,
+    captured,
+    drop_unread_weights,
+    free_name,
+    replace_nodes,
+    shapes_of,
+    types_of,
+)
 from romou.compiler.frontend.infer import infer
 
 # A smaller scale would leave no digits of a factor of unit size: fp16's normal numbers end at 6e-5.
@@ -22,7 +31,9 @@ _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 
 
 def scale_factors(model: onnx.ModelProto, element: int) -> onnx.ModelProto:
-    """A folded model with the scale of each such sum of one float type moved into a factor; `model` itself where there is none."""
+    """A folded model with the scale of each such sum of one float type moved into a factor; `model` itself where there
+    is none.
+    """
     moved = _Moved(model, element)
     return moved.result() if moved.has_changed else model
 
@@ -39,7 +50,9 @@ class _Moved:
         self._shapes = shapes_of(model.graph)
         self._types = {name: kind.tensor_type.elem_type for name, kind in types_of(model.graph).items()}
         self._element = element
-        self._kept = {value.name for value in model.graph.output} | {name for node in model.graph.node for name in captured(node)}
+        self._kept = {value.name for value in model.graph.output} | {
+            name for node in model.graph.node for name in captured(node)
+        }
         self._maker = {name: i for i, node in enumerate(self._nodes) for name in node.output}
         self._readers: dict[str, list[int]] = {}
         for i, node in enumerate(self._nodes):
@@ -57,7 +70,11 @@ class _Moved:
 
     def result(self) -> onnx.ModelProto:
         graph = self._graph.graph
-        nodes = [one for i, node in enumerate(self._nodes) for one in (*self._before.get(i, ()), *([] if i in self._dropped else [node]))]
+        nodes = [
+            one
+            for i, node in enumerate(self._nodes)
+            for one in (*self._before.get(i, ()), *([] if i in self._dropped else [node]))
+        ]
         replace_nodes(graph, nodes)
         drop_unread_weights(graph)
         return infer(self._graph)
@@ -77,11 +94,18 @@ class _Moved:
             if self._scale_product(product, scale):
                 self._dropped.add(position)
                 self._nodes[product].output[0] = node.output[0]
-        elif self._is_factor(node.output[0]) and product is not None and self._nodes[product].op_type in _MOVES and self._is_read_once(name):
+        elif (
+            self._is_factor(node.output[0])
+            and product is not None
+            and self._nodes[product].op_type in _MOVES
+            and self._is_read_once(name)
+        ):
             # Scaled before it is moved.
             (reader,) = self._readers[node.output[0]]
             self._dropped.add(position)
-            self._nodes[reader].input[:] = [name if given == node.output[0] else given for given in self._nodes[reader].input]
+            self._nodes[reader].input[:] = [
+                name if given == node.output[0] else given for given in self._nodes[reader].input
+            ]
             self._scale_input(product, 0, scale)
 
     def _is_factor(self, name: str) -> bool:
@@ -115,7 +139,9 @@ class _Moved:
         if constants:
             for i in constants if node.op_type != "MatMul" else constants[:1]:
                 value = numpy_helper.to_array(self._weights[node.input[i]])
-                node.input[i] = add_constant(self._graph.graph, f"{node.input[i]}_scaled", (value * scale).astype(value.dtype))
+                node.input[i] = add_constant(
+                    self._graph.graph, f"{node.input[i]}_scaled", (value * scale).astype(value.dtype)
+                )
             return True
         sizes = [int(np.prod(self._shapes.get(name, (np.iinfo(np.int32).max,)))) for name in node.input]
         self._scale_input(position, int(sizes[1] < sizes[0]), scale)
@@ -124,7 +150,11 @@ class _Moved:
     def _scale_input(self, position: int, index: int, scale: np.ndarray) -> None:
         """Multiply what a node reads, before it is moved."""
         name = self._nodes[position].input[index]
-        while (maker := self._maker.get(name)) is not None and self._nodes[maker].op_type in _MOVES and self._is_read_once(name):
+        while (
+            (maker := self._maker.get(name)) is not None
+            and self._nodes[maker].op_type in _MOVES
+            and self._is_read_once(name)
+        ):
             position, index = maker, 0
             name = self._nodes[position].input[0]
         graph = self._graph.graph
@@ -132,5 +162,7 @@ class _Moved:
         scaled = free_name(graph, f"{name}_scaled")
         while any(scaled in one.output for ones in self._before.values() for one in ones):
             scaled += "_"
-        self._before.setdefault(position, []).append(helper.make_node("Mul", [name, add_constant(graph, f"{name}_scale", scale.astype(dtype))], [scaled]))
+        self._before.setdefault(position, []).append(
+            helper.make_node("Mul", [name, add_constant(graph, f"{name}_scale", scale.astype(dtype))], [scaled])
+        )
         self._nodes[position].input[index] = scaled

@@ -19,7 +19,8 @@ def check_sizes(proto: onnx.ModelProto) -> None:
     Raises
     ------
     ModelError
-        One has more elements than kernels can count, or less than none on an axis: a window is larger than what it moves over.
+        One has more elements than kernels can count, or less than none on an axis: a window is larger than what it
+        moves over.
     """
     _check(proto, (*_tensors(proto.graph), *_ranges(proto.graph)))
 
@@ -37,8 +38,15 @@ def _check(proto: onnx.ModelProto, tensors: Iterable[tuple[str, int, tuple[int, 
             raise ModelError(f"{what}: its input is smaller than its window; give larger input shapes")
         count = math.prod(shape)
         if count > MOST_ELEMENTS:
-            size = "" if element == onnx.TensorProto.STRING else f" ({count * onnx.helper.tensor_dtype_to_np_dtype(element).itemsize / 1e9:.3g} GB)"
-            raise ModelError(f"{what}, {count:.4g} elements{size}; kernels index at most {MOST_ELEMENTS}. Give smaller input shapes, or split the tensor")
+            size = (
+                ""
+                if element == onnx.TensorProto.STRING
+                else f" ({count * onnx.helper.tensor_dtype_to_np_dtype(element).itemsize / 1e9:.3g} GB)"
+            )
+            raise ModelError(
+                f"{what}, {count:.4g} elements{size}; kernels index at most {MOST_ELEMENTS}. Give smaller input shapes,"
+                " or split the tensor"
+            )
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, int, tuple[int, ...]]]:
@@ -54,8 +62,18 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, int, tuple[int, ...]
 def _ranges(graph: onnx.GraphProto) -> Iterator[tuple[str, int, tuple[int, ...]]]:
     """The outputs of Range, which inference leaves open, where its operands are known."""
     known = {weight.name: weight for weight in graph.initializer}
-    known |= {node.output[0]: a.t for node in graph.node if node.op_type == "Constant" for a in node.attribute if a.name == "value"}
+    known |= {
+        node.output[0]: a.t
+        for node in graph.node
+        if node.op_type == "Constant"
+        for a in node.attribute
+        if a.name == "value"
+    }
     for node in graph.node:
         if node.op_type == "Range" and all(name in known for name in node.input):
             start, limit, delta = (onnx.numpy_helper.to_array(known[name]).item() for name in node.input)
-            yield node.output[0], known[node.input[0]].data_type, (max(0, math.ceil((limit - start) / delta)) if delta else 0,)
+            yield (
+                node.output[0],
+                known[node.input[0]].data_type,
+                (max(0, math.ceil((limit - start) / delta)) if delta else 0,),
+            )

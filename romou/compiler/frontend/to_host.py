@@ -21,10 +21,11 @@ _MOST_SEARCHES = 8
 
 
 def with_more_on_host(imported: ImportedModel) -> ImportedModel | None:
-    """The model, which cannot be imported as it is, with the fewest nodes on the host; None where onnxruntime does not take them.
+    """The model, which cannot be imported as it is, with the fewest nodes on the host; None where onnxruntime does not
+    take them.
 
-    These are the nodes that cannot be imported by themselves, then those of unknown shapes, then, one after the other, the first node with which the model
-    cannot be imported. First of all, nodes that fail as fp16 are tried in fp32.
+    These are the nodes that cannot be imported by themselves, then those of unknown shapes, then, one after the other,
+    the first node with which the model cannot be imported. First of all, nodes that fail as fp16 are tried in fp32.
     """
     nodes, values = imported.folded.graph.node, Values(imported.folded)
     failing, unknown = set(imported.on_host), set[int]()
@@ -56,13 +57,16 @@ def with_more_on_host(imported: ImportedModel) -> ImportedModel | None:
 
 
 def with_nodes_on_host(imported: ImportedModel, names: Collection[str]) -> ImportedModel:
-    """The model with the nodes of these first outputs on the host, too; ModelError where onnxruntime does not take them, or their tensors cannot cross."""
+    """The model with the nodes of these first outputs on the host, too; ModelError where onnxruntime does not take
+    them, or their tensors cannot cross.
+    """
     chosen = {i for i, node in enumerate(imported.folded.graph.node) if first_output(node) in names}
     return imported_with(imported, imported.on_host | chosen)
 
 
 def in_fp32(imported: ImportedModel, names: Collection[str]) -> ImportedModel:
-    """A model that became fp16, with the nodes of these first outputs in fp32; ModelError where it cannot be imported so.
+    """A model that became fp16, with the nodes of these first outputs in fp32; ModelError where it cannot be imported
+    so.
 
     What runs on the host is looked up anew.
     """

@@ -65,7 +65,9 @@ def _with_origins(proto: onnx.ModelProto, main: relax.Function, tensors: Mapping
 
 
 def _refuse_types(proto: onnx.ModelProto) -> None:
-    """Refuse nodes with tensors of types that no kernel carries: text, sequences, and numbers of 16 bits and less that OpenCL does not have."""
+    """Refuse nodes with tensors of types that no kernel carries: text, sequences, and numbers of 16 bits and less that
+    OpenCL does not have.
+    """
     types = types_of(proto.graph)
     for tensor in proto.graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -74,7 +76,8 @@ def _refuse_types(proto: onnx.ModelProto) -> None:
             if name in types and not _is_carried(types[name]):
                 where = f"{node.op_type} (node {node.name!r})" if node.name else node.op_type
                 raise ModelError(
-                    f"{where}: the tensor {name!r} is {_type_name(types[name])}, which no kernel carries; export the model with another type",
+                    f"{where}: the tensor {name!r} is {_type_name(types[name])}, which no kernel carries; export the"
+                    " model with another type",
                     operator=node.op_type,
                     node=node.name,
                 )
@@ -91,7 +94,9 @@ def _type_name(value: onnx.TypeProto) -> str:
 
 
 def _check_types(proto: onnx.ModelProto, tensors: Mapping[str, relax.Expr]) -> None:
-    """Refuse a graph of which a tensor has another shape or type in Relax than in ONNX: its numbers would be others, too."""
+    """Refuse a graph of which a tensor has another shape or type in Relax than in ONNX: its numbers would be others,
+    too.
+    """
     declared = types_of(proto.graph)
     shapes = shapes_of(proto.graph)
     for node in proto.graph.node:
@@ -102,13 +107,19 @@ def _check_types(proto: onnx.ModelProto, tensors: Mapping[str, relax.Expr]) -> N
             found, wanted = tensors[name].ty, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)).name
             if not isinstance(found, relax.TensorType):
                 continue
-            shape = tuple(int(d) for d in found.shape.values) if isinstance(found.shape, relax.ShapeExpr) and _is_static(found.shape) else None
+            shape = (
+                tuple(int(d) for d in found.shape.values)
+                if isinstance(found.shape, relax.ShapeExpr) and _is_static(found.shape)
+                else None
+            )
             if str(found.dtype) != wanted or (name in shapes and shape != shapes[name]):
                 where = f"{node.op_type} (node {node.name!r})" if node.name else node.op_type
-                became = f"{found.dtype} of a shape computed at run time" if shape is None else f"{found.dtype}{list(shape)}"
+                became = (
+                    f"{found.dtype} of a shape computed at run time" if shape is None else f"{found.dtype}{list(shape)}"
+                )
                 raise ModelError(
-                    f"{where}: the output {name!r} was imported as {became}, but the model says {wanted}{list(shapes.get(name, ()))};"
-                    " this is a limit of the importer",
+                    f"{where}: the output {name!r} was imported as {became}, but the model says"
+                    f" {wanted}{list(shapes.get(name, ()))}; this is a limit of the importer",
                     operator=node.op_type,
                     node=node.name,
                 )
@@ -119,14 +130,22 @@ def _is_static(shape: relax.ShapeExpr) -> bool:
 
 
 def _check_static(main: relax.Function) -> None:
-    """ModelError where a kernel would have a tensor whose shape only a run tells, or the result is no tensor. Host nodes may return such tensors."""
+    """ModelError where a kernel would have a tensor whose shape only a run tells, or the result is no tensor. Host
+    nodes may return such tensors.
+    """
     results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
     if not all(isinstance(one, relax.TensorType) for one in results):
         raise ModelError("TVM's ONNX importer made something else than tensors of the outputs")
     for binding in (binding for block in main.body.blocks for binding in block.bindings):
         value = binding.value
-        is_from_host = op_name(value) == "relax.call_pure_packed" or isinstance(value, relax.Var | relax.TupleGetItem | relax.Tuple)
+        is_from_host = op_name(value) == "relax.call_pure_packed" or isinstance(
+            value, relax.Var | relax.TupleGetItem | relax.Tuple
+        )
         for one in binding.var.ty.fields if isinstance(binding.var.ty, relax.TupleType) else [binding.var.ty]:
-            is_known = isinstance(one, relax.TensorType) and isinstance(one.shape, relax.ShapeExpr) and all(isinstance(d, tirx.IntImm) for d in one.shape)
+            is_known = (
+                isinstance(one, relax.TensorType)
+                and isinstance(one.shape, relax.ShapeExpr)
+                and all(isinstance(d, tirx.IntImm) for d in one.shape)
+            )
             if not is_known and not is_from_host and isinstance(one, relax.TensorType):
                 raise ModelError(f"the shape of what {op_name(value)} computes depends on data")

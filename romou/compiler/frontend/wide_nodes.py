@@ -1,4 +1,5 @@
-"""Nodes whose results fp16 is too coarse for whatever the inputs are: statistics, angles, large integers, masks, vectors that scale whole channels.
+"""Nodes whose results fp16 is too coarse for whatever the inputs are: statistics, angles, large integers, masks,
+vectors that scale whole channels.
 
     ReduceMean, and Sub(x, mean) behind it        sums overflow, and a variance is a difference of large numbers
     Cast(position) -> Mul(frequency) -> Sin       an angle of 999 is rounded to a multiple of 0.5
@@ -19,39 +20,111 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from romou.compiler.frontend.graph import Shapes, captured, constants_of, drop_unread_weights, replace_nodes, shapes_of, types_of
+from romou.compiler.frontend.graph import (
+    Shapes,
+    captured,
+    constants_of,
+    drop_unread_weights,
+    replace_nodes,
+    shapes_of,
+    types_of,
+)
 from romou.compiler.frontend.infer import infer
 
-REDUCTIONS = frozenset(f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Prod", "Sum", "SumSquare"))
-_NORMALIZATIONS = frozenset({"GroupNormalization", "InstanceNormalization", "LayerNormalization", "MeanVarianceNormalization", "RMSNormalization"})
+REDUCTIONS = frozenset(
+    f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Prod", "Sum", "SumSquare")
+)
+_NORMALIZATIONS = frozenset(
+    {
+        "GroupNormalization",
+        "InstanceNormalization",
+        "LayerNormalization",
+        "MeanVarianceNormalization",
+        "RMSNormalization",
+    }
+)
 # Computed element by element, at next to no cost where it is fused.
-_ARITHMETIC = frozenset({"Abs", "Add", "Ceil", "Clip", "Div", "Exp", "Floor", "Log", "Max", "Min", "Mod", "Mul", "Neg", "Pow", "Reciprocal", "Round", "Sign"})
-ELEMENTWISE = _ARITHMETIC | {"HardSigmoid", "HardSwish", "Relu", "Sigmoid", "Sqrt", "Sub", "Sum", "Swish", "Tanh", "Where"}
-MOVES = frozenset({"Concat", "Expand", "Flatten", "Gather", "Identity", "Pad", "Reshape", "Slice", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"})
+_ARITHMETIC = frozenset(
+    {
+        "Abs",
+        "Add",
+        "Ceil",
+        "Clip",
+        "Div",
+        "Exp",
+        "Floor",
+        "Log",
+        "Max",
+        "Min",
+        "Mod",
+        "Mul",
+        "Neg",
+        "Pow",
+        "Reciprocal",
+        "Round",
+        "Sign",
+    }
+)
+ELEMENTWISE = _ARITHMETIC | {
+    "HardSigmoid",
+    "HardSwish",
+    "Relu",
+    "Sigmoid",
+    "Sqrt",
+    "Sub",
+    "Sum",
+    "Swish",
+    "Tanh",
+    "Where",
+}
+MOVES = frozenset(
+    {
+        "Concat",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "Identity",
+        "Pad",
+        "Reshape",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+    }
+)
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul", "Einsum"})
 _POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"})
 # What feeds nothing but sums.
 _TERMS = frozenset({"Abs", "Exp", "Mul", "Pow", "Sub"})
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
 # fp16 has all integers up to 2048.
-_LARGE_INTEGERS = frozenset(getattr(TensorProto, name) for name in ("INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64"))
+_LARGE_INTEGERS = frozenset(
+    getattr(TensorProto, name) for name in ("INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64")
+)
 # Products over so few elements make angles: positions times frequencies, coordinates times directions.
 _MOST_COORDINATES = 4
 _RANK_OF_IMAGES = 4
-# Of a mask: fp16 has only even numbers from the first on; fp32 takes up any score that fp16 can hold, without a trace, from the second on.
+# Of a mask: fp16 has only even numbers from the first on; fp32 takes up any score that fp16 can hold, without a trace,
+# from the second on.
 _MASK, _ABSORBING = 2048.0, 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
 class WideNodes:
-    """names: first outputs of the nodes.   clamped: those of them that fp16 may hold after all, with what is beyond it at its ends."""
+    """names: first outputs of the nodes.
+    clamped: those of them that fp16 may hold after all, with what is beyond it at its ends.
+    """
 
     names: frozenset[str]
     clamped: frozenset[str] = field(default_factory=frozenset)
 
 
 def wide_nodes(model: onnx.ModelProto, *, clamps: bool = True) -> WideNodes:
-    """The nodes of a folded model, whose types are inferred. clamps: whether masks may be clamped where that means the same."""
+    """The nodes of a folded model, whose types are inferred. clamps: whether masks may be clamped where that means the
+    same.
+    """
     graph = _Graph(model)
     names = _statistics(graph) | _angles(graph) | _integers(graph) | _vectors(graph)
     masks, clamped = _masks(graph, clamps=clamps)
@@ -82,7 +155,9 @@ class _Graph:
 
     def floats(self, position: int) -> list[str]:
         """The float tensors that a node reads and that are no constants."""
-        return [name for name in self.nodes[position].input if name and name not in self.constants and self.is_float(name)]
+        return [
+            name for name in self.nodes[position].input if name and name not in self.constants and self.is_float(name)
+        ]
 
     def makers(self, position: int) -> list[int]:
         """The nodes that make what `floats` lists."""
@@ -106,14 +181,20 @@ class _Graph:
 
 
 def _statistics(graph: _Graph) -> set[int]:
-    """Sums of rows, terms that are only summed up, what is computed with the sums, and elements less or over such a sum."""
+    """Sums of rows, terms that are only summed up, what is computed with the sums, and elements less or over such a
+    sum.
+    """
     sums: set[int] = set()
     pools: set[int] = set()
     for i, node in enumerate(graph.nodes):
         if node.op_type in REDUCTIONS and graph.is_float(graph.first[i]):
             sums.add(i)
             pools |= {i} if _is_mean_of_pixels(graph, node) else set()
-        elif node.op_type in ELEMENTWISE and graph.floats(i) and all(graph.maker.get(name) in sums for name in graph.floats(i)):
+        elif (
+            node.op_type in ELEMENTWISE
+            and graph.floats(i)
+            and all(graph.maker.get(name) in sums for name in graph.floats(i))
+        ):
             shapes = [graph.shapes.get(name) for name in graph.floats(i)]
             if graph.shapes.get(graph.first[i]) in shapes:
                 sums.add(i)
@@ -121,16 +202,29 @@ def _statistics(graph: _Graph) -> set[int]:
     found = sums - pools
     for i, node in enumerate(graph.nodes):
         # x - mean of 1000 would be rounded with the mean, and 1 / deviation may have no fp16 number.
-        if node.op_type in ("Sub", "Div", "Mul") and len(graph.floats(i)) == 2 and any(maker in sums for maker in graph.makers(i)):
+        if (
+            node.op_type in ("Sub", "Div", "Mul")
+            and len(graph.floats(i)) == 2
+            and any(maker in sums for maker in graph.makers(i))
+        ):
             found.add(i)
-        elif node.op_type in _NORMALIZATIONS and node.input[0] not in graph.maker and graph.types.get(node.input[0]) == TensorProto.FLOAT:
+        elif (
+            node.op_type in _NORMALIZATIONS
+            and node.input[0] not in graph.maker
+            and graph.types.get(node.input[0]) == TensorProto.FLOAT
+        ):
             # What a caller gives in fp32 need not be rounded before its mean is taken away.
             found.add(i)
     terms: set[int] = set()
     for i in reversed(range(len(graph.nodes))):
         readers = graph.readers_of(i)
         is_returned = any(name in graph.returned for name in graph.nodes[i].output)
-        if graph.nodes[i].op_type in _TERMS and readers and not is_returned and all(reader in sums or reader in terms for reader in readers):
+        if (
+            graph.nodes[i].op_type in _TERMS
+            and readers
+            and not is_returned
+            and all(reader in sums or reader in terms for reader in readers)
+        ):
             terms.add(i)
     return found | terms
 
@@ -139,20 +233,26 @@ def _angles(graph: _Graph) -> set[int]:
     """Nodes that make the arguments of Sin, Cos and Tan, and floats that become integers, back to their positions."""
     found: set[int] = set()
     for i, node in enumerate(graph.nodes):
-        is_index = node.op_type == "Cast" and graph.types.get(node.output[0]) in _LARGE_INTEGERS and bool(graph.floats(i))
+        is_index = (
+            node.op_type == "Cast" and graph.types.get(node.output[0]) in _LARGE_INTEGERS and bool(graph.floats(i))
+        )
         if node.op_type not in ("Sin", "Cos", "Tan") and not is_index:
             continue
         behind: set[int] = set()
         is_position = _follow_positions(graph, i, behind)
         # Of a layer's results, what scales them is fp32; the layer stays as it is.
-        found |= behind if is_position else {maker for maker in graph.makers(i) if graph.nodes[maker].op_type in ELEMENTWISE}
+        found |= (
+            behind if is_position else {maker for maker in graph.makers(i) if graph.nodes[maker].op_type in ELEMENTWISE}
+        )
         # A kernel reads the angle as it is stored.
         found |= set() if is_index else {i}
     return found
 
 
 def _follow_positions(graph: _Graph, position: int, behind: set[int]) -> bool:
-    """Collect the nodes behind one in `behind`; whether all of it comes from inputs, integers and constants by cheap operators."""
+    """Collect the nodes behind one in `behind`; whether all of it comes from inputs, integers and constants by cheap
+    operators.
+    """
     for maker in graph.makers(position):
         if maker in behind:
             continue
@@ -189,18 +289,25 @@ def _integers(graph: _Graph) -> set[int]:
     for i, node in enumerate(graph.nodes):
         read = graph.floats(i)
         if node.op_type == "Cast":
-            if graph.types.get(node.input[0]) in _LARGE_INTEGERS and graph.types.get(node.output[0]) == TensorProto.FLOAT:
+            if (
+                graph.types.get(node.input[0]) in _LARGE_INTEGERS
+                and graph.types.get(node.output[0]) == TensorProto.FLOAT
+            ):
                 found.add(i)
         elif node.op_type in ELEMENTWISE | MOVES:
             are_integers = [graph.maker.get(name) in found for name in read]
             # A scale that is computed, too, has one element.
-            if any(are_integers) and all(is_one or graph.size(name) == 1 for is_one, name in zip(are_integers, read, strict=True)):
+            if any(are_integers) and all(
+                is_one or graph.size(name) == 1 for is_one, name in zip(are_integers, read, strict=True)
+            ):
                 found.add(i)
     return found
 
 
 def _masks(graph: _Graph, *, clamps: bool) -> tuple[set[int], set[int]]:
-    """(What lies between large constants and a Softmax, those of it that may be clamped); a Softmax itself where nothing may be clamped."""
+    """(What lies between large constants and a Softmax, those of it that may be clamped); a Softmax itself where
+    nothing may be clamped.
+    """
     wide: set[int] = set()
     clamped: set[int] = set()
     for i, node in enumerate(graph.nodes):
@@ -237,7 +344,12 @@ def _vectors(graph: _Graph) -> set[int]:
     pools = set(vectors)
     for i, node in enumerate(graph.nodes):
         read = graph.floats(i)
-        if node.op_type in ELEMENTWISE | MOVES | _PRODUCTS and read and all(graph.maker.get(name) in vectors for name in read) and _is_vector(graph, i):
+        if (
+            node.op_type in ELEMENTWISE | MOVES | _PRODUCTS
+            and read
+            and all(graph.maker.get(name) in vectors for name in read)
+            and _is_vector(graph, i)
+        ):
             vectors.add(i)
     gated = {
         reader
@@ -252,7 +364,9 @@ def _vectors(graph: _Graph) -> set[int]:
     found = gated | gating
     for i in sorted(vectors - pools):
         # The layers of a classifier are long, and read but once: their weights stay fp16.
-        if graph.nodes[i].op_type not in _PRODUCTS and all(maker in found or maker in pools for maker in graph.makers(i)):
+        if graph.nodes[i].op_type not in _PRODUCTS and all(
+            maker in found or maker in pools for maker in graph.makers(i)
+        ):
             found.add(i)
     return found
 
@@ -260,7 +374,13 @@ def _vectors(graph: _Graph) -> set[int]:
 def _is_mean_of_pixels(graph: _Graph, node: onnx.NodeProto) -> bool:
     """Whether it gives the mean of each channel of an image: [N, C, H, W] to [N, C, 1, 1] or [N, C]."""
     given, result = graph.shapes.get(node.input[0]) if node.input else None, graph.shapes.get(node.output[0])
-    if node.op_type != "ReduceMean" or given is None or result is None or len(given) != _RANK_OF_IMAGES or math.prod(given[2:]) == 1:
+    if (
+        node.op_type != "ReduceMean"
+        or given is None
+        or result is None
+        or len(given) != _RANK_OF_IMAGES
+        or math.prod(given[2:]) == 1
+    ):
         return False
     return result in ((*given[:2], 1, 1), given[:2])
 
@@ -309,7 +429,11 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
 
     for node in model.graph.node:
         first = next((name for name in node.output if name), "")
-        if first not in wanted or node.op_type == "Cast" or not any(elements.get(name) == TensorProto.FLOAT16 for name in node.output):
+        if (
+            first not in wanted
+            or node.op_type == "Cast"
+            or not any(elements.get(name) == TensorProto.FLOAT16 for name in node.output)
+        ):
             nodes.append(node)
             continue
         copy = onnx.NodeProto()
@@ -321,7 +445,9 @@ def widened(model: onnx.ModelProto) -> onnx.ModelProto:
                 copy.output[i] = wide[name] = free(f"{name}_fp32")
                 behind.append(helper.make_node("Cast", [wide[name]], [name], to=TensorProto.FLOAT16))
         nodes += [copy, *behind]
-    used = {name for node in nodes for name in (*node.input, *captured(node))} | {value.name for value in model.graph.output}
+    used = {name for node in nodes for name in (*node.input, *captured(node))} | {
+        value.name for value in model.graph.output
+    }
     replace_nodes(result.graph, [node for node in nodes if node.op_type != "Cast" or node.output[0] in used])
     drop_unread_weights(result.graph)
     return infer(result)

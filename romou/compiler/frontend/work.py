@@ -14,7 +14,20 @@ _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv"})
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"})
 # What moves numbers or only renames them.
 _FREE = frozenset(
-    {"Cast", "Concat", "Constant", "ConstantOfShape", "DepthToSpace", "Expand", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "Pad"}
+    {
+        "Cast",
+        "Concat",
+        "Constant",
+        "ConstantOfShape",
+        "DepthToSpace",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "Pad",
+    }
     | {"Reshape", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Transpose", "Unsqueeze"}
 )
 
@@ -23,9 +36,12 @@ def flops_by_node(model: onnx.ModelProto) -> dict[str, int]:
     """First output of a node -> operations of one run; those on integers count, too. A sum of n products is 2 n operations, all else one an element.
 
     Of nodes of unknown shapes, and of those that only move numbers, nothing is counted.
-    """
+    """  # noqa: E501
     shapes, constants = Values(model).shapes, constants_of(model.graph)
-    return {first_output(node): 0 if node.op_type in _FREE or _is_constant(node, constants) else _flops(node, shapes) for node in model.graph.node}
+    return {
+        first_output(node): 0 if node.op_type in _FREE or _is_constant(node, constants) else _flops(node, shapes)
+        for node in model.graph.node
+    }
 
 
 def _is_constant(node: onnx.NodeProto, constants: set[str]) -> bool:

@@ -1,4 +1,6 @@
-"""Graph level: which layout each tensor lives in, which operators share a kernel, which tensors lie in images, which are slices of others."""
+"""Graph level: which layout each tensor lives in, which operators share a kernel, which tensors lie in images, which
+are slices of others.
+"""
 
 from romou.compiler.graph.bound_indices import bound_indices
 from romou.compiler.graph.drop_empty import drop_empty

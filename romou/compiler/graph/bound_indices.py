@@ -1,10 +1,11 @@
-"""Indices that are known only at run time stay inside their tensor: a kernel that reads or writes past it reads any memory, or another tensor's.
+"""Indices that are known only at run time stay inside their tensor: a kernel that reads or writes past it reads any
+memory, or another tensor's.
 
     take(x, i)                  ->      take(x, min(max(i, 0), n - 1))
     gather_nd(x, i)             ->      gather_nd(x, min(max(i, 0), extents - 1))
 
-An index out of range is an error in onnxruntime. A device cannot raise one without waiting for each kernel, so it takes the nearest element.
-The importer has made indices from the end, which are negative, into those from the start.
+An index out of range is an error in onnxruntime. A device cannot raise one without waiting for each kernel, so it takes
+the nearest element. The importer has made indices from the end, which are negative, into those from the start.
 """
 
 from __future__ import annotations
@@ -44,14 +45,19 @@ class _Bounder(Walker):
         else:
             data, indices, *rest = (self.plain_expr(arg) for arg in value.args)
             bounded = self._bounded(indices, _EXTENTS[op_name(value)](value), op_name(value).removeprefix("relax."))
-            self.plain[binding.var] = self.bb.emit(relax.Call(value.op, [data, bounded, *rest], value.attrs, value.ty_args))
+            self.plain[binding.var] = self.bb.emit(
+                relax.Call(value.op, [data, bounded, *rest], value.attrs, value.ty_args)
+            )
 
     def _bounded(self, indices: relax.Expr, extents: np.ndarray, name: str) -> relax.Expr:
         if is_constant(indices):
             values = indices.value.numpy()
             outside = values[(values < -extents) | (values >= extents)] if values.size else values
             if outside.size:
-                raise BrokenModelError(f"{name}: the index {outside.flat[0]} is outside a tensor of {extents.tolist()} elements; correct the model")
+                raise BrokenModelError(
+                    f"{name}: the index {outside.flat[0]} is outside a tensor of {extents.tolist()} elements; correct"
+                    " the model"
+                )
             return indices
         dtype = dtype_of(indices)
         # TVM's kernel for this one counts negative indices from the end itself.

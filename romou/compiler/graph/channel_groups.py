@@ -1,4 +1,5 @@
-"""Rows of channel groups, as group norms read them, without unpacking: sums over a row do not depend on the order of its elements.
+"""Rows of channel groups, as group norms read them, without unpacking: sums over a row do not depend on the order of
+its elements.
 
     unpack -> reshape (n, groups, row) -> mean, subtract, ... -> reshape (n, c, h, w) -> pack
     ->      reshape (n, groups, row) -> mean, subtract, ... -> reshape (n, c / 4, h, w, 4)
@@ -41,20 +42,37 @@ class Rows:
 
 
 def opened(bb: relax.BlockBuilder, packed: relax.Expr, shape: Shape | None, wanted: Shape | None) -> Rows | None:
-    """Return rows of a packed tensor of a plain shape that is reshaped to `wanted`; None if that makes no rows of whole texels."""
+    """Return rows of a packed tensor of a plain shape that is reshaped to `wanted`; None if that makes no rows of whole
+    texels.
+    """
     if shape is None or wanted is None or len(shape) != 4 or len(wanted) != 3:
         return None
     n, c, h, w = shape
     groups = wanted[1]
-    if wanted != (n, groups, math.prod(shape) // max(1, n * groups)) or not groups or c % groups or (c // groups) % LANES:
+    if (
+        wanted != (n, groups, math.prod(shape) // max(1, n * groups))
+        or not groups
+        or c % groups
+        or (c // groups) % LANES
+    ):
         return None
     return Rows(bb.emit(relax.op.reshape(packed, wanted)), (n, c, h, w))
 
 
-def kept(bb: relax.BlockBuilder, call: relax.Call, rows: dict[relax.Var, Rows], plain_expr: Callable[[relax.Expr], relax.Expr]) -> Rows | None:
+def kept(
+    bb: relax.BlockBuilder,
+    call: relax.Call,
+    rows: dict[relax.Var, Rows],
+    plain_expr: Callable[[relax.Expr], relax.Expr],
+) -> Rows | None:
     """Return the result of an element-wise operator whose operands are such rows, or are the same for a whole row."""
     name, read = op_name(call), [arg for arg in call.args if arg in rows]
-    if name not in _ELEMENTWISE or not read or shape_of(call) != shape_of(read[0]) or any(rows[arg].shape != rows[read[0]].shape for arg in read):
+    if (
+        name not in _ELEMENTWISE
+        or not read
+        or shape_of(call) != shape_of(read[0])
+        or any(rows[arg].shape != rows[read[0]].shape for arg in read)
+    ):
         return None
     others = [arg for arg in call.args if arg not in rows and isinstance(arg.ty, relax.TensorType)]
     if any(shape_of(arg) is None or static_shape(arg)[-1:] not in ((), (1,)) for arg in others):
@@ -65,6 +83,10 @@ def kept(bb: relax.BlockBuilder, call: relax.Call, rows: dict[relax.Var, Rows], 
 
 def reduced(bb: relax.BlockBuilder, call: relax.Call, rows: dict[relax.Var, Rows]) -> relax.Expr | None:
     """Return the result of a reduction of whole rows, which is a plain tensor."""
-    if op_name(call) not in REDUCTIONS or call.args[0] not in rows or [int(axis) for axis in call.attrs.axis or ()] not in ([2], [-1]):
+    if (
+        op_name(call) not in REDUCTIONS
+        or call.args[0] not in rows
+        or [int(axis) for axis in call.attrs.axis or ()] not in ([2], [-1])
+    ):
         return None
     return bb.emit(relax.Call(call.op, [rows[call.args[0]].value], call.attrs))

@@ -1,6 +1,8 @@
-"""Tensors without elements, which no kernel computes: a launch of nothing is an error on some devices, and a kernel's smallest tile would be stored.
+"""Tensors without elements, which no kernel computes: a launch of nothing is an error on some devices, and a kernel's
+smallest tile would be stored.
 
-y = relu(slice(x))                  ->      y = const([], (0, 8)), or memory of this shape where it is an output: TVM's machine reads no such constant
+y = relu(slice(x))
+    ->  y = const([], (0, 8)), or memory of this shape where it is an output: TVM's machine reads no such constant
 z = concat(x, slice(x))             ->      z = x
 s = sum(slice(x), axis=0)           ->      s = const(0, (8,))
 p = pad(slice(x), 1)                ->      p = pad(const([], (0, 8)), 1), which constant folding computes
@@ -26,7 +28,8 @@ _UPDATES = ("relax.scatter_elements", "relax.scatter_nd")
 
 
 def drop_empty(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite `main` of `mod` so that no operator reads or gives an empty tensor at run time; a module without them stays as it is.
+    """Rewrite `main` of `mod` so that no operator reads or gives an empty tensor at run time; a module without them
+    stays as it is.
 
     Raises
     ------
@@ -66,7 +69,9 @@ class _Dropper(Walker):
             empty = relax.const(np.zeros(static_shape(var), dtype_of(var)), dtype_of(var))
             self.plain[var] = self._output(empty) if var.same_as(self.result) else empty
         elif isinstance(value, relax.Tuple):
-            self.plain[var] = self.bb.emit(relax.Tuple([self._output(self.plain_expr(field)) for field in value.fields]))
+            self.plain[var] = self.bb.emit(
+                relax.Tuple([self._output(self.plain_expr(field)) for field in value.fields])
+            )
         elif isinstance(binding, relax.MatchCast):
             self.match_cast(binding)
         else:
@@ -88,8 +93,15 @@ class _Dropper(Walker):
         if name in _UPDATES and _is_empty(value.args[1]):
             return self.plain_expr(value.args[0])
         if name.removeprefix("relax.") in _OF_NOTHING and _is_empty(value.args[0]):
-            return relax.const(_filled(_OF_NOTHING[name.removeprefix("relax.")], static_shape(value), dtype_of(value)), dtype_of(value))
+            return relax.const(
+                _filled(_OF_NOTHING[name.removeprefix("relax.")], static_shape(value), dtype_of(value)), dtype_of(value)
+            )
         read = [self.plain_expr(arg) for arg in value.args]
-        if any(_is_empty(arg) for arg in read) and not all(is_constant(arg) for arg in read if isinstance(arg.ty, relax.TensorType)):
-            raise ModelError(f"{name.removeprefix('relax.')} reads a tensor without elements beside others; leave that tensor out of the model")
+        if any(_is_empty(arg) for arg in read) and not all(
+            is_constant(arg) for arg in read if isinstance(arg.ty, relax.TensorType)
+        ):
+            raise ModelError(
+                f"{name.removeprefix('relax.')} reads a tensor without elements beside others; leave that tensor out of"
+                " the model"
+            )
         return relax.Call(value.op, read, value.attrs, value.ty_args)

@@ -25,7 +25,8 @@ from romou.compiler.tir.origin import bindings_of, origins_of
 if TYPE_CHECKING:
     from romou.devices.targets import Target
 
-# Characters of a kernel's name. Two that are joined, with what TVM adds, stay below the 255 that a file's name may have.
+# Characters of a kernel's name. Two that are joined, with what TVM adds, stay below the 255 that a file's name may
+# have.
 _LONGEST_NAME = 110
 # Operators of a kernel. Each is a few parentheses more in its text, of which compilers take 256 inside each other.
 _MOST_FUSED = 32
@@ -34,9 +35,9 @@ _MOST_FUSED = 32
 def fuse_operators(mod: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
     """conv2d(x, w); add(_, bias); add(_, skip); relu(_)   ->   fused_conv2d_add_add_relu(x, w, bias, skip)
 
-    What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains become
-    one function each. Reshapes in between are moved out of the way. What no operator family takes is split, and so is
-    what would bind more buffers than the device does.
+    What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains
+    become one function each. Reshapes in between are moved out of the way. What no operator family takes is split, and
+    so is what would bind more buffers than the device does.
 
     rungs: nodes whose operators are functions by themselves, and those whose functions no family is to schedule.
     """
@@ -51,7 +52,12 @@ def fuse_operators(mod: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -
     ]
     current = tvm.transform.PassContext.current()
     config = {**dict(current.config), "relax.FuseOps.max_depth": _MOST_FUSED}
-    with target.tvm_target, tvm.transform.PassContext(opt_level=current.opt_level, disabled_pass=list(current.disabled_pass), config=config):
+    with (
+        target.tvm_target,
+        tvm.transform.PassContext(
+            opt_level=current.opt_level, disabled_pass=list(current.disabled_pass), config=config
+        ),
+    ):
         try:
             single = tvm.transform.Sequential(to_functions)(mod)
         except Exception:
@@ -81,19 +87,30 @@ def _name_broken(mod: tvm.IRModule, to_functions: tvm.transform.Pass) -> None:
         try:
             to_functions(alone)
         except Exception as error:  # by many types
-            raise BrokenNodesError.of(op_name(binding.value) or "a value of the graph", origins[binding.var], error) from error
+            raise BrokenNodesError.of(
+                op_name(binding.value) or "a value of the graph", origins[binding.var], error
+            ) from error
 
 
 def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:
     """fused_add_add1_add2_... (300 characters)      ->      fused_add_add1_..._1f0a93c2
 
-    A name says all operators of a kernel. Compilers put it into names of files, which are of 255 characters at most, and add to it.
+    A name says all operators of a kernel. Compilers put it into names of files, which are of 255 characters at most,
+    and add to it.
     """
 
     def shorter(name: str) -> str:
-        return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        return (
+            name
+            if len(name) <= _LONGEST_NAME
+            else f"{name[: _LONGEST_NAME - 9]}_{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+        )
 
-    names = {var: tvm.ir.GlobalVar(shorter(var.name_hint)) for var in mod.get_global_vars() if len(var.name_hint) > _LONGEST_NAME}
+    names = {
+        var: tvm.ir.GlobalVar(shorter(var.name_hint))
+        for var in mod.get_global_vars()
+        if len(var.name_hint) > _LONGEST_NAME
+    }
     if not names:
         return mod
     for old, new in names.items():
@@ -116,7 +133,9 @@ def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:
         if axis is None or int(axis) % len(shape) != len(shape) - 1:
             return call
         column = relax.op.reshape(call.args[0], [*shape, 1])
-        return relax.op.reshape(relax.op.cumsum(column, len(shape) - 1, call.attrs.dtype, bool(call.attrs.exclusive)), shape)
+        return relax.op.reshape(
+            relax.op.cumsum(column, len(shape) - 1, call.attrs.dtype, bool(call.attrs.exclusive)), shape
+        )
 
     return with_main(mod, rewrite_call(is_op("relax.cumsum")(wildcard()), sums, mod["main"]))
 

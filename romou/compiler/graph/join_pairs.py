@@ -1,9 +1,10 @@
-"""Which depthwise convolutions could share a kernel with the pointwise one that reads them, and the graph in which some do.
+"""Which depthwise convolutions could share a kernel with the pointwise one that reads them, and the graph in which some
+do.
 
     y = depthwise(x, w);  z = conv2d(y, v)      ->      z = depthwise_conv2d(x, w, v)
 
-Whether that is faster is measured, so both ways stay open until a model is put together: fused functions as they are, and the joined ones beside
-them as tasks of their own.
+Whether that is faster is measured, so both ways stay open until a model is put together: fused functions as they are,
+and the joined ones beside them as tasks of their own.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ class Pair:
     """Two functions of a fused module of which the second one alone reads what the first one gives.
 
     first, second: their names.   position: of the parameter of the second one that is the result of the first one.
-    task: of the joined function, with the calls of the second one that have the first one before them.   keys: of the tasks of both by themselves.
+    task: of the joined function, with the calls of the second one that have the first one before them.
+    keys: of the tasks of both by themselves.
     """
 
     first: str
@@ -58,12 +60,18 @@ class _Calls:
 
 
 def find_pairs(mod: tvm.IRModule, most_buffers: int | None = None) -> list[Pair]:
-    """The pairs of a fused module, in the order of their first call, without those whose kernel would bind more than `most_buffers`."""
+    """The pairs of a fused module, in the order of their first call, without those whose kernel would bind more than
+    `most_buffers`.
+    """
     found: dict[tuple[str, str, int], Pair] = {}
     for calls in _calls_in_pairs(mod):
         first, second, position = key = calls.key
         known = found.get(key)
-        task = TunableTask.of(join(mod[first], mod[second], position)) if known is None else replace(known.task, calls=known.task.calls + 1)
+        task = (
+            TunableTask.of(join(mod[first], mod[second], position))
+            if known is None
+            else replace(known.task, calls=known.task.calls + 1)
+        )
         # None where the epilogue of the second one reads what lies between once more.
         if task is not None and (most_buffers is None or len(task.func.params) <= most_buffers):
             keys = (key_of(plain_form(mod[first])), key_of(plain_form(mod[second])))
@@ -93,10 +101,14 @@ def join_pairs(mod: tvm.IRModule, pairs: Sequence[Pair]) -> tvm.IRModule:
             elif pair is None:
                 self.plain[binding.var] = self.bb.emit(self.plain_expr(binding.value))
             else:
-                function = self.variant(chosen[pair.key], (), lambda: join(mod[pair.key[0]], mod[pair.key[1]], pair.position))
+                function = self.variant(
+                    chosen[pair.key], (), lambda: join(mod[pair.key[0]], mod[pair.key[1]], pair.position)
+                )
                 rest = [field for place, field in enumerate(pair.second.args[1].fields) if place != pair.position]
                 fields = [self.plain_expr(field) for field in (*pair.first.args[1].fields, *rest)]
-                self.plain[binding.var] = self.bb.emit(relax.call_tir(function, fields, out_ty=outputs_of(binding.var.ty)))
+                self.plain[binding.var] = self.bb.emit(
+                    relax.call_tir(function, fields, out_ty=outputs_of(binding.var.ty))
+                )
 
     return rebuild_main(mod, Joiner())
 
@@ -108,7 +120,9 @@ def _calls_in_pairs(mod: tvm.IRModule) -> Iterator[_Calls]:
     for value in (*(binding.value for binding in bindings), main.body.body):
         # Each argument by itself: a function may read one tensor twice.
         for part in value.args[1].fields if op_name(value) == "relax.call_tir" else [value]:
-            relax.analysis.post_order_visit(part, lambda expr: uses.update([expr] if isinstance(expr, relax.Var) else []))
+            relax.analysis.post_order_visit(
+                part, lambda expr: uses.update([expr] if isinstance(expr, relax.Var) else [])
+            )
     made = {binding.var: binding.value for binding in bindings}
     for call in made.values():
         second = _convolution(mod, call)

@@ -1,4 +1,5 @@
-"""Operators that keep channels packed where they find them packed: element-wise ones, choices, pooling, global means, resizing, concatenations, slices.
+"""Operators that keep channels packed where they find them packed: element-wise ones, choices, pooling, global means,
+resizing, concatenations, slices.
 
 Rows (n, c, w) and volumes (n, c, d, h, w) are packed as images (`romou/compiler/tir/images.py`).
 
@@ -63,7 +64,10 @@ MEAN = "relax.mean"
 class PackedGraph(Graph, Protocol):
     """A graph that knows which tensors are packed.
 
-    packed: variable of the old graph -> its packed form.   packing: Relax operators that families rewrite into packed tensors, each a kernel of its own.
+    packed: variable of the old graph
+
+            ->  its packed form.
+            packing: Relax operators that families rewrite into packed tensors, each a kernel of its own.
     """
 
     packed: dict[relax.Var, relax.Expr]
@@ -86,7 +90,9 @@ def _unary(call: relax.Call, graph: PackedGraph) -> relax.Expr:
 
 
 def _where(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
-    """A choice whose condition is a comparison of packed tensors, which is made for it anew: no kernel stores texels of truth values."""
+    """A choice whose condition is a comparison of packed tensors, which is made for it anew: no kernel stores texels of
+    truth values.
+    """
     condition = graph.bound.get(call.args[0]) if isinstance(call.args[0], relax.Var) else None
     if condition is None or op_name(condition) not in COMPARISON or shape_of(condition) is None:
         return None
@@ -127,7 +133,11 @@ def _packed_operands(call: relax.Call, graph: PackedGraph, first: int = 0) -> Ca
                 return None
             operands.append(relax.const(array_as_images(arg.value.numpy().reshape(full))[..., None], dtype_of(arg)))
         elif is_constant(arg):
-            operands.append(relax.const(_pack_constant(array_as_images(arg.value.numpy().reshape(full)), float(divisor)), dtype_of(arg)))
+            operands.append(
+                relax.const(
+                    _pack_constant(array_as_images(arg.value.numpy().reshape(full)), float(divisor)), dtype_of(arg)
+                )
+            )
         elif len(operand_shape) == len(shape) and not (divisor and shape[1] % LANES):
             operands.append(arg)
         else:
@@ -180,16 +190,25 @@ def _concat(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
 
 
 def _is_free(fields: Sequence[relax.Expr], graph: PackedGraph) -> bool:
-    """Whether a concatenation is expected to cost nothing by itself (`share_buffers`), and what is fused into it would make it a kernel.
+    """Whether a concatenation is expected to cost nothing by itself (`share_buffers`), and what is fused into it would
+    make it a kernel.
 
     Where several inputs would need kernels of their own then, one for all is better.
     """
 
     def is_only_here(field: relax.Expr) -> bool:
-        return isinstance(field, relax.Var) and sum(op_name(graph.bound.get(user)) == "relax.concat" for user in graph.users.get(field, ())) == 1
+        return (
+            isinstance(field, relax.Var)
+            and sum(op_name(graph.bound.get(user)) == "relax.concat" for user in graph.users.get(field, ())) == 1
+        )
 
     has_pixels = all(any(extent > 1 for extent in static_shape(f)[2:]) for f in fields)
-    return has_pixels and all(map(is_only_here, fields)) and len({*fields}) == len(fields) and sum(not _ends_a_kernel(f, graph) for f in fields) <= 1
+    return (
+        has_pixels
+        and all(map(is_only_here, fields))
+        and len({*fields}) == len(fields)
+        and sum(not _ends_a_kernel(f, graph) for f in fields) <= 1
+    )
 
 
 def _ends_a_kernel(expr: relax.Expr, graph: PackedGraph) -> bool:
@@ -203,20 +222,33 @@ def _ends_a_kernel(expr: relax.Expr, graph: PackedGraph) -> bool:
 def _slice(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
     """A range of channels in whole texels."""
     data, *numbers = call.args
-    if not all(isinstance(one, relax.Tuple) and len(one.fields) == 1 and isinstance(one.fields[0], tirx.IntImm) for one in numbers):
+    if not all(
+        isinstance(one, relax.Tuple) and len(one.fields) == 1 and isinstance(one.fields[0], tirx.IntImm)
+        for one in numbers
+    ):
         return None
     axis, low, high, step = (*(int(one.fields[0]) for one in numbers), 1)[:4]
     channels, rank = static_shape(data)[1], len(static_shape(data))
     if axis % rank != 1 or step != 1 or not 0 <= low < high or low % LANES or (high % LANES and high < channels):
         return None
-    return graph.bb.emit(relax.op.strided_slice(graph.packed[data], [1], [low // LANES], [-(-min(high, channels) // LANES)]))
+    return graph.bb.emit(
+        relax.op.strided_slice(graph.packed[data], [1], [low // LANES], [-(-min(high, channels) // LANES)])
+    )
 
 
 def _resize(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
     if call.attrs.layout != "NCHW":
         return None
     data, size = call.args
-    names = ("method", "coordinate_transformation_mode", "rounding_method", "cubic_alpha", "cubic_exclude", "extrapolation_value", "out_dtype")
+    names = (
+        "method",
+        "coordinate_transformation_mode",
+        "rounding_method",
+        "cubic_alpha",
+        "cubic_exclude",
+        "extrapolation_value",
+        "out_dtype",
+    )
     kept = {name: getattr(call.attrs, name) for name in names}
     region = [float(edge) for edge in call.attrs.roi]
     return graph.bb.emit(relax.op.image.resize2d(graph.packed[data], size, region, layout=f"NCHW{LANES}c", **kept))

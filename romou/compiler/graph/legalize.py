@@ -2,8 +2,9 @@
 
     mean = sum(x) / n;   variance = sum((x - mean) ** 2) / n;   y = (x - mean) / sqrt(variance + epsilon) * scale + shift
 
-In single precision, the difference of two numbers of 1e6 has no digits left for a variance of 1: rows of mean 1000 would be off by 5%.
-"""
+In single precision, the difference of two numbers of 1e6 has no digits left for a variance of 1: rows of mean 1000
+would be off by 5%.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -20,7 +21,10 @@ def _group_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     shape = [int(extent) for extent in data.ty.shape.values]
     groups, channel = int(call.attrs.num_groups), int(call.attrs.channel_axis) % len(shape)
     per_group = shape[channel] // groups
-    axes = [channel + 1, *(axis + (axis > channel) for axis in sorted(int(axis) % len(shape) for axis in call.attrs.axes))]
+    axes = [
+        channel + 1,
+        *(axis + (axis > channel) for axis in sorted(int(axis) % len(shape) for axis in call.attrs.axes)),
+    ]
 
     def group_norm(x: te.Tensor, scale: te.Tensor, shift: te.Tensor) -> te.Tensor:
         def scaled(value: tirx.Expr, i: Sequence[tirx.Expr]) -> tirx.Expr:
@@ -33,8 +37,12 @@ def _group_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
     return bb.call_te(group_norm, data, scale, shift)
 
 
-def _normalized(x: te.Tensor, axes: Sequence[int], behind: Callable[[tirx.Expr, Sequence[tirx.Expr]], tirx.Expr], epsilon: float) -> te.Tensor:
-    """Elements less their row's mean over its deviation; a row runs along `axes`. behind: what is made of an element, by its index."""
+def _normalized(
+    x: te.Tensor, axes: Sequence[int], behind: Callable[[tirx.Expr, Sequence[tirx.Expr]], tirx.Expr], epsilon: float
+) -> te.Tensor:
+    """Elements less their row's mean over its deviation; a row runs along `axes`. behind: what is made of an element,
+    by its index.
+    """
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     count = math.prod(int(x.shape[axis]) for axis in axes)
 
@@ -44,7 +52,10 @@ def _normalized(x: te.Tensor, axes: Sequence[int], behind: Callable[[tirx.Expr, 
 
         def row(*i: tirx.Var) -> tirx.Expr:
             outside = dict(zip(kept, i, strict=True))
-            return te.sum(term([inside[axis] if axis in inside else outside[axis] for axis in range(len(x.shape))], i), axis=list(inside.values()))
+            return te.sum(
+                term([inside[axis] if axis in inside else outside[axis] for axis in range(len(x.shape))], i),
+                axis=list(inside.values()),
+            )
 
         return te.compute([x.shape[axis] for axis in kept], row, name=name)
 

@@ -1,6 +1,7 @@
 """From fused functions back to ONNX nodes, and the functions whose nodes are to be computed in a simpler way.
 
-Fusion makes new variables, and one function of equal groups. Both graphs are read as values, and a value has the origin that it had before fusion.
+Fusion makes new variables, and one function of equal groups. Both graphs are read as values, and a value has the origin
+that it had before fusion.
 """
 
 from __future__ import annotations
@@ -52,11 +53,14 @@ class _Values:
         if isinstance(value, relax.TupleGetItem):
             return self._number(("item", self.of(value.tuple_value, values), int(value.index)))
         if isinstance(value, relax.Call):
-            callee = value.op.name_hint if isinstance(value.op, tvm.ir.GlobalVar) else str(getattr(value.op, "name", ""))
+            callee = (
+                value.op.name_hint if isinstance(value.op, tvm.ir.GlobalVar) else str(getattr(value.op, "name", ""))
+            )
             return self._number((callee, *(self.of(one, values) for one in value.args)))
         if isinstance(value, tvm.ir.GlobalVar):
             return self._number(("function", value.name_hint))
-        # Of constants the type tells enough: values that differ in them alone share an origin, and both of it are tried.
+        # Of constants the type tells enough: values that differ in them alone share an origin, and both of it are
+        # tried.
         return self._number(("other", str(value.ty)))
 
     def origin(self, number: int) -> Origin:
@@ -64,7 +68,8 @@ class _Values:
 
 
 def fused_origins(before: tvm.IRModule, after: tvm.IRModule) -> dict[relax.Var, Origin]:
-    """The origins of the variables that `main` of a module binds, and of those in the groups that it calls, by those of the module before fusion.
+    """The origins of the variables that `main` of a module binds, and of those in the groups that it calls, by those of
+    the module before fusion.
 
     before: calls of single operators.   after: the same, where some are groups (Relax functions).
     """
@@ -103,7 +108,8 @@ def with_fused_origins(before: tvm.IRModule, after: tvm.IRModule) -> tvm.IRModul
 def part_groups(before: tvm.IRModule, after: tvm.IRModule, nodes: Collection[str]) -> tvm.IRModule:
     """y = fused_conv2d_add_relu(x, w, bias)   ->   c = conv2d(x, w);  a = add(c, bias);  y = relu(a)
 
-    Of the groups with an operator of one of `nodes`, for which a kernel together failed; the other groups stay as they are.
+    Of the groups with an operator of one of `nodes`, for which a kernel together failed; the other groups stay as they
+    are.
     """
     origins, chosen = fused_origins(before, after), frozenset(nodes)
 

@@ -1,11 +1,12 @@
 """Move a Relax graph to channels packed by four, and its weights with it.
 
-    conv2d(x: NCHW, w: OIHW) -> add -> relu -> max_pool      ->      pack(x) -> conv2d -> add -> relu -> max_pool -> unpack
+    conv2d(x: NCHW, w: OIHW)
+        ->  add -> relu -> max_pool      ->      pack(x) -> conv2d -> add -> relu -> max_pool -> unpack
 
-Operator families take their operators and say which layout they want (`romou/compiler/operators/families`). Other operators keep packed
-channels where `keep_packed.py` has a rule for them, and get their plain layout back where it has none. So a transform stands only
-where packed and plain regions of the graph meet. Weights and per-channel constants are packed here, once. Rows and volumes are packed as images
-(`romou/compiler/tir/images.py`).
+Operator families take their operators and say which layout they want (`romou/compiler/operators/families`). Other
+operators keep packed channels where `keep_packed.py` has a rule for them, and get their plain layout back where it has
+none. So a transform stands only where packed and plain regions of the graph meet. Weights and per-channel constants are
+packed here, once. Rows and volumes are packed as images (`romou/compiler/tir/images.py`).
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ from romou.compiler.tir.primitives import LANES
 
 
 def pack_channels(mod: tvm.IRModule, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
-    """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is. rungs: nodes that no family is to take are left alone."""
+    """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is. rungs: nodes that no
+    family is to take are left alone.
+    """
     mod = split_into_slices(mod)
     packer = _Packer(nodes_from(rungs, Rung.RULES))
     for block in mod["main"].body.blocks:
@@ -54,7 +57,9 @@ def split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
             return call
         end = int(extent)
         at = list(range(0, end, math.ceil(end / int(cut)))) if isinstance(cut, tirx.IntImm) else [0, *map(int, cut)]
-        return relax.Tuple([relax.op.strided_slice(data, [axis], [low], [high]) for low, high in zip(at, [*at[1:], end], strict=True)])
+        return relax.Tuple(
+            [relax.op.strided_slice(data, [axis], [low], [high]) for low, high in zip(at, [*at[1:], end], strict=True)]
+        )
 
     return with_main(mod, rewrite_call(is_op("relax.split")(wildcard()), slices, mod["main"]))
 
@@ -62,7 +67,8 @@ def split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
 class _Packer(Walker):
     """Walks the bindings in order; `plain` and `packed` hold the forms in which each variable is at hand.
 
-    The other attributes are those of `romou.compiler.operators.family.Graph` and `romou.compiler.graph.keep_packed.PackedGraph`.
+    The other attributes are those of `romou.compiler.operators.family.Graph` and
+    `romou.compiler.graph.keep_packed.PackedGraph`.
     """
 
     def __init__(self, left_alone: Origin = NOWHERE) -> None:
@@ -73,7 +79,8 @@ class _Packer(Walker):
         self.users: dict[relax.Var, Sequence[relax.Var]] = {}
         self.rewritten: dict[relax.Var, Family] = {}
         self.packing = frozenset().union(*(family.operators for family in families() if family.is_packed))
-        # Rows of a matrix that are all that belongs to an image -> the packed tensor that they come from; emitted where they are needed plain.
+        # Rows of a matrix that are all that belongs to an image -> the packed tensor that they come from; emitted where
+        # they are needed plain.
         self._flattened: dict[relax.Var, relax.Var] = {}
         # Rows of channel groups in the order of packed channels.
         self._rows: dict[relax.Var, Rows] = {}
@@ -88,7 +95,9 @@ class _Packer(Walker):
                 image = self._unpack(self.bb.emit(relax.op.reshape(rows.value, rows.packed_shape)), rows.shape)
                 self.plain[var] = self.bb.emit(relax.op.reshape(image, static_shape(var)))
             elif var in self._flattened:
-                self.plain[var] = self.bb.emit(relax.op.reshape(self.plain_expr(self._flattened[var]), static_shape(var)))
+                self.plain[var] = self.bb.emit(
+                    relax.op.reshape(self.plain_expr(self._flattened[var]), static_shape(var))
+                )
         return super().plain_var(var)
 
     def packed_expr(self, expr: relax.Expr) -> relax.Expr:
@@ -112,7 +121,9 @@ class _Packer(Walker):
         def pack(data: te.Tensor) -> te.Tensor:
             def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
                 load = data[index_of_pixel(shape, n, o * LANES + lane, y, x)]
-                return load if c % LANES == 0 else te.if_then_else(o * LANES + lane < c, load, tirx.const(0, data.dtype))
+                return (
+                    load if c % LANES == 0 else te.if_then_else(o * LANES + lane < c, load, tirx.const(0, data.dtype))
+                )
 
             return te.compute((n, -(-c // LANES), h, w, LANES), value, name="pack")
 
@@ -172,7 +183,9 @@ class _Packer(Walker):
             self.packed[var] = self.bb.emit(relax.op.reshape(self._rows[source].value, self._rows[source].packed_shape))
             return True
         if op_name(value) == "relax.reshape":
-            rows = opened(self.bb, self.packed[source], shape_of(source), shape_of(var)) if source in self.packed else None
+            rows = (
+                opened(self.bb, self.packed[source], shape_of(source), shape_of(var)) if source in self.packed else None
+            )
         else:
             statistics = reduced(self.bb, value, self._rows)
             if statistics is not None:
@@ -193,5 +206,7 @@ class _Packer(Walker):
 
 
 def _is_row(shape: Shape) -> bool:
-    """Whether the channels of a tensor are all that there is to an element of the batch, in whole texels, so that packing moves nothing."""
+    """Whether the channels of a tensor are all that there is to an element of the batch, in whole texels, so that
+    packing moves nothing.
+    """
     return math.prod(shape[2:]) == 1 and shape[1] % LANES == 0

@@ -1,13 +1,16 @@
 """Which activations live in images: decided once for the whole graph, so that layers hand images on without a copy.
 
-    x = conv(image);  y = conv(x);  z = conv(y, x)  -> out      ->      x, y in scope "global.texture", read and written as texels
+    x = conv(image);  y = conv(x);  z = conv(y, x)
+        ->  out      ->      x, y in scope "global.texture", read and written as texels
 
-A tensor goes into an image where the kernel that writes it and all that read it are ours and work in whole texels, and where it fits
-the device's limits. Everything else stays in a buffer. The rows of a matrix are cut into texels (scope "global.texture-rows"), where a product reads it.
-A reshape between the two keeps the image, if each side's last axis, or the last two as one ("global.texture-rows-joined"), are its rows:
+A tensor goes into an image where the kernel that writes it and all that read it are ours and work in whole texels, and
+where it fits the device's limits. Everything else stays in a buffer. The rows of a matrix are cut into texels (scope
+"global.texture-rows"), where a product reads it. A reshape between the two keeps the image, if each side's last axis,
+or the last two as one ("global.texture-rows-joined"), are its rows:
 
     y = gelu(dense(x));  z = dense(y)                          ->      y in scope "global.texture-rows"
-    y = dense(x);  h = reshape(y, (m, heads, n));  z = h @ h'  ->      y in scope "global.texture-rows", which z reads as "global.texture-rows-joined"
+    y = dense(x);  h = reshape(y, (m, heads, n));  z = h @ h'
+        ->  y in scope "global.texture-rows", which z reads as "global.texture-rows-joined"
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ def place_images(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
     images = _choose(mod, bindings, limits.max_image)
     if not images:
         return mod
-    devices = {scope: relax.VDevice(target.tvm_target, 0, scope) for scope in ("global", *dict.fromkeys(images.values()))}
+    devices = {
+        scope: relax.VDevice(target.tvm_target, 0, scope) for scope in ("global", *dict.fromkeys(images.values()))
+    }
     placed = rebuild_main(mod, _Placer(mod, images, devices))
     placed.update_global_info("vdevice", list(devices.values()))
     return placed
@@ -53,7 +58,9 @@ def place_images(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
 @dataclass(frozen=True, kw_only=True)
 class _Access:
-    """How a function accesses its parameters, the output last: position -> memory scope.   factors: positions of a product's factors."""
+    """How a function accesses its parameters, the output last: position -> memory scope.
+    factors: positions of a product's factors.
+    """
 
     scopes: Mapping[int, str]
     factors: Set[int]
@@ -71,13 +78,18 @@ def _texel_parameters(mod: tvm.IRModule) -> dict[str, _Access]:
         names = [str(p.name) for p in func.params]
         scopes = {i: scope_of[name] for i, name in enumerate(names) if name in scope_of}
         if scopes:
-            found[var.name_hint] = _Access(scopes=scopes, factors={i for i, name in enumerate(names) if name in template.factors})
+            found[var.name_hint] = _Access(
+                scopes=scopes, factors={i for i, name in enumerate(names) if name in template.factors}
+            )
     return found
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Use:
-    """A variable that is read.   scope: that its reader accepts; None where that wants a buffer.   is_factor: whether a product reads it."""
+    """A variable that is read.
+    scope: that its reader accepts; None where that wants a buffer.
+    is_factor: whether a product reads it.
+    """
 
     var: relax.Var
     scope: str | None
@@ -103,21 +115,29 @@ def _choose(mod: tvm.IRModule, bindings: list[relax.Binding], most: tuple[int, i
         for use, positions in _uses(binding.value, callee):
             scopes = {access.scopes.get(position) if access is not None else None for position in positions}
             is_factor = access is not None and bool(positions & access.factors)
-            uses.setdefault(views.get(use, use), []).append(_Use(var=use, scope=scopes.pop() if len(scopes) == 1 else None, is_factor=is_factor))
+            uses.setdefault(views.get(use, use), []).append(
+                _Use(var=use, scope=scopes.pop() if len(scopes) == 1 else None, is_factor=is_factor)
+            )
     for use, _ in _uses(mod["main"].body.body, None):
         uses.setdefault(views.get(use, use), []).append(_Use(var=use, scope=None, is_factor=False))
 
     chosen: dict[relax.Var, str] = {}
     for var, scope in written.items():
         choices = [scope] if scope == SCOPE else [one for one in ROW_AXES if len(_shape(var)) > ROW_AXES[one]]
-        fitting = (one for one in choices if all(extent <= limit for extent, limit in zip(image_extents(_shape(var), one), most, strict=True)))
+        fitting = (
+            one
+            for one in choices
+            if all(extent <= limit for extent, limit in zip(image_extents(_shape(var), one), most, strict=True))
+        )
         found = (_scopes_of_uses(var, one, uses.get(var, [])) for one in fitting)
         chosen |= next((one for one in found if one is not None), {})
     return chosen
 
 
 def _scopes_of_uses(image: relax.Var, scope: str, uses: list[_Use]) -> dict[relax.Var, str] | None:
-    """The scope of an image and of its views that are read, where all readers take their texels from such an image; None elsewhere."""
+    """The scope of an image and of its views that are read, where all readers take their texels from such an image;
+    None elsewhere.
+    """
     if scope == SCOPE:
         return {image: SCOPE} if all(use.scope == SCOPE and use.var.same_as(image) for use in uses) else None
     found = {image: scope}
@@ -160,7 +180,9 @@ def _uses(value: relax.Expr, callee: str | None) -> list[tuple[relax.Var, set[in
 class _Placer(Walker):
     """Emits calls of variants of functions: those whose parameters at some positions are images."""
 
-    def __init__(self, mod: tvm.IRModule, images: Mapping[relax.Var, str], devices: Mapping[str, relax.VDevice]) -> None:
+    def __init__(
+        self, mod: tvm.IRModule, images: Mapping[relax.Var, str], devices: Mapping[str, relax.VDevice]
+    ) -> None:
         super().__init__()
         self._mod = mod
         self._images = images

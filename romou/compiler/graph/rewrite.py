@@ -68,7 +68,8 @@ class Walker(ABC):
 def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
     """`mod` with a `main` whose bindings went through `walker`, without what is unused then.
 
-    Functions that the walker added to its builder stand in the place of those of the same name. What is emitted for a binding has its origin.
+    Functions that the walker added to its builder stand in the place of those of the same name. What is emitted for a
+    binding has its origin.
 
     Raises
     ------
@@ -86,7 +87,9 @@ def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
                 except RomouError:
                     raise
                 except Exception as error:  # by many types, TVM's and ours
-                    raise BrokenNodesError.of(op_name(binding.value) or "a value of the graph", bb.origin, error) from error
+                    raise BrokenNodesError.of(
+                        op_name(binding.value) or "a value of the graph", bb.origin, error
+                    ) from error
             result = bb.emit_output(walker.plain_expr(main.body.body))
         bb.emit_func_output(result)
     rewritten = bb.finalize()

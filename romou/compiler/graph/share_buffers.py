@@ -3,8 +3,9 @@
     a = conv(x);  b = conv(y);  c = concat(a, b);  d = conv(c)      ->      c = conv'(x);  c = conv'(y, c);  d = conv(c)
     b = slice(a, 4, 8);  c = conv(b)                                ->      c = conv'(a)
 
-A function' is a variant whose accesses are moved along the channels (`romou/compiler/tir/slices.py`), so nothing is asked of the device's memory: it holds for
-any batch, for images, for captured graphs. Slices are whole texels; what has a copy of its own in the graph (see `_Places`) keeps it.
+A function' is a variant whose accesses are moved along the channels (`romou/compiler/tir/slices.py`), so nothing is
+asked of the device's memory: it holds for any batch, for images, for captured graphs. Slices are whole texels; what has
+a copy of its own in the graph (see `_Places`) keeps it.
 """
 
 from __future__ import annotations
@@ -35,7 +36,10 @@ def share_buffers(mod: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(frozen=True)
 class _Copied:
-    """A range that a function copies from the parameter at a position. begin: in the parameter.   first: in the output.   extent: of the range."""
+    """A range that a function copies from the parameter at a position. begin: in the parameter.
+    first: in the output.
+    extent: of the range.
+    """
 
     parameter: int
     begin: int
@@ -44,7 +48,9 @@ class _Copied:
 
 
 def copied_ranges(func: tirx.PrimFunc) -> list[_Copied]:
-    """The ranges along channels that the output of a function on packed tensors is put together from, in order; none if it is made in another way."""
+    """The ranges along channels that the output of a function on packed tensors is put together from, in order; none if
+    it is made in another way.
+    """
     blocks = find_blocks(func) if is_regular(func) else []
     shapes = [[int(d) for d in p.shape] for p in func.params] if len(blocks) == 1 else [[]]
     others = [[extent for axis, extent in enumerate(shape) if axis != AXIS] for shape in shapes]
@@ -71,7 +77,9 @@ def copied_ranges(func: tirx.PrimFunc) -> list[_Copied]:
 
 
 def _copied(func: tirx.PrimFunc, block: s_tir.SBlock, first: int, end: int) -> _Copied | None:
-    """Channels `first` up to `end` of the output as one range of a parameter; None where they are none, or it cannot be seen of all of them at once."""
+    """Channels `first` up to `end` of the output as one range of a parameter; None where they are none, or it cannot be
+    seen of all of them at once.
+    """
     analyzer = tvm.sym.Analyzer()
     for at, axis in enumerate(block.iter_vars):
         analyzer.bind(axis.var, tvm.ir.Range(first, end) if at == AXIS else axis.dom)
@@ -80,7 +88,9 @@ def _copied(func: tirx.PrimFunc, block: s_tir.SBlock, first: int, end: int) -> _
         return None
     position = next((i for i, p in enumerate(func.params) if p.same_as(value.source)), None)
     moved = [analyzer.simplify(index - axis.var) for index, axis in zip(value.indices, block.iter_vars, strict=True)]
-    if position is None or not all(isinstance(m, tirx.IntImm) and (i == AXIS or int(m) == 0) for i, m in enumerate(moved)):
+    if position is None or not all(
+        isinstance(m, tirx.IntImm) and (i == AXIS or int(m) == 0) for i, m in enumerate(moved)
+    ):
         return None
     return _Copied(position, first + int(moved[AXIS]), first, end - first)
 
@@ -88,10 +98,12 @@ def _copied(func: tirx.PrimFunc, block: s_tir.SBlock, first: int, end: int) -> _
 class _Places:
     """Which tensors of a graph are slices of others, and which bindings are free by that.
 
-    A tensor keeps memory of its own that comes from outside or leaves the graph, that something else than one of our functions uses (a view), that is
-    a slice of another tensor already or twice of the same, or lies in memory of another kind.
+    A tensor keeps memory of its own that comes from outside or leaves the graph, that something else than one of our
+    functions uses (a view), that is a slice of another tensor already or twice of the same, or lies in memory of
+    another kind.
 
-    free: variables that nothing computes any more: concatenations whose inputs are slices of them, and what takes a slice.
+    free: variables that nothing computes any more: concatenations whose inputs are slices of them, and what takes a
+    slice.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
@@ -101,7 +113,11 @@ class _Places:
         self._calls: dict[relax.Var, list[relax.Expr]] = {}
         self._held: set[relax.Var] = set()
         copies: list[tuple[relax.Var, list[_Copied]]] = []
-        ours = {var.name_hint: func for var, func in mod.functions_items() if isinstance(func, tirx.PrimFunc) and not _is_foreign(func)}
+        ours = {
+            var.name_hint: func
+            for var, func in mod.functions_items()
+            if isinstance(func, tirx.PrimFunc) and not _is_foreign(func)
+        }
         ranges = {name: copied_ranges(func) for name, func in ours.items()}
         for binding in (binding for block in mod["main"].body.blocks for binding in block.bindings):
             name = None if isinstance(binding, relax.MatchCast) else called_function(binding.value)
@@ -137,7 +153,9 @@ class _Places:
             whole, ranges = fields[one.parameter], {var: (one.extent, one.begin)}
         else:
             whole, ranges = var, {fields[one.parameter]: (one.extent, one.first) for one in copied}
-        if len(ranges) < len(copied) or not all(self._may_move(piece, extent, whole) for piece, (extent, _) in ranges.items()):
+        if len(ranges) < len(copied) or not all(
+            self._may_move(piece, extent, whole) for piece, (extent, _) in ranges.items()
+        ):
             return
         self._parents.update({piece: (whole, begin) for piece, (_, begin) in ranges.items()})
         self.free.add(var)
@@ -148,7 +166,13 @@ class _Places:
 
     def _may_move(self, piece: relax.Var, extent: int, whole: relax.Var) -> bool:
         is_proper = extent == static_shape(piece)[AXIS] < static_shape(whole)[AXIS]
-        return is_proper and piece in self._calls and piece not in self._held and piece not in self._parents and _memory(piece) == _memory(whole)
+        return (
+            is_proper
+            and piece in self._calls
+            and piece not in self._held
+            and piece not in self._parents
+            and _memory(piece) == _memory(whole)
+        )
 
     def _reads_written_image(self) -> bool:
         """Whether a function would read and write one image, which OpenCL 1.2 does not allow."""
@@ -187,7 +211,9 @@ class _Sharer(Walker):
             arguments = [self.plain_expr(field) for field in fields]
             whole = self._places.place(var)[0]
             if whole in self.plain:
-                call = relax.op.call_tir_inplace(function, [*arguments, self.plain[whole]], len(arguments), out_ty=whole.ty)
+                call = relax.op.call_tir_inplace(
+                    function, [*arguments, self.plain[whole]], len(arguments), out_ty=whole.ty
+                )
             else:
                 call = relax.call_tir(function, arguments, out_ty=outputs_of(whole.ty))
             self.plain[whole] = self.bb.emit(call)
@@ -197,7 +223,11 @@ class _Sharer(Walker):
         if not isinstance(field, relax.Var):
             return None
         whole, first = self._places.place(field)
-        return None if whole.same_as(field) else Slice(position, static_shape(field)[AXIS], static_shape(whole)[AXIS], first)
+        return (
+            None
+            if whole.same_as(field)
+            else Slice(position, static_shape(field)[AXIS], static_shape(whole)[AXIS], first)
+        )
 
 
 def _is_foreign(func: tirx.PrimFunc) -> bool:

@@ -3,7 +3,8 @@
     dense(x) -> reshape -> gelu -> reshape -> dense        ->      dense(x) -> gelu -> dense
     dense(x) -> reshape -> add(_, skip)                    ->      dense(x) -> add(_, reshape(skip)) -> reshape
 
-A reshape between a contraction and its activation would end the kernel. One that stands alone costs nothing: it becomes another view of the same memory.
+A reshape between a contraction and its activation would end the kernel. One that stands alone costs nothing: it becomes
+another view of the same memory.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ ELEMENTWISE = UNARY | BINARY | COMPARISON | FULL_TEXELS | {WHERE, "relax.astype"
 
 
 def sink_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite `main` of `mod`, whose contractions are calls of TIR functions that element-wise consumers may be fused into."""
+    """Rewrite `main` of `mod`, whose contractions are calls of TIR functions that element-wise consumers may be fused
+    into.
+    """
     return rebuild_main(mod, _Sinker(mod))
 
 
 class _Sinker(Walker):
-    """Walks the bindings in order. plain: each variable in its own shape.   unshaped: in the shape in which its contraction computes it."""
+    """Walks the bindings in order. plain: each variable in its own shape.
+    unshaped: in the shape in which its contraction computes it.
+    """
 
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__()
@@ -67,7 +72,9 @@ class _Sinker(Walker):
                 self._open.add(moved)
                 return
         plain = self.plain[var] = self.bb.emit(self.plain_expr(value))
-        if (name == "relax.call_tir" and self._is_contraction(value)) or (name in ELEMENTWISE and any(a in self._open for a in self.plain_expr(value).args)):
+        if (name == "relax.call_tir" and self._is_contraction(value)) or (
+            name in ELEMENTWISE and any(a in self._open for a in self.plain_expr(value).args)
+        ):
             self._open.add(plain)
 
     def _is_contraction(self, call: relax.Call) -> bool:

@@ -15,7 +15,7 @@ def split_concats(mod: tvm.IRModule, most_buffers: int) -> tvm.IRModule:
     """concat(a, b, c, d, e, f)      ->      concat(concat(a, b, c), concat(d, e, f)), for four buffers, one of which is the result
 
     stack(a, ..., f) likewise, as a concatenation of reshaped tensors.
-    """
+    """  # noqa: E501
 
     def joined(tensors: list[relax.Expr], axis: int) -> relax.Expr:
         most = max(2, most_buffers - 1)

@@ -1,4 +1,6 @@
-"""Groups of operators that no kernel can be, in several kernels: those that would bind too many buffers, and those that no operator family takes."""
+"""Groups of operators that no kernel can be, in several kernels: those that would bind too many buffers, and those that
+no operator family takes.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from romou.compiler.scheduling.blocks import is_view
 
 @dataclass(frozen=True)
 class _Piece:
-    """Operators of a group that are to be a kernel: what they read from outside, and the one result that is used outside, which comes last."""
+    """Operators of a group that are to be a kernel: what they read from outside, and the one result that is used
+    outside, which comes last.
+    """
 
     bindings: Sequence[relax.Binding]
     inputs: Sequence[relax.Var]
@@ -29,27 +33,35 @@ class _Piece:
 def split_groups(mod: tvm.IRModule, most_buffers: int) -> tvm.IRModule:
     """y = fused_conv2d_add_add_relu(x, w, bias, skip)   ->   t = fused_conv2d_add_add_relu_0(x, w, bias);  y = fused_conv2d_add_add_relu_1(t, skip)
 
-    Run between fusion and `FuseTIR`, when a group is a Relax function of calls. An operator that takes too much by itself stays as it is.
-    """
-    return _split(mod, lambda group, _name: _longest_pieces(group, most_buffers) if len(group.params) >= most_buffers else [])
+    Run between fusion and `FuseTIR`, when a group is a Relax function of calls. An operator that takes too much by
+    itself stays as it is.
+    """  # noqa: E501
+    return _split(
+        mod, lambda group, _name: _longest_pieces(group, most_buffers) if len(group.params) >= most_buffers else []
+    )
 
 
 def split_untaken(mod: tvm.IRModule) -> tvm.IRModule:
     """y = fused_conv2d_add_sigmoid_multiply(x, w, bias, map)   ->   gate = fused_conv2d_add_sigmoid(x, w, bias);  y = multiply(gate, map)
 
-    Fusion joins a contraction with a product that broadcasts its result, which no operator family takes as one function. Such a group is split so that as
-    few kernels as possible are left without a family. Run as `split_groups` is.
-    """
+    Fusion joins a contraction with a product that broadcasts its result, which no operator family takes as one
+    function. Such a group is split so that as few kernels as possible are left without a family. Run as `split_groups`
+    is.
+    """  # noqa: E501
     untaken = {var.name_hint for var, func in relax.transform.FuseTIR()(mod).functions_items() if _is_untaken(func)}
     return _split(mod, lambda group, name: _taken_pieces(mod, group) if name in untaken else [])
 
 
 def _split(mod: tvm.IRModule, pieces_of: Callable[[relax.Function, str], Sequence[_Piece]]) -> tvm.IRModule:
-    """Return `mod` with the pieces of each group as kernels of their own. pieces_of: of a group and its name; fewer than two leave it whole."""
+    """Return `mod` with the pieces of each group as kernels of their own. pieces_of: of a group and its name; fewer
+    than two leave it whole.
+    """
     pieces = {
         var.name_hint: found
         for var, group in mod.functions_items()
-        if var.name_hint != "main" and isinstance(group, relax.Function) and len(found := pieces_of(group, var.name_hint)) > 1
+        if var.name_hint != "main"
+        and isinstance(group, relax.Function)
+        and len(found := pieces_of(group, var.name_hint)) > 1
     }
 
     class Splitter(Walker):
@@ -75,7 +87,11 @@ def _split(mod: tvm.IRModule, pieces_of: Callable[[relax.Function, str], Sequenc
 def _bindings_of(group: relax.Function) -> list[relax.Binding]:
     """The bindings of a group that can be split; none where the group's result is not that of its last operator."""
     bindings = [binding for block in group.body.blocks for binding in block.bindings]
-    can_be_split = bindings and bindings[-1].var == group.body.body and not any(isinstance(binding, relax.MatchCast) for binding in bindings)
+    can_be_split = (
+        bindings
+        and bindings[-1].var == group.body.body
+        and not any(isinstance(binding, relax.MatchCast) for binding in bindings)
+    )
     return _in_order_of_use(bindings) if can_be_split else []
 
 
@@ -102,7 +118,9 @@ def _longest_pieces(group: relax.Function, most_buffers: int) -> list[_Piece]:
 
 
 def _taken_pieces(mod: tvm.IRModule, group: relax.Function) -> list[_Piece]:
-    """The pieces of which families leave fewest; of such the fewest pieces, the first of which are as long as they can be."""
+    """The pieces of which families leave fewest; of such the fewest pieces, the first of which are as long as they can
+    be.
+    """
     bindings = _bindings_of(group)
     # From a binding to the end: kernels without a family, kernels, and their pieces.
     best: dict[int, tuple[int, int, list[_Piece]]] = {len(bindings): (0, 0, [])}
@@ -117,7 +135,11 @@ def _taken_pieces(mod: tvm.IRModule, group: relax.Function) -> list[_Piece]:
 
 def _kernel_of(mod: tvm.IRModule, piece: _Piece, group: relax.Function) -> tirx.PrimFunc:
     """Return a piece as one TIR function."""
-    called = {call.args[0] for call in (binding.value for binding in piece.bindings) if isinstance(call.args[0], tvm.ir.GlobalVar)}
+    called = {
+        call.args[0]
+        for call in (binding.value for binding in piece.bindings)
+        if isinstance(call.args[0], tvm.ir.GlobalVar)
+    }
     bb = relax.BlockBuilder(tvm.IRModule({var: mod[var] for var in called}))
     function = bb.add_func(_function_of(piece, group), "piece")
     params = [relax.Var(f"x{i}", var.ty) for i, var in enumerate(piece.inputs)]
@@ -132,14 +154,16 @@ def _is_untaken(func: tirx.PrimFunc | relax.Function) -> bool:
     """Whether a function becomes a kernel that no family takes."""
     try:
         return isinstance(func, tirx.PrimFunc) and template_of(func) is None and not is_view(func)
-    except Exception:  # a family fails: it is asked again for each kernel that is made, and told of by name (`romou/driver/lowered.py`)
+    except Exception:  # a family fails: it is asked again for each kernel that is made, and told of by name (`romou/driver/lowered.py`)  # noqa: E501
         return False
 
 
 def _in_order_of_use(bindings: Sequence[relax.Binding]) -> list[relax.Binding]:
-    """Return the bindings that the last one needs, each right before its first reader, so that live ranges are short: fusion puts what is read first first.
+    """Return the bindings that the last one needs, each right before its first reader, so that live ranges are short:
+    fusion puts what is read first first.
 
-    Of what a binding reads, what most is behind comes first: a cast of the other factor then stays beside their product.
+    Of what a binding reads, what most is behind comes first: a cast of the other factor then stays beside their
+    product.
     """
     made, found, waiting = {binding.var: binding for binding in bindings}, {}, [bindings[-1]]
     behind: dict[relax.Var, int] = {}
@@ -159,7 +183,9 @@ def _read(bindings: Sequence[relax.Binding]) -> list[relax.Var]:
     """The variables that bindings read and do not make, in the order in which they are read."""
     found: dict[relax.Var, None] = {}
     for binding in bindings:
-        relax.analysis.post_order_visit(binding.value, lambda expr: found.setdefault(expr) if isinstance(expr, relax.Var) else None)
+        relax.analysis.post_order_visit(
+            binding.value, lambda expr: found.setdefault(expr) if isinstance(expr, relax.Var) else None
+        )
     made = {binding.var for binding in bindings}
     return [var for var in found if var not in made]
 

@@ -17,13 +17,20 @@ if TYPE_CHECKING:
     from romou.devices.targets import Target
 
 # Operator -> the axes of output channels: of its weight, and of its result.
-_CHANNELS = {"relax.matmul": (1, -1), **dict.fromkeys(("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"), (0, 1))}
+_CHANNELS = {
+    "relax.matmul": (1, -1),
+    **dict.fromkeys(("relax.nn.conv1d", "relax.nn.conv2d", "relax.nn.conv3d"), (0, 1)),
+}
 
 
 def split_weights(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """matmul(x, w)   ->   concat(matmul(x, w[:, :n]), matmul(x, w[:, n:]))      for dense layers and convolutions whose weight is above the target's limit."""
+    """matmul(x, w)
+    ->  concat(matmul(x, w[:, :n]), matmul(x, w[:, n:]))      for dense layers and convolutions whose weight is above the target's limit.
+    """  # noqa: E501
     most = target.limits.max_buffer_bytes
-    if most is None or not any(_columns(binding.value, most) for block in mod["main"].body.blocks for binding in block.bindings):
+    if most is None or not any(
+        _columns(binding.value, most) for block in mod["main"].body.blocks for binding in block.bindings
+    ):
         return mod
     return rebuild_main(mod, _Splitter(most))
 
@@ -40,9 +47,15 @@ class _Splitter(Walker):
         if columns == 0:
             self.plain[binding.var] = self.bb.emit(self.plain_expr(call))
             return None
-        (axis, out_axis), data, weight = _CHANNELS[op_name(call)], self.plain_expr(call.args[0]), call.args[1].value.numpy()
+        (axis, out_axis), data, weight = (
+            _CHANNELS[op_name(call)],
+            self.plain_expr(call.args[0]),
+            call.args[1].value.numpy(),
+        )
         slices = np.split(weight, range(columns, weight.shape[axis], columns), axis)
-        parts = [self.bb.emit(relax.Call(call.op, [data, relax.const(one, str(weight.dtype))], call.attrs)) for one in slices]
+        parts = [
+            self.bb.emit(relax.Call(call.op, [data, relax.const(one, str(weight.dtype))], call.attrs)) for one in slices
+        ]
         self.plain[binding.var] = self.bb.emit(relax.op.concat(parts, axis=out_axis))
         return None
 

@@ -1,4 +1,6 @@
-"""Kernels that read tensors which others hand to the model: whoever runs it by TVM's virtual machine alone may give it any."""
+"""Kernels that read tensors which others hand to the model: whoever runs it by TVM's virtual machine alone may give it
+any.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
 
 
 def mark_entries(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have the kernels check their arguments that read inputs of `main`, or views of them; all others get what the model's own plan says."""
+    """Have the kernels check their arguments that read inputs of `main`, or views of them; all others get what the
+    model's own plan says.
+    """
     marked = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
     main = mod["main"]
     foreign = set(main.params)

@@ -1,6 +1,8 @@
-"""Weights as kernels want them: the constants of a Relax module get the values and the memory scope that their kernel expects.
+"""Weights as kernels want them: the constants of a Relax module get the values and the memory scope that their kernel
+expects.
 
-The Relax VM copies every constant to the device when it starts, into the scope that its type names: packed once, at load.
+The Relax VM copies every constant to the device when it starts, into the scope that its type names: packed once, at
+load.
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ if TYPE_CHECKING:
     from romou.devices.targets import Target
 
 
-def store_weights(mod: tvm.IRModule, stored: Mapping[str, tuple[int, Callable[[np.ndarray], np.ndarray]]]) -> tvm.IRModule:
+def store_weights(
+    mod: tvm.IRModule, stored: Mapping[str, tuple[int, Callable[[np.ndarray], np.ndarray]]]
+) -> tvm.IRModule:
     """call_tir(conv, (x, const))   ->   call_tir(conv, (x, function(const)))
 
     stored: name of a TIR function -> position of an argument, and the function.
@@ -41,7 +45,9 @@ def store_weights(mod: tvm.IRModule, stored: Mapping[str, tuple[int, Callable[[n
 
 def with_types_of_functions(mod: tvm.IRModule, names: Container[str]) -> tvm.IRModule:
     """`mod` with variables of the named functions that promise the parameters which those have now."""
-    variables = {var: _with_type_of(var, func) if var.name_hint in names else var for var, func in mod.functions_items()}
+    variables = {
+        var: _with_type_of(var, func) if var.name_hint in names else var for var, func in mod.functions_items()
+    }
     functions = {variables[var]: func for var, func in mod.functions_items()}
     main = mod["main"]
     body = structural_map(main.body, (tvm.ir.GlobalVar, lambda var: variables[var]))
@@ -50,7 +56,9 @@ def with_types_of_functions(mod: tvm.IRModule, names: Container[str]) -> tvm.IRM
 
 
 def _with_type_of(var: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tvm.ir.GlobalVar:
-    """A variable of the same name that promises the parameters of `func`; changing `var` would change every module that it is in."""
+    """A variable of the same name that promises the parameters of `func`; changing `var` would change every module that
+    it is in.
+    """
     made = tvm.ir.GlobalVar(var.name_hint)
     parameters = [relax.TensorType([int(d) for d in p.shape], str(p.dtype)) for p in func.params]
     relax.expr._update_type(made, relax.FuncType(parameters, var.ty.ret, var.ty.purity))
@@ -74,15 +82,21 @@ def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], ta
         devices.setdefault(scope, relax.VDevice(target.tvm_target, 0, scope))
 
     def place(name: str, position: int, weight: Any) -> Any:
-        return tvm.ir.GenericConst(weight.value, relax.TensorType(weight.ty.shape, weight.ty.dtype, devices[scopes[name][position]]))
+        return tvm.ir.GenericConst(
+            weight.value, relax.TensorType(weight.ty.shape, weight.ty.dtype, devices[scopes[name][position]])
+        )
 
     placed = _with_constants(mod, scopes, place)
     placed.update_global_info("vdevice", list(devices.values()))
     return placed
 
 
-def _with_constants(mod: tvm.IRModule, positions: Mapping[str, Collection[int]], change: Callable[[str, int, Any], Any]) -> tvm.IRModule:
-    """Each constant that is an argument at one of the `positions` of a TIR function becomes what `change` makes of (function, position, constant)."""
+def _with_constants(
+    mod: tvm.IRModule, positions: Mapping[str, Collection[int]], change: Callable[[str, int, Any], Any]
+) -> tvm.IRModule:
+    """Each constant that is an argument at one of the `positions` of a TIR function becomes what `change` makes of
+    (function, position, constant).
+    """
 
     def changed(call: relax.Call) -> relax.Call:
         name = called_function(call)
@@ -91,9 +105,13 @@ def _with_constants(mod: tvm.IRModule, positions: Mapping[str, Collection[int]],
         arguments = list(call.args[1].fields)
         for position in positions[name]:
             if not isinstance(arguments[position], tvm.ir.GenericConst):
-                raise BuildError(f"{name}: argument {position} is computed at run time and cannot be packed at compile time")
+                raise BuildError(
+                    f"{name}: argument {position} is computed at run time and cannot be packed at compile time"
+                )
             arguments[position] = change(name, position, arguments[position])
-        return relax.Call(call.op, [call.args[0], relax.Tuple(arguments), *call.args[2:]], call.attrs, call.ty_args, ret_ty=call.ty)
+        return relax.Call(
+            call.op, [call.args[0], relax.Tuple(arguments), *call.args[2:]], call.attrs, call.ty_args, ret_ty=call.ty
+        )
 
     main = mod["main"]
     body = structural_map(main.body, (relax.Call, changed))

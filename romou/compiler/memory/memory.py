@@ -49,9 +49,11 @@ class MemoryUse:
     """Bytes of the device's memory that a model holds between and during its runs, planned before anything runs.
 
     weights: all constants, as kernels want them.   inputs: of the model.
-    tensors: for all between kernels, workspaces and outputs included, those of the run before, too. A buffer is shared by tensors that are not live at once;
+    tensors: for all between kernels, workspaces and outputs included, those of the run before, too. A buffer is shared
+    by tensors that are not live at once;
         an image only by those of its width and height.
-    least: the most that is live at once, a lower bound of `tensors`.   workspaces: of the function whose workspaces take most.
+    least: the most that is live at once, a lower bound of `tensors`.
+    workspaces: of the function whose workspaces take most.
     """
 
     weights: int
@@ -79,7 +81,9 @@ class MemoryUse:
 class MemoryPlan:
     """A model's tensors over a run.
 
-    calls: functions, in the order in which they are launched.   tensors: in the order of their first call.   live: bytes of those live during each call.
+    calls: functions, in the order in which they are launched.
+    tensors: in the order of their first call.
+    live: bytes of those live during each call.
     weights: constants, each with the first function that reads it.
     """
 
@@ -118,11 +122,15 @@ def plan_memory(scheduled: tvm.IRModule) -> MemoryPlan:
         least=max(live, default=0),
         workspaces=max(workspaces, default=0),
     )
-    return MemoryPlan(calls=tuple(reader.calls), tensors=tensors, weights=tuple(reader.weights.values()), live=tuple(live), use=use)
+    return MemoryPlan(
+        calls=tuple(reader.calls), tensors=tensors, weights=tuple(reader.weights.values()), live=tuple(live), use=use
+    )
 
 
 class _Pool:
-    """The runtimes' pooling allocator: what is given back waits for the next request of the same size.  created: bytes."""
+    """The runtimes' pooling allocator: what is given back waits for the next request of the same size.
+    created: bytes.
+    """
 
     def __init__(self) -> None:
         self.created = 0
@@ -139,7 +147,10 @@ class _Pool:
 
 
 class _Reader:
-    """Follows the allocations and calls of a lowered `main`.  weights: the constants.  tensors: those that some call got so far."""
+    """Follows the allocations and calls of a lowered `main`.
+    weights: the constants.
+    tensors: those that some call got so far.
+    """
 
     def __init__(self, pool: _Pool) -> None:
         self.calls: list[str] = []
@@ -152,7 +163,8 @@ class _Reader:
         # A tensor -> its shape, type and scope.   Another name of a tensor, or a view of it -> the tensor.
         self._allocated: dict[relax.Var, tuple[tuple[int, ...], str, str]] = {}
         self._whole: dict[relax.Var, relax.Var] = {}
-        # What takes memory from the pool -> its size, and the names that hold it: a storage is held by its tensors, too.
+        # What takes memory from the pool -> its size, and the names that hold it: a storage is held by its tensors,
+        # too.
         self._sizes: dict[relax.Var, tuple[int, ...]] = {}
         self._holders: dict[relax.Var, set[relax.Var]] = {}
 
@@ -168,21 +180,32 @@ class _Reader:
                 self._images.add(var)
                 self._take(var, (*extents_of_texels(shape[:-1], scope), shape[-1]), bytes_of(shape, "uint8"))
             else:
-                # TVM's plan of a graph with branches gives images a storage that holds next to nothing: each image in it is one of its own.
+                # TVM's plan of a graph with branches gives images a storage that holds next to nothing: each image in
+                # it is one of its own.
                 size = _paged(1 if scope in SEPARATORS else shape[0])
                 self._take(var, (size,), size)
         elif name == "relax.vm.alloc_tensor":
-            storage, shape, dtype = arguments[0], tuple(int(extent) for extent in arguments[2].values), str(arguments[3].value)
+            storage, shape, dtype = (
+                arguments[0],
+                tuple(int(extent) for extent in arguments[2].values),
+                str(arguments[3].value),
+            )
             scope = self._scopes[storage]
             self._allocated[var] = shape, dtype, scope
             self._holders[storage].add(var)
             if scope in SEPARATORS and storage not in self._images:
-                self._take(var, (*image_extents(shape, scope), LANES * tvm.DataType(dtype).itemsize), bytes_of(shape, dtype))
+                self._take(
+                    var, (*image_extents(shape, scope), LANES * tvm.DataType(dtype).itemsize), bytes_of(shape, dtype)
+                )
         elif name == "relax.vm.kill_object":
             self._let_go(arguments[0])
         elif isinstance(value, relax.Call) and isinstance(value.op, tvm.ir.GlobalVar):
             self._call(str(value.op.name_hint), arguments)
-        elif isinstance(value, relax.Call) and isinstance(value.op, relax.ExternFunc) and value.op.global_symbol == HOST_NODES:
+        elif (
+            isinstance(value, relax.Call)
+            and isinstance(value.op, relax.ExternFunc)
+            and value.op.global_symbol == HOST_NODES
+        ):
             self._call(HOST_NODES, arguments)
         elif (found := list(_vars(value))) and (whole := self._whole_of(found[0])) in self._allocated:
             self._whole[var] = whole
@@ -197,7 +220,15 @@ class _Reader:
             device = expr.ty.vdevice
             scope = "global" if device is None else str(device.memory_scope)
             shape, dtype = tuple(map(int, expr.value.shape)), str(expr.value.dtype)
-            weight = PlannedTensor(function=function, shape=shape, dtype=dtype, scope=scope, bytes=bytes_of(shape, dtype), first=place, last=place)
+            weight = PlannedTensor(
+                function=function,
+                shape=shape,
+                dtype=dtype,
+                scope=scope,
+                bytes=bytes_of(shape, dtype),
+                first=place,
+                last=place,
+            )
             # The virtual machine keeps equal constants once, whatever reads them.
             self.weights.setdefault((structural_hash(expr.value), shape, dtype, scope), weight)
         for var in _vars(expr):
@@ -207,7 +238,13 @@ class _Reader:
             elif whole in self._allocated:
                 shape, dtype, scope = self._allocated[whole]
                 self.tensors[whole] = PlannedTensor(
-                    function=function, shape=shape, dtype=dtype, scope=scope, bytes=bytes_of(shape, dtype), first=place, last=place
+                    function=function,
+                    shape=shape,
+                    dtype=dtype,
+                    scope=scope,
+                    bytes=bytes_of(shape, dtype),
+                    first=place,
+                    last=place,
                 )
 
     def end(self, result: relax.Expr) -> None:

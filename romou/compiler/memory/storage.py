@@ -1,11 +1,13 @@
-"""Storage that tensors of a run share: the greedy plan by size (Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020, section 4).
+"""Storage that tensors of a run share: the greedy plan by size (Pisarchyk and Lee, Efficient Memory Management for Deep
+Neural Net Inference, 2020, section 4).
 
     largest tensor first: it gets the first storage whose tensors are never live together with it, or a new one
 
 TVM's planner goes by the order of the calls, and gives a small tensor the large storage that the next large one needs.
 
-A storage of images is one image. Tensors of its width and height share it, whatever their number of layers, and use its first ones. Width and height must be
-equal, because kernels rely on zeros outside of them; no kernel relies on what lies behind the last layer, which OpenCL reads in its place.
+A storage of images is one image. Tensors of its width and height share it, whatever their number of layers, and use its
+first ones. Width and height must be equal, because kernels rely on zeros outside of them; no kernel relies on what lies
+behind the last layer, which OpenCL reads in its place.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ _ALLOCATE = "relax.builtin.alloc_tensor"
 
 
 def plan_storage(mod: tvm.IRModule) -> tvm.IRModule:
-    """alloc_tensor(shape)   ->   alloc_tensor(storage, shape), for all tensors of `main` that do not leave it; a graph with branches stays as it is."""
+    """alloc_tensor(shape)
+    ->  alloc_tensor(storage, shape), for all tensors of `main` that do not leave it; a graph with branches stays as it is.
+    """  # noqa: E501
     main = mod["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     if any(isinstance(binding.value, relax.If | relax.Function) for binding in bindings):
@@ -36,7 +40,11 @@ def plan_storage(mod: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(kw_only=True, eq=False)
 class _Tensor:
-    """call: that allocates it.   bytes: of it.   kind: what tensors of one storage have in common.   first, last: bindings between which it is live."""
+    """call: that allocates it.
+    bytes: of it.
+    kind: what tensors of one storage have in common.
+    first, last: bindings between which it is live.
+    """
 
     call: relax.Call
     bytes: int
@@ -53,14 +61,21 @@ class _Storage:
     tensors: list[_Tensor]
 
     def has_room(self, tensor: _Tensor) -> bool:
-        return self.tensors[0].kind == tensor.kind and all(one.last < tensor.first or tensor.last < one.first for one in self.tensors)
+        return self.tensors[0].kind == tensor.kind and all(
+            one.last < tensor.first or tensor.last < one.first for one in self.tensors
+        )
 
     def allocation(self) -> relax.Call:
-        """In bytes. The shape of a storage of images is that of the largest in texels, with the bytes of one as its last axis."""
+        """In bytes. The shape of a storage of images is that of the largest in texels, with the bytes of one as its
+        last axis.
+        """
         shape, dtype, device, scope = self.tensors[0].call.args
         size = [self.tensors[0].bytes]
         if str(scope.value) in SEPARATORS:
-            size = [*texel_shape([*map(int, shape.values)], str(scope.value)), LANES * tvm.DataType(str(dtype.value)).itemsize]
+            size = [
+                *texel_shape([*map(int, shape.values)], str(scope.value)),
+                LANES * tvm.DataType(str(dtype.value)).itemsize,
+            ]
         return relax.op.memory.alloc_storage(relax.ShapeExpr(size), device, scope, "uint8")
 
 
@@ -73,20 +88,33 @@ def _tensors(main: relax.Function) -> list[_Tensor]:
     found: list[_Tensor] = []
     # What a variable may share memory with: other names, views and tuples of tensors.
     behind: dict[relax.Var, frozenset[_Tensor]] = {}
-    # A tuple -> what each of its fields may share memory with. Who reads a field needs no other: a kernel's output, but not its workspaces.
+    # A tuple -> what each of its fields may share memory with. Who reads a field needs no other: a kernel's output, but
+    # not its workspaces.
     fields: dict[relax.Var, list[frozenset[_Tensor]]] = {}
 
     def used(expr: relax.Expr) -> frozenset[_Tensor]:
         seen: set[_Tensor] = set()
-        relax.analysis.post_order_visit(expr, lambda one: seen.update(behind.get(one, ())) if isinstance(one, relax.Var) else None)
+        relax.analysis.post_order_visit(
+            expr, lambda one: seen.update(behind.get(one, ())) if isinstance(one, relax.Var) else None
+        )
         return frozenset(seen)
 
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     for place, binding in enumerate(bindings):
         if op_name(binding.value) == _ALLOCATE:
             shape, dtype, device, scope = binding.value.args
-            kind = _kind([int(extent) for extent in shape.values], str(dtype.value), int(device.value), str(scope.value))
-            found.append(_Tensor(call=binding.value, bytes=bytes_of(shape.values, str(dtype.value)), kind=kind, first=place, last=place))
+            kind = _kind(
+                [int(extent) for extent in shape.values], str(dtype.value), int(device.value), str(scope.value)
+            )
+            found.append(
+                _Tensor(
+                    call=binding.value,
+                    bytes=bytes_of(shape.values, str(dtype.value)),
+                    kind=kind,
+                    first=place,
+                    last=place,
+                )
+            )
             behind[binding.var] = frozenset(found[-1:])
             continue
         value = binding.value

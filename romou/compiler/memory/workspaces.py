@@ -1,7 +1,8 @@
 """Workspaces between the kernels of one function, as tensors of the graph.
 
-A function of several kernels allocates what lies between them by itself, from a pool of the runtime that may give a page back when another function asks for a
-larger one. As outputs of the call they are planned with all other tensors: they share storage where lifetimes allow, and a captured run keeps them.
+A function of several kernels allocates what lies between them by itself, from a pool of the runtime that may give a
+page back when another function asks for a larger one. As outputs of the call they are planned with all other tensors:
+they share storage where lifetimes allow, and a captured run keeps them.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ from romou.compiler.tir.calls import called_function, op_name
 
 
 def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
-    """call_tir(conv, (x, w), out)   ->   call_tir(conv, (x, w), (out, workspace, ...))[0], for scheduled functions with buffers in global memory."""
+    """call_tir(conv, (x, w), out)
+    ->  call_tir(conv, (x, w), (out, workspace, ...))[0], for scheduled functions with buffers in global memory.
+    """
     planned = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
     workspaces: dict[str, list[tirx.Buffer]] = {}
     for var, func in mod.functions_items():
@@ -39,7 +42,17 @@ def _with_parameters(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buff
     if not found:
         return func, []
     kept = [buffer for buffer in root.alloc_buffers if not any(buffer.same_as(one) for one in found)]
-    block = s_tir.SBlock(root.iter_vars, root.reads, root.writes, root.name_hint, root.body, root.init, kept, root.match_buffers, root.annotations)
+    block = s_tir.SBlock(
+        root.iter_vars,
+        root.reads,
+        root.writes,
+        root.name_hint,
+        root.body,
+        root.init,
+        kept,
+        root.match_buffers,
+        root.annotations,
+    )
     body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
     return tirx.PrimFunc([*func.params, *found], body, func.ret_type, func.attrs), found
 
@@ -50,7 +63,9 @@ class _Caller(PyExprMutator):
         super().__init__(mod)
         self._workspaces = workspaces
         # Tensors that name no device lie in the memory of the first one.
-        self._device = next((device for device in mod.global_infos.get("vdevice", []) if str(device.memory_scope) == "global"), None)
+        self._device = next(
+            (device for device in mod.global_infos.get("vdevice", []) if str(device.memory_scope) == "global"), None
+        )
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
         """Calls of functions with workspaces."""

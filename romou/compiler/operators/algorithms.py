@@ -1,4 +1,6 @@
-"""The ways to compute a contraction: directly, or by Winograd's transforms. Each has a knob space, decent configs and a schedule."""
+"""The ways to compute a contraction: directly, or by Winograd's transforms. Each has a knob space, decent configs and a
+schedule.
+"""
 
 from __future__ import annotations
 
@@ -37,17 +39,22 @@ ALGORITHM = Knob(
     name="algorithm",
     choices=(DIRECT, *TILES, *PIECES),
     default=DIRECT,
-    help="sum the products; Winograd's way with tiles of 2, 4 or 6 pixels a side; or a long sum in pieces, which a second kernel adds up in their order",
+    help=(
+        "sum the products; Winograd's way with tiles of 2, 4 or 6 pixels a side; or a long sum in pieces, which a"
+        " second kernel adds up in their order"
+    ),
 )
 
 
-# Instruction slots. Under Mesa's compiler for Adreno 630 a product takes 1.5 instructions, issued in three of four slots, we assume; transforms of a 3x3
-# convolution take about 19 for each number that they move. Two launches more take as long as some millions.
+# Instruction slots. Under Mesa's compiler for Adreno 630 a product takes 1.5 instructions, issued in three of four
+# slots, we assume; transforms of a 3x3 convolution take about 19 for each number that they move. Two launches more take
+# as long as some millions.
 _PRODUCT, _MOVED, _LAUNCHED = 2, 25, 3e7
-# Where a texel's window alone is a long sum in fp16, a product takes half of that under Mesa's compiler for Mali-G76; shorter sums are added up in fp32 too
-# often.
+# Where a texel's window alone is a long sum in fp16, a product takes half of that under Mesa's compiler for Mali-G76;
+# shorter sums are added up in fp32 too often.
 _PRODUCT_OF_LONG_SUM = 1
-# Side of an input tile from which on transforms lose digits that a default config should keep, by the type of what lies between the kernels.
+# Side of an input tile from which on transforms lose digits that a default config should keep, by the type of what lies
+# between the kernels.
 _LOSING = {"float32": 7, "float16": 5}
 
 
@@ -89,7 +96,9 @@ class Contracted:
     @property
     def factors(self) -> tuple[te.Tensor, te.Tensor]:
         """Both factors as placeholders."""
-        data, weight = (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.weight))
+        data, weight = (
+            te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.weight)
+        )
         return data, weight
 
     def contraction(self, flat: bool) -> Contraction:
@@ -101,7 +110,8 @@ class Algorithm(ABC):
     """A way to compute a contraction.
 
     placement: of the operator's tensors.
-    transform_bytes, transform_registers: what kernels around the contraction read and write, and the 32-bit registers that one of their work-items needs
+    transform_bytes, transform_registers: what kernels around the contraction read and write, and the 32-bit registers
+    that one of their work-items needs
         at least.
     """
 
@@ -130,12 +140,16 @@ class Algorithm(ABC):
         """The scheduled function. Raises `s_tir.ScheduleError` where TVM's scheduler refuses the config."""
 
     def slots(self, limits: Limits) -> float:
-        """How long it takes on a phone, in instruction slots of all its cores. Each kernel computes or waits for the memory, whichever takes longer."""
+        """How long it takes on a phone, in instruction slots of all its cores. Each kernel computes or waits for the
+        memory, whichever takes longer.
+        """
         tensors = (self.contracted.data.shape, self.contracted.weight.shape, self.contracted.func.params[-1].shape)
         _, *step = self.contraction(flat=True).reduce.values()
         is_long = self.work.dtype == "float16" and limits.prefers_fp16 and math.prod(step) > MOST_MIXED
         product = _PRODUCT_OF_LONG_SUM if is_long else _PRODUCT
-        return self._kernel_slots(limits, product * self.work.flops / 2, sum(math.prod(int(d) for d in shape) for shape in tensors))
+        return self._kernel_slots(
+            limits, product * self.work.flops / 2, sum(math.prod(int(d) for d in shape) for shape in tensors)
+        )
 
     def _kernel_slots(self, limits: Limits, instructions: float, numbers: int) -> float:
         return max(instructions, limits.instructions_per_byte * int(tvm.DataType(self.work.dtype).itemsize) * numbers)
@@ -154,7 +168,10 @@ class Algorithm(ABC):
         return True
 
     def _places(self, limits: Limits) -> dict[str, Sequence[Choice]]:
-        return {role: self.placement.choices(role, limits, self.weight_shape if role == WEIGHT else None) for role in self.placement.buffers}
+        return {
+            role: self.placement.choices(role, limits, self.weight_shape if role == WEIGHT else None)
+            for role in self.placement.buffers
+        }
 
 
 class DirectAlgorithm(Algorithm):
@@ -178,7 +195,9 @@ class DirectAlgorithm(Algorithm):
             space.add_constraint(lambda config: config["vector_width"] == LANES)
         if any(not any(image.same_as(own) for own in self.placement.buffers.values()) for image in images):
             # A split of more work-items than texels stores single lanes, and the epilogue reads what it stores.
-            space.add_constraint(lambda config: config["split_k"] <= config["tile_o"] * config["tile_h"] * config["tile_w"])
+            space.add_constraint(
+                lambda config: config["split_k"] <= config["tile_o"] * config["tile_h"] * config["tile_w"]
+            )
         return space
 
     def starts(self, limits: Limits) -> list[Config]:
@@ -197,7 +216,9 @@ class DirectAlgorithm(Algorithm):
         sch = s_tir.Schedule(as_module(replace_stage(one.func, one.block, build_stages(contraction, config))))
         sch, loops = one.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
         schedule = tensor_core_schedule.schedule_stages if is_mma else schedule_stages
-        schedule(sch, loops, list(contraction.reduce), config, has_whole_texels=one.operator.has_whole_texels(self.work))
+        schedule(
+            sch, loops, list(contraction.reduce), config, has_whole_texels=one.operator.has_whole_texels(self.work)
+        )
         schedule_packing(sch)
         return sch
 
@@ -208,7 +229,11 @@ class WinogradAlgorithm(Algorithm):
     def __init__(self, contracted: Contracted, placement: Placement, form: Winograd) -> None:
         super().__init__(contracted, placement)
         self.form = form
-        weights = math.prod((*form.weight_shape, 1)) + math.prod(int(d) for d in contracted.weight.shape) if contracted.is_weight_computed else 0
+        weights = (
+            math.prod((*form.weight_shape, 1)) + math.prod(int(d) for d in contracted.weight.shape)
+            if contracted.is_weight_computed
+            else 0
+        )
         self.transform_bytes = tvm.DataType(self.work.dtype).itemsize * (form.transform_elements + weights)
         self.transform_registers = form.transform_registers
 
@@ -220,7 +245,11 @@ class WinogradAlgorithm(Algorithm):
         products = form.products * form.work.in_channels * form.work.out_channels
         between = LANES * form.side**2 * form.tiles * (form.in_texels + form.work.out_texels)
         transforms = self._kernel_slots(limits, _MOVED * form.transform_elements, form.transform_elements)
-        return transforms + self._kernel_slots(limits, _PRODUCT * products, between + math.prod(form.weight_shape)) + _LAUNCHED
+        return (
+            transforms
+            + self._kernel_slots(limits, _PRODUCT * products, between + math.prod(form.weight_shape))
+            + _LAUNCHED
+        )
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -255,14 +284,21 @@ class WinogradAlgorithm(Algorithm):
     def stored_weight(self) -> StoredWeight | None:
         if not self._is_weight_stored:
             return None
-        return StoredWeight(name=str(self.contracted.weight.name), shape=self.form.weight_shape, tile=self.form.tile, stride=self.form.work.stride)
+        return StoredWeight(
+            name=str(self.contracted.weight.name),
+            shape=self.form.weight_shape,
+            tile=self.form.tile,
+            stride=self.form.work.stride,
+        )
 
     def schedule(self, config: Config) -> s_tir.Schedule:
         one = self.contracted
         data = te.placeholder([int(d) for d in one.data.shape], self.work.dtype, "data")
         shape = self.form.weight_shape if self._is_weight_stored else [int(d) for d in one.weight.shape]
         weight = te.placeholder(shape, self.work.dtype, "weight")
-        func = replace_stage(one.func, one.block, self.form.build(data, weight, config, is_zero_outside=is_image(one.data)))
+        func = replace_stage(
+            one.func, one.block, self.form.build(data, weight, config, is_zero_outside=is_image(one.data))
+        )
         if self._is_weight_stored:
             func = replace_parameter(func, str(one.weight.name), shape=self.form.weight_shape)
         sch = s_tir.Schedule(as_module(func))

@@ -52,7 +52,9 @@ class Template(ABC):
 
     @property
     def matrices(self) -> set[str]:
-        """Parameters, the output among them, that may lie in images of rows: the schedule takes their last axis in whole texels."""
+        """Parameters, the output among them, that may lie in images of rows: the schedule takes their last axis in
+        whole texels.
+        """
         return set()
 
     @property
@@ -87,7 +89,9 @@ class Template(ABC):
 
     @abstractmethod
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        """Scheduled TIR for a config: a module with the one function `main`; InvalidConfigError where TVM's scheduler refuses the config."""
+        """Scheduled TIR for a config: a module with the one function `main`; InvalidConfigError where TVM's scheduler
+        refuses the config.
+        """
 
     @property
     def images(self) -> dict[str, str]:

@@ -1,4 +1,6 @@
-"""What families of contractions share: two factors, of which the second one may be a packed constant, and a template made of a marked block."""
+"""What families of contractions share: two factors, of which the second one may be a packed constant, and a template
+made of a marked block.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from romou.compiler.operators.operator import Operator, W
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.tir.expressions import Shape, is_constant, static_shape
 
-# TVM's pattern kinds for "an operator that element-wise consumers may be fused into", and for "one that nothing is fused with".
+# TVM's pattern kinds for "an operator that element-wise consumers may be fused into", and for "one that nothing is
+# fused with".
 OUT_ELEMWISE_FUSABLE, OPAQUE = 4, 8
 
 
@@ -73,7 +76,9 @@ class ContractionFamily(Operator[W], Family):
         data, weight = call.args
         left = graph.packed_expr(data) if self.is_packed else graph.plain_expr(data)
         if is_constant(weight):
-            return self.emit(graph, work, left, weight.value.numpy().reshape(self.kernel_shape(work, static_shape(weight))))
+            return self.emit(
+                graph, work, left, weight.value.numpy().reshape(self.kernel_shape(work, static_shape(weight)))
+            )
         right, shape = graph.plain_expr(weight), static_shape(weight)
         if self.kernel_shape(work, shape) != shape:
             right = graph.bb.emit(relax.op.reshape(right, self.kernel_shape(work, shape)))
@@ -81,11 +86,15 @@ class ContractionFamily(Operator[W], Family):
 
     def emit(self, graph: Graph, w: W, data: relax.Expr, weight: np.ndarray) -> relax.Expr:
         """A call of the plain definition with a constant weight, which is packed here."""
-        return self.emit_define(graph, lambda *tensors: self.define(w, *tensors), data, relax.const(self.pack_weight(w, weight), w.dtype))
+        return self.emit_define(
+            graph, lambda *tensors: self.define(w, *tensors), data, relax.const(self.pack_weight(w, weight), w.dtype)
+        )
 
     def emit_define(self, graph: Graph, define: Callable[..., te.Tensor], *operands: relax.Expr) -> relax.Expr:
         """A call of a function into which element-wise consumers are fused."""
-        return graph.bb.emit_te(define, *operands, primfunc_name_hint=self.name, primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE})
+        return graph.bb.emit_te(
+            define, *operands, primfunc_name_hint=self.name, primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE}
+        )
 
     def template_of(self, func: tirx.PrimFunc) -> ContractionTemplate | None:
         return ContractionTemplate.of(func, self)
@@ -99,9 +108,13 @@ class ContractionFamily(Operator[W], Family):
         if is_weight_computed:
             shapes["weight"] = self.kernel_shape(w, tuple(self.case(w).weights[0]))
         operands = [te.placeholder(shape, w.dtype, name) for name, shape in shapes.items()]
-        total = self.define(w, operands[0], self.pack_at_run_time(w, operands[1]) if is_weight_computed else operands[1])
+        total = self.define(
+            w, operands[0], self.pack_at_run_time(w, operands[1]) if is_weight_computed else operands[1]
+        )
         if not has_epilogue:
             return te.create_prim_func([*operands, total])
         shape, place = self.bias(w)
         bias, zero = te.placeholder(shape, w.dtype, "bias"), tirx.const(0, w.dtype)
-        return te.create_prim_func([*operands, bias, te.compute(total.shape, lambda *i: te.max(total[i] + bias[place(*i)], zero), name="relu")])
+        return te.create_prim_func(
+            [*operands, bias, te.compute(total.shape, lambda *i: te.max(total[i] + bias[place(*i)], zero), name="relu")]
+        )

@@ -1,4 +1,5 @@
-"""What families of convolutions share: channels packed by four on both sides, a window that moves over the input, a constant weight.
+"""What families of convolutions share: channels packed by four on both sides, a window that moves over the input, a
+constant weight.
 
 data    (n, ceil(ic / 4), ih, iw, 4)      output  (n, ceil(oc / 4), oh, ow, 4)
 """
@@ -26,7 +27,9 @@ C = TypeVar("C", bound=Conv2d)
 
 
 class ConvolutionFamily(ContractionFamily[C]):
-    """A family of 2-D convolutions, and of 1-D and 3-D ones as far as they are convolutions of images. kernel_layout: of the weight in the graph."""
+    """A family of 2-D convolutions, and of 1-D and 3-D ones as far as they are convolutions of images. kernel_layout:
+    of the weight in the graph.
+    """
 
     is_packed = True
     works_in_texels = True
@@ -50,14 +53,18 @@ class ConvolutionFamily(ContractionFamily[C]):
 
     @abstractmethod
     def tap_of(self, w: C, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        """Output channel, input channel of the group, row and column of the window that an element of the packed weight stands for."""
+        """Output channel, input channel of the group, row and column of the window that an element of the packed weight
+        stands for.
+        """
 
     def weight_at(self, w: C, weight: te.Tensor, o: Expr, i: Expr, kh: Expr, kw: Expr) -> tirx.Expr:
         """The weight in the graph's layout at a tap; zero where there is no such channel."""
         return guarded(w.dtype, weight[o, i, kh, kw], o < w.out_channels, i < w.in_channels // w.groups)
 
     def pack_at_run_time(self, w: C, weight: te.Tensor) -> te.Tensor:
-        return te.compute(self.weight_shape(w), lambda *place: self.weight_at(w, weight, *self.tap_of(w, *place)), name=PACKED)
+        return te.compute(
+            self.weight_shape(w), lambda *place: self.weight_at(w, weight, *self.tap_of(w, *place)), name=PACKED
+        )
 
     def kernel_shape(self, w: C, shape: Shape) -> Shape:
         return *shape[:2], *w.kernel
@@ -71,7 +78,9 @@ class ConvolutionFamily(ContractionFamily[C]):
     def pixel_rows(self, w: C) -> int | None:
         return w.out_hw[0]
 
-    def output_loops(self, sch: s_tir.Schedule, output: Block, w: C, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+    def output_loops(
+        self, sch: s_tir.Schedule, output: Block, w: C, config: Config
+    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         """The output (n, o, y, x, lane) as loops (o, h, w, lane), its pixels laid out as the knob `pixels` says."""
         oh, ow = w.out_hw
         if config["pixels"] == "flat":
@@ -82,7 +91,12 @@ class ConvolutionFamily(ContractionFamily[C]):
         return sch, sch.get_loops(output)
 
     def case(self, w: C) -> Case:
-        settings = {"strides": list(w.stride), "padding": list(w.padding), "dilation": list(w.dilation), "groups": w.groups}
+        settings = {
+            "strides": list(w.stride),
+            "padding": list(w.padding),
+            "dilation": list(w.dilation),
+            "groups": w.groups,
+        }
         return Case(
             name=w.name,
             inputs=[(w.batch, w.in_channels, *w.in_hw)],
@@ -93,7 +107,9 @@ class ConvolutionFamily(ContractionFamily[C]):
 
 
 def is_channels_first(call: relax.Call, kernel_layout: str) -> bool:
-    """Whether a convolution is of floats of static shapes, its channels before its pixels. kernel_layout: of the weight, as it is in 2-D."""
+    """Whether a convolution is of floats of static shapes, its channels before its pixels. kernel_layout: of the
+    weight, as it is in 2-D.
+    """
     (data, weight), attrs = call.args, call.attrs
     shape = shape_of(data)
     if shape_of(call) is None or shape is None or shape_of(weight) is None:
@@ -107,7 +123,11 @@ def is_of_images(call: relax.Call) -> bool:
     """Whether a convolution sees one frame at a time."""
     if len(static_shape(call.args[0])) < 5:
         return True
-    attrs, depth, (front, _, _, back, _, _) = call.attrs, static_shape(call.args[1])[2], all_sides(call.attrs.padding, 3)
+    attrs, depth, (front, _, _, back, _, _) = (
+        call.attrs,
+        static_shape(call.args[1])[2],
+        all_sides(call.attrs.padding, 3),
+    )
     return depth == int(attrs.strides[0]) == 1 and not (front or back or int(getattr(attrs, "output_padding", [0])[0]))
 
 
@@ -136,7 +156,9 @@ def plane_of(settings: Sequence[int]) -> tuple[int, int]:
 
 
 def all_sides(padding: Sequence[int], axes: int) -> tuple[int, ...]:
-    """Return a padding at the beginnings of all spatial axes, then at their ends, which is given for all axes, for each axis, or for each side."""
+    """Return a padding at the beginnings of all spatial axes, then at their ends, which is given for all axes, for each
+    axis, or for each side.
+    """
     pads = [int(pad) for pad in padding]
     return tuple(pads * (2 * axes // len(pads)))
 
@@ -148,7 +170,7 @@ def four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
 
 
 def convolve(w: Conv2d, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """A convolution of x (n, ic, ih, iw) with weight (oc, ic / groups, kh, kw) by NumPy, tap by tap: (n, oc, oh, ow)."""
+    """A convolution of x (n, ic, ih, iw) with weight (oc, ic / groups, kh, kw) by NumPy, tap by tap: (n, oc, oh, ow)."""  # noqa: E501
     (oh, ow), (sh, sw), (dh, dw), (top, left, bottom, right) = w.out_hw, w.stride, w.dilation, w.padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     total = np.zeros((w.batch, w.groups, w.out_channels // w.groups, oh, ow), x.dtype)

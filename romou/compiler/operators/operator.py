@@ -33,12 +33,20 @@ class Operator(ABC, Generic[W]):
     stores_rows: bool = False
 
     @abstractmethod
-    def contraction(self, w: W, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
-        """The operator as a contraction, its pixels in one row (`flat`) or row by row, over data that reads as zero outside or does not."""
+    def contraction(
+        self, w: W, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
+        """The operator as a contraction, its pixels in one row (`flat`) or row by row, over data that reads as zero
+        outside or does not.
+        """
 
     @abstractmethod
-    def output_loops(self, sch: s_tir.Schedule, output: Block, w: W, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
-        """The output block's nest as loops (o, h, w, lane), and the schedule that they belong to: `sch`, or one of a function made anew."""
+    def output_loops(
+        self, sch: s_tir.Schedule, output: Block, w: W, config: Config
+    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+        """The output block's nest as loops (o, h, w, lane), and the schedule that they belong to: `sch`, or one of a
+        function made anew.
+        """
 
     def has_whole_texels(self, w: W) -> bool:
         """Whether the four lanes of every output texel are stored."""

@@ -1,10 +1,13 @@
-"""A long sum in pieces, each of which is a work group's: its own kernel adds them up, always in the same order, so that results are the same each time.
+"""A long sum in pieces, each of which is a work group's: its own kernel adds them up, always in the same order, so that
+results are the same each time.
 
     data, weight -> partial (pieces, output texels, pixels, 4)      a contraction for each piece, scheduled as any other
     partial      -> total -> output                                 a work-item for each texel, and the epilogue
 
-The workspace between the kernels is a tensor of the model's memory plan (`romou/compiler/memory/workspaces.py`). No work-item waits for another, and nothing is added
-atomically: the gradient of a filter sums over all pixels of a batch, and has far fewer outputs than a large GPU has work-items.
+The workspace between the kernels is a tensor of the model's memory plan (`romou/compiler/memory/workspaces.py`). No
+work-item waits for another, and nothing is added
+atomically: the gradient of a filter sums over all pixels of a batch, and has far fewer outputs than a large GPU has
+work-items.
 """
 
 from __future__ import annotations
@@ -35,11 +38,17 @@ def bytes_between(form: Contraction) -> int:
 
 
 def build_pieces(form: Contraction, whole: Contraction, config: Config) -> tirx.PrimFunc:
-    """All stages. form: a contraction for each row h, a piece.   whole: the same sum at once, which says where results belong."""
+    """All stages. form: a contraction for each row h, a piece.
+    whole: the same sum at once, which says where results belong.
+    """
     o, count, w = form.extents
-    rows = dataclasses.replace(form, output=lambda piece, o, x, lane: (o, piece, x, lane), output_shape=(count, o, w, LANES))
+    rows = dataclasses.replace(
+        form, output=lambda piece, o, x, lane: (o, piece, x, lane), output_shape=(count, o, w, LANES)
+    )
     partial, piece = contract(rows, config, name=PARTIAL), te.reduce_axis((0, count), "piece")
-    total = te.compute((o, 1, w, LANES), lambda o, _, x, lane: te.sum(partial[piece, o, x, lane], axis=piece), name=TOTAL)
+    total = te.compute(
+        (o, 1, w, LANES), lambda o, _, x, lane: te.sum(partial[piece, o, x, lane], axis=piece), name=TOTAL
+    )
     output = te.compute(whole.output_shape, lambda *i: total[whole.output(*i)], name=Stage.CROP)
     return te.create_prim_func([*form.inputs, output])
 

@@ -224,7 +224,9 @@ def _in_cell(step: tirx.Stmt, own: dict[tirx.Buffer, tirx.Buffer], cells: int, c
     return structural_map(step, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
 
 
-def _sums(items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer]) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
+def _sums(
+    items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer]
+) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
     """Statements that leave the sums of a work-item's units in registers, and what they need besides."""
     gates, summed, store = int(product.body.extent), int(product.extent), product.body.body
     sums, (read, weight) = own[store.buffer], (store.value.b.a, store.value.b.b)
@@ -269,7 +271,9 @@ def _sums(items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer])
 
 def _launched(items: _Items, body: list[tirx.Stmt], buffers: list[tirx.Buffer]) -> tirx.Stmt:
     """A kernel's statements below its launch."""
-    stmt: tirx.Stmt = s_tir.SBlockRealize([], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers))
+    stmt: tirx.Stmt = s_tir.SBlockRealize(
+        [], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers)
+    )
     for tag, var, extent in (
         ("threadIdx.y", items.thread, items.threads),
         ("threadIdx.x", items.unit, items.units),

@@ -32,7 +32,9 @@ LEAST_OF_TREE = 16
 
 
 def second_partials(threads: Any) -> Any:
-    """Partial results of a row that `TREE` leaves for its second step: about the square root of as many as there are work-items, which may be an array."""
+    """Partial results of a row that `TREE` leaves for its second step: about the square root of as many as there are
+    work-items, which may be an array.
+    """
     return 2 ** np.ceil(np.log2(threads) / 2).astype(int)
 
 
@@ -50,7 +52,9 @@ _MOST_IN_A_SUM = 1024
 
 
 def sums_of(share: int) -> tuple[int, int]:
-    """Return how many sums a work-item's share of a row is added up in, and how long each is. Of a long row both are about its square root."""
+    """Return how many sums a work-item's share of a row is added up in, and how long each is. Of a long row both are
+    about its square root.
+    """
     if share <= _MOST_IN_A_SUM:
         return 1, share
     size = 2 ** math.ceil(math.log2(share) / 2)
@@ -60,19 +64,26 @@ def sums_of(share: int) -> tuple[int, int]:
 class RowKernel:
     """Writes the passes of one config of a function as a kernel.
 
-    has_reductions: whether sub-groups have functions that reduce; else their work-items exchange what they have in pairs.
+    has_reductions: whether sub-groups have functions that reduce; else their work-items exchange what they have in
+    pairs.
     """
 
     def __init__(self, func: tirx.PrimFunc, rows: Rows, config: Config, *, has_reductions: bool = True) -> None:
         self.func, self.rows, self.config, self.has_reductions = func, rows, config, has_reductions
-        self.width, self.threads, self.sub_group = config["vector_width"], config["threads"], int(config.get("sub_group", 1))
+        self.width, self.threads, self.sub_group = (
+            config["vector_width"],
+            config["threads"],
+            int(config.get("sub_group", 1)),
+        )
         self.parts = int(parts_left(self.threads, self.sub_group))
         self.count, self.elements = rows.count(self.width)
         self.share = -(-self.elements // self.threads)
         self.is_across = rows.is_across
         self.vectors = Vectors(rows.axes, rows.axis, self.width)
         dtype = rows.axis.ty
-        self.group, self.row, self.thread, self.turn = (tirx.Var(name, dtype) for name in ("group", "row", "thread", "turn"))
+        self.group, self.row, self.thread, self.turn = (
+            tirx.Var(name, dtype) for name in ("group", "row", "thread", "turn")
+        )
         self.buffers: list[tirx.Buffer] = []
         # Lanes of a result: one for each of the rows that neighbours belong to.
         self.lanes = self.width if self.is_across else 1
@@ -92,7 +103,9 @@ class RowKernel:
         if self.config.get("combine") == TREE:
             sizes["second"] = int(second_partials(self.threads))
         kind = kinds.pop()
-        partials = [self._buffer(name, self.config["rows"] * size * self.lanes, kind, "shared") for name, size in sizes.items()]
+        partials = [
+            self._buffer(name, self.config["rows"] * size * self.lanes, kind, "shared") for name, size in sizes.items()
+        ]
         for each in self.rows.passes:
             steps += self._reduced(each, partials) if each.reduction is not None else [self._store(each, each.value)]
         last = self.rows.passes[-1]
@@ -100,7 +113,11 @@ class RowKernel:
             steps.append(self._store(last, self._result(last.reduction.buffer)))
         position = self.group * self.config["rows"] + self.row
         groups = -(-self.count // self.config["rows"])
-        index = tirx.min(position, tirx.const(self.count - 1, position.ty)) if self.count % self.config["rows"] else position
+        index = (
+            tirx.min(position, tirx.const(self.count - 1, position.ty))
+            if self.count % self.config["rows"]
+            else position
+        )
         outer = list(self.rows.outer.values())
         if self.is_across:
             outer[-1] //= self.width
@@ -114,7 +131,11 @@ class RowKernel:
             body = substitute(body, {self.thread: item % self.threads, self.row: item // self.threads})
             in_row = {"blockIdx.x": (self.group, groups), "threadIdx.x": (item, self.threads * self.config["rows"])}
             return launch(self.func, in_row, body, self.buffers)
-        threads = {"blockIdx.x": (self.group, groups), "threadIdx.y": (self.row, self.config["rows"]), "threadIdx.x": (self.thread, self.threads)}
+        threads = {
+            "blockIdx.x": (self.group, groups),
+            "threadIdx.y": (self.row, self.config["rows"]),
+            "threadIdx.x": (self.thread, self.threads),
+        }
         return launch(self.func, threads, body, self.buffers)
 
     def _buffer(self, name: str, size: int, dtype: str, scope: str = "local") -> tirx.Buffer:
@@ -122,7 +143,9 @@ class RowKernel:
         return self.buffers[-1]
 
     def _each(self, body: tirx.Stmt, sums: tirx.Buffer | None = None) -> tirx.Stmt:
-        """`body`, over the axes inside a row, for each vector of the work-item's share. sums: what it adds up; a long share is added up in several sums."""
+        """`body`, over the axes inside a row, for each vector of the work-item's share. sums: what it adds up; a long
+        share is added up in several sums.
+        """
         element = self.turn * self.threads + self.thread
         inner = list(self.rows.inner.values())
         if not self.is_across:
@@ -136,7 +159,10 @@ class RowKernel:
         if sums is None or count == 1:
             return loop(self.turn, self.share, body, "unrolled" if self.share <= MOST_UNROLLED else "serial")
         total, lane = self._buffer(f"{sums.name}_total", self.width, str(sums.dtype)), self.vectors.lane
-        (so_far, added), zero = (tirx.BufferLoad(buffer, [lane]) for buffer in (total, sums)), tirx.const(0, str(sums.dtype))
+        (so_far, added), zero = (
+            (tirx.BufferLoad(buffer, [lane]) for buffer in (total, sums)),
+            tirx.const(0, str(sums.dtype)),
+        )
 
         def in_lanes(buffer: tirx.Buffer, value: tirx.Expr) -> tirx.Stmt:
             return loop(lane, self.width, tirx.BufferStore(buffer, value, [lane]), "vectorized")
@@ -176,10 +202,15 @@ class RowKernel:
         return value if self.is_across else structural_mutate(value, (_COMPUTED, self._once_a_row))
 
     def _times_reciprocal(self, quotient: tirx.Div, mutator: Any) -> tirx.Expr:
-        """Softmax divides by the sum of a row once: x / s  ->  x * (1 / s). Such a sum is no less than one, so its reciprocal is as exact."""
+        """Softmax divides by the sum of a row once: x / s
+        ->  x * (1 / s). Such a sum is no less than one, so its reciprocal is as exact.
+        """
         new = mutator.default_mutate(quotient)
         source = new.b.source if isinstance(new.b, TensorLoad) else None
-        of_exponentials = any(p.reduction is not None and p.reduction.buffer.same_as(source) and _is_of_exponentials(p) for p in self.rows.passes)
+        of_exponentials = any(
+            p.reduction is not None and p.reduction.buffer.same_as(source) and _is_of_exponentials(p)
+            for p in self.rows.passes
+        )
         return new.a * (tirx.const(1.0, str(new.ty)) / new.b) if of_exponentials else new
 
     def _once_a_row(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
@@ -187,7 +218,13 @@ class RowKernel:
         loads = loads_of(expr)
         of_row = all(load.source in self.results.values() or self._is_one_number(load) for load in loads)
         variables = [var for var in nodes_in(expr, tirx.Var) if not isinstance(var, tirx.Buffer)]
-        if not loads or not of_row or variables or "float" not in str(expr.ty) or (isinstance(expr, TensorLoad) and not self._is_one_number(expr)):
+        if (
+            not loads
+            or not of_row
+            or variables
+            or "float" not in str(expr.ty)
+            or (isinstance(expr, TensorLoad) and not self._is_one_number(expr))
+        ):
             return mutator.default_mutate(expr)
         known = next((buffer for other, buffer in self.of_row if structural_equal(other, expr)), None)
         if known is None:
@@ -211,7 +248,9 @@ class RowKernel:
         return tirx.BufferLoad(self.results[buffer], [lane]).astype(str(buffer.dtype))
 
     def _reduced(self, each: Pass, partials: Sequence[tirx.Buffer]) -> list[tirx.Stmt]:
-        """What `_reduce` gives; a maximum that other passes subtract from what it is of (softmax) may ignore NaN, as they read that again."""
+        """What `_reduce` gives; a maximum that other passes subtract from what it is of (softmax) may ignore NaN, as
+        they read that again.
+        """
         assert each.reduction is not None
         is_one_of_many = each is not self.rows.passes[-1] and each.reduction.operation in (tirx.Max, tirx.Min)
         may_lose_nan = is_one_of_many and self.rows.shared_load is not None
@@ -236,7 +275,9 @@ class RowKernel:
         if self.is_across:
             total: tirx.Expr = mine
         else:
-            total = functools.reduce(reduction.combine, (tirx.BufferLoad(sums, [tirx.const(at, dtype)]) for at in range(self.width)))
+            total = functools.reduce(
+                reduction.combine, (tirx.BufferLoad(sums, [tirx.const(at, dtype)]) for at in range(self.width))
+            )
         if not partials or self.sub_group > 1:
             steps.append(loop(lane, self.lanes, tirx.BufferStore(result, total, [lane]), "vectorized"))
             total = tirx.BufferLoad(result, [lane])
@@ -246,14 +287,30 @@ class RowKernel:
             (partial, *second), count = partials, self.parts
             place = (self.row * count + self.thread // self.sub_group) * self.lanes + lane
             is_first = None if self.sub_group == 1 else self.thread % self.sub_group < 1
-            steps.append(guarded(is_first, loop(lane, self.lanes, tirx.BufferStore(partial, total, [place]), "vectorized")))
+            steps.append(
+                guarded(is_first, loop(lane, self.lanes, tirx.BufferStore(partial, total, [place]), "vectorized"))
+            )
             if second:
                 # A few work-items add up as many neighbours each.
                 count = int(second_partials(self.threads))
-                few = self._together(reduction, partial, result, first, (self.row * count + self.thread) * (self.threads // count), self.threads // count)
+                few = self._together(
+                    reduction,
+                    partial,
+                    result,
+                    first,
+                    (self.row * count + self.thread) * (self.threads // count),
+                    self.threads // count,
+                )
                 (partial,) = second
                 place = (self.row * count + self.thread) * self.lanes + lane
-                few.append(loop(lane, self.lanes, tirx.BufferStore(partial, tirx.BufferLoad(result, [lane]), [place]), "vectorized"))
+                few.append(
+                    loop(
+                        lane,
+                        self.lanes,
+                        tirx.BufferStore(partial, tirx.BufferLoad(result, [lane]), [place]),
+                        "vectorized",
+                    )
+                )
                 steps.append(guarded(self.thread < count, tirx.SeqStmt(few)))
             # Every work-item adds up all that is left: one barrier, and reads that the whole row shares.
             steps += self._together(reduction, partial, result, first, self.row * count, count)
@@ -263,7 +320,8 @@ class RowKernel:
     def _in_sub_groups(self, reduction: Reduction, result: tirx.Buffer, *, keeps_nan: bool) -> list[tirx.Stmt]:
         """Reduce `result` over the work-items of a row that are in the same sub-group, for each of them.
 
-        Every call is a statement of its own: passes repeat operands, and no call may stand where only some work-items come by.
+        Every call is a statement of its own: passes repeat operands, and no call may stand where only some work-items
+        come by.
         """
         lane, together = self.vectors.lane, min(self.threads, self.sub_group)
         mine = tirx.BufferLoad(result, [lane])
@@ -282,7 +340,15 @@ class RowKernel:
             apart //= 2
         return steps
 
-    def _together(self, reduction: Reduction, partial: tirx.Buffer, result: tirx.Buffer, first: tirx.Expr, start: tirx.Expr, count: int) -> list[tirx.Stmt]:
+    def _together(
+        self,
+        reduction: Reduction,
+        partial: tirx.Buffer,
+        result: tirx.Buffer,
+        first: tirx.Expr,
+        start: tirx.Expr,
+        count: int,
+    ) -> list[tirx.Stmt]:
         """Reduce `count` partial results from `start` on to `result`; four at a time where that are whole vectors."""
         dtype = self.vectors.lane.ty
         width = 1 if self.is_across or count % LANES else LANES
@@ -295,7 +361,12 @@ class RowKernel:
         together = tirx.BufferStore(into, reduction.combine(tirx.BufferLoad(into, [lane]), theirs), [lane])
         made = [
             loop(lane, lanes, tirx.BufferStore(into, first, [lane]), "vectorized"),
-            loop(other, steps, loop(lane, lanes, together, "vectorized"), "unrolled" if steps <= MOST_UNROLLED else "serial"),
+            loop(
+                other,
+                steps,
+                loop(lane, lanes, together, "vectorized"),
+                "unrolled" if steps <= MOST_UNROLLED else "serial",
+            ),
         ]
         if width > 1:
             each = [tirx.BufferLoad(into, [tirx.const(at, dtype)]) for at in range(width)]
@@ -303,18 +374,25 @@ class RowKernel:
         return made
 
     def _kept_term(self, each: Pass) -> list[tirx.Stmt]:
-        """Statements that keep what a pass reduces in the place of what it is made of (`Rows.kept_pass`). Softmax computes each exponential once so."""
+        """Statements that keep what a pass reduces in the place of what it is made of (`Rows.kept_pass`). Softmax
+        computes each exponential once so.
+        """
         if self.kept is None or each is not self.rows.kept_pass:
             return []
         term = each.value
-        store, tiles = self.vectors.store(self.kept, [self._place_of_kept()], self._value(term).astype(str(self.kept.dtype)))
+        store, tiles = self.vectors.store(
+            self.kept, [self._place_of_kept()], self._value(term).astype(str(self.kept.dtype))
+        )
         self.buffers += tiles
         self.kept_term = term
         return [store]
 
     def _store(self, each: Pass, value: tirx.Expr) -> tirx.Stmt:
         """The elements of the work-item's share, or the row's one result by the first of its work-items."""
-        place = [self.vectors.index if isinstance(index, tirx.Var) and index.same_as(self.rows.axis) else index for index in each.place]
+        place = [
+            self.vectors.index if isinstance(index, tirx.Var) and index.same_as(self.rows.axis) else index
+            for index in each.place
+        ]
         position = self.group * self.config["rows"] + self.row
         conditions = [position < self.count] if self.count % self.config["rows"] else []
         output = each.block.body.buffer
@@ -336,4 +414,8 @@ def _is_of_exponentials(each: Pass) -> bool:
     """Whether a pass sums up exponentials of what the row's maximum was taken away from, of which one is 1."""
     assert each.reduction is not None
     term = each.value
-    return each.reduction.operation is tirx.Add and op_name(term) in ("tirx.exp", "prim.exp") and isinstance(term.args[0], tirx.Sub)
+    return (
+        each.reduction.operation is tirx.Add
+        and op_name(term) in ("tirx.exp", "prim.exp")
+        and isinstance(term.args[0], tirx.Sub)
+    )

@@ -1,4 +1,6 @@
-"""What families share that read their inputs once: element-wise chains, pooling, reductions of rows. Memory bounds them, not arithmetic."""
+"""What families share that read their inputs once: element-wise chains, pooling, reductions of rows. Memory bounds
+them, not arithmetic.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,13 @@ from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.splice import find_blocks
 from romou.compiler.tir.primitives import LANES
 
-WORK_GROUP = Knob(name="work_group", choices=(16, 32, 64, 128, 256, 512), default=64, help="work-items of a group", scales_outputs=True)
+WORK_GROUP = Knob(
+    name="work_group",
+    choices=(16, 32, 64, 128, 256, 512),
+    default=64,
+    help="work-items of a group",
+    scales_outputs=True,
+)
 Points: TypeAlias = Callable[[s_tir.SBlock], Sequence[np.ndarray]]
 
 
@@ -85,8 +93,16 @@ class StreamingTemplate(Template):
         if not self.works_in_texels:
             return set()
         values = self.vectors(LANES)
-        texels = [p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES and str(p.dtype) in ("float32", "float16")]
-        return {str(p.name) for p in texels if all(vectors.width_of(value, str(p.name)) == LANES for vectors, value in values)}
+        texels = [
+            p
+            for p in self.func.params
+            if len(p.shape) > 2 and int(p.shape[-1]) == LANES and str(p.dtype) in ("float32", "float16")
+        ]
+        return {
+            str(p.name)
+            for p in texels
+            if all(vectors.width_of(value, str(p.name)) == LANES for vectors, value in values)
+        }
 
     @property
     def matrices(self) -> set[str]:
@@ -94,7 +110,11 @@ class StreamingTemplate(Template):
         if not self.works_in_rows:
             return set()
         values = self.vectors(LANES)
-        rows = [p for p in self.func.params if len(p.shape) > 1 and int(p.shape[-1]) % LANES == 0 and str(p.dtype) in ("float32", "float16")]
+        rows = [
+            p
+            for p in self.func.params
+            if len(p.shape) > 1 and int(p.shape[-1]) % LANES == 0 and str(p.dtype) in ("float32", "float16")
+        ]
         return {str(p.name) for p in rows if all(vectors.takes_texels(value, str(p.name)) for vectors, value in values)}
 
     @property
@@ -114,14 +134,19 @@ class StreamingTemplate(Template):
         return min(vectors.width_of(value, self.names["data"]) for vectors, value in self.vectors(width))
 
     def default_config(self, limits: Limits) -> Config:
-        """The knobs' defaults, with the widest vectors, and then the largest group, of at most the default size, that the space admits."""
+        """The knobs' defaults, with the widest vectors, and then the largest group, of at most the default size, that
+        the space admits.
+        """
         return self._admitted(self.space(limits))
 
     @staticmethod
     def _admitted(space: Space, **wanted: Choice) -> Config:
         """The config of `default_config`, with what is wanted instead of a knob's default."""
         config = space.default(**wanted)
-        widths, groups = (sorted((c for c in space.knobs[n] if isinstance(c, int) and c <= config[n]), reverse=True) for n in ("vector_width", "work_group"))
+        widths, groups = (
+            sorted((c for c in space.knobs[n] if isinstance(c, int) and c <= config[n]), reverse=True)
+            for n in ("vector_width", "work_group")
+        )
         found = (config.replace(vector_width=width, work_group=group) for width in widths for group in groups)
         return next((one for one in found if space.is_valid(one)), config)
 
@@ -130,7 +155,8 @@ class StreamingTemplate(Template):
         """The function with everything inlined that need not be kept."""
         return _simplified(self.func)
 
-    # What formulas ask of a template (`romou/tuner/pruning/streaming_form.py`). A point of a block is one value for each of its axes.
+    # What formulas ask of a template (`romou/tuner/pruning/streaming_form.py`). A point of a block is one value for
+    # each of its axes.
 
     @cached_property
     def blocks(self) -> list[s_tir.SBlock]:
@@ -190,7 +216,9 @@ class StreamingTemplate(Template):
 
     def _groups(self, limits: Limits) -> list[int]:
         """Choices for the work-items of a group."""
-        return [int(g) for g in WORK_GROUP.choices if int(g) <= limits.max_work_group_size] or [limits.max_work_group_size]
+        return [int(g) for g in WORK_GROUP.choices if int(g) <= limits.max_work_group_size] or [
+            limits.max_work_group_size
+        ]
 
     @property
     def _has_truth_values(self) -> bool:
@@ -198,11 +226,16 @@ class StreamingTemplate(Template):
         return any(str(p.dtype) == "bool" for p in self.func.params)
 
     def _widths(self, extent: int, *, may_overlap: bool = False) -> list[int]:
-        """Choices for the elements along an axis of `extent` that are computed at once, and where they lie side by side read and written so.
+        """Choices for the elements along an axis of `extent` that are computed at once, and where they lie side by side
+        read and written so.
 
         may_overlap: whether the last vector of a row may begin in the one before it.
         """
-        fits = [int(width) for width in VECTOR_WIDTH.choices if extent % int(width) == 0 or (may_overlap and extent > int(width))]
+        fits = [
+            int(width)
+            for width in VECTOR_WIDTH.choices
+            if extent % int(width) == 0 or (may_overlap and extent > int(width))
+        ]
         return [LANES] if self.images else [width for width in fits if width == 1 or not self._has_truth_values]
 
 

@@ -1,4 +1,6 @@
-"""From a fused function to its knob space, and from a config to its schedule; the same for every family of contractions."""
+"""From a fused function to its knob space, and from a config to its schedule; the same for every family of
+contractions.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,15 @@ from tvm import s_tir, tirx
 from romou.base.errors import InvalidConfigError
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.algorithms import ALGORITHM, DIRECT, Algorithm, Contracted, DirectAlgorithm, PiecesAlgorithm, WinogradAlgorithm
+from romou.compiler.operators.algorithms import (
+    ALGORITHM,
+    DIRECT,
+    Algorithm,
+    Contracted,
+    DirectAlgorithm,
+    PiecesAlgorithm,
+    WinogradAlgorithm,
+)
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.contraction import Contraction, tensor_core
 from romou.compiler.operators.contraction.defaults import work_items
@@ -28,7 +38,7 @@ from romou.compiler.tir.primitives import LANES, Place, advance_pointers, set_im
 
 
 class ContractionTemplate(Template):
-    """The template of a fused function with one sum of products: a convolution, a dense layer, a product of matrices."""
+    """The template of a fused function with one sum of products: a convolution, a dense layer, a product of matrices."""  # noqa: E501
 
     knobs = (ALGORITHM, *KNOBS)
 
@@ -40,12 +50,18 @@ class ContractionTemplate(Template):
 
     @classmethod
     def of(cls, func: tirx.PrimFunc, operator: Operator[Any]) -> ContractionTemplate | None:
-        """The template for `func`: it holds exactly one marked block, the operator's, and the epilogue keeps that block's shape."""
+        """The template for `func`: it holds exactly one marked block, the operator's, and the epilogue keeps that
+        block's shape.
+        """
         marked = [b for b in find_blocks(func) if FAMILY in b.annotations]
         if [str(b.annotations[FAMILY]) for b in marked] != [operator.name]:
             return None
         outputs = [int(d) for d in func.params[-1].shape]
-        return cls(Contracted(func, marked[0], operator)) if outputs == [int(d) for d in marked[0].writes[0].source.shape] else None
+        return (
+            cls(Contracted(func, marked[0], operator))
+            if outputs == [int(d) for d in marked[0].writes[0].source.shape]
+            else None
+        )
 
     def _on(self, func: tirx.PrimFunc) -> ContractionTemplate:
         """This template for the same function with other memory scopes."""
@@ -71,7 +87,9 @@ class ContractionTemplate(Template):
 
     @property
     def activations(self) -> set[str]:
-        """Parameters that may lie in images: data, operands of the epilogue, output; all but the weight whose last axis holds lanes."""
+        """Parameters that may lie in images: data, operands of the epilogue, output; all but the weight whose last axis
+        holds lanes.
+        """
         if not self.contracted.operator.works_in_texels or not self._is_vector or not has_vector_form(self.func):
             return set()
         texels = (p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES)
@@ -84,9 +102,16 @@ class ContractionTemplate(Template):
 
     @property
     def matrices(self) -> set[str]:
-        """The factors that are computed; of sums that are vectors an output of whole texels, and what the epilogue reads at the same place."""
+        """The factors that are computed; of sums that are vectors an output of whole texels, and what the epilogue
+        reads at the same place.
+        """
         output, operator = self.func.params[-1], self.contracted.operator
-        is_whole = self._is_vector and operator.has_whole_texels(self.workload) and has_vector_form(self.func) and int(output.shape[-1]) % LANES == 0
+        is_whole = (
+            self._is_vector
+            and operator.has_whole_texels(self.workload)
+            and has_vector_form(self.func)
+            and int(output.shape[-1]) % LANES == 0
+        )
         if not (is_whole and operator.stores_rows):
             return self.factors
         in_place = {str(p.name) for p in self.func.params[:-1] if self._is_read_in_place(p)}
@@ -94,7 +119,11 @@ class ContractionTemplate(Template):
 
     def _is_read_in_place(self, parameter: tirx.Buffer) -> bool:
         """Whether all that is read of a parameter is the number at the output's place."""
-        readers = [block for block in find_blocks(self.func) if any(load.source.same_as(parameter) for load in loads_of(block.body))]
+        readers = [
+            block
+            for block in find_blocks(self.func)
+            if any(load.source.same_as(parameter) for load in loads_of(block.body))
+        ]
         return bool(readers) and all(is_elementwise_of(block, parameter) for block in readers)
 
     @property
@@ -116,7 +145,13 @@ class ContractionTemplate(Template):
             texels.add(WEIGHT)
         buffers = {"data": self.data, WEIGHT: self.contracted.weight, "output": self.func.params[-1]}
         is_constant = operator.has_constant_weight
-        return Placement(func=self.func, buffers=buffers, texels=texels, matrices=operator.matrices(self.workload), has_constant_weight=is_constant)
+        return Placement(
+            func=self.func,
+            buffers=buffers,
+            texels=texels,
+            matrices=operator.matrices(self.workload),
+            has_constant_weight=is_constant,
+        )
 
     @cached_property
     def algorithms(self) -> dict[str, Algorithm]:
@@ -124,11 +159,17 @@ class ContractionTemplate(Template):
         forms = self.contracted.operator.winograd(self.workload)
         others = {name: WinogradAlgorithm(self.contracted, self.placement, form) for name, form in forms.items()}
         counts = self.contracted.operator.pieces(self.workload)
-        pieces = {name: PiecesAlgorithm(self.contracted, self.placement, count) for name, count in PIECES.items() if count in counts}
+        pieces = {
+            name: PiecesAlgorithm(self.contracted, self.placement, count)
+            for name, count in PIECES.items()
+            if count in counts
+        }
         return {DIRECT: DirectAlgorithm(self.contracted, self.placement), **others, **pieces}
 
     def contraction(self, flat: bool, algorithm: str = DIRECT) -> Contraction:
-        """The operator as a contraction, its pixels in one row (flat) or row by row; under an algorithm with transforms, the one between them."""
+        """The operator as a contraction, its pixels in one row (flat) or row by row; under an algorithm with
+        transforms, the one between them.
+        """
         return self.algorithms[algorithm].contraction(flat)
 
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
@@ -136,7 +177,11 @@ class ContractionTemplate(Template):
 
     def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
         shapes = {WEIGHT: self._algorithm(config).weight_shape}
-        chosen = {name: self.placement.scope(role, limits, shapes.get(role)) for role, name in self.names.items() if config[role] == Place.IMAGE}
+        chosen = {
+            name: self.placement.scope(role, limits, shapes.get(role))
+            for role, name in self.names.items()
+            if config[role] == Place.IMAGE
+        }
         return {**{name: scope for name, scope in chosen.items() if scope is not None}, **self.images}
 
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
@@ -149,7 +194,11 @@ class ContractionTemplate(Template):
     def space(self, limits: Limits) -> Space:
         usable = self._usable(limits)
         direct = usable.pop(DIRECT).space(limits)
-        return Space.one_of(ALGORITHM, {DIRECT: direct, **{name: one.space(limits) for name, one in usable.items()}}) if usable else direct
+        return (
+            Space.one_of(ALGORITHM, {DIRECT: direct, **{name: one.space(limits) for name, one in usable.items()}})
+            if usable
+            else direct
+        )
 
     def default_config(self, limits: Limits) -> Config:
         return self.starts(limits)[0]
@@ -157,22 +206,34 @@ class ContractionTemplate(Template):
     def starts(self, limits: Limits) -> list[Config]:
         """A decent config of each algorithm; and where there are tensor cores, one whose operands are staged.
 
-        The first one sums directly, or, where that leaves the device idle, in the fewest pieces that do not. On phones it is the one with least to do
-        among those that lose few digits.
+        The first one sums directly, or, where that leaves the device idle, in the fewest pieces that do not. On phones
+        it is the one with least to do among those that lose few digits.
         """
         usable = self._usable(limits)
         if len(usable) == 1:
             return usable[DIRECT].starts(limits)
-        found = {name: [Config({"algorithm": name, **config}) for config in one.starts(limits)] for name, one in usable.items()}
+        found = {
+            name: [Config({"algorithm": name, **config}) for config in one.starts(limits)]
+            for name, one in usable.items()
+        }
         sums = [name for name in usable if name == DIRECT or name in PIECES]
-        first = next((name for name in sums if work_items(usable[name].contraction(flat=True), found[name][0]) >= limits.busy_work_items), sums[-1])
+        first = next(
+            (
+                name
+                for name in sums
+                if work_items(usable[name].contraction(flat=True), found[name][0]) >= limits.busy_work_items
+            ),
+            sums[-1],
+        )
         least = min(usable, key=lambda name: usable[name].slots(limits))
         if limits.prefers_images and least not in sums:
             first = least
         return [*found[first], *(config for name, configs in found.items() if name != first for config in configs)]
 
     def _usable(self, limits: Limits) -> dict[str, Algorithm]:
-        """The algorithms that the device has room for; where tensor cores make many products in a cycle, fewer of them are no gain."""
+        """The algorithms that the device has room for; where tensor cores make many products in a cycle, fewer of them
+        are no gain.
+        """
         direct = self.algorithms[DIRECT]
         if limits.has_tensor_cores and tensor_core.MMA in direct.space(limits).knobs["multiply_add"]:
             return {DIRECT: direct}
@@ -189,15 +250,21 @@ class ContractionTemplate(Template):
         try:
             scheduled = self._on(func).scheduled(config)
         except s_tir.ScheduleError as error:
-            raise InvalidConfigError(f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}") from error
-        # What is staged in local memory is read there, and images have no addresses. On other devices compilers see to them by themselves.
+            raise InvalidConfigError(
+                f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}"
+            ) from error
+        # What is staged in local memory is read there, and images have no addresses. On other devices compilers see to
+        # them by themselves.
         is_direct = config.get("algorithm", DIRECT) == DIRECT
         reads_buffers = not config["local"] and not (is_direct and config["data"] == config["weight"] == Place.IMAGE)
-        # fp16 that is converted when it is read, which is all of it where it is only stored, is read by functions with an offset.
+        # fp16 that is converted when it is read, which is all of it where it is only stored, is read by functions with
+        # an offset.
         reads_numbers = self.workload.dtype == "float32" or limits.has_fp16_arithmetic
         has_pointers = limits.prefers_images and reads_buffers and reads_numbers
         return tvm.IRModule({"main": advance_pointers(scheduled) if has_pointers else scheduled})
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:
-        """The scheduled function, whose images are those of `config`. Raises `s_tir.ScheduleError` where TVM's scheduler refuses."""
+        """The scheduled function, whose images are those of `config`. Raises `s_tir.ScheduleError` where TVM's
+        scheduler refuses.
+        """
         return self._algorithm(config).schedule(config).mod["main"]

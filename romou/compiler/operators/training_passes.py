@@ -1,4 +1,6 @@
-"""The three passes of training a convolution, as BEAST's paper measures them (its table 2): forward, backward by input, backward by filter."""
+"""The three passes of training a convolution, as BEAST's paper measures them (its table 2): forward, backward by input,
+backward by filter.
+"""
 
 from __future__ import annotations
 

@@ -1,21 +1,28 @@
-"""Winograd's way to convolve windows of 2x2 to 5x5, F(m x m, r x r) (Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", section 4).
+"""Winograd's way to convolve windows of 2x2 to 5x5, F(m x m, r x r) (Lavin and Gray, "Fast Algorithms for Convolutional
+Neural Networks", section 4).
 
     output tile (m x m) = A^T ((G g G^T) * (B^T d B)) A        d: input tile of m + r - 1 pixels a side, g: window of r x r
 
-Three kernels with two workspaces between them; in a model, they are tensors of its memory plan (`romou/compiler/memory/workspaces.py`):
+Three kernels with two workspaces between them; in a model, they are tensors of its memory plan
+(`romou/compiler/memory/workspaces.py`):
 
     data        -> transformed (positions, input texels * tiles, 4)     B^T d B of each tile and texel
-    transformed -> products (positions, output texels, tiles, 4)        a contraction for each of the (m + r - 1)^2 positions, scheduled as any other
+    transformed
+
+            ->  products (positions, output texels, tiles, 4)        a contraction for each of the (m + r - 1)^2 positions, scheduled as any other
     products    -> output (n, output texels, oh, ow, 4)                 A^T m A of each tile and texel, and the epilogue
 
-A work-item transforms a tile of four pixels a side in its registers. A larger one, half transformed, would not fit into them: a row of work-items
-shares it through local memory, each first with a column of the tile and then with a row of it.
+A work-item transforms a tile of four pixels a side in its registers. A larger one, half transformed, would not fit into
+them: a row of work-items shares it through local memory, each first with a column of the tile and then with a row of
+it.
 
-A convolution with a stride is one of stride 1 over the phases of its data, with as many taps as the fullest phase has: 11x11 at stride 4 is 3x3 of 16
-times the channels. The transform of the data reads a phase's pixels where they lie. That of the weight cuts the window, with zeros for taps that a phase lacks.
+A convolution with a stride is one of stride 1 over the phases of its data, with as many taps as the fullest phase has:
+11x11 at stride 4 is 3x3 of 16 times the channels. The transform of the data reads a phase's pixels where they lie. That
+of the weight cuts the window, with zeros for taps that a phase lacks.
 
-G g G^T is computed ahead: such a config stores its weight in another shape (`StoredWeight`). Where weights change, a fourth kernel makes it in each call.
-"""
+G g G^T is computed ahead: such a config stores its weight in another shape (`StoredWeight`). Where weights change, a
+fourth kernel makes it in each call.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -45,7 +52,19 @@ TILES = {"winograd2": 2, "winograd4": 4, "winograd6": 6}
 SIDES = {2: (2, 4, 6), 3: (2, 4, 6), 4: (2, 4), 5: (2, 4)}
 # The workspace that the contraction reads, and all stages that are scheduled, not inlined.
 TRANSFORMED = "transformed"
-STAGES = frozenset({"data_tile", "data_rows", TRANSFORMED, "weight_rows", "stored_weight", "products", "output_column", "output_rows", "output_tile"})
+STAGES = frozenset(
+    {
+        "data_tile",
+        "data_rows",
+        TRANSFORMED,
+        "weight_rows",
+        "stored_weight",
+        "products",
+        "output_column",
+        "output_rows",
+        "output_tile",
+    }
+)
 # Tiles that a group has at least where its work-items share them: neighbours are read together.
 SHARED_TILES = 16
 # Side of the largest tile that fits into registers.
@@ -55,9 +74,12 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class StoredWeight:
-    """The way in which a config's kernel wants its weight: called with the packed one, (ic, kh, kw, lanes, oc, 4) in texels, it gives that of `shape`.
+    """The way in which a config's kernel wants its weight: called with the packed one, (ic, kh, kw, lanes, oc, 4) in
+    texels, it gives that of `shape`.
 
-    name: of the parameter.   shape: (phases * ic, (m + r - 1)^2, lanes, oc, 4) in texels.   tile: m, the side of an output tile.
+    name: of the parameter.
+    shape: (phases * ic, (m + r - 1)^2, lanes, oc, 4) in texels.
+    tile: m, the side of an output tile.
     stride: rows and columns of phases that the window is cut into.
     """
 
@@ -79,12 +101,18 @@ class StoredWeight:
 
 
 def algorithms(w: Conv2d) -> list[str]:
-    """Algorithms besides the direct one that can compute a convolution with fewer products; of larger tiles, those that need fewer than smaller ones."""
+    """Algorithms besides the direct one that can compute a convolution with fewer products; of larger tiles, those that
+    need fewer than smaller ones.
+    """
     windows = {-(-taps // stride) for taps, stride in zip(w.kernel, w.stride, strict=True)}
     side = windows.pop() if len(windows) == 1 else 0
     has_texels = min(w.in_channels * math.prod(w.stride), w.out_channels) >= LANES
     is_plain = w.dilation == (1, 1) and w.groups == 1 and has_texels
-    forms = {name: Winograd(w, tile) for name, tile in TILES.items() if is_plain and tile in SIDES.get(side, ()) and min(w.out_hw) >= tile}
+    forms = {
+        name: Winograd(w, tile)
+        for name, tile in TILES.items()
+        if is_plain and tile in SIDES.get(side, ()) and min(w.out_hw) >= tile
+    }
     found: dict[str, int] = {"direct": w.batch * math.prod((*w.out_hw, *w.kernel))}
     for name, form in forms.items():
         # Tiles of seven pixels a side lose too much where fp16 lies between the kernels.
@@ -233,7 +261,12 @@ class Winograd:
         """All stages, from data and weight, transformed or packed, to the output in single precision."""
         is_packed = len(weight.shape) != len(self.weight_shape)
         right = self._transformed_weight(weight) if is_packed else weight
-        products = contract(self.contraction(self.transformed_data(data, is_zero_outside), right), config, name="products", dtype=self.work.dtype)
+        products = contract(
+            self.contraction(self.transformed_data(data, is_zero_outside), right),
+            config,
+            name="products",
+            dtype=self.work.dtype,
+        )
         return te.create_prim_func([data, weight, self._output(products)])
 
     def _transformed_weight(self, packed: te.Tensor) -> te.Tensor:
@@ -250,7 +283,9 @@ class Winograd:
 
             return row_of(matrix, a, tap)
 
-        rows = te.compute((side, self.window, self.in_texels, self.in_lanes, self.work.out_texels, LANES), column, name="weight_rows")
+        rows = te.compute(
+            (side, self.window, self.in_texels, self.in_lanes, self.work.out_texels, LANES), column, name="weight_rows"
+        )
         return te.compute(
             self.weight_shape,
             lambda c, p, *at: row_of(matrix, p % side, lambda j: rows[(p // side, j, c, *at)]).astype(self.work.dtype),
@@ -284,12 +319,18 @@ class Winograd:
             (texel, top, left), t = self.phase_of(f // slots), f % slots
             n, y, x = t // (down * across), t // across % down, t % across
             at = y * self.tile, x * self.tile, i * sh + top, j * sw + left
-            pixel = window_index(work, *at, lambda iy, ix: data[n, texel, iy, ix, lane], is_zero_outside=is_zero_outside)
+            pixel = window_index(
+                work, *at, lambda iy, ix: data[n, texel, iy, ix, lane], is_zero_outside=is_zero_outside
+            )
             return guarded(work.dtype, pixel, t < self.tiles if slots > self.tiles else True).astype("float32")
 
         tile = te.compute((padded, side, side, LANES), load, name="data_tile")
         matrix = self._matrices.data
-        rows = te.compute((side, side, padded, LANES), lambda a, j, f, lane: row_of(matrix, a, lambda i: tile[f, i, j, lane]), name="data_rows")
+        rows = te.compute(
+            (side, side, padded, LANES),
+            lambda a, j, f, lane: row_of(matrix, a, lambda i: tile[f, i, j, lane]),
+            name="data_rows",
+        )
 
         def store(*at: tirx.Expr) -> tirx.Expr:
             p, f, lane = self.transformed_at(*at)
@@ -305,9 +346,21 @@ class Winograd:
             f = f if padded == count else te.min(f, count - 1)
             return products[a * side + b, f // self.tiles, f % self.tiles, lane].astype("float32")
 
-        column = te.compute((side, side, padded, LANES), load, name="output_column").__getitem__ if self.is_shared else lambda i: load(*i)
-        rows = te.compute((tile, side, padded, LANES), lambda y, b, f, lane: row_of(matrix, y, lambda a: column((a, b, f, lane))), name="output_rows")
-        tiles = te.compute((padded, tile, tile, LANES), lambda f, y, x, lane: row_of(matrix, x, lambda b: rows[y, b, f, lane]), name="output_tile")
+        column = (
+            te.compute((side, side, padded, LANES), load, name="output_column").__getitem__
+            if self.is_shared
+            else lambda i: load(*i)
+        )
+        rows = te.compute(
+            (tile, side, padded, LANES),
+            lambda y, b, f, lane: row_of(matrix, y, lambda a: column((a, b, f, lane))),
+            name="output_rows",
+        )
+        tiles = te.compute(
+            (padded, tile, tile, LANES),
+            lambda f, y, x, lane: row_of(matrix, x, lambda b: rows[y, b, f, lane]),
+            name="output_tile",
+        )
 
         def crop(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             o, y, x = self.source_of(o, y, x)
@@ -328,7 +381,9 @@ class Winograd:
         return sch
 
     def _over_tiles(self, sch: s_tir.Schedule, output: Block) -> tuple[s_tir.Schedule, Block]:
-        """The schedule with the output nest over (tile and texel, y, x, lane): which tiles a group shares is seen without division."""
+        """The schedule with the output nest over (tile and texel, y, x, lane): which tiles a group shares is seen
+        without division.
+        """
         down, across = self.grid
 
         def place(f: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:

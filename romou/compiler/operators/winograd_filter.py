@@ -1,17 +1,23 @@
-"""Winograd's way to the gradient of a filter: the adjoint of the convolution's, for windows of 2x2 to 5x5 (Lavin and Gray, section 4, transposed).
+"""Winograd's way to the gradient of a filter: the adjoint of the convolution's, for windows of 2x2 to 5x5 (Lavin and
+Gray, section 4, transposed).
 
     output tile   Y = A^T ((G g G^T) * (B^T d B)) A
     gradient      by g = G^T (sum over all tiles of (A dY A^T) * (B^T d B)) G        dY: tile of the output's gradient
 
 Four kernels with three workspaces between them:
 
-    data      -> transformed (positions, tiles / 4, input channels, 4)     the convolution's own, four tiles in a texel: the sum is over them
+    data
+
+            ->  transformed (positions, tiles / 4, input channels, 4)     the convolution's own, four tiles in a texel: the sum is over them
     gradient  -> stored_gradient (positions, output texels * tiles, 4)     A dY A^T of each tile and texel
-    both      -> products (positions, output texels, input channels, 4)    for each position a contraction over the tiles of the batch
+    both
+
+            ->  products (positions, output texels, input channels, 4)    for each position a contraction over the tiles of the batch
     products  -> output (oc, ic, kh, kw)                                   G^T m G of each texel and channel
 
-With a stride, the input channels are those of all phases of the data, and a tile of the last kernel is the taps of one phase.
-"""
+With a stride, the input channels are those of all phases of the data, and a tile of the last kernel is the taps of one
+phase.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -39,7 +45,9 @@ _STEPS = 4
 
 @dataclass(frozen=True)
 class WinogradFilter(Winograd):
-    """The gradient of a convolution by its filter, in tiles of `tile` x `tile` outputs. Its second factor is the gradient of the output."""
+    """The gradient of a convolution by its filter, in tiles of `tile` x `tile` outputs. Its second factor is the
+    gradient of the output.
+    """
 
     stored_width = 1
 
@@ -81,13 +89,19 @@ class WinogradFilter(Winograd):
         w, oh, ow = self.work, *self.work.out_hw
         pixels = w.batch * (self.data_texels * w.in_hw[0] * w.in_hw[1] + w.out_texels * oh * ow)
         taps = w.out_texels * w.in_channels * w.kernel[0] * w.kernel[1]
-        return LANES * (pixels + self.side**2 * (self.tiles * (self.in_texels + w.out_texels) + 2 * self.columns) + taps)
+        return LANES * (
+            pixels + self.side**2 * (self.tiles * (self.in_texels + w.out_texels) + 2 * self.columns) + taps
+        )
 
     def contraction(self, transformed: te.Tensor, weight: te.Tensor) -> Contraction:
-        """The sums of all positions: o counts output texels, h positions, w input channels; four tiles are a step of the sum."""
+        """The sums of all positions: o counts output texels, h positions, w input channels; four tiles are a step of
+        the sum.
+        """
         w, tiles = self.work, self.tiles
 
-        def lhs(_o: tirx.Expr, p: tirx.Expr, c: tirx.Expr, _lane: tirx.Expr, k: tirx.Expr, step: tirx.Expr) -> tirx.Expr:
+        def lhs(
+            _o: tirx.Expr, p: tirx.Expr, c: tirx.Expr, _lane: tirx.Expr, k: tirx.Expr, step: tirx.Expr
+        ) -> tirx.Expr:
             if self.phases > 1:
                 c = c // w.in_channels * self.data_texels * LANES + c % w.in_channels
             return transformed[p, k, c, step]
@@ -126,7 +140,11 @@ class WinogradFilter(Winograd):
             return guarded(self.work.dtype, gradient[n, o, y, x, lane], *is_inside).astype("float32")
 
         tiles = te.compute((padded, tile, tile, LANES), load, name="gradient_tile")
-        rows = te.compute((side, tile, padded, LANES), lambda a, j, f, lane: row_of(matrix, a, lambda i: tiles[f, i, j, lane]), name="gradient_rows")
+        rows = te.compute(
+            (side, tile, padded, LANES),
+            lambda a, j, f, lane: row_of(matrix, a, lambda i: tiles[f, i, j, lane]),
+            name="gradient_rows",
+        )
         return te.compute(
             self.weight_shape,
             lambda p, f, lane: row_of(matrix, p % side, lambda j: rows[p // side, j, f, lane]).astype(self.work.dtype),
@@ -142,17 +160,33 @@ class WinogradFilter(Winograd):
             f = f if padded == self.columns else te.min(f, self.columns - 1)
             return products[a * side + b, f // inputs, f % inputs, lane]
 
-        rows = te.compute((window, side, padded, LANES), lambda i, b, f, lane: row_of(matrix, i, lambda a: load(a, b, f, lane)), name="filter_rows")
-        tiles = te.compute((padded, window, window, LANES), lambda f, i, j, lane: row_of(matrix, j, lambda b: rows[i, b, f, lane]), name="filter_tile")
+        rows = te.compute(
+            (window, side, padded, LANES),
+            lambda i, b, f, lane: row_of(matrix, i, lambda a: load(a, b, f, lane)),
+            name="filter_rows",
+        )
+        tiles = te.compute(
+            (padded, window, window, LANES),
+            lambda f, i, j, lane: row_of(matrix, j, lambda b: rows[i, b, f, lane]),
+            name="filter_tile",
+        )
         return te.compute(
             (self.work.out_channels, channels, kh, kw),
-            lambda o, c, i, j: tiles[o // LANES * inputs + (i % sh * sw + j % sw) * channels + c, i // sh, j // sw, o % LANES],
+            lambda o, c, i, j: tiles[
+                o // LANES * inputs + (i % sh * sw + j % sw) * channels + c, i // sh, j // sw, o % LANES
+            ],
             name=Stage.CROP,
         )
 
     def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> s_tir.Schedule:
         """The schedule with the four nests bound; `output` is the block that the epilogue ends in."""
-        window, inputs, channels, (kh, kw), (sh, sw) = self.window, self.inputs, self.work.in_channels, self.work.kernel, self.work.stride
+        window, inputs, channels, (kh, kw), (sh, sw) = (
+            self.window,
+            self.inputs,
+            self.work.in_channels,
+            self.work.kernel,
+            self.work.stride,
+        )
 
         def place(f: tirx.Expr, i: tirx.Expr, j: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
             channel, phase = f // inputs * LANES + lane, f % inputs // channels
@@ -160,7 +194,9 @@ class WinogradFilter(Winograd):
             return [channel, f % channels, y, x], [channel < self.work.out_channels, y < kh, x < kw]
 
         name = str(sch.get(output).name_hint)
-        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, "filter_tile", (self.columns, window, window, LANES), place)))
+        sch = s_tir.Schedule(
+            as_module(renest(sch.mod["main"], name, "filter_tile", (self.columns, window, window, LANES), place))
+        )
         self.schedule_data(sch)
         p, f, lane = sch.get_loops(sch.get_sblock("stored_gradient"))
         a, b = sch.split(p, [self.side, self.side])

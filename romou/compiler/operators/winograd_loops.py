@@ -26,7 +26,9 @@ def bind_items(sch: s_tir.Schedule, items: Loop, inner: Sequence[Loop]) -> Loop:
 
 
 def place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
-    """The first half of a transform, which makes rows of a tile, in a work-item's registers; returns its loop over columns."""
+    """The first half of a transform, which makes rows of a tile, in a work-item's registers; returns its loop over
+    columns.
+    """
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "local")
     sch.compute_at(block, item, preserve_unit_loops=True)
@@ -37,7 +39,9 @@ def place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
 
 
 def share_rows(sch: s_tir.Schedule, name: str, group: Loop, across: int) -> Loop:
-    """Stage the tiles of a group in local memory, a column at a time for each of `across` work-items of a tile; return the loop around a column."""
+    """Stage the tiles of a group in local memory, a column at a time for each of `across` work-items of a tile; return
+    the loop around a column.
+    """
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "shared")
     sch.compute_at(block, group, preserve_unit_loops=True)

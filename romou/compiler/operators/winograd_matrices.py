@@ -11,7 +11,8 @@ from functools import reduce as fold
 
 from tvm import te, tirx
 
-# Where polynomials are evaluated, beside infinity: as many as a tile needs, whose powers and differences stay near 1, and so the error small.
+# Where polynomials are evaluated, beside infinity: as many as a tile needs, whose powers and differences stay near 1,
+# and so the error small.
 _POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 
 
@@ -28,8 +29,8 @@ class Matrices:
 def matrices(tile: int, window: int) -> Matrices:
     """Matrices of the algorithm of Toom and Cook, transposed: polynomials are multiplied by their values at points.
 
-    The row of a point p in B^T is the product of (x - q) over the other points q, in G 1, p, p^2 ... over its value at p, in A^T 1, p, p^2 ...;
-    infinity, the last row, takes the highest powers.
+    The row of a point p in B^T is the product of (x - q) over the other points q, in G 1, p, p^2 ... over its value at
+    p, in A^T 1, p, p^2 ...; infinity, the last row, takes the highest powers.
     """
     points = [Fraction(p) for p in _POINTS[: tile + window - 2]]
     data = [(*_polynomial(points[:i] + points[i + 1 :]), Fraction(0)) for i in range(len(points))]

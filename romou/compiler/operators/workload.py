@@ -63,7 +63,9 @@ class Workload(ABC):
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
         """The workload that `to_dict` wrote, also after a way through JSON."""
-        fields: dict[str, Any] = {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
+        }
         return cls(**fields)
 
 
@@ -109,7 +111,9 @@ class Conv2d(Workload):
     def name(self) -> str:
         """Readable name: family-independent, shapes as the ONNX graph has them."""
         (ih, iw), (kh, kw), (sh, sw) = self.in_hw, self.kernel, self.stride
-        text = f"{self.batch}x{self.in_channels}x{ih}x{iw}_{self.out_channels}_{kh}x{kw}_s{sh}" + (f"x{sw}" if sh != sw else "")
+        text = f"{self.batch}x{self.in_channels}x{ih}x{iw}_{self.out_channels}_{kh}x{kw}_s{sh}" + (
+            f"x{sw}" if sh != sw else ""
+        )
         if self.dilation != (1, 1):
             rows, columns = self.dilation
             text += f"_d{rows}" + (f"x{columns}" if rows != columns else "")
@@ -121,13 +125,18 @@ class Conv2d(Workload):
         flat: all pixels of the batch in one row, so that a tile wastes nothing at the end of a short row;
         else: one row a row, so that neighbouring pixels of a tile share the input that their windows have in common.
 
-        Returns (extents, place, output): extents (o, h, w); place(h, w) -> (n, y, x); output(n, o, y, x, lane) -> (o, h, w, lane).
+        Returns (extents, place, output): extents (o, h, w); place(h, w)
+            ->  (n, y, x); output(n, o, y, x, lane) -> (o, h, w, lane).
         """
         oh, ow = self.out_hw
         if flat:
             return (
                 (self.out_texels, 1, self.batch * oh * ow),
-                lambda _h, w: ((w // (oh * ow) if self.batch > 1 else 0), (w // ow % oh if self.batch > 1 else w // ow), w % ow),
+                lambda _h, w: (
+                    (w // (oh * ow) if self.batch > 1 else 0),
+                    (w // ow % oh if self.batch > 1 else w // ow),
+                    w % ow,
+                ),
                 lambda n, o, y, x, lane: (o, 0, (n * oh + y) * ow + x, lane),
             )
         return (
@@ -137,11 +146,20 @@ class Conv2d(Workload):
         )
 
 
-def window_index(w: Conv2d, oy: Expr, ox: Expr, kh: Expr, kw: Expr, load: Callable[[Expr, Expr], tirx.Expr], *, is_zero_outside: bool = False) -> tirx.Expr:
+def window_index(
+    w: Conv2d,
+    oy: Expr,
+    ox: Expr,
+    kh: Expr,
+    kw: Expr,
+    load: Callable[[Expr, Expr], tirx.Expr],
+    *,
+    is_zero_outside: bool = False,
+) -> tirx.Expr:
     """The input pixel under tap (kh, kw) of the window at (oy, ox); zero where it lies in the padding.
 
-    Only sides that have padding are compared, so an unpadded convolution has no branch at all; nor has one whose input is an image,
-    which gives zero outside by itself (`is_zero_outside`).
+    Only sides that have padding are compared, so an unpadded convolution has no branch at all; nor has one whose input
+    is an image, which gives zero outside by itself (`is_zero_outside`).
     """
     (sh, sw), (dh, dw), (top, left, bottom, right) = w.stride, w.dilation, w.padding
     y, x = oy * sh + kh * dh - top, ox * sw + kw * dw - left

@@ -1,17 +1,18 @@
-"""Address-calculation elimination: every address is computed once, in the outermost loop that it does not vary in (paper, Section 4.1,
-Algorithm 1).
+"""Address-calculation elimination: every address is computed once, in the outermost loop that it does not vary in
+(paper, Section 4.1, Algorithm 1).
 
-The paper collects common sub-expressions of the addresses of loads. This pass takes all integer expressions of a kernel (loads, stores,
-texture coordinates, conditions), writes each as a sum of products, and splits the sum by the loop in which its terms vary:
+The paper collects common sub-expressions of the addresses of loads. This pass takes all integer expressions of a kernel
+(loads, stores, texture coordinates, conditions), writes each as a sum of products, and splits the sum by the loop in
+which its terms vary:
 
     a[r * 216 + kx * 24 + min(ty, 5) + 6]        ->     int at = min(ty, 5) + 6;
                                                         for r:   int at_1 = at + r * 216;
                                                             for kx:   int at_2 = at_1 + kx * 24;
                                                                 … a[at_2] …   a[at_2 + 6] …
 
-Sums that differ by a constant share their variable; the difference stays at the access. Thread and group ids are read once. Divisions by
-constants become a multiplication and a shift where the range of the dividend allows it. A variable is declared right before the
-statement that first needs it, so that none lives longer than it must.
+Sums that differ by a constant share their variable; the difference stays at the access. Thread and group ids are read
+once. Divisions by constants become a multiplication and a shift where the range of the dividend allows it. A variable
+is declared right before the statement that first needs it, so that none lives longer than it must.
 
 It runs last, on device functions: any later simplification would put the expressions back.
 """
@@ -111,7 +112,9 @@ class _Eliminator:
         self._atoms: dict[tirx.Var, _Atom] = {}
         self._numbers: dict[Key, int] = {}
         # `node`, a statement or an expression, with its largest integer parts replaced by variables.
-        self._rewrite = rewriting(((tirx.Var, *_OPERATIONS), self._index), (tirx.Ramp, self._ramp), ((tirx.And, *_MIRRORED), self._truth))
+        self._rewrite = rewriting(
+            ((tirx.Var, *_OPERATIONS), self._index), (tirx.Ramp, self._ramp), ((tirx.And, *_MIRRORED), self._truth)
+        )
 
     # Statements
 
@@ -120,7 +123,9 @@ class _Eliminator:
         self._atoms[variable] = _Atom(self._number(("variable", len(self._atoms))), len(self.scopes) - 1, lambda: value)
 
     def body(self, stmt: tirx.Stmt, begin: Callable[[], None] | None = None) -> tirx.Stmt:
-        """The statements of a scope of its own, each preceded by the variables that it needs first; `begin` defines those of the scope."""
+        """The statements of a scope of its own, each preceded by the variables that it needs first; `begin` defines
+        those of the scope.
+        """
         self.scopes.append(_Scope())
         if begin is not None:
             begin()
@@ -142,11 +147,14 @@ class _Eliminator:
                 low, extent = self._rewrite(stmt.min), self._rewrite(stmt.extent)
                 self.analyzer.bind(stmt.loop_var, tvm.ir.Range.from_min_extent(stmt.min, stmt.extent))
                 body = self.body(stmt.body, lambda: self.define(stmt.loop_var, stmt.loop_var))
-                return tirx.For(stmt.loop_var, low, extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step)
+                return tirx.For(
+                    stmt.loop_var, low, extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step
+                )
             case tirx.AttrStmt():
                 if stmt.attr_key == "thread_extent":
                     self._read_thread(stmt)
-                    # Not a scope of its own: what depends on the first of several ids should not have to be computed before the others are known.
+                    # Not a scope of its own: what depends on the first of several ids should not have to be computed
+                    # before the others are known.
                     body = self._sequence(stmt.body)
                 else:
                     # A mark. Where a loop around it is unrolled, a variable that it declares is not known behind it.
@@ -154,7 +162,9 @@ class _Eliminator:
                 return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
             case tirx.IfThenElse():
                 condition = self._rewrite(stmt.condition)
-                return tirx.IfThenElse(condition, self.body(stmt.then_case), None if stmt.else_case is None else self.body(stmt.else_case))
+                return tirx.IfThenElse(
+                    condition, self.body(stmt.then_case), None if stmt.else_case is None else self.body(stmt.else_case)
+                )
             case tirx.Bind():
                 value = self._rewrite(stmt.value)
                 self.define(stmt.var, stmt.var)
@@ -167,7 +177,12 @@ class _Eliminator:
         thread = stmt.node.var
         self.analyzer.bind(thread, tvm.ir.Range(0, stmt.value))
         kind, axis = str(stmt.node.thread_tag).split(".")
-        self.define(thread, self._declare(thread, len(self.scopes) - 1, {"blockIdx": "group", "threadIdx": "local"}.get(kind, kind) + f"_{axis}"))
+        self.define(
+            thread,
+            self._declare(
+                thread, len(self.scopes) - 1, {"blockIdx": "group", "threadIdx": "local"}.get(kind, kind) + f"_{axis}"
+            ),
+        )
 
     # Expressions
 
@@ -181,7 +196,9 @@ class _Eliminator:
         return self._all_of(known) if len(known) == len(conditions) else mutator.default_mutate(expr)
 
     def _ramp(self, expr: tirx.Ramp, mutator: Any) -> tirx.Expr:
-        """Vectors at addresses that are multiples of their length are seen as such by the code generator only if the product is in sight."""
+        """Vectors at addresses that are multiples of their length are seen as such by the code generator only if the
+        product is in sight.
+        """
         lanes, base = int(expr.lanes), self._as_sum(expr.base)
         if base is None or base.constant % lanes or any(c % lanes for c in base.terms.values()):
             return mutator.default_mutate(expr)
@@ -203,7 +220,9 @@ class _Eliminator:
             value, included = self._variable_of(_Sum(difference.terms, 0))
             return kind(value, tirx.const(included - difference.constant, "int32"))
 
-        return _Atom(self._number((kind.__name__, difference.key)), difference.depth, make) if difference.terms else None
+        return (
+            _Atom(self._number((kind.__name__, difference.key)), difference.depth, make) if difference.terms else None
+        )
 
     def _all_of(self, conditions: Sequence[_Atom]) -> tirx.Expr:
         """Conditions that hold together; what does not change in a loop is decided outside of it."""
@@ -217,7 +236,7 @@ class _Eliminator:
         return reduce(tirx.And, parts)
 
     def _as_sum(self, expr: tirx.Expr) -> _Sum | None:
-        """`expr` as a sum of products; None where it depends on memory or on an operation that this pass does not know."""
+        """`expr` as a sum of products; None where it depends on memory or on an operation that this pass does not know."""  # noqa: E501
         kind = type(expr)
         if kind is tirx.IntImm:
             return _Sum({}, int(expr))
@@ -238,7 +257,9 @@ class _Eliminator:
         if kind in _DIVISIONS and not right.terms and right.constant > 0:
             bound = self.analyzer.const_int_bound(expr.a)
             if int(bound.min_value) >= 0:
-                return self._division(left, right.constant, int(bound.max_value), is_quotient=kind in (tirx.FloorDiv, tirx.Div))
+                return self._division(
+                    left, right.constant, int(bound.max_value), is_quotient=kind in (tirx.FloorDiv, tirx.Div)
+                )
         return self._operation(kind.__name__, [left, right], kind)
 
     def _division(self, dividend: _Sum, divisor: int, high: int, *, is_quotient: bool) -> _Sum:
@@ -266,7 +287,9 @@ class _Eliminator:
         return _plus(value, wanted.constant - included)
 
     def _variable_of(self, wanted: _Sum) -> tuple[tirx.Expr, int]:
-        """(variable, constant that it includes) for the terms of a sum: one variable for each scope in which some of them vary."""
+        """(variable, constant that it includes) for the terms of a sum: one variable for each scope in which some of
+        them vary.
+        """
         value: tirx.Expr | None = None
         included = 0
         key: Key = ()
@@ -303,7 +326,13 @@ class _Eliminator:
         # What is added comes first: a sum that begins with a minus costs one more operation.
         for atom, coefficient in sorted(terms, key=lambda term: term[1] < 0):
             product, before = self._product(atom, abs(coefficient)), tirx.const(0, "int32") if total is None else total
-            total = product if total is None and coefficient > 0 else before + product if coefficient > 0 else before - product
+            total = (
+                product
+                if total is None and coefficient > 0
+                else before + product
+                if coefficient > 0
+                else before - product
+            )
         assert total is not None, "a sum without terms is a constant"
         return total
 

@@ -1,15 +1,17 @@
 """Pointers that advance with a loop, in place of offsets from a tensor's start.
 
-A GPU's addresses have 64 bits, its integer units 32. `data[at + 128]` then costs a sum, a sign, a shift and a carry for each load, ten instructions under
-Mesa's compiler for Adreno 630; from a pointer it is the sum and the carry of a constant.
+A GPU's addresses have 64 bits, its integer units 32. `data[at + 128]` then costs a sum, a sign, a shift and a carry for
+each load, ten instructions under Mesa's compiler for Adreno 630; from a pointer it is the sum and the carry of a
+constant.
 
     for k in 128:                                   p = &data[base];   q = &weight[other]
       at = base + k;   at_1 = other + k * 512       for k in 128:
       … data[at]   data[at + 128]            ->       … p[0]   p[128]   q[0]   q[1] …
       … weight[at_1]   weight[at_1 + 1]               p += 1;   q += 512
 
-Loops are marked (`primitives.advance_pointers`); the innermost ones that are left get pointers. Behind the last iteration they point beyond the tensor, and
-nothing is read there. An address that is itself read from memory stays in the loop: a store or a barrier may change what stands there.
+Loops are marked (`primitives.advance_pointers`); the innermost ones that are left get pointers. Behind the last
+iteration they point beyond the tensor, and nothing is read there. An address that is itself read from memory stays in
+the loop: a store or a barrier may change what stands there.
 """
 
 from __future__ import annotations
@@ -43,14 +45,21 @@ def advance_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
         if not dialect.has_pointers:
             return new.body
         # Variables may stand before the loop.
-        return sequence_of([_with_pointers(child, written, dialect) if isinstance(child, tirx.For) else child for child in statements_of(new.body)])
+        return sequence_of(
+            [
+                _with_pointers(child, written, dialect) if isinstance(child, tirx.For) else child
+                for child in statements_of(new.body)
+            ]
+        )
 
     return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
 
 
 @dataclass(frozen=True)
 class _Pointer:
-    """What a buffer is read through instead: `variable` points at `start` first, and advances by `step` elements. `buffer` begins where it points."""
+    """What a buffer is read through instead: `variable` points at `start` first, and advances by `step` elements.
+    `buffer` begins where it points.
+    """
 
     variable: tirx.Var
     buffer: tirx.Buffer
@@ -72,7 +81,11 @@ def _with_pointers(loop: tirx.For, written: set[tirx.Var], dialect: Dialect) -> 
     # Addresses that the loop declares: variable -> (value in the first iteration, what an iteration adds).
     steps: dict[tirx.Var, tuple[tirx.Expr, int]] = {}
     for stmt in body:
-        if not isinstance(stmt, tirx.Bind) or str(stmt.var.ty) != "int32" or any(node in declared for node in nodes_in(stmt.value, tirx.Var)):
+        if (
+            not isinstance(stmt, tirx.Bind)
+            or str(stmt.var.ty) != "int32"
+            or any(node in declared for node in nodes_in(stmt.value, tirx.Var))
+        ):
             continue
         if nodes_in(stmt.value, TensorLoad) or not all(map(is_pure, nodes_in(stmt.value, tvm.ir.Call))):
             continue
@@ -90,13 +103,26 @@ def _with_pointers(loop: tirx.For, written: set[tirx.Var], dialect: Dialect) -> 
         return tirx.BufferLoad(pointer.buffer, [tirx.const(constant, "int32")])
 
     mapped = [structural_map(stmt, (TensorLoad, load)) for stmt in body]
-    kept = [stmt for stmt in mapped if not (isinstance(stmt, tirx.Bind) and stmt.var in steps and not _uses(mapped, stmt.var))]
+    kept = [
+        stmt
+        for stmt in mapped
+        if not (isinstance(stmt, tirx.Bind) and stmt.var in steps and not _uses(mapped, stmt.var))
+    ]
     before: list[tirx.Stmt] = []
     for (source, _), pointer in pointers.items():
         before.append(tirx.Bind(pointer.variable, dialect.pointer_to(pointer.variable.ty, source, pointer.start)))
         before.append(tirx.DeclBuffer(pointer.buffer, data=pointer.variable))
     after = [dialect.advance(pointer.variable, pointer.step) for pointer in pointers.values() if pointer.step]
-    new = tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, sequence_of([*kept, *after]), loop.thread_binding, loop.annotations, loop.step)
+    new = tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        loop.kind,
+        sequence_of([*kept, *after]),
+        loop.thread_binding,
+        loop.annotations,
+        loop.step,
+    )
     return sequence_of([*before, new])
 
 
@@ -116,4 +142,8 @@ def _parts(indices: Sequence[tirx.Expr]) -> tuple[tirx.Var, int] | None:
 
 def _uses(statements: Sequence[tirx.Stmt], variable: tirx.Var) -> int:
     """How often a variable is read; its own declaration does not count."""
-    return sum(node.same_as(variable) for stmt in statements for node in nodes_in(stmt.value if isinstance(stmt, tirx.Bind) else stmt, tirx.Var))
+    return sum(
+        node.same_as(variable)
+        for stmt in statements
+        for node in nodes_in(stmt.value if isinstance(stmt, tirx.Bind) else stmt, tirx.Var)
+    )

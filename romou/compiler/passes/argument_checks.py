@@ -1,8 +1,8 @@
 """Host code that trusts a kernel's arguments.
 
-TVM has each kernel's host code check the count, type, device, rank, shape and strides of its arguments, each with a message of its own: that is most of a
-model's host code, and of the time that LLVM takes for it. But a model's own plan hands its kernels their arguments. Only those that read what others
-hand to the model go on checking.
+TVM has each kernel's host code check the count, type, device, rank, shape and strides of its arguments, each with a
+message of its own: that is most of a model's host code, and of the time that LLVM takes for it. But a model's own plan
+hands its kernels their arguments. Only those that read what others hand to the model go on checking.
 """
 
 from __future__ import annotations

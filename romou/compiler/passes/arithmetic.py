@@ -1,11 +1,13 @@
-"""How the multiplications and additions of a kernel are spelled: autobroadcast and fused multiply-add (paper, Section 4.1, Listing 4).
+"""How the multiplications and additions of a kernel are spelled: autobroadcast and fused multiply-add (paper, Section
+4.1, Listing 4).
 
-A scalar times a vector is written as just that. Hardware multiplies a scalar register with a vector one; a vector of four copies, which
-TVM writes, takes four registers and, where the compiler does not see through it, four loads of the scalar.
+A scalar times a vector is written as just that. Hardware multiplies a scalar register with a vector one; a vector of
+four copies, which TVM writes, takes four registers and, where the compiler does not see through it, four loads of the
+scalar.
 
     acc = acc + ((float4)(x, x, x, x)) * v      ->      acc = acc + x * v               autobroadcast
                                                         acc = mad((float4)(x), v, acc)      with multiply-add; (float4)(x) is OpenCL's broadcast
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from romou.devices.backends.dialect import Dialect, dialect_of
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run after VectorizeLoop: what `primitives.autobroadcast` and `primitives.multiply_add` marked is written out, the marks go."""
+    """Run after VectorizeLoop: what `primitives.autobroadcast` and `primitives.multiply_add` marked is written out, the
+    marks go.
+    """
 
     dialect = dialect_of(func)
 
@@ -33,9 +37,13 @@ def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
             body = body.body
         if not marks:
             return mutator.default_mutate(stmt)
-        # Without vector arithmetic, TVM writes products lane by lane, and each lane of a broadcast is the scalar already.
+        # Without vector arithmetic, TVM writes products lane by lane, and each lane of a broadcast is the scalar
+        # already.
         if AUTOBROADCAST in marks and dialect.has_vector_arithmetic:
-            body = structural_map(body, (tirx.Mul, lambda product: tirx.Mul(*(_scalar(factor, dialect) for factor in (product.a, product.b)))))
+            body = structural_map(
+                body,
+                (tirx.Mul, lambda product: tirx.Mul(*(_scalar(factor, dialect) for factor in (product.a, product.b)))),
+            )
         if MULTIPLY_ADD in marks:
             function = str(marks[MULTIPLY_ADD].value)
             body = structural_map(body, (tirx.Add, lambda add: _multiply_add(function, add, dialect)))
@@ -51,7 +59,9 @@ def _scalar(factor: tirx.Expr, dialect: Dialect) -> tirx.Expr:
 def _multiply_add(name: str, add: tirx.Expr, dialect: Dialect) -> tirx.Expr:
     for product, term in ((add.b, add.a), (add.a, add.b)):
         if isinstance(product, tirx.Mul) and "float" in str(add.ty):
-            return tirx.call_pure_extern(add.ty, name, *(_as_vector(factor, dialect) for factor in (product.a, product.b)), term)
+            return tirx.call_pure_extern(
+                add.ty, name, *(_as_vector(factor, dialect) for factor in (product.a, product.b)), term
+            )
     return add
 
 

@@ -1,14 +1,18 @@
 """What a software pipeline loads ahead goes from global to local memory past the registers (CUDA): PTX's cp.async.
 
-TVM's InjectSoftwarePipeline takes a loop apart in which a work group stages operands and then uses them: while it uses those of one iteration, those of
-the next ones are under way. It marks the copies, where a group of them ends, and how many groups may still be under way. TVM's code generator writes out
-the latter two, this pass the copies, which keep no register busy until they are there:
+TVM's InjectSoftwarePipeline takes a loop apart in which a work group stages operands and then uses them: while it uses
+those of one iteration, those of the next ones are under way. It marks the copies, where a group of them ends, and how
+many groups may still be under way. TVM's code generator writes out the latter two, this pass the copies, which keep no
+register busy until they are there:
 
-    async_scope: kernel_shared[i : i + 4] = weight[j : j + 4]         ->      copy_halfs_async(j / 4, weight, i / 4, kernel_shared, true)
-    async_scope: patch_shared[i : i + 4] = if inside data[j : j + 4] else 0      ->      copy_halfs_async(j / 4, data, i / 4, patch_shared, inside)
+    async_scope: kernel_shared[i : i + 4] = weight[j : j + 4]
+        ->  copy_halfs_async(j / 4, weight, i / 4, kernel_shared, true)
+    async_scope: patch_shared[i : i + 4] = if inside data[j : j + 4] else 0
+        ->  copy_halfs_async(j / 4, data, i / 4, patch_shared, inside)
 
-In each iteration TVM begins with copies, for which all must be done with what they overwrite. Then it waits for what is used, which all must see: two
-barriers. Waiting first, there is one, and no use waits for a copy to be issued, unless the copy is for the next iteration already:
+In each iteration TVM begins with copies, for which all must be done with what they overwrite. Then it waits for what is
+used, which all must see: two barriers. Waiting first, there is one, and no use waits for a copy to be issued, unless
+the copy is for the next iteration already:
 
     for i: barrier; copy share i + n; end of group; wait for all but n groups; barrier; use share i
                     ->      for i: wait for all but n - 1 groups; barrier; use share i; copy share i + n; end of group
@@ -28,13 +32,19 @@ from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import LANES, is_texel
 from romou.devices.backends.dialect import copy_texel_async
 
-# TVM's marks: on copies, on a group of them, on what waits for groups and on how many of them may still be under way then.
-_ASYNC, _GROUP, _WAITING, UNDER_WAY = "async_scope", "async_commit_queue_scope", "async_wait_queue_scope", "async_wait_inflight_count"
+# TVM's marks: on copies, on a group of them, on what waits for groups and on how many of them may still be under way
+# then.
+_ASYNC, _GROUP, _WAITING, UNDER_WAY = (
+    "async_scope",
+    "async_commit_queue_scope",
+    "async_wait_queue_scope",
+    "async_wait_inflight_count",
+)
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function after its fp16 has become bits, while buffers still are those of scalars; the marks go."""
+    """Run on a device function after its fp16 has become bits, while buffers still are those of scalars; the marks go."""  # noqa: E501
     analyzer = tvm.sym.Analyzer()
 
     def iteration(stmt: tirx.For) -> tirx.For:

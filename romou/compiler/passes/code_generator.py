@@ -2,17 +2,21 @@
 
 Loops that the device's compiler writes out: the one for CUDA puts `#pragma unroll` in front of them.
 
-Bytes that lie apart in memory, in OpenCL: TVM packs them into an integer, as CUDA once wanted it, and stores its value in each lane.
+Bytes that lie apart in memory, in OpenCL: TVM packs them into an integer, as CUDA once wanted it, and stores its value
+in each lane.
 
 Constants of more than seven digits, in OpenCL: TVM prints no more.
 
-Truth values in memory, in OpenCL and CUDA: TVM takes a vector of them for one of 32-bit or 16-bit integers, more bytes than there are.
+Truth values in memory, in OpenCL and CUDA: TVM takes a vector of them for one of 32-bit or 16-bit integers, more bytes
+than there are.
 
-Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that, and select asks for the sign.
+Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that,
+and select asks for the sign.
 
-What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart: in CUDA it does so lane by lane, and keeps
-each vector in a variable that it finds again by its text. A second `acc[0]` in the same block is the first one's value, even if acc[0] was written in between.
-A variable for each statement has a text of its own.
+What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart: in
+CUDA it does so lane by lane, and keeps each vector in a variable that it finds again by its text. A second `acc[0]` in
+the same block is the first one's value, even if acc[0] was written in between. A variable for each statement has a text
+of its own.
 """
 
 from __future__ import annotations
@@ -47,13 +51,24 @@ def unroll_by_compiler(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
         if stmt.attr_key != UNROLL_BY_COMPILER:
             return new
         # Variables and a barrier may stand before the loop.
-        return sequence_of([_unrolled(child) if isinstance(child, tirx.For) else child for child in statements_of(new.body)])
+        return sequence_of(
+            [_unrolled(child) if isinstance(child, tirx.For) else child for child in statements_of(new.body)]
+        )
 
     return func.with_body(structural_mutate(func.body, (tirx.AttrStmt, marked)))
 
 
 def _unrolled(loop: tirx.For) -> tirx.For:
-    return tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.UNROLLED, loop.body, loop.thread_binding, loop.annotations, loop.step)
+    return tirx.For(
+        loop.loop_var,
+        loop.min,
+        loop.extent,
+        tirx.ForKind.UNROLLED,
+        loop.body,
+        loop.thread_binding,
+        loop.annotations,
+        loop.step,
+    )
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
@@ -62,16 +77,20 @@ def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
 
     float4(a < b)      ->      select(a < b, float4(1), float4(0))
     """
-    return func.with_body(structural_map(func.body, (tirx.Cast, _number))) if dialect_of(func).has_negative_truth else func
+    return (
+        func.with_body(structural_map(func.body, (tirx.Cast, _number))) if dialect_of(func).has_negative_truth else func
+    )
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run when nothing simplifies any more, which would make one comparison of it again.
 
-    select(x == y, v, w)      ->      select(int4(x == y) != int4(0), v, w)      for scalars x and y, and vectors v and w
+    select(x == y, v, w)
+        ->  select(int4(x == y) != int4(0), v, w)      for scalars x and y, and vectors v and w
 
-    In CUDA TVM declares such a condition as a vector like v, which no truth value becomes; and it writes `~` of a vector, which CUDA lacks.
+    In CUDA TVM declares such a condition as a vector like v, which no truth value becomes; and it writes `~` of a
+    vector, which CUDA lacks.
     """
     dialect = dialect_of(func)
     if dialect.takes_vectors_apart:
@@ -82,11 +101,16 @@ def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfo
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_digits(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write doubles, and whole numbers in fp32, as sums of what is printed. Run last: any simplification would add them up.
+    """Write doubles, and whole numbers in fp32, as sums of what is printed. Run last: any simplification would add them
+    up.
 
     16777215.0      ->      1.677722e+07f + -5.0e+00f
     """
-    return func.with_body(structural_map(func.body, (tirx.FloatImm, _in_parts))) if dialect_of(func).prints_seven_digits else func
+    return (
+        func.with_body(structural_map(func.body, (tirx.FloatImm, _in_parts)))
+        if dialect_of(func).prints_seven_digits
+        else func
+    )
 
 
 def _in_parts(constant: tirx.FloatImm) -> tirx.Expr:
@@ -105,11 +129,13 @@ def _in_parts(constant: tirx.FloatImm) -> tirx.Expr:
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write vectors of bytes as vectors of scalar loads, unless they are contiguous and aligned. Run last, as the code generator sees the addresses.
+    """Write vectors of bytes as vectors of scalar loads, unless they are contiguous and aligned. Run last, as the code
+    generator sees the addresses.
 
     int8x4 v = x[ramp(i, 3, 4)]      ->      int8x4 v = (char4)(x[i], x[i + 3], x[i + 6], x[i + 9])
     boolx4 v = x[ramp(i, 1, 4)]      ->      boolx4 v = (int4)(x[i], x[i + 1], x[i + 2], x[i + 3]) != (int4)(0)
-    y[ramp(i, 1, 4)] = boolx4(v)     ->      int4 t = select(v, (int4)(1), (int4)(0)); y[i] = t.s0 != 0; y[i + 1] = t.s1 != 0; ...
+    y[ramp(i, 1, 4)] = boolx4(v)
+        ->  int4 t = select(v, (int4)(1), (int4)(0)); y[i] = t.s0 != 0; y[i + 1] = t.s1 != 0; ...
     """
     dialect = dialect_of(func)
     if dialect.widens_truth_values:
@@ -158,7 +184,9 @@ def _gathered(dialect: Dialect, load: TensorLoad) -> tirx.Expr:
 
 
 def _is_aligned(index: tirx.Expr) -> bool:
-    """Whether TVM's code generator takes the lanes of an address for one whole vector: contiguous, from a multiple of their number on."""
+    """Whether TVM's code generator takes the lanes of an address for one whole vector: contiguous, from a multiple of
+    their number on.
+    """
     if not isinstance(index, tirx.Ramp) or not isinstance(index.stride, tirx.IntImm) or int(index.stride) != 1:
         return False
     start = tvm.sym.Analyzer().modular_set(index.base)
@@ -185,13 +213,16 @@ def lane_of(expr: tirx.Expr, lane: int) -> tirx.Expr:
 
 def _inverted(inversion: tirx.BitwiseNot) -> tirx.Expr:
     dtype = tvm.DataType(str(inversion.ty))
-    ones = tirx.const(-1 if dtype.type_code == tvm.DataType("int").type_code else 2**dtype.bits - 1, str(dtype.with_lanes(1)))
+    ones = tirx.const(
+        -1 if dtype.type_code == tvm.DataType("int").type_code else 2**dtype.bits - 1, str(dtype.with_lanes(1))
+    )
     return inversion if dtype.lanes == 1 else tirx.bitwise_xor(inversion.a, tirx.Broadcast(ones, dtype.lanes))
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def narrow_choices(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Give both choices of a scalar of 8 or 16 bits that type, which arithmetic widens in C. Run when divisions are written out as choices.
+    """Give both choices of a scalar of 8 or 16 bits that type, which arithmetic widens in C. Run when divisions are
+    written out as choices.
 
     select(c, x + y, x)      ->      select(c, (short)(x + y), (short)(x))
     """
@@ -240,7 +271,11 @@ def _named(stmt: Any) -> tirx.Stmt:
     found: list[tvm.ir.TensorLoad] = []
 
     def read(load: tvm.ir.TensorLoad) -> None:
-        if int(tvm.DataType(str(load.ty)).lanes) > 1 and str(load.source.scope()) in _CHANGING and not any(structural_equal(load, other) for other in found):
+        if (
+            int(tvm.DataType(str(load.ty)).lanes) > 1
+            and str(load.source.scope()) in _CHANGING
+            and not any(structural_equal(load, other) for other in found)
+        ):
             found.append(load)
 
     structural_walk(stmt, (tvm.ir.TensorLoad, read))

@@ -1,20 +1,23 @@
 """Sums of products on tensor cores that take whole matrices: VK_KHR_cooperative_matrix, GLSL's coopMatMulAdd.
 
-Which numbers of a matrix a work-item holds is the driver's secret, so operands come from local memory and sums return through it. What a work-item loads
-is what it loads for PTX's `mma` (`tensor_cores.py`, `warp_nest.py`), and it stores that for its warp, in matrices of 16 x 16:
+Which numbers of a matrix a work-item holds is the driver's secret, so operands come from local memory and sums return
+through it. What a work-item loads is what it loads for PTX's `mma` (`tensor_cores.py`, `warp_nest.py`), and it stores
+that for its warp, in matrices of 16 x 16:
 
     weights   two matrices for each own output texel; row 4 * (g % 4) + lane of matrix g / 4, depth 4 * t + depth
     data      one matrix for each two pairs of own pixels; column 8 * pair + g, depth 4 * t + lane
 
-The sums of a warp are matrices too, while the loops around the nest run. Behind them, they are stored one output texel and two pairs of pixels at a time, and
-every work-item adds those of its own tile to its registers, which nothing else has touched meanwhile:
+The sums of a warp are matrices too, while the loops around the nest run. Behind them, they are stored one output texel
+and two pairs of pixels at a time, and every work-item adds those of its own tile to its registers, which nothing else
+has touched meanwhile:
 
     for k: for group in 4: for ilane in 4:              sums = 0
-      for o, w, lane:                          ->       for k: wait for the warp; store texels; wait for the warp; sums += weights * data
+      for o, w, lane:
+          ->  for k: wait for the warp; store texels; wait for the warp; sums += weights * data
         acc[o, w, lane] += data * weight                for o, pairs: wait for the warp; store sums; wait for the warp; acc[o, pairs] += own sums
 
 Where the nests of several steps follow each other, as many as the mark says are loaded, stored and waited for together.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -34,17 +37,19 @@ from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import MATRICES, MATRIX, MatricesInMemory, multiply_matrices, store_matrix
 from romou.devices.backends.launch import thread_extents
 
-# Texels from one column of a matrix in local memory to the next, of fp16 and of floats: with as much between them, what is read together lies in different
-# banks of 4 bytes. Each column begins at a multiple of 16 bytes, as drivers ask.
+# Texels from one column of a matrix in local memory to the next, of fp16 and of floats: with as much between them, what
+# is read together lies in different banks of 4 bytes. Each column begins at a multiple of 16 bytes, as drivers ask.
 _STRIDE, _SUMS_STRIDE = MATRIX // LANES + 2, MATRIX // LANES + 1
 _FP16_BYTES, _FLOAT_BYTES = 2 * LANES, 4 * LANES
-# Own pixels whose sums are columns of one matrix, and texels of floats in local memory: the sums of an output texel with such pixels.
+# Own pixels whose sums are columns of one matrix, and texels of floats in local memory: the sums of an output texel
+# with such pixels.
 _QUAD = 2 * PAIR
 _SUMS = 2 * MATRIX * _SUMS_STRIDE
 
 
 def local_memory_bytes(texels: Any, pixels: Any, steps: Any) -> Any:
-    """Local memory of one warp that takes so many steps together, each work-item with a tile of so many texels of output channels and pixels.
+    """Local memory of one warp that takes so many steps together, each work-item with a tile of so many texels of
+    output channels and pixels.
 
     For one config or for columns of many.
     """
@@ -57,7 +62,9 @@ def _operands(texels: Any, pixels: Any, steps: Any) -> Any:
 
 
 def multiply_in_local_memory(func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrStmt], WarpNest]) -> tirx.PrimFunc:
-    """Return a device function whose marked nests multiply matrices; `nest_of` takes one apart. BuildError where registers of a tile do not allow it."""
+    """Return a device function whose marked nests multiply matrices; `nest_of` takes one apart. BuildError where
+    registers of a tile do not allow it.
+    """
 
     def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
         marked = [i for i, child in enumerate(stmt.seq) if _marked_in(child)]
@@ -84,19 +91,28 @@ def _is_marked(stmt: tirx.Stmt) -> bool:
 
 def _accesses(stmt: tirx.Stmt, buffer: tirx.Var) -> bool:
     """Whether a statement reads or writes a buffer outside of marked nests."""
-    without = structural_mutate(stmt, (tirx.AttrStmt, lambda s, mutator: tirx.Evaluate(0) if _is_marked(s) else mutator.default_mutate(s)))
+    without = structural_mutate(
+        stmt, (tirx.AttrStmt, lambda s, mutator: tirx.Evaluate(0) if _is_marked(s) else mutator.default_mutate(s))
+    )
     loads, stores = nodes_in(without, tvm.ir.TensorLoad), nodes_in(without, tirx.BufferStore)
     return any(load.source.same_as(buffer) for load in loads) or any(store.buffer.same_as(buffer) for store in stores)
 
 
 class _Product:
-    """The matrices of one kernel's warps: `nest` is the first of the marked ones, and all have the same tile; steps: how many are taken together."""
+    """The matrices of one kernel's warps: `nest` is the first of the marked ones, and all have the same tile; steps:
+    how many are taken together.
+    """
 
-    def __init__(self, func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrStmt], WarpNest], nest: WarpNest, steps: int) -> None:
+    def __init__(
+        self, func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrStmt], WarpNest], nest: WarpNest, steps: int
+    ) -> None:
         extents = thread_extents(func)
         items = math.prod(extents.get(f"threadIdx.{axis}", 1) for axis in "xyz")
         if nest.pixels % _QUAD or extents["threadIdx.x"] * ROWS != WARP or extents["threadIdx.y"] % ROWS:
-            raise BuildError(f"warps of 4 x {ROWS} work-items with {_QUAD} pixels each fill matrices; this tile does not: {nest.store}")
+            raise BuildError(
+                f"warps of 4 x {ROWS} work-items with {_QUAD} pixels each fill matrices; this tile does not:"
+                f" {nest.store}"
+            )
         self.nest_of, self.nest = nest_of, nest
         self.quads = nest.pixels // _QUAD
         self.steps = steps
@@ -119,7 +135,10 @@ class _Product:
         def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
             return tirx.SeqStmt(list(self._replaced([stmt]))) if _is_marked(stmt) else mutator.default_mutate(stmt)
 
-        inside = [(tirx.SeqStmt, lambda stmt, _mutator: tirx.SeqStmt(list(self._replaced(stmt.seq)))), (tirx.AttrStmt, marked)]
+        inside = [
+            (tirx.SeqStmt, lambda stmt, _mutator: tirx.SeqStmt(list(self._replaced(stmt.seq)))),
+            (tirx.AttrStmt, marked),
+        ]
         for is_run, run in itertools.groupby(statements, _is_marked):
             if not is_run:
                 yield from (structural_mutate(stmt, inside) for stmt in run)
@@ -131,7 +150,9 @@ class _Product:
                 yield _wait_for_warp()
                 yield from itertools.chain.from_iterable(stores for _, stores in moved)
                 yield _wait_for_warp()
-                yield from (multiply_matrices(self.sums, self._rows(step), self._columns(step)) for step in range(len(moved)))
+                yield from (
+                    multiply_matrices(self.sums, self._rows(step), self._columns(step)) for step in range(len(moved))
+                )
 
     def _rows(self, step: int) -> MatricesInMemory:
         start = self.start + step * (2 * self.nest.texels + self.quads) * MATRIX * _STRIDE
@@ -142,7 +163,9 @@ class _Product:
         return MatricesInMemory(buffer=self.operands, start=start, stride=_STRIDE, count=self.quads)
 
     def _moves(self, nest: WarpNest, step: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
-        """(into registers, from there to local memory), of the work-item's share of one of the steps that are taken together."""
+        """(into registers, from there to local memory), of the work-item's share of one of the steps that are taken
+        together.
+        """
         loads, stores = list(nest.before), list[tirx.Stmt]()
 
         def move(name: str, factor: tirx.Expr, place: tirx.Expr) -> None:
@@ -155,7 +178,11 @@ class _Product:
 
         for texel, depth in itertools.product(range(nest.texels), range(LANES)):
             matrix, column = 2 * texel + nest.g // LANES, nest.t * LANES + depth
-            move("weight", nest.weight(texel, depth), self._rows(step).start + (matrix * MATRIX + column) * _STRIDE + nest.g % LANES)
+            move(
+                "weight",
+                nest.weight(texel, depth),
+                self._rows(step).start + (matrix * MATRIX + column) * _STRIDE + nest.g % LANES,
+            )
         for pair in range(nest.pixels // PAIR):
             move("data", nest.data(pair * PAIR), self._columns(step).start + (pair * ROWS + nest.g) * _STRIDE + nest.t)
         return loads, stores
@@ -165,14 +192,20 @@ class _Product:
         for texel, quad in itertools.product(range(nest.texels), range(self.quads)):
             yield _wait_for_warp()
             for half in range(2):
-                into = MatricesInMemory(buffer=self.stored, start=self.stored_start + half * MATRIX * _SUMS_STRIDE, stride=_SUMS_STRIDE)
+                into = MatricesInMemory(
+                    buffer=self.stored, start=self.stored_start + half * MATRIX * _SUMS_STRIDE, stride=_SUMS_STRIDE
+                )
                 yield store_matrix(self.sums, (2 * texel + half) * self.quads + quad, into)
             yield _wait_for_warp()
             for pixel in range(_QUAD):
                 column = nest.g // LANES * MATRIX + pixel // PAIR * ROWS + nest.t * PAIR + pixel % PAIR
                 own = tirx.Var("own", FLOATS)
-                yield tirx.Bind(own, tirx.BufferLoad(self.stored, [self.stored_start + column * _SUMS_STRIDE + nest.g % LANES]))
-                at = tirx.Ramp(tirx.const(nest.place(texel, quad * _QUAD + pixel, 0), "int32"), tirx.const(1, "int32"), LANES)
+                yield tirx.Bind(
+                    own, tirx.BufferLoad(self.stored, [self.stored_start + column * _SUMS_STRIDE + nest.g % LANES])
+                )
+                at = tirx.Ramp(
+                    tirx.const(nest.place(texel, quad * _QUAD + pixel, 0), "int32"), tirx.const(1, "int32"), LANES
+                )
                 yield tirx.BufferStore(acc, tirx.BufferLoad(acc, [at]) + own, [at])
 
 

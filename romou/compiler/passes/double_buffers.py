@@ -1,8 +1,9 @@
 """Local memory in two halves: while a work group sums up one share, the next one is on its way.
 
-A schedule marks the loop that stages a share in local memory and sums it up (`primitives.double_buffer`). Its work-items then load the next share
-into registers before they sum up this one, and put it into the other half of local memory afterwards. No arithmetic waits for a load, and
-one barrier in each iteration is enough ("register prefetching", Tan et al., "Fast implementation of DGEMM on Fermi GPU", SC 2011, section 4).
+A schedule marks the loop that stages a share in local memory and sums it up (`primitives.double_buffer`). Its
+work-items then load the next share into registers before they sum up this one, and put it into the other half of local
+memory afterwards. No arithmetic waits for a load, and one barrier in each iteration is enough ("register prefetching",
+Tan et al., "Fast implementation of DGEMM on Fermi GPU", SC 2011, section 4).
 
     for k in n:                                 share[...] = data[0]
       barrier                                   for k in n:
@@ -41,7 +42,11 @@ def double_buffers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
 
     body = structural_mutate(func.body, (tirx.AttrStmt, marked))
     # Declared before the loop, outside of it.
-    return func.with_body(structural_map(body, (tirx.AllocBuffer, lambda s: tirx.AllocBuffer(doubled[s.buffer]) if s.buffer in doubled else s)))
+    return func.with_body(
+        structural_map(
+            body, (tirx.AllocBuffer, lambda s: tirx.AllocBuffer(doubled[s.buffer]) if s.buffer in doubled else s)
+        )
+    )
 
 
 def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
@@ -53,18 +58,30 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
         elif buffers := _staged_in(stmt):
             staging.append(stmt)
             for old in buffers:
-                doubled.setdefault(old, tirx.decl_buffer([_HALVES * old.shape[0]], str(old.dtype), old.name, scope=str(old.scope())))
+                doubled.setdefault(
+                    old, tirx.decl_buffer([_HALVES * old.shape[0]], str(old.dtype), old.name, scope=str(old.scope()))
+                )
             if sums:
-                raise BuildError("what is staged in two halves of local memory is staged before it is summed up, not in between")
+                raise BuildError(
+                    "what is staged in two halves of local memory is staged before it is summed up, not in between"
+                )
         else:
             # A mark may stand around the barrier too.
-            sums.append(structural_map(stmt, (tirx.SeqStmt, lambda s: sequence_of([child for child in s.seq if not is_barrier(child)]))))
+            sums.append(
+                structural_map(
+                    stmt, (tirx.SeqStmt, lambda s: sequence_of([child for child in s.seq if not is_barrier(child)]))
+                )
+            )
     iteration, iterations = loop.loop_var, loop.extent
 
     def in_half(of_iteration: tirx.Expr) -> tuple[Any, ...]:
         def place(old: tirx.Var, index: tirx.Expr) -> list[tirx.Expr]:
             first = of_iteration % _HALVES * old.shape[0]
-            return [tirx.Ramp(first + index.base, index.stride, index.lanes) if isinstance(index, tirx.Ramp) else first + index]
+            return [
+                tirx.Ramp(first + index.base, index.stride, index.lanes)
+                if isinstance(index, tirx.Ramp)
+                else first + index
+            ]
 
         def load(access: TensorLoad) -> tirx.Expr:
             old = access.source
@@ -72,7 +89,11 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
 
         def store(access: tirx.BufferStore) -> tirx.Stmt:
             old = access.buffer
-            return tirx.BufferStore(doubled[old], access.value, place(old, access.indices[0])) if old in doubled else access
+            return (
+                tirx.BufferStore(doubled[old], access.value, place(old, access.indices[0]))
+                if old in doubled
+                else access
+            )
 
         return (TensorLoad, load), (tirx.BufferStore, store)
 
@@ -91,12 +112,18 @@ def _prefetched(loop: tirx.For, doubled: dict[tirx.Var, tirx.Var]) -> tirx.Stmt:
         *(structural_map(stmt, list(in_half(iteration))) for stmt in sums),
         tirx.IfThenElse(has_next, structural_map(sequence_of(puts), list(in_half(following))), None),
     ]
-    new = tirx.For(iteration, loop.min, iterations, loop.kind, tirx.SeqStmt(body), loop.thread_binding, loop.annotations, loop.step)
+    new = tirx.For(
+        iteration, loop.min, iterations, loop.kind, tirx.SeqStmt(body), loop.thread_binding, loop.annotations, loop.step
+    )
     return tirx.SeqStmt([*registers, *before, new])
 
 
-def _through_registers(stmt: tirx.Stmt, loops: Sequence[tirx.For], registers: list[tirx.Stmt]) -> tuple[tirx.Stmt, tirx.Stmt]:
-    """A nest that fills local memory as two, one that loads into registers and one that stores them; what these are is added to `registers`."""
+def _through_registers(
+    stmt: tirx.Stmt, loops: Sequence[tirx.For], registers: list[tirx.Stmt]
+) -> tuple[tirx.Stmt, tirx.Stmt]:
+    """A nest that fills local memory as two, one that loads into registers and one that stores them; what these are is
+    added to `registers`.
+    """
     match stmt:
         case tirx.SeqStmt():
             fetches, puts = zip(*(_through_registers(child, loops, registers) for child in stmt.seq), strict=True)
@@ -109,13 +136,22 @@ def _through_registers(stmt: tirx.Stmt, loops: Sequence[tirx.For], registers: li
             fetch, put = _through_registers(stmt.then_case, loops, registers)
             return tirx.IfThenElse(stmt.condition, fetch, None), tirx.IfThenElse(stmt.condition, put, None)
         case tirx.BufferStore():
-            ahead = tirx.decl_buffer([math.prod(int(loop.extent) for loop in loops)], str(stmt.value.ty.dtype), f"{stmt.buffer.name}_ahead", scope="local")
+            ahead = tirx.decl_buffer(
+                [math.prod(int(loop.extent) for loop in loops)],
+                str(stmt.value.ty.dtype),
+                f"{stmt.buffer.name}_ahead",
+                scope="local",
+            )
             registers.append(tirx.AllocBuffer(ahead))
             place: tirx.Expr = tirx.const(0, "int32")
             for loop in loops:
                 place = place * loop.extent + (loop.loop_var - loop.min)
-            return tirx.BufferStore(ahead, stmt.value, [place]), tirx.BufferStore(stmt.buffer, tirx.BufferLoad(ahead, [place]), stmt.indices)
-    raise BuildError(f"what is staged in two halves of local memory is stored by loops and conditions alone, not by {stmt}")
+            return tirx.BufferStore(ahead, stmt.value, [place]), tirx.BufferStore(
+                stmt.buffer, tirx.BufferLoad(ahead, [place]), stmt.indices
+            )
+    raise BuildError(
+        f"what is staged in two halves of local memory is stored by loops and conditions alone, not by {stmt}"
+    )
 
 
 def _unrolled(loop: tirx.For, body: tirx.Stmt) -> tirx.For:

@@ -1,7 +1,8 @@
 """A work-item that stores nothing computes nothing.
 
-Where a kernel has more work-items than results, TVM lets those beyond the end compute what the last one does, and compares before each store. All results
-are then alive where the first comparison is made, however many a compiler could have stored by then:
+Where a kernel has more work-items than results, TVM lets those beyond the end compute what the last one does, and
+compares before each store. All results are then alive where the first comparison is made, however many a compiler could
+have stored by then:
 
     at = min(item, 783);                                    if (item < 784) {
     rows[...] = ...;                                          rows[...] = ...;
@@ -32,7 +33,7 @@ _TOGETHER = (TENSOR_CORES, DOUBLE_BUFFER)
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def return_early(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function before stores become calls. A kernel whose work-items exchange anything stays as it is."""
+    """Run on a device function before stores become calls. A kernel whose work-items exchange anything stays as it is."""  # noqa: E501
     if not _is_alone(func.body):
         return func
     conditions = _common_conditions(func.body)
@@ -66,7 +67,11 @@ def _common_conditions(body: tirx.Stmt) -> list[tirx.Expr]:
 
     def stored() -> None:
         nonlocal common
-        common = [one for one in (around if common is None else common) if any(structural_equal(one, other) for other in around)]
+        common = [
+            one
+            for one in (around if common is None else common)
+            if any(structural_equal(one, other) for other in around)
+        ]
 
     def attribute(stmt: tirx.AttrStmt, visitor: Any) -> None:
         if stmt.attr_key == "thread_extent":
@@ -89,7 +94,10 @@ def _common_conditions(body: tirx.Stmt) -> list[tirx.Expr]:
         if any(_is_texel_store(call) for call in nodes_in(stmt, Call)):
             stored()
 
-    structural_visit(body, [(tirx.AttrStmt, attribute), (tirx.IfThenElse, branch), (tirx.BufferStore, store), (tirx.Evaluate, evaluate)])
+    structural_visit(
+        body,
+        [(tirx.AttrStmt, attribute), (tirx.IfThenElse, branch), (tirx.BufferStore, store), (tirx.Evaluate, evaluate)],
+    )
     return common or []
 
 
@@ -112,7 +120,9 @@ def _guarded(stmt: tirx.Stmt, conditions: list[tirx.Expr]) -> tirx.Stmt:
         return sequence_of([*declarations, _guarded(rest[0], conditions)])
 
     def branch(inner: tirx.IfThenElse) -> tirx.Stmt:
-        left = [one for one in _conjuncts(inner.condition) if not any(structural_equal(one, other) for other in conditions)]
+        left = [
+            one for one in _conjuncts(inner.condition) if not any(structural_equal(one, other) for other in conditions)
+        ]
         if not left:
             return inner.then_case
         return tirx.IfThenElse(_all(left), inner.then_case, inner.else_case)

@@ -1,12 +1,14 @@
 """Buffers with one axis, as TVM's `FlattenBuffer` makes them, with addresses that stay what they are.
 
-TVM simplifies addresses there as iterations of loops, and gets quotients of shifted or falling numbers wrong. In other passes it does not:
+TVM simplifies addresses there as iterations of loops, and gets quotients of shifted or falling numbers wrong. In other
+passes it does not:
 
     x[(1 - i) % 3]               ->      x[i % -3 * -1]                   the 1 is lost
     x[(8 - i) // 3]              ->      x[i // -3 + 2]                   rounded in the other direction
     x[(i * 2 + j + 5) // 2 % 3]  ->      x[((j + 1) // 2 + i) % 3]        the 4 of the 5 is lost
 
-So these quotients are calls of an unknown function while it runs. Drop this when it leaves them as they are (tests/passes/test_flat_buffers.py).
+So these quotients are calls of an unknown function while it runs. Drop this when it leaves them as they are
+(tests/passes/test_flat_buffers.py).
 """
 
 from __future__ import annotations
@@ -65,4 +67,6 @@ def show_quotients(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
     return func.with_body(_show(func.body))
 
 
-flatten_buffers = tvm.transform.Sequential([hide_quotients, tirx.transform.FlattenBuffer(), show_quotients], name="flatten_buffers")
+flatten_buffers = tvm.transform.Sequential(
+    [hide_quotients, tirx.transform.FlattenBuffer(), show_quotients], name="flatten_buffers"
+)

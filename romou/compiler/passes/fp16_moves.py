@@ -1,7 +1,8 @@
-"""Moves of fp16 as bits: a kernel reads numbers and writes them again, maybe through registers, but computes nothing with them.
+"""Moves of fp16 as bits: a kernel reads numbers and writes them again, maybe through registers, but computes nothing
+with them.
 
-A conversion to fp32 and back costs instructions on some devices (OpenCL's vloada_half4 is four loads in Mesa's compilers), and what is no number loses its
-payload. What a kernel computes with is `fp16_storage.py`'s.
+A conversion to fp32 and back costs instructions on some devices (OpenCL's vloada_half4 is four loads in Mesa's
+compilers), and what is no number loses its payload. What a kernel computes with is `fp16_storage.py`'s.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from romou.compiler.tir.traversal import nodes_in
 
 
 def only_moves(value: tirx.Expr, is_moved: Callable[[tirx.Var], bool] = lambda _: True) -> bool:
-    """Whether an expression is nothing but what was read, or constants, converted between fp16 and fp32 at most; is_moved: whether a buffer's numbers are."""
+    """Whether an expression is nothing but what was read, or constants, converted between fp16 and fp32 at most;
+    is_moved: whether a buffer's numbers are.
+    """
     if isinstance(value, TensorLoad):
         return is_moved(value.source)
     if isinstance(value, tirx.Cast):
@@ -33,13 +36,18 @@ def only_moves(value: tirx.Expr, is_moved: Callable[[tirx.Var], bool] = lambda _
 class Moves:
     """The moves of a device function whose accesses still are those of scalar buffers.
 
-    memory: its fp16 buffers, which lie in no image.   registers: arrays of its work-items that hold nothing but what is moved.
+    memory: its fp16 buffers, which lie in no image.
+    registers: arrays of its work-items that hold nothing but what is moved.
     """
 
     def __init__(self, body: tirx.Stmt, memory: set[tirx.Var]) -> None:
         allocated = {stmt.buffer for stmt in nodes_in(body, tirx.AllocBuffer)}
         self.memory = memory
-        self.registers = {one for one in allocated if str(one.scope()) == "local" and str(one.dtype).partition("x")[0] in ("float16", "float32")}
+        self.registers = {
+            one
+            for one in allocated
+            if str(one.scope()) == "local" and str(one.dtype).partition("x")[0] in ("float16", "float32")
+        }
         while found := self._computed(body) & self.registers:
             self.registers -= found
 
@@ -51,7 +59,7 @@ class Moves:
         """Write the moves with `buffers`, which hold the bits of the old ones: half y[i] = x[i]      ->      ushort y[i] = x[i].
 
         place: (old buffer, old indices) -> indices in the new one.
-        """
+        """  # noqa: E501
 
         def bits(value: tirx.Expr) -> tirx.Expr:
             if isinstance(value, tirx.FloatImm):
@@ -70,7 +78,11 @@ class Moves:
             return tirx.if_then_else(condition, *map(bits, values))
 
         def store(access: tirx.BufferStore) -> tirx.Stmt:
-            return tirx.BufferStore(buffers[access.buffer], bits(access.value), place(access.buffer, access.indices)) if self.is_move(access) else access
+            return (
+                tirx.BufferStore(buffers[access.buffer], bits(access.value), place(access.buffer, access.indices))
+                if self.is_move(access)
+                else access
+            )
 
         return structural_map(body, (tirx.BufferStore, store))
 

@@ -1,8 +1,9 @@
 """fp16 as storage: memory holds fp16, registers and arithmetic are fp32.
 
-OpenCL reads and writes fp16 in any device's memory (vload_half, read_imagef on a half image), whether or not it computes with it
-(cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits (`romou.devices.backends.dialect`). So kernels of
-fp16 models run everywhere, with fp32 sums. Only where a template asks for fp16 arithmetic (`primitives.FP16_ARITHMETIC`) does fp16 stay as it is.
+OpenCL reads and writes fp16 in any device's memory (vload_half, read_imagef on a half image), whether or not it
+computes with it (cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits
+(`romou.devices.backends.dialect`). So kernels of fp16 models run everywhere, with fp32 sums. Only where a template asks
+for fp16 arithmetic (`primitives.FP16_ARITHMETIC`) does fp16 stay as it is.
 """
 
 from __future__ import annotations
@@ -22,7 +23,21 @@ from romou.compiler.tir.primitives import FP16_ARITHMETIC, LANES, TENSOR_CORES
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import Dialect, dialect_of
 
-_BINARY = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Mod, tirx.Min, tirx.Max, tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
+_BINARY = (
+    tirx.Add,
+    tirx.Sub,
+    tirx.Mul,
+    tirx.Div,
+    tirx.Mod,
+    tirx.Min,
+    tirx.Max,
+    tirx.LT,
+    tirx.LE,
+    tirx.GT,
+    tirx.GE,
+    tirx.EQ,
+    tirx.NE,
+)
 
 
 def _widened(dtype: str) -> str:
@@ -32,7 +47,9 @@ def _widened(dtype: str) -> str:
 def _without_round_trip(cast: tirx.Cast) -> tirx.Expr:
     """Drop a cast from fp16 to fp32 and back, which changes nothing."""
     inner = cast.value
-    is_round_trip = isinstance(inner, tirx.Cast) and str(inner.value.ty) == str(cast.ty) and str(inner.ty) == _widened(str(cast.ty))
+    is_round_trip = (
+        isinstance(inner, tirx.Cast) and str(inner.value.ty) == str(cast.ty) and str(inner.ty) == _widened(str(cast.ty))
+    )
     return inner.value if is_round_trip else cast
 
 
@@ -86,14 +103,20 @@ _ARITHMETIC: list[tuple[Any, Callable[[Any], Any]]] = [
 
 
 def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return an unscheduled function that computes as its kernels do: fp16 in its parameters alone, rounded once, when they are stored.
+    """Return an unscheduled function that computes as its kernels do: fp16 in its parameters alone, rounded once, when
+    they are stored.
 
-    a: fp16; s[i] = s[i] + a[i, k]; b[i] = s[i] / fp16(2)      ->      s: float; s[i] = s[i] + float(a[i, k]); b[i] = fp16(s[i] / 2.0f)
+    a: fp16; s[i] = s[i] + a[i, k]; b[i] = s[i] / fp16(2)
+        ->  s: float; s[i] = s[i] + float(a[i, k]); b[i] = fp16(s[i] / 2.0f)
     """
     if not any(str(p.dtype) == "float16" for p in func.params):
         return func
     root = func.body.block
-    inside = {old: tirx.decl_buffer(old.shape, _widened(str(old.dtype)), old.name) for old in root.alloc_buffers if str(old.dtype) == "float16"}
+    inside = {
+        old: tirx.decl_buffer(old.shape, _widened(str(old.dtype)), old.name)
+        for old in root.alloc_buffers
+        if str(old.dtype) == "float16"
+    }
 
     def load(access: TensorLoad) -> tirx.Expr:
         if access.source in inside:
@@ -103,24 +126,39 @@ def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def store(access: tirx.BufferStore) -> tirx.Stmt:
         buffer = inside.get(access.buffer, access.buffer)
         value = access.value
-        return tirx.BufferStore(buffer, value if str(value.ty) == str(buffer.dtype) else tirx.Cast(str(buffer.dtype), value), access.indices)
+        return tirx.BufferStore(
+            buffer, value if str(value.ty) == str(buffer.dtype) else tirx.Cast(str(buffer.dtype), value), access.indices
+        )
 
     def call(old: Call) -> tirx.Expr:
-        return Call(old.op, old.args, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty))) if isinstance(old.ty, PrimType) else old
+        return (
+            Call(old.op, old.args, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty)))
+            if isinstance(old.ty, PrimType)
+            else old
+        )
 
     def block(old: s_tir.SBlock) -> s_tir.SBlock:
-        regions = ([tirx.BufferRegion(inside.get(r.source, r.source), r.region) for r in part] for part in (old.reads, old.writes))
+        regions = (
+            [tirx.BufferRegion(inside.get(r.source, r.source), r.region) for r in part]
+            for part in (old.reads, old.writes)
+        )
         allocated = [inside.get(buffer, buffer) for buffer in old.alloc_buffers]
-        return s_tir.SBlock(old.iter_vars, *regions, old.name_hint, old.body, old.init, allocated, old.match_buffers, old.annotations)
+        return s_tir.SBlock(
+            old.iter_vars, *regions, old.name_hint, old.body, old.init, allocated, old.match_buffers, old.annotations
+        )
 
-    body = structural_map(func.body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), (s_tir.SBlock, block), *_ARITHMETIC])
+    body = structural_map(
+        func.body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), (s_tir.SBlock, block), *_ARITHMETIC]
+    )
     return func.with_body(body)
 
 
 def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
-    """The body of a kernel that computes with fp16; but what it stores is computed of its sums in fp32, and rounded once.
+    """The body of a kernel that computes with fp16; but what it stores is computed of its sums in fp32, and rounded
+    once.
 
-    half4* y; half4* bias; y[i] = max(half4(acc) + bias[i], half4(0))      ->      y[i] = half4(max(acc + float4(bias[i]), float4(0)))
+    half4* y; half4* bias; y[i] = max(half4(acc) + bias[i], half4(0))
+        ->  y[i] = half4(max(acc + float4(bias[i]), float4(0)))
     """
 
     def load(access: TensorLoad) -> tirx.Expr:
@@ -129,7 +167,11 @@ def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
     def call(old: Call) -> tirx.Expr:
         if op_name(old) == "tirx.texture2d_load":
             return tirx.Cast(_widened(str(old.ty)), old) if "float16" in str(old.ty) else old
-        return Call(old.op, old.args, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty))) if isinstance(old.ty, PrimType) else old
+        return (
+            Call(old.op, old.args, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty)))
+            if isinstance(old.ty, PrimType)
+            else old
+        )
 
     def wide(value: tirx.Expr) -> tirx.Expr:
         found = structural_map(value, [(TensorLoad, load), (Call, call), *_ARITHMETIC])
@@ -144,23 +186,28 @@ def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
         found = stmt.value
         if op_name(found) != "tirx.texture2d_store" or "float16" not in str(found.args[-1].ty):
             return stmt
-        return tirx.Evaluate(Call(found.op, [*found.args[:-1], wide(found.args[-1])], found.attrs, found.ty_args, ret_ty=found.ty))
+        return tirx.Evaluate(
+            Call(found.op, [*found.args[:-1], wide(found.args[-1])], found.attrs, found.ty_args, ret_ty=found.ty)
+        )
 
     marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == FP16_ARITHMETIC else s)
-    return structural_map(func.body, [marks, (tirx.BufferStore, store), (tirx.Evaluate, evaluated), (tirx.Cast, _without_round_trip)])
+    return structural_map(
+        func.body, [marks, (tirx.BufferStore, store), (tirx.Evaluate, evaluated), (tirx.Cast, _without_round_trip)]
+    )
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run on a device function while accesses still are those of scalar buffers.
 
-    half* a; a[4 * i : 4 * i + 4] * h(2)        ->      ushort* a; vloada_half4(i, (half*)a) * 2.0f                   OpenCL
+    half* a; a[4 * i : 4 * i + 4] * h(2)
+        ->  ushort* a; vloada_half4(i, (half*)a) * 2.0f                   OpenCL
                                                         ushort* a; float_of_half(a[4 * i : 4 * i + 4]) * 2.0f         CUDA
 
     What only is moved stays bits (`fp16_moves.py`):    half* a, b; b[i] = a[i]      ->      ushort* a, b; b[i] = a[i]
 
     A vector at a multiple of its lanes is aligned, as every buffer is; OpenCL reads others number by number.
-    """
+    """  # noqa: E501
     dialect = dialect_of(func)
     analyzer = tvm.sym.Analyzer()
     pointers: dict[tirx.Var, tirx.Var] = {}
@@ -180,7 +227,9 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
             return stmt
         old, pointer = stmt.buffer, pointers[stmt.data]
         shape = [*old.shape[:-1], old.shape[-1] * int(tvm.DataType(str(old.dtype)).lanes)]
-        buffers[old] = tirx.decl_buffer(shape, str(pointer.ty.element_type), old.name, data=pointer, scope=str(old.scope()))
+        buffers[old] = tirx.decl_buffer(
+            shape, str(pointer.ty.element_type), old.name, data=pointer, scope=str(old.scope())
+        )
         return tirx.DeclBuffer(buffers[old], data=pointer)
 
     def allocate(stmt: tirx.AllocBuffer) -> tirx.Stmt:
@@ -240,7 +289,8 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
         if name == "tirx.buffer_data":
             return buffers[old.args[0]].data if old.args[0] in buffers else old
         if name in ("tirx.texture2d_load", "tirx.texture2d_store"):
-            # Four floats are read from and written to an fp16 image as well; the bits tell the code generator which function to call.
+            # Four floats are read from and written to an fp16 image as well; the bits tell the code generator which
+            # function to call.
             arguments[4] = tirx.const(LANES * np.dtype("float32").itemsize * 8, "int32")
         elif not isinstance(old.ty, PrimType):
             return old
@@ -251,11 +301,15 @@ def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.
     if any(stmt.attr_key == FP16_ARITHMETIC for stmt in nodes_in(func.body, tirx.AttrStmt)):
         return func.with_body(_with_wide_outputs(func))
     for_tensor_cores = _read_by_tensor_cores(func)
-    stored_as_bits = {stmt.buffer for stmt in nodes_in(func.body, tirx.DeclBuffer) if _is_in_memory(stmt.data, pointers)}
+    stored_as_bits = {
+        stmt.buffer for stmt in nodes_in(func.body, tirx.DeclBuffer) if _is_in_memory(stmt.data, pointers)
+    }
     moves = Moves(func.body, stored_as_bits) if stored_as_bits and dialect.moves_fp16_bits else None
     body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
     if moves is not None:
-        body = moves.with_bits(body, buffers, lambda buffer, indices: _of_scalars(buffer, indices) if buffer in moves.memory else indices)
+        body = moves.with_bits(
+            body, buffers, lambda buffer, indices: _of_scalars(buffer, indices) if buffer in moves.memory else indices
+        )
     bindings = [(tirx.Bind, bind), (tirx.Var, lambda var: names.get(var, var))]
     body = structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), *bindings, *_ARITHMETIC])
     return tirx.PrimFunc([pointers.get(p, p) for p in func.params], body, func.ret_type, func.attrs)

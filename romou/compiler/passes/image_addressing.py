@@ -46,11 +46,13 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
         image[n, c, y, x, 0:4]            ->  texture2d_load(image, x, y, n * C + c)      a read_only image
         image[n, c, y, x, 0:4] = value    ->  texture2d_store(image, x, y, n * C + c, value)      write_only
         matrix[y, x * 4:x * 4 + 4]        ->  texture2d_load(matrix, x, y, 0)                     in scope `ROWS_IMAGE`
-        matrix[y, h, x * 4:x * 4 + 4]     ->  texture2d_load(matrix, h * (columns / 4) + x, y, 0)        `JOINED_ROWS_IMAGE`
+        matrix[y, h, x * 4:x * 4 + 4]
+            ->  texture2d_load(matrix, h * (columns / 4) + x, y, 0)        `JOINED_ROWS_IMAGE`
 
     Reads outside the image give zero; one that is read inside alone is marked by its scope.
 
-    BuildError where a single lane of a texel is accessed, or one image is both read and written, which OpenCL 1.2 does not allow.
+    BuildError where a single lane of a texel is accessed, or one image is both read and written, which OpenCL 1.2 does
+    not allow.
     """
     for image in read_inside(func, [p for p in func.params if str(p.scope()) == IMAGE]):
         func = replace_parameter(func, str(image.name), scope=INSIDE_IMAGE)
@@ -68,7 +70,8 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
         # A column of a matrix may be the first one of no texel.
         if not is_texel(lanes) or not tvm.sym.Analyzer().can_prove_equal(tirx.floormod(lanes.base, LANES), 0):
             raise BuildError(
-                f"image {buffer.name}: lane {lanes} of a texel is accessed by itself; an image is read and written in texels of {LANES} lanes",
+                f"image {buffer.name}: lane {lanes} of a texel is accessed by itself; an image is read and written in"
+                f" texels of {LANES} lanes",
                 hint="Vectorize the lane axis by 4, or keep the tensor in a buffer.",
                 buffer=str(buffer.name),
             )
@@ -85,7 +88,12 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
         buffer, indices = access.source, list(access.indices)
         lanes = whole_texel(buffer, indices)
         return tirx.call_intrin(
-            f"{buffer.dtype}x{LANES}", "tirx.texture2d_load", buffer.data, *_coordinates(buffer, indices), texel_bits(buffer), tirx.Ramp(0, 1, lanes.lanes)
+            f"{buffer.dtype}x{LANES}",
+            "tirx.texture2d_load",
+            buffer.data,
+            *_coordinates(buffer, indices),
+            texel_bits(buffer),
+            tirx.Ramp(0, 1, lanes.lanes),
         )
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
@@ -95,13 +103,26 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
         written.add(found)
         buffer, indices = access.buffer, list(access.indices)
         whole_texel(buffer, indices)
-        return tirx.Evaluate(tirx.call_intrin("int32", "tirx.texture2d_store", buffer.data, *_coordinates(buffer, indices), texel_bits(buffer), access.value))
+        return tirx.Evaluate(
+            tirx.call_intrin(
+                "int32",
+                "tirx.texture2d_store",
+                buffer.data,
+                *_coordinates(buffer, indices),
+                texel_bits(buffer),
+                access.value,
+            )
+        )
 
     body = structural_map(func.body, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
     both = sorted(read & written)
     if both:
         name = str(images[both[0]].name)
-        raise BuildError(f"image {name} is read and written by one kernel; OpenCL 1.2 allows one of both", hint="Keep it in a buffer.", buffer=name)
+        raise BuildError(
+            f"image {name} is read and written by one kernel; OpenCL 1.2 allows one of both",
+            hint="Keep it in a buffer.",
+            buffer=name,
+        )
     return func.with_body(body)
 
 
@@ -109,7 +130,8 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
 def name_stored_texels(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Run after the last simplification: what is written to an image becomes a variable first.
 
-    TVM's code generator takes two texels whose expressions read the same for the same texel, even if registers changed in between.
+    TVM's code generator takes two texels whose expressions read the same for the same texel, even if registers changed
+    in between.
     """
 
     def store(stmt: tirx.Evaluate) -> tirx.Stmt:
@@ -118,6 +140,11 @@ def name_stored_texels(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
             return stmt
         *place, value = call.args
         texel = tirx.Var("texel", value.ty)
-        return tirx.SeqStmt([tirx.Bind(texel, value), tirx.Evaluate(tvm.ir.Call(call.op, [*place, texel], call.attrs, call.ty_args, ret_ty=call.ty))])
+        return tirx.SeqStmt(
+            [
+                tirx.Bind(texel, value),
+                tirx.Evaluate(tvm.ir.Call(call.op, [*place, texel], call.attrs, call.ty_args, ret_ty=call.ty)),
+            ]
+        )
 
     return func.with_body(structural_map(func.body, (tirx.Evaluate, store)))

@@ -12,7 +12,8 @@ from romou.compiler.tir.guarded_loads import GuardedLoad, guarded_loads
 
 
 def read_inside(func: tirx.PrimFunc, images: Sequence[tirx.Buffer]) -> list[tirx.Buffer]:
-    """Return the images of which every read is proven to lie inside, by the extents of loops and launches and by the conditions around the read.
+    """Return the images of which every read is proven to lie inside, by the extents of loops and launches and by the
+    conditions around the read.
 
     for x in range(14): use(image[x, 0:4])                    an image of 14 texels is read inside
     for x in range(16): use(image[x, 0:4])                    not
@@ -41,4 +42,7 @@ def _is_inside(load: GuardedLoad) -> bool:
 
 def _lies_in(analyzer: tvm.sym.Analyzer, index: tirx.Expr, extent: int) -> bool:
     bound = analyzer.const_int_bound(index)
-    return bool((bound.min_value >= 0 or analyzer.can_prove(index >= 0)) and (bound.max_value < extent or analyzer.can_prove(index < extent)))
+    return bool(
+        (bound.min_value >= 0 or analyzer.can_prove(index >= 0))
+        and (bound.max_value < extent or analyzer.can_prove(index < extent))
+    )

@@ -1,12 +1,14 @@
 """Maxima and minima of floats that keep NaN, as onnxruntime has them for Relu, Clip, Max, Min, ReduceMax and ReduceMin.
 
-OpenCL's max and min leave open what comes of NaN, and CUDA's give the other operand. A comparison is false with NaN, on every device:
+OpenCL's max and min leave open what comes of NaN, and CUDA's give the other operand. A comparison is false with NaN, on
+every device:
 
     max(x, 0)      ->      x < 0 ? 0 : x
     max(x, y)      ->      y == y ? (x < y ? y : x) : y
 
-An operand that is not a name or a constant gets one, so that the text does not grow with the depth of a chain. What `primitives.ignore_nan` marked stays as
-it is: a maximum whose NaN comes back by another way, as in softmax, and the window of MaxPool, where onnxruntime's answer depends on the NaN's place.
+An operand that is not a name or a constant gets one, so that the text does not grow with the depth of a chain. What
+`primitives.ignore_nan` marked stays as it is: a maximum whose NaN comes back by another way, as in softmax, and the
+window of MaxPool, where onnxruntime's answer depends on the NaN's place.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Numbers of work-items, comparisons and indices that fit in 32 bits, in 32 bits.
 
-TVM's NarrowDataType stops at a buffer with an unknown offset, and leaves conditions in 64 bits. Most GPUs take several instructions for these, and Mesa's
-compiler folds some of them wrongly (22.3: `int64_t(int_value) < 5L` is false for every value):
+TVM's NarrowDataType stops at a buffer with an unknown offset, and leaves conditions in 64 bits. Most GPUs take several
+instructions for these, and Mesa's compiler folds some of them wrongly (22.3: `int64_t(int_value) < 5L` is false for
+every value):
 
     threadIdx.x < int64(5)                           ->      threadIdx.x < 5, where it was a number of 64 bits
     int64(local_x) * 2 + int64(v) < int64(5)         ->      local_x * 2 + v < 5
@@ -24,7 +25,9 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def narrow_integers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function behind what writes conditions. What fits follows from the extents of loops and of work groups."""
+    """Run on a device function behind what writes conditions. What fits follows from the extents of loops and of work
+    groups.
+    """
     body, analyzer = _with_narrow_work_items(func.body), tvm.sym.Analyzer()
 
     def note_loop(loop: tirx.For) -> None:
@@ -43,7 +46,11 @@ def narrow_integers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.trans
     def indices(given: Any) -> list[tirx.Expr] | None:
         """Return narrow indices of an access; None where none gets narrower."""
         narrow = [(_narrowed(index, analyzer) if str(index.ty) == "int64" else None) for index in given]
-        return None if all(new is None for new in narrow) else [old if new is None else new for old, new in zip(given, narrow, strict=True)]
+        return (
+            None
+            if all(new is None for new in narrow)
+            else [old if new is None else new for old, new in zip(given, narrow, strict=True)]
+        )
 
     def load(access: TensorLoad) -> tirx.Expr:
         new = indices(access.indices)
@@ -53,7 +60,9 @@ def narrow_integers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.trans
         new = indices(access.indices)
         return access if new is None else tirx.BufferStore(access.buffer, access.value, new)
 
-    return func.with_body(structural_map(body, [(_COMPARISONS, compared), (TensorLoad, load), (tirx.BufferStore, store)]))
+    return func.with_body(
+        structural_map(body, [(_COMPARISONS, compared), (TensorLoad, load), (tirx.BufferStore, store)])
+    )
 
 
 def _with_narrow_work_items(body: tirx.Stmt) -> tirx.Stmt:

@@ -1,8 +1,10 @@
-"""Local memory of which each work-item uses a part of its own, as registers that may be many: there is nothing to wait for.
+"""Local memory of which each work-item uses a part of its own, as registers that may be many: there is nothing to wait
+for.
 
 TVM's `ThreadSync` puts a barrier between a store and a load in a loop, and raises where a condition is around them:
 
-    if (i < n) { kept[item * 9 + i] = x;  sum += kept[item * 9 + i]; }      ->      InternalError: Cannot insert syncs inside condition
+    if (i < n) { kept[item * 9 + i] = x;  sum += kept[item * 9 + i]; }
+        ->  InternalError: Cannot insert syncs inside condition
 """
 
 from __future__ import annotations

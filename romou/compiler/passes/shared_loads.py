@@ -1,7 +1,7 @@
 """Loads of the same address, and vectors of copies of the same scalar, are made once.
 
-TVM's code generator writes out a load wherever it is used, and a broadcast as the scalar written four times. Within a sequence of
-statements this pass gives a name to what is used more than once:
+TVM's code generator writes out a load wherever it is used, and a broadcast as the scalar written four times. Within a
+sequence of statements this pass gives a name to what is used more than once:
 
     acc[0] = acc[0] + x * w[at];                    ->      float4 v = w[at];
     acc[1] = acc[1] + y * w[at];                            acc[0] = acc[0] + x * v;   acc[1] = acc[1] + y * v;
@@ -56,7 +56,9 @@ class _Sharer:
         self._pending: list[tirx.Bind] = []
         self._registers: set[tirx.Var] = set()
         structural_walk(func.body, (tirx.AllocBuffer, lambda s: self._registers.add(s.buffer)))
-        self._share = rewriting((tirx.Select, lambda expr, _mutator: expr), ((Call, TensorLoad, tirx.Broadcast), self._expression))
+        self._share = rewriting(
+            (tirx.Select, lambda expr, _mutator: expr), ((Call, TensorLoad, tirx.Broadcast), self._expression)
+        )
         self._changes: dict[tirx.Stmt, _Changes] = {}
         self._found = _Changes()
         self._find_changes = walking((tirx.BufferStore, self._find_store), (Call, self._find_effect))
@@ -80,7 +82,16 @@ class _Sharer:
                 # What one iteration writes, the next one reads.
                 self._forget(stmt.body)
                 body = self.sequence(stmt.body)
-                return tirx.For(stmt.loop_var, stmt.min, stmt.extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step)
+                return tirx.For(
+                    stmt.loop_var,
+                    stmt.min,
+                    stmt.extent,
+                    stmt.kind,
+                    body,
+                    stmt.thread_binding,
+                    stmt.annotations,
+                    stmt.step,
+                )
             case tirx.AttrStmt():
                 return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, self.sequence(stmt.body))
             case tirx.IfThenElse():
@@ -94,19 +105,31 @@ class _Sharer:
         """Names of values that `stmt` may have changed in memory."""
         changes = self._changes_of(stmt)
         if changes.written or changes.is_unknown:
-            self._known = {h: v for h, v in self._known.items() if not (changes.is_unknown and v.reads) and not v.reads & changes.written}
+            self._known = {
+                h: v
+                for h, v in self._known.items()
+                if not (changes.is_unknown and v.reads) and not v.reads & changes.written
+            }
 
     def _changes_of(self, stmt: tirx.Stmt) -> _Changes:
-        """What `stmt` may change, found once for each statement of a loop's body, however many loops stand around it."""
+        """What `stmt` may change, found once for each statement of a loop's body, however many loops stand around it."""  # noqa: E501
         if stmt not in self._changes:
             self._found = _Changes()
-            inner = list(stmt.seq) if isinstance(stmt, tirx.SeqStmt) else [stmt.body] if isinstance(stmt, (tirx.For, tirx.AttrStmt)) else None
+            inner = (
+                list(stmt.seq)
+                if isinstance(stmt, tirx.SeqStmt)
+                else [stmt.body]
+                if isinstance(stmt, (tirx.For, tirx.AttrStmt))
+                else None
+            )
             if inner is None:
                 self._find_changes(stmt)
                 self._changes[stmt] = self._found
             else:
                 parts = [self._changes_of(part) for part in inner]
-                self._changes[stmt] = _Changes(set().union(*(p.written for p in parts)), any(p.is_unknown for p in parts))
+                self._changes[stmt] = _Changes(
+                    set().union(*(p.written for p in parts)), any(p.is_unknown for p in parts)
+                )
         return self._changes[stmt]
 
     def _find_store(self, stmt: tirx.BufferStore) -> None:
@@ -126,7 +149,13 @@ class _Sharer:
         found = self._known.get(number)
         if found is None or not structural_equal(found.expr, new):
             reads: set[tirx.Var] = set()
-            structural_walk(new, [(TensorLoad, lambda a: reads.add(a.source)), (Call, lambda c: reads.update(c.args[1:]) if is_fp16_load(c) else None)])
+            structural_walk(
+                new,
+                [
+                    (TensorLoad, lambda a: reads.add(a.source)),
+                    (Call, lambda c: reads.update(c.args[1:]) if is_fp16_load(c) else None),
+                ],
+            )
             found = self._known[number] = _Value(new, tirx.Var("value", new.ty), frozenset(reads))
             self.declared.append(found.name)
             self._pending.append(tirx.Bind(found.name, new))

@@ -1,11 +1,19 @@
-"""Functions that compilers of mobile GPUs write at length, and that a few multiply-adds give within the errors that OpenCL allows.
+"""Functions that compilers of mobile GPUs write at length, and that a few multiply-adds give within the errors that
+OpenCL allows.
 
-    exp(x)         ->      exp_float4(x)                 without a branch (`backends/opencl/functions.py`); tanh, erf, sin and cos likewise
+    exp(x)
+
+            ->  exp_float4(x)                 without a branch (`backends/opencl/functions.py`); tanh, erf, sin and cos likewise
     sigmoid(x)     ->      1 / (1 + exp_float4(-x))
-    pow(x, 0.5)    ->      square_root_float4(x)         and inverse_root for -0.5; those of whole numbers are products since the import
-    x / c          ->      x * (1.0f / c)                for a constant; within 1.5 units in the last place, where OpenCL allows a division 2.5
+    pow(x, 0.5)
 
-Languages other than OpenCL C keep the functions as they were. A kernel of one function of four lanes, in instructions under Mesa's compilers:
+            ->  square_root_float4(x)         and inverse_root for -0.5; those of whole numbers are products since the import
+    x / c
+
+            ->  x * (1.0f / c)                for a constant; within 1.5 units in the last place, where OpenCL allows a division 2.5
+
+Languages other than OpenCL C keep the functions as they were. A kernel of one function of four lanes, in instructions
+under Mesa's compilers:
 
                    Adreno 630        Mali-G76
     exp            224 -> 137        139 -> 99
@@ -14,8 +22,9 @@ Languages other than OpenCL C keep the functions as they were. A kernel of one f
     sin            2225 -> 484       1407 -> 401
     pow(x, 0.5)    1058 -> 73        39, which the compiler did not survive before
 
-Four lanes of erf by themselves take 137 instead of 866 on Adreno 630. What has to be rounded correctly (`passes/exact_division.py`) stays a division.
-"""
+Four lanes of erf by themselves take 137 instead of 866 on Adreno 630. What has to be rounded correctly
+(`passes/exact_division.py`) stays a division.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -57,7 +66,9 @@ def shorten_functions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tra
     def divided(expr: tirx.Div, mutator: Any) -> tirx.Expr:
         new = mutator.default_mutate(expr)
         constant = _scalar_of(new.b)
-        if not (dialect.rounds_divisions_roughly and isinstance(constant, tirx.FloatImm) and str(constant.ty) == "float32"):
+        if not (
+            dialect.rounds_divisions_roughly and isinstance(constant, tirx.FloatImm) and str(constant.ty) == "float32"
+        ):
             return new
         if not _LEAST < abs(constant.value) < _MOST:
             return new

@@ -1,28 +1,31 @@
 """Sums of products on tensor cores: what each work-item of a warp would sum up by itself, the warp sums up together.
 
-A schedule marks a nest (`primitives.tensor_cores`) in which a work-item adds 16 products to each number of its register tile. The same nest without
-this pass computes the same sums one by one: the pass only changes who loads what. PTX's `mma.sync.m16n8k16` multiplies 16 rows with 8 columns, 16 deep;
-work-item (x = t, y % 8 = g) of the warp brings, and gets (PTX ISA, "Matrix Fragments for mma.m16n8k16"),
+A schedule marks a nest (`primitives.tensor_cores`) in which a work-item adds 16 products to each number of its register
+tile. The same nest without this pass computes the same sums one by one: the pass only changes who loads what. PTX's
+`mma.sync.m16n8k16` multiplies 16 rows with 8 columns, 16 deep; work-item (x = t, y % 8 = g) of the warp brings, and
+gets (PTX ISA, "Matrix Fragments for mma.m16n8k16"),
 
     A   rows g and g + 8, depths 2t, 2t + 1, 2t + 8, 2t + 9
     B   column g, the same depths
     C   rows g and g + 8, columns 2t and 2t + 1
 
-The order of the 16 depths is free, as long as A and B agree, and so is what rows and columns stand for. The four depths of t are the four lanes of input
-texel `group` = t: what B wants of a work-item is one texel, as it lies in memory. Rows g and g + 8 are two lanes of an output texel of the work-items with
-g, so that two instructions make the whole texel; columns 2t and 2t + 1 are two pixels of those with x = t. Then every work-item ends with the
-sums of its own tile, and nothing behind the nest changes:
+The order of the 16 depths is free, as long as A and B agree, and so is what rows and columns stand for. The four depths
+of t are the four lanes of input texel `group` = t: what B wants of a work-item is one texel, as it lies in memory. Rows
+g and g + 8 are two lanes of an output texel of the work-items with g, so that two instructions make the whole texel;
+columns 2t and 2t + 1 are two pixels of those with x = t. Then every work-item ends with the sums of its own tile, and
+nothing behind the nest changes:
 
     for group in 4: for ilane in 4:                     a = texels of the weight at (own texel, group = t, ilane in 4)
       for o, w, lane:                          ->       b = texel of the data at (pixel of column g, group = t)
         acc[o, w, lane] += data(group, ilane, w)        tensor_core_fma(acc, a, b)           for each texel and each pair of pixels
           * weight(group, ilane, o, lane)
 
-where column g is pixel w + g % 2 of work-item x = g / 2. In a language whose tensor cores take whole matrices, `cooperative_matrices.py` goes on from there.
+where column g is pixel w + g % 2 of work-item x = g / 2. In a language whose tensor cores take whole matrices,
+`cooperative_matrices.py` goes on from there.
 
-fp32 takes two of `mma.sync.m16n8k8` for one instruction of fp16, each with two lanes of the input texel: of work-item (t, g) it wants depths t and t + 4 in
-A and B, and gives the same C. fp32 is rounded to TF32 once, when it is loaded.
-"""
+fp32 takes two of `mma.sync.m16n8k8` for one instruction of fp16, each with two lanes of the input texel: of work-item
+(t, g) it wants depths t and t + 4 in A and B, and gives the same C. fp32 is rounded to TF32 once, when it is loaded.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -90,17 +93,27 @@ def _warp_sums(nest: WarpNest) -> tirx.Stmt:
     for texel, factors in enumerate(weights):
         for pixel, column in zip(range(0, nest.pixels, PAIR), columns, strict=True):
             first = nest.place(texel, pixel, 0)
-            if [nest.place(texel, pixel + p, number) - first for p in range(PAIR) for number in range(LANES)] != list(range(PAIR * LANES)):
-                raise BuildError(f"tensor cores add to pixels that lie side by side in registers; these do not: {nest.store}")
+            if [nest.place(texel, pixel + p, number) - first for p in range(PAIR) for number in range(LANES)] != list(
+                range(PAIR * LANES)
+            ):
+                raise BuildError(
+                    f"tensor cores add to pixels that lie side by side in registers; these do not: {nest.store}"
+                )
             statements.append(tensor_core_fma(nest.store.buffer, first, factors, column))
     return tirx.SeqStmt(statements)
 
 
 def _place_of_pair(factors: Sequence[tirx.Expr], analyzer: Any) -> tuple[tirx.Expr, tirx.Var] | None:
-    """(pair, buffer) where two factors are texels side by side in memory, the first one at an even place: one load brings both. None elsewhere."""
+    """(pair, buffer) where two factors are texels side by side in memory, the first one at an even place: one load
+    brings both. None elsewhere.
+    """
     if len(factors) < PAIR or not all(map(is_fp16_conversion, factors)):
         return None
     (first,), (second,) = (factor.args[1].indices for factor in factors)
     found = analyzer.modular_set(first)
-    is_pair = analyzer.can_prove_equal(second - first, LANES) and not int(found.coeff) % (PAIR * LANES) and not int(found.base) % (PAIR * LANES)
+    is_pair = (
+        analyzer.can_prove_equal(second - first, LANES)
+        and not int(found.coeff) % (PAIR * LANES)
+        and not int(found.base) % (PAIR * LANES)
+    )
     return (analyzer.simplify(first // (PAIR * LANES)), factors[0].args[1].source) if is_pair else None

@@ -1,9 +1,10 @@
 """Buffers that are accessed in whole texels become arrays of vectors: `data[i]` instead of `vload4(0, data + i * 4)`.
 
-A pointer to `float4` tells the compiler that the access is aligned, and its index is a quarter of the address arithmetic away from the
-loop counters. Registers that are filled in whole texels and read lane by lane become vectors whose lanes have names (`patch[1].s2`); read
-through a pointer, they would lie in private memory. TVM's PointerValueTypeRewrite passes by the parameters of a device function, and
-fails on scalar reads whose addresses are multiples of more than a vector.
+A pointer to `float4` tells the compiler that the access is aligned, and its index is a quarter of the address
+arithmetic away from the loop counters. Registers that are filled in whole texels and read lane by lane become vectors
+whose lanes have names (`patch[1].s2`); read through a pointer, they would lie in private memory. TVM's
+PointerValueTypeRewrite passes by the parameters of a device function, and fails on scalar reads whose addresses are
+multiples of more than a vector.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
     """Run on a device function, after its pointers have become parameters.
 
     data: T.handle("float32"); data[4 * i : 4 * i + 4]      ->      data: T.handle("float32x4"); data[i]
-    patch: T.alloc_local(8); patch[4:8] = v; … patch[6]     ->      patch: T.alloc_local(2, "float32x4"); patch[1] = v; … patch[1].s2
+    patch: T.alloc_local(8); patch[4:8] = v; … patch[6]
+        ->  patch: T.alloc_local(2, "float32x4"); patch[1] = v; … patch[1].s2
     """
     analyzer = tvm.sym.Analyzer()
     loads: dict[tirx.Var, list[Indices]] = {}
@@ -64,7 +66,13 @@ def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
     def declare(stmt: tirx.DeclBuffer) -> tirx.Stmt:
         old = stmt.buffer
         accesses = [*loads.get(old, []), *stores.get(old, [])]
-        if stmt.data not in pointers or old in handed_on or not accesses or not all(map(is_whole, accesses)) or str(old.dtype) in is_kept:
+        if (
+            stmt.data not in pointers
+            or old in handed_on
+            or not accesses
+            or not all(map(is_whole, accesses))
+            or str(old.dtype) in is_kept
+        ):
             return stmt
         pointer = tirx.Var(stmt.data.name, PointerType(PrimType(f"{old.dtype}x{LANES}"), str(old.scope())))
         pointers[stmt.data] = pointer
@@ -72,9 +80,16 @@ def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
 
     def allocate(stmt: tirx.AllocBuffer) -> tirx.Stmt:
         old = stmt.buffer
-        is_register_tile = str(old.scope()) == "local" and old in stores and old not in handed_on and len(old.shape) == 1
+        is_register_tile = (
+            str(old.scope()) == "local" and old in stores and old not in handed_on and len(old.shape) == 1
+        )
         is_scalar = tvm.DataType(str(old.dtype)).lanes == 1 and str(old.dtype) not in is_kept
-        if is_register_tile and is_scalar and all(map(is_whole, stores[old])) and all(is_whole(i) or is_lane(i) for i in loads.get(old, [])):
+        if (
+            is_register_tile
+            and is_scalar
+            and all(map(is_whole, stores[old]))
+            and all(is_whole(i) or is_lane(i) for i in loads.get(old, []))
+        ):
             return tirx.AllocBuffer(vectors(old, old.name, scope="local"))
         return stmt
 

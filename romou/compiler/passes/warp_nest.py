@@ -1,7 +1,9 @@
-"""A nest that is marked for tensor cores, taken apart: what each work-item of a warp loads for it, and where its sums lie.
+"""A nest that is marked for tensor cores, taken apart: what each work-item of a warp loads for it, and where its sums
+lie.
 
-Of a warp's work-items (x = t, y % 8 = g), each loads for a step of the reduction, 16 deep: of its own output texels the weights of the four depths of input
-texel `group` = t; and of every pair of own pixels input texel t at the pixel of column g, which is pixel g % 2 of the pair that work-item x = g / 2 has.
+Of a warp's work-items (x = t, y % 8 = g), each loads for a step of the reduction, 16 deep: of its own output texels the
+weights of the four depths of input texel `group` = t; and of every pair of own pixels input texel t at the pixel of
+column g, which is pixel g % 2 of the pair that work-item x = g / 2 has.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ FLOATS = "float32x4"
 class WarpNest:
     """The nest of a marked statement.
 
-    before: statements in front of it, as a barrier.   store: its innermost statement.   texels, pixels: of a work-item's tile, texels of output channels and
+    before: statements in front of it, as a barrier.
+    store: its innermost statement.
+    texels, pixels: of a work-item's tile, texels of output channels and
     pixels.   fp16_texel: type of four fp16 numbers in registers (`Dialect.fp16_texel`).
 
     BuildError for a nest that adds up anything else than products over (group, lane, texel, pixel, lane).
@@ -43,9 +47,16 @@ class WarpNest:
         while isinstance(store, tirx.For):
             loops.append(store)
             store = store.body
-        is_sum = isinstance(store, tirx.BufferStore) and isinstance(store.value, tirx.Add) and isinstance(store.value.b, tirx.Mul)
+        is_sum = (
+            isinstance(store, tirx.BufferStore)
+            and isinstance(store.value, tirx.Add)
+            and isinstance(store.value.b, tirx.Mul)
+        )
         if len(loops) not in (4, 5) or not is_sum:
-            raise BuildError(f"a nest that is marked for tensor cores adds up products over (group, lane, texel, pixel, lane); this one does not: {nest}")
+            raise BuildError(
+                "a nest that is marked for tensor cores adds up products over (group, lane, texel, pixel, lane); this"
+                f" one does not: {nest}"
+            )
         self.store = store
         self._group, self._ilane, *self._tile, self._w, self._lane = (loop.loop_var for loop in loops)
         self.pixels, self.texels = int(loops[-2].extent), int(loops[2].extent) if self._tile else 1
@@ -61,23 +72,35 @@ class WarpNest:
     def data(self, pixel: int) -> tirx.Expr:
         """The factor of column g among the own pixels that begin with `pixel`: the first lane of input texel t."""
         # All at once: t stands for the group of channels here, and column g is another work-item's.
-        return _replaced(self.store.value.b.a, self._at({self._ilane: 0, self._w: pixel + self.g % PAIR, self.t: self.g // PAIR}))
+        return _replaced(
+            self.store.value.b.a, self._at({self._ilane: 0, self._w: pixel + self.g % PAIR, self.t: self.g // PAIR})
+        )
 
     def place(self, texel: int, pixel: int, number: int) -> int:
         """Where in registers the sum of a lane lies."""
         (index,) = self.store.indices
-        return int(self.analyzer.simplify(_replaced(index, self._at({self._w: pixel, self._lane: number, **dict.fromkeys(self._tile, texel)}))))
+        return int(
+            self.analyzer.simplify(
+                _replaced(index, self._at({self._w: pixel, self._lane: number, **dict.fromkeys(self._tile, texel)}))
+            )
+        )
 
     def texel_of(self, factor: tirx.Expr) -> tirx.Expr:
-        """The four fp32 numbers, or the bits of the four fp16 numbers, that start with a factor of the product; zeros where the factor is zero."""
+        """The four fp32 numbers, or the bits of the four fp16 numbers, that start with a factor of the product; zeros
+        where the factor is zero.
+        """
         if is_conditional(factor):
             condition, value, otherwise = factor.args
             texel = self.texel_of(value)
             is_zero = isinstance(otherwise, tirx.FloatImm) and float(otherwise.value) == 0
-            return tirx.if_then_else(condition, texel, _zero(str(texel.ty.dtype)) if is_zero else self.texel_of(otherwise))
+            return tirx.if_then_else(
+                condition, texel, _zero(str(texel.ty.dtype)) if is_zero else self.texel_of(otherwise)
+            )
         if isinstance(factor, tvm.ir.TensorLoad) and str(factor.ty.dtype) == "float32":
             (index,) = factor.indices
-            return tirx.BufferLoad(factor.source, [tirx.Ramp(self.analyzer.simplify(index), tirx.const(1, "int32"), LANES)])
+            return tirx.BufferLoad(
+                factor.source, [tirx.Ramp(self.analyzer.simplify(index), tirx.const(1, "int32"), LANES)]
+            )
         if is_fp16_load(factor):
             _, index, pointer = factor.args
         elif is_fp16_conversion(factor):
@@ -88,7 +111,9 @@ class WarpNest:
         return load_texel(self.analyzer.simplify(index // LANES), pointer, self.fp16_texel)
 
     def _at(self, values: Mapping[tirx.Var, Any]) -> dict[tirx.Var, tirx.Expr]:
-        numbers = {var: tirx.const(value, "int32") if isinstance(value, int) else value for var, value in values.items()}
+        numbers = {
+            var: tirx.const(value, "int32") if isinstance(value, int) else value for var, value in values.items()
+        }
         return {self._lane: tirx.const(0, "int32"), self._group: self.t, **numbers}
 
 

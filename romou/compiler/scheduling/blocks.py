@@ -21,9 +21,11 @@ _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 
 def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A block that reduces two things at once (a sum and a sum of squares) as two blocks, where neither looks at what the other one has so far.
+    """A block that reduces two things at once (a sum and a sum of squares) as two blocks, where neither looks at what
+    the other one has so far.
 
-    a[i], b[i] = a[i] + x[i, k], b[i] + x[i, k] * x[i, k]      ->      a[i] = a[i] + x[i, k];  b[i] = b[i] + x[i, k] * x[i, k]
+    a[i], b[i] = a[i] + x[i, k], b[i] + x[i, k] * x[i, k]
+        ->  a[i] = a[i] + x[i, k];  b[i] = b[i] + x[i, k] * x[i, k]
     """
 
     def split(nest: tirx.Stmt) -> list[tirx.Stmt]:
@@ -33,7 +35,14 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
             return [nest]
         made = []
         for store, start in stores:
-            own = s_tir.SBlock(block.iter_vars, block.reads, [w for w in block.writes if w.source.same_as(store.buffer)], str(store.buffer.name), store, start)
+            own = s_tir.SBlock(
+                block.iter_vars,
+                block.reads,
+                [w for w in block.writes if w.source.same_as(store.buffer)],
+                str(store.buffer.name),
+                store,
+                start,
+            )
             made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, own=own: own))))
         return made
 
@@ -45,23 +54,40 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _without_idle_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A block of a scalar without the axis of extent 1 that TVM gives it, where others reduce: v = axis(1); out[()] = s[()] / 8  ->  out[()] = s[()] / 8"""
+    """A block of a scalar without the axis of extent 1 that TVM gives it, where others reduce: v = axis(1); out[()] = s[()] / 8
+    ->  out[()] = s[()] / 8
+    """  # noqa: E501
 
     def drop(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
         block = realize.block
-        is_idle = isinstance(block.body, tirx.BufferStore) and not block.body.indices and len(block.iter_vars) == 1 and not reduced_axes(block)
+        is_idle = (
+            isinstance(block.body, tirx.BufferStore)
+            and not block.body.indices
+            and len(block.iter_vars) == 1
+            and not reduced_axes(block)
+        )
         if not is_idle:
             return realize
         own = s_tir.SBlock([], block.reads, block.writes, block.name_hint, block.body, annotations=block.annotations)
         return s_tir.SBlockRealize([], realize.predicate, own)
 
-    return func.with_body(structural_map(func.body, (s_tir.SBlockRealize, drop))) if reductions_of(func) and not func.params[-1].shape else func
+    return (
+        func.with_body(structural_map(func.body, (s_tir.SBlockRealize, drop)))
+        if reductions_of(func) and not func.params[-1].shape
+        else func
+    )
 
 
 def with_own_axes(nest: tirx.Stmt) -> tirx.Stmt:
     """Return the nest with loop variables of its own."""
     found: list[tirx.Var] = []
-    structural_walk(nest, [(tirx.For, lambda loop: found.append(loop.loop_var)), (s_tir.SBlock, lambda block: found.extend(i.var for i in block.iter_vars))])
+    structural_walk(
+        nest,
+        [
+            (tirx.For, lambda loop: found.append(loop.loop_var)),
+            (s_tir.SBlock, lambda block: found.extend(i.var for i in block.iter_vars)),
+        ],
+    )
     own = {var: tirx.Var(var.name, var.ty) for var in found}
     return structural_map(nest, (tirx.Var, lambda var: own.get(var, var)))
 
@@ -72,32 +98,57 @@ def _stores_of(block: s_tir.SBlock) -> list[tuple[tirx.BufferStore, tirx.BufferS
         return None
     bound = {stmt.var: stmt.value for stmt in block.body.seq if isinstance(stmt, tirx.Bind)}
     stores = [stmt for stmt in block.body.seq if isinstance(stmt, tirx.BufferStore)]
-    if len(stores) != len(block.writes) or len(block.init.seq) != len(stores) or len(bound) + len(stores) != len(block.body.seq):
+    if (
+        len(stores) != len(block.writes)
+        or len(block.init.seq) != len(stores)
+        or len(bound) + len(stores) != len(block.body.seq)
+    ):
         return None
-    values = [bound.get(store.value, store.value) if isinstance(store.value, tirx.Var) else store.value for store in stores]
+    values = [
+        bound.get(store.value, store.value) if isinstance(store.value, tirx.Var) else store.value for store in stores
+    ]
     for store, value in zip(stores, values, strict=True):
-        if any(load.source.same_as(other.buffer) for load in loads_of(value) for other in stores if not other.same_as(store)):
+        if any(
+            load.source.same_as(other.buffer)
+            for load in loads_of(value)
+            for other in stores
+            if not other.same_as(store)
+        ):
             return None
-    return [(tirx.BufferStore(s.buffer, v, s.indices), start) for s, v, start in zip(stores, values, block.init.seq, strict=True)]
+    return [
+        (tirx.BufferStore(s.buffer, v, s.indices), start)
+        for s, v, start in zip(stores, values, block.init.seq, strict=True)
+    ]
 
 
 def is_regular(func: tirx.PrimFunc) -> bool:
-    """Whether every block gives one tensor, each element at its own place, all shapes are static, and only the last parameter is written.
+    """Whether every block gives one tensor, each element at its own place, all shapes are static, and only the last
+    parameter is written.
 
     A mere reshape is not: TVM makes it a view.
     """
-    if not all(isinstance(p, tirx.Buffer) and all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in p.shape) for p in func.params):
+    if not all(
+        isinstance(p, tirx.Buffer) and all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in p.shape)
+        for p in func.params
+    ):
         return False
     blocks = find_blocks(func)
     written = [block.writes[0].source for block in blocks if len(block.writes) == 1]
     is_output = [any(w.same_as(p) for w in written) for p in func.params]
     return (
-        len(written) == len(blocks) > 0 and len(func.params) > 1 and is_output[-1] and sum(is_output) == 1 and all(map(_is_plain, blocks)) and not is_view(func)
+        len(written) == len(blocks) > 0
+        and len(func.params) > 1
+        and is_output[-1]
+        and sum(is_output) == 1
+        and all(map(_is_plain, blocks))
+        and not is_view(func)
     )
 
 
 def has_vector_form(func: tirx.PrimFunc) -> bool:
-    """Whether all that a function calls may be called for vectors: TVM takes a vectorized loop with anything else in it apart into lanes."""
+    """Whether all that a function calls may be called for vectors: TVM takes a vectorized loop with anything else in it
+    apart into lanes.
+    """
     calls: list[tvm.ir.Call] = []
     structural_walk(func.body, (tvm.ir.Call, calls.append))
     return all(is_conditional(call) or takes_vectors(call) for call in calls)
@@ -140,7 +191,11 @@ def operations_of(func: tirx.PrimFunc) -> int:
     """Arithmetic operations and calls of functions on floating-point numbers, each block over its whole domain."""
     total = 0
     for block in find_blocks(func):
-        of_floats = [e for e in nodes_in(block.body, *_OPERATIONS, tvm.ir.Call) if "float" in str(getattr(e, "ty", "")) and op_name(e) != "prim.if_then_else"]
+        of_floats = [
+            e
+            for e in nodes_in(block.body, *_OPERATIONS, tvm.ir.Call)
+            if "float" in str(getattr(e, "ty", "")) and op_name(e) != "prim.if_then_else"
+        ]
         total += len(of_floats) * math.prod(int(i.dom.extent) for i in block.iter_vars)
     return total
 
@@ -190,8 +245,9 @@ class Reduction:
 
     @property
     def is_of_one_tensor(self) -> bool:
-        """Whether a tensor tells all that is reduced apart, so that each of its numbers has one place: not so for a product of two that share axes, as
-        in a matrix product."""
+        """Whether a tensor tells all that is reduced apart, so that each of its numbers has one place: not so for a
+        product of two that share axes, as in a matrix product.
+        """
         axes = [axis.var for axis in self.block.iter_vars if int(axis.dom.extent) > 1]
         for load in loads_of(self.term):
             found = [var for index in load.indices for var in nodes_in(index, tirx.Var)]
@@ -204,8 +260,9 @@ class Reduction:
         return self.operation(a, b)
 
     def unbounded(self, expr: tirx.Expr) -> tirx.Expr:
-        """`expr`, of which a maximum or minimum is taken, with infinity for the outermost number, which TVM begins and pads with: that may be more than
-        all there is, -inf."""
+        """`expr`, of which a maximum or minimum is taken, with infinity for the outermost number, which TVM begins and
+        pads with: that may be more than all there is, -inf.
+        """
         if self.operation not in (tirx.Max, tirx.Min):
             return expr
         worst = tvm.te.min_value if self.operation is tirx.Max else tvm.te.max_value
@@ -230,9 +287,12 @@ def reduction_of(block: s_tir.SBlock) -> Reduction | None:
 
 
 def is_elementwise_of(block: s_tir.SBlock, tensor: tirx.Buffer) -> bool:
-    """Whether each element that a block gives is made of the one at the same place of `tensor`, and of other tensors."""
+    """Whether each element that a block gives is made of the one at the same place of `tensor`, and of other tensors."""  # noqa: E501
     axes = [axis.var for axis in block.iter_vars]
     loads = [load for load in loads_of(block.body.value) if load.source.same_as(tensor)]
-    is_in_place = all(len(load.indices) == len(axes) and all(a.same_as(b) for a, b in zip(load.indices, axes, strict=True)) for load in loads)
+    is_in_place = all(
+        len(load.indices) == len(axes) and all(a.same_as(b) for a, b in zip(load.indices, axes, strict=True))
+        for load in loads
+    )
     same = [int(d) for d in block.body.buffer.shape] == [int(d) for d in tensor.shape]
     return bool(loads) and same and is_in_place and not reduced_axes(block)

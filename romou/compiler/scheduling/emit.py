@@ -1,7 +1,8 @@
 """Kernels written out as loops and stores, where schedule primitives do not lead to them.
 
-TVM's scheduler drops the guard of a tile's last, partial iteration when what is in registers is stored (cache_write, then reverse_compute_at), and has no
-vectors of partial sums. The families that read their inputs once write their few loops themselves, out of the expressions in the function's blocks.
+TVM's scheduler drops the guard of a tile's last, partial iteration when what is in registers is stored (cache_write,
+then reverse_compute_at), and has no vectors of partial sums. The families that read their inputs once write their few
+loops themselves, out of the expressions in the function's blocks.
 """
 
 from __future__ import annotations
@@ -40,10 +41,16 @@ def guarded(condition: tirx.Expr | None, body: tirx.Stmt) -> tirx.Stmt:
     return body if condition is None else tirx.IfThenElse(condition, body, None)
 
 
-def launch(func: tirx.PrimFunc, threads: Mapping[str, tuple[tirx.Var, int]], body: tirx.Stmt, buffers: Sequence[tirx.Buffer] = ()) -> tvm.IRModule:
+def launch(
+    func: tirx.PrimFunc,
+    threads: Mapping[str, tuple[tirx.Var, int]],
+    body: tirx.Stmt,
+    buffers: Sequence[tirx.Buffer] = (),
+) -> tvm.IRModule:
     """A module with the one function `main`: `func` with `body` as what a work-item does.
 
-    threads: "blockIdx.x", "threadIdx.x", ... -> the variable that stands for it and how many there are.   buffers: in registers and local memory.
+    threads: "blockIdx.x", "threadIdx.x", ...
+        ->  the variable that stands for it and how many there are.   buffers: in registers and local memory.
     """
     for tag, (var, extent) in reversed(list(threads.items())):
         kind, (low, high) = tirx.ForKind.THREAD_BINDING, (tirx.const(value, var.ty) for value in (0, extent))
@@ -54,8 +61,8 @@ def launch(func: tirx.PrimFunc, threads: Mapping[str, tuple[tirx.Var, int]], bod
 
 
 def with_own_variables(body: tirx.Stmt) -> tirx.Stmt:
-    """Give each loop a variable of its own. A statement that stands in two places brings its loops twice, and TVM copies no function that binds one variable
-    twice.
+    """Give each loop a variable of its own. A statement that stands in two places brings its loops twice, and TVM
+    copies no function that binds one variable twice.
 
         for lane: a[lane] = 0; for lane: b[lane] = 1      ->      for lane: a[lane] = 0; for lane': b[lane'] = 1
     """
@@ -69,14 +76,25 @@ def with_own_variables(body: tirx.Stmt) -> tirx.Stmt:
         if is_first:
             return new
         own = tirx.Var(var.name, var.ty)
-        return tirx.For(own, new.min, new.extent, new.kind, substitute(new.body, {var: own}), new.thread_binding, new.annotations, new.step)
+        return tirx.For(
+            own,
+            new.min,
+            new.extent,
+            new.kind,
+            substitute(new.body, {var: own}),
+            new.thread_binding,
+            new.annotations,
+            new.step,
+        )
 
     return rewriting((tirx.For, renew))(body)
 
 
 def substitute(node: Any, values: Mapping[tirx.Var, tirx.Expr]) -> Any:
     """An expression or statement with variables replaced."""
-    return structural_map(node, (tirx.Var, lambda var: next((value for name, value in values.items() if name.same_as(var)), var)))
+    return structural_map(
+        node, (tirx.Var, lambda var: next((value for name, value in values.items() if name.same_as(var)), var))
+    )
 
 
 def place_of(position: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
@@ -95,10 +113,11 @@ class Vectors:
 
         a[i, j] + c[i]      ->      a[i, 4 * vector + lane] + c[i]
 
-    axes: each with its extent.   axis: the one of them whose place `vector` and `lane` take; `index` is what stands for it.
+    axes: each with its extent.
+    axis: the one of them whose place `vector` and `lane` take; `index` is what stands for it.
 
-    may_overlap: where `width` does not divide the axis, the last vector ends with it, so that `repeated` lanes are those of the vector before, too. `vector`
-    is then where a vector begins (`begin`):
+    may_overlap: where `width` does not divide the axis, the last vector ends with it, so that `repeated` lanes are
+    those of the vector before, too. `vector` is then where a vector begins (`begin`):
 
         a[i, j] + c[i]      ->      a[i, vector + lane] + c[i]
     """
@@ -124,14 +143,17 @@ class Vectors:
 
     def begin(self, number: tirx.Expr) -> tirx.Expr:
         """What `vector` is in the vector of that number."""
-        return tirx.min(number * self.width, tirx.const(self._extent - self.width, number.ty)) if self.repeated else number
+        return (
+            tirx.min(number * self.width, tirx.const(self._extent - self.width, number.ty)) if self.repeated else number
+        )
 
     def value_of(self, value: tirx.Expr) -> tirx.Expr:
         """An expression over `vector` and `lane`."""
         return substitute(value, {self.axis: self.index})
 
     def form_of(self, value: tirx.Expr) -> tirx.Expr | None:
-        """An expression over `vector` and `lane` in which every load moves with the lane by one element or not at all, so that it is one load.
+        """An expression over `vector` and `lane` in which every load moves with the lane by one element or not at all,
+        so that it is one load.
 
         None where there is none: a condition looks at single lanes, an address jumps, a function knows no vectors.
         """
@@ -156,7 +178,10 @@ class Vectors:
             fits.append(not any(str(operand.ty).startswith("bool") and self.moves(operand) for operand in operands))
             return expr
 
-        found = structural_map(self.value_of(value), [(TensorLoad, load), (tvm.ir.Call, call), ((tirx.Cast, tirx.Not, tirx.And, tirx.Or), truth)])
+        found = structural_map(
+            self.value_of(value),
+            [(TensorLoad, load), (tvm.ir.Call, call), ((tirx.Cast, tirx.Not, tirx.And, tirx.Or), truth)],
+        )
         return found if all(fits) else None
 
     def _has_form(self, value: tirx.Expr) -> bool:
@@ -185,7 +210,11 @@ class Vectors:
 
         def load(access: TensorLoad, visitor: Any) -> None:
             aligned = self.aligned(access)
-            if aligned is not None and self.moves(aligned) and not any(structural_equal(aligned, other) for other in found):
+            if (
+                aligned is not None
+                and self.moves(aligned)
+                and not any(structural_equal(aligned, other) for other in found)
+            ):
                 found.append(aligned)
 
         def call(expr: tvm.ir.Call, visitor: Any) -> None:
@@ -207,8 +236,9 @@ class Vectors:
         return 0 if not any(n != 0 for n in numbers) else 1 if numbers == list(range(self.width)) else None
 
     def vectors_in(self, value: tirx.Expr) -> list[tuple[tirx.Expr, tirx.Expr]]:
-        """The largest parts of an expression that have a form of their own and that no condition guards, each once, with that form: what is left for single
-        lanes is little."""
+        """The largest parts of an expression that have a form of their own and that no condition guards, each once,
+        with that form: what is left for single lanes is little.
+        """
         found: list[tuple[tirx.Expr, tirx.Expr]] = []
 
         def part(expr: tirx.Expr, visitor: Any) -> None:
@@ -226,7 +256,9 @@ class Vectors:
         return found
 
     def replaced(self, value: tirx.Expr, parts: Sequence[tuple[tirx.Expr, tirx.Expr]]) -> tirx.Expr:
-        """`value` with each of `parts`, and each load that is aligned to one, replaced by what stands beside it; of parts that hold others, the outer ones."""
+        """`value` with each of `parts`, and each load that is aligned to one, replaced by what stands beside it; of
+        parts that hold others, the outer ones.
+        """
         loads = [(self.aligned(old), by) for old, by in parts if isinstance(old, TensorLoad)]
 
         def replace(expr: tirx.Expr, mutator: Any) -> tirx.Expr:
@@ -243,8 +275,12 @@ class Vectors:
         structural_walk(expr, (tirx.Var, lambda var: found.append(var.same_as(self.lane))))
         return any(found)
 
-    def store(self, buffer: tirx.Buffer, place: Sequence[tirx.Expr], value: tirx.Expr) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-        """Statements that compute `value`, over the axes, and store a vector of it at `place`, over `vector` and `lane`; and the registers they need."""
+    def store(
+        self, buffer: tirx.Buffer, place: Sequence[tirx.Expr], value: tirx.Expr
+    ) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Statements that compute `value`, over the axes, and store a vector of it at `place`, over `vector` and
+        `lane`; and the registers they need.
+        """
         form = self.form_of(value)
         if form is not None:
             return loop(self.lane, self.width, tirx.BufferStore(buffer, form, place), "vectorized"), []
@@ -256,11 +292,20 @@ class Vectors:
         for whole, form in self.vectors_in(value):
             name = next((f"{load.source.name}_tile" for load in loads_of(form)), "tile")
             loaded = tirx.decl_buffer([self.width], register_type(str(whole.ty)), name, scope="local")
-            steps.append(loop(self.lane, self.width, tirx.BufferStore(loaded, form.astype(str(loaded.dtype)), [self.lane]), "vectorized"))
+            steps.append(
+                loop(
+                    self.lane,
+                    self.width,
+                    tirx.BufferStore(loaded, form.astype(str(loaded.dtype)), [self.lane]),
+                    "vectorized",
+                )
+            )
             parts.append((whole, tirx.BufferLoad(loaded, [self.lane]).astype(str(whole.ty))))
             tiles.append(loaded)
         rest = self.replaced(self.value_of(value), parts)
-        steps.append(loop(self.lane, self.width, tirx.BufferStore(tile, rest.astype(str(tile.dtype)), [self.lane]), "unrolled"))
+        steps.append(
+            loop(self.lane, self.width, tirx.BufferStore(tile, rest.astype(str(tile.dtype)), [self.lane]), "unrolled")
+        )
         whole = tirx.BufferLoad(tile, [self.lane]).astype(kind)
         steps.append(loop(self.lane, self.width, tirx.BufferStore(buffer, whole, place), "vectorized"))
         return tirx.SeqStmt(steps), tiles
@@ -269,11 +314,16 @@ class Vectors:
         """Lanes of the narrowest load of a tensor that `store` makes of an expression."""
         loads = [self.aligned(load) for load in loads_of(self.value_of(value)) if str(load.source.name) == tensor]
         whole = loads if self._has_form(value) else self.neighbours_in(value)
-        is_whole = all(load is not None and self.moves(load) and any(structural_equal(load, other) for other in whole) for load in loads)
+        is_whole = all(
+            load is not None and self.moves(load) and any(structural_equal(load, other) for other in whole)
+            for load in loads
+        )
         return self.width if is_whole else 1
 
     def takes_texels(self, value: tirx.Expr, tensor: str) -> bool:
-        """Whether `store` loads a tensor in whole vectors alone, each of which begins at a multiple of their width along the tensor's last axis."""
+        """Whether `store` loads a tensor in whole vectors alone, each of which begins at a multiple of their width
+        along the tensor's last axis.
+        """
 
         def is_texel(load: TensorLoad) -> bool:
             aligned = self.aligned(load)

@@ -20,7 +20,8 @@ class Placement:
 
     buffers: role -> parameter.   texels: the roles whose innermost axis the schedule accesses as whole texels.
     matrices: the roles whose innermost axis is one of a matrix, of which the schedule takes whole texels.
-    has_constant_weight: whether the weight is known when the model is compiled, so that it lies where the kernel wants it.
+    has_constant_weight: whether the weight is known when the model is compiled, so that it lies where the kernel wants
+    it.
     """
 
     func: tirx.PrimFunc
@@ -30,14 +31,23 @@ class Placement:
     has_constant_weight: bool = True
 
     def choices(self, role: str, limits: Limits, shape: Sequence[int] | None = None) -> list[str]:
-        """Choices of the knob `role`: an activation lies where the graph put it, unless the function leaves that free; `shape`: as for `scope`."""
+        """Choices of the knob `role`: an activation lies where the graph put it, unless the function leaves that free;
+        `shape`: as for `scope`.
+        """
         if is_image(self.buffers[role]):
             return [Place.IMAGE.value]
-        is_free = (role == WEIGHT and self.has_constant_weight) or (self.func.attrs is not None and FREE_IMAGES in self.func.attrs)
-        return [place.value for place in Place] if is_free and self.scope(role, limits, shape) is not None else [Place.BUFFER.value]
+        is_free = (role == WEIGHT and self.has_constant_weight) or (
+            self.func.attrs is not None and FREE_IMAGES in self.func.attrs
+        )
+        return (
+            [place.value for place in Place]
+            if is_free and self.scope(role, limits, shape) is not None
+            else [Place.BUFFER.value]
+        )
 
     def scope(self, role: str, limits: Limits, shape: Sequence[int] | None = None) -> str | None:
-        """The texture scope under which a tensor fits into an image; None where none does, or the schedule wants no image.
+        """The texture scope under which a tensor fits into an image; None where none does, or the schedule wants no
+        image.
 
         shape: of the tensor, where it differs from its parameter's.
         """
@@ -61,4 +71,14 @@ class Placement:
             scopes = (PLAIN_IMAGE, IMAGE) if role == WEIGHT else (IMAGE,)
         for scope in scopes:
             sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
-            yield scope, next((f"its {side} would be {extent} texels, the device allows {limit}" for side, extent, limit in sides if extent > limit), None)
+            yield (
+                scope,
+                next(
+                    (
+                        f"its {side} would be {extent} texels, the device allows {limit}"
+                        for side, extent, limit in sides
+                        if extent > limit
+                    ),
+                    None,
+                ),
+            )

@@ -50,7 +50,9 @@ class Rows:
     @cached_property
     def is_across(self) -> bool:
         """Whether neighbours in memory belong to different rows."""
-        load = next((load for p in self.passes for load in loads_of(p.value) if str(load.source.name) == self.data), None)
+        load = next(
+            (load for p in self.passes for load in loads_of(p.value) if str(load.source.name) == self.data), None
+        )
         return load is not None and any(load.indices[-1].same_as(var) for var in self.outer)
 
     @property
@@ -79,7 +81,9 @@ class Rows:
 
     @cached_property
     def kept_pass(self) -> Pass | None:
-        """The pass whose term takes the place of what it is made of, where a row is kept and all later passes look at nothing else: softmax's exponentials."""
+        """The pass whose term takes the place of what it is made of, where a row is kept and all later passes look at
+        nothing else: softmax's exponentials.
+        """
         load = self.shared_load
         for at, each in enumerate(self.passes):
             after = self.passes[at + 1 :]
@@ -102,7 +106,7 @@ def replaced(value: tirx.Expr, old: tirx.Expr, new: tirx.Expr) -> tirx.Expr:
 
 
 def rows_of(blocks: Sequence[s_tir.SBlock], data: str) -> Rows | None:
-    """Return how the blocks of a function are made of rows; None where they are not. data: name of its largest input."""
+    """Return how the blocks of a function are made of rows; None where they are not. data: name of its largest input."""  # noqa: E501
     *_, last = blocks
     reductions = [reduction for reduction in map(reduction_of, blocks) if reduction is not None]
     if len(reductions) < len(blocks) - 1 or not reductions:
@@ -115,7 +119,9 @@ def rows_of(blocks: Sequence[s_tir.SBlock], data: str) -> Rows | None:
     inner = {axis.var: int(axis.dom.extent) for axis in first.reduced}
     passes = []
     for reduction in reductions:
-        axes = [axis for axis in reduction.block.iter_vars if not any(axis.var.same_as(r.var) for r in reduction.reduced)]
+        axes = [
+            axis for axis in reduction.block.iter_vars if not any(axis.var.same_as(r.var) for r in reduction.reduced)
+        ]
         mine = [*axes, *reduction.reduced]
         if [int(axis.dom.extent) for axis in mine] != [*outer.values(), *inner.values()]:
             return None
@@ -133,7 +139,9 @@ def rows_of(blocks: Sequence[s_tir.SBlock], data: str) -> Rows | None:
     return Rows(data, outer, inner, passes, is_normal) if _uses_rows(passes, outer) else None
 
 
-def _axes_of_last(last: s_tir.SBlock, results: Sequence[tirx.Buffer], outer: Mapping[tirx.Var, int], inner: Mapping[tirx.Var, int]) -> list[tirx.Expr] | None:
+def _axes_of_last(
+    last: s_tir.SBlock, results: Sequence[tirx.Buffer], outer: Mapping[tirx.Var, int], inner: Mapping[tirx.Var, int]
+) -> list[tirx.Expr] | None:
     """For each axis of the last block the one that it stands for, or 0; None where it is not made of rows."""
     found: dict[tirx.Var, tirx.Var] = {}
     axes = {axis.var: int(axis.dom.extent) for axis in last.iter_vars}
@@ -148,7 +156,11 @@ def _axes_of_last(last: s_tir.SBlock, results: Sequence[tirx.Buffer], outer: Map
                 return None
     named = list(found.values())
     is_twice = any(a.same_as(b) for a, b in itertools.combinations(named, 2))
-    if is_twice or not loads or any(extent > 1 and not any(var.same_as(n) for n in named) for var, extent in outer.items()):
+    if (
+        is_twice
+        or not loads
+        or any(extent > 1 and not any(var.same_as(n) for n in named) for var, extent in outer.items())
+    ):
         return None
     rest = [var for var, extent in axes.items() if var not in found and extent > 1]
     inside = [var for var, extent in inner.items() if extent > 1]
@@ -161,5 +173,11 @@ def _axes_of_last(last: s_tir.SBlock, results: Sequence[tirx.Buffer], outer: Map
 def _uses_rows(passes: Sequence[Pass], outer: Mapping[tirx.Var, int]) -> bool:
     """Whether passes read what reductions before them gave at the row itself, and nowhere else."""
     results = [p.reduction.buffer for p in passes if p.reduction is not None]
-    loads = [load for p in passes for load in loads_of(p.value) if any(load.source.same_as(result) for result in results)]
-    return all(a.same_as(b) or extent == 1 for load in loads for a, (b, extent) in zip(load.indices, outer.items(), strict=True))
+    loads = [
+        load for p in passes for load in loads_of(p.value) if any(load.source.same_as(result) for result in results)
+    ]
+    return all(
+        a.same_as(b) or extent == 1
+        for load in loads
+        for a, (b, extent) in zip(load.indices, outer.items(), strict=True)
+    )

@@ -1,4 +1,4 @@
-"""Reductions of a single term: axes of extent 1, as those of a convolution of one channel with a window of one pixel."""
+"""Reductions of a single term: axes of extent 1, as those of a convolution of one channel with a window of one pixel."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ def without_single_terms(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
         s[i] = 0;  for k in range(1): s[i] += a[i, k]      ->      s[i] = 0 + a[i, 0]
 
-    TVM's rules for schedules drop axes of extent 1 and keep the first value, and then compute what follows element-wise of both: f(f(0) + a) for f(a).
+    TVM's rules for schedules drop axes of extent 1 and keep the first value, and then compute what follows element-wise
+    of both: f(f(0) + a) for f(a).
     """
     return func.with_body(structural_map(func.body, (s_tir.SBlockRealize, _elementwise)))
 
@@ -23,13 +24,19 @@ def without_single_terms(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _elementwise(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
     block = realize.block
     reduced = reduced_axes(block)
-    if block.init is None or not all(isinstance(axis.dom.extent, tirx.IntImm) and int(axis.dom.extent) == 1 for axis in reduced):
+    if block.init is None or not all(
+        isinstance(axis.dom.extent, tirx.IntImm) and int(axis.dom.extent) == 1 for axis in reduced
+    ):
         return realize
     body = _with_first_values(block.body, block.init)
     if body is None:
         return realize
     firsts = {axis.var: axis.dom.min for axis in reduced}
-    kept = [(axis, value) for axis, value in zip(block.iter_vars, realize.iter_values, strict=True) if axis.var not in firsts]
+    kept = [
+        (axis, value)
+        for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
+        if axis.var not in firsts
+    ]
     reads, writes = (substitute(regions, firsts) for regions in (block.reads, block.writes))
     own = s_tir.SBlock(
         [axis for axis, _ in kept],
@@ -46,7 +53,9 @@ def _elementwise(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
 
 
 def _with_first_values(body: tirx.Stmt, init: tirx.Stmt) -> tirx.Stmt | None:
-    """The statements of a block with the values that its results begin with in the place of these; None where they are read in another way."""
+    """The statements of a block with the values that its results begin with in the place of these; None where they are
+    read in another way.
+    """
     starts = _statements(init)
     if not all(isinstance(start, tirx.BufferStore) for start in starts):
         return None

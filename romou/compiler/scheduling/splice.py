@@ -48,12 +48,15 @@ def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFu
     for …: epilogue             for …: stage_2 (writes what block wrote)
                                 for …: epilogue
 
-    The parameters of `variant` stand for the buffers that `block` reads, in order of first use, and then the one it writes.
+    The parameters of `variant` stand for the buffers that `block` reads, in order of first use, and then the one it
+    writes.
     """
     actual = [*read_buffers(block), block.writes[0].source]
     formal = list(variant.params)
     if len(actual) != len(formal):
-        raise ValueError(f"block {block.name_hint} touches {len(actual)} buffers, its variant has {len(formal)} parameters")
+        raise ValueError(
+            f"block {block.name_hint} touches {len(actual)} buffers, its variant has {len(formal)} parameters"
+        )
 
     def rename(var: tirx.Var) -> tirx.Var:
         return next((a for f, a in zip(formal, actual, strict=True) if f.same_as(var)), var)
@@ -68,11 +71,16 @@ def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFu
 
 
 def renest(
-    func: tirx.PrimFunc, name: str, source: str, extents: Sequence[int], place: Callable[..., tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]]
+    func: tirx.PrimFunc,
+    name: str,
+    source: str,
+    extents: Sequence[int],
+    place: Callable[..., tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]],
 ) -> tirx.PrimFunc:
     """Let the element-wise block `name` run over what it reads of the buffer `source` instead of what it writes.
 
-    for y: out[y] = f(source[y % 2, y // 2])      ->      for p, q: if 2 * q + p < extent: out[2 * q + p] = f(source[p, q])
+    for y: out[y] = f(source[y % 2, y // 2])
+        ->  for p, q: if 2 * q + p < extent: out[2 * q + p] = f(source[p, q])
 
     extents: of `source`, as far as it is read.
     place(*position in source) -> (position in the output, conditions under which there is one).
@@ -81,7 +89,10 @@ def renest(
     loops = [tirx.Var(f"i{axis}", "int32") for axis in range(len(extents))]
     position = [tirx.Var(f"v{axis}", "int32") for axis in range(len(extents))]
     outputs, conditions = place(*position)
-    values = {axis.var: tirx.const(value, "int32") if isinstance(value, int) else value for axis, value in zip(block.iter_vars, outputs, strict=True)}
+    values = {
+        axis.var: tirx.const(value, "int32") if isinstance(value, int) else value
+        for axis, value in zip(block.iter_vars, outputs, strict=True)
+    }
 
     def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
         return tirx.BufferLoad(access.source, position) if access.source.name == source else access
@@ -90,7 +101,10 @@ def renest(
     body = structural_map(block.body, (tirx.Var, lambda var: values.get(var, var)))
     # Under a condition of its own: one on the block's realization would have to be affine.
     body = tirx.IfThenElse(tirx.all(*conditions), structural_map(body, (tvm.ir.TensorLoad, load)), None)
-    axes = [tirx.IterVar(tvm.ir.Range(0, extent), var, tirx.IterVar.DataPar) for extent, var in zip(extents, position, strict=True)]
+    axes = [
+        tirx.IterVar(tvm.ir.Range(0, extent), var, tirx.IterVar.DataPar)
+        for extent, var in zip(extents, position, strict=True)
+    ]
     buffers = {region.source: region.source for region in (*block.reads, *block.writes)}
     reads, writes, _ = s_tir.analysis.get_sblock_access_region(s_tir.SBlock(axes, [], [], name, body), buffers)
     new = s_tir.SBlock(axes, reads, writes, name, body, annotations=block.annotations)

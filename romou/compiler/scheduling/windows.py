@@ -1,6 +1,7 @@
 """What a window that moves over its input reads beyond the border, without a branch.
 
-0 <= y - 1 ? data[y - 1] : -inf      ->      data[max(y - 1, 0)]      a maximum: the number at the border lies in the window, too
+0 <= y - 1 ? data[y - 1] : -inf
+    ->  data[max(y - 1, 0)]      a maximum: the number at the border lies in the window, too
 0 <= y - 1 ? data[y - 1] : 0         ->      data[y - 1]              a sum: images give zero outside
 """
 
@@ -34,14 +35,21 @@ def without_branches(reduction: Reduction) -> tirx.Expr:
             return expr
         if is_extreme:
             return _at_border(condition, load, axes, reduction)
-        is_zero_outside = reduction.operation is tirx.Add and padding.value == 0 and _is_image_side(condition, load, axes)
+        is_zero_outside = (
+            reduction.operation is tirx.Add and padding.value == 0 and _is_image_side(condition, load, axes)
+        )
         return load if is_zero_outside else expr
 
-    return structural_map(reduction.term, (tvm.ir.Call, call)) if isinstance(reduction.term, tvm.ir.Call) else reduction.term
+    return (
+        structural_map(reduction.term, (tvm.ir.Call, call))
+        if isinstance(reduction.term, tvm.ir.Call)
+        else reduction.term
+    )
 
 
 def kept_inside(term: tirx.Expr, axes: Mapping[tirx.Var, int]) -> tirx.Expr:
-    """Return a term whose loads from buffers stay below the extents for all values of some axes; numbers that are read in another's place are not used.
+    """Return a term whose loads from buffers stay below the extents for all values of some axes; numbers that are read
+    in another's place are not used.
 
     data[y, x + 1]      ->      data[y, min(x + 1, 12)]
     """
@@ -49,7 +57,9 @@ def kept_inside(term: tirx.Expr, axes: Mapping[tirx.Var, int]) -> tirx.Expr:
     def load(access: TensorLoad) -> tirx.Expr:
         if image_axes(access.source):
             return access
-        indices = [_below(index, int(extent), axes) for index, extent in zip(access.indices, access.source.shape, strict=True)]
+        indices = [
+            _below(index, int(extent), axes) for index, extent in zip(access.indices, access.source.shape, strict=True)
+        ]
         return tirx.BufferLoad(access.source, indices)
 
     return structural_map(term, (TensorLoad, load))
@@ -57,11 +67,17 @@ def kept_inside(term: tirx.Expr, axes: Mapping[tirx.Var, int]) -> tirx.Expr:
 
 def _below(index: tirx.Expr, extent: int, axes: Mapping[tirx.Var, int]) -> tirx.Expr:
     own = _axes_in(index, axes)
-    return tirx.min(index, tirx.const(extent - 1, index.ty)) if own and np.max(evaluate(index, _grid_of(own, axes))) >= extent else index
+    return (
+        tirx.min(index, tirx.const(extent - 1, index.ty))
+        if own and np.max(evaluate(index, _grid_of(own, axes))) >= extent
+        else index
+    )
 
 
 def _is_image_side(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Var, int]) -> bool:
-    """Whether a condition holds just where a load from an image lies inside of it, and can fail only for its columns and rows."""
+    """Whether a condition holds just where a load from an image lies inside of it, and can fail only for its columns
+    and rows.
+    """
     parts = _conjuncts(condition)
     for axis, (index, extent) in enumerate(zip(load.indices, load.source.shape, strict=True)):
         own = _axes_in(index, axes)
@@ -77,7 +93,9 @@ def _is_image_side(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Va
 
 
 def _at_border(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Var, int], reduction: Reduction) -> tirx.Expr:
-    """The load with its indices kept inside of the tensor, where each window holds what is then read; else as it was, under its condition."""
+    """The load with its indices kept inside of the tensor, where each window holds what is then read; else as it was,
+    under its condition.
+    """
     kept = tirx.if_then_else(condition, load, reduction.unbounded(reduction.start))
     parts = _conjuncts(condition)
     indices = []
@@ -129,4 +147,6 @@ def _grid_of(own: Sequence[tirx.Var], axes: Mapping[tirx.Var, int]) -> dict[tirx
 
 def _holds_where(parts: Sequence[tirx.Expr], inside: np.ndarray, grid: Mapping[tirx.Var, np.ndarray]) -> bool:
     """Whether all conditions together hold just there."""
-    return np.array_equal(np.logical_and.reduce([np.broadcast_to(evaluate(part, grid), inside.shape) for part in parts]), inside)
+    return np.array_equal(
+        np.logical_and.reduce([np.broadcast_to(evaluate(part, grid), inside.shape) for part in parts]), inside
+    )

@@ -1,4 +1,6 @@
-"""What a call in lowered TIR stands for: the one place for the names of TVM's operators that passes and estimates look for."""
+"""What a call in lowered TIR stands for: the one place for the names of TVM's operators that passes and estimates look
+for.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +8,14 @@ from typing import Any
 
 import tvm
 
-# Functions of one number that every kernel language here has for vectors too, or writes lane by lane. TVM does not say so of them, and where one stands in a
-# vectorized loop, it takes the loop apart into lanes, of which an image has none.
+# Functions of one number that every kernel language here has for vectors too, or writes lane by lane. TVM does not say
+# so of them, and where one stands in a vectorized loop, it takes the loop apart into lanes, of which an image has none.
 _ALSO_OF_VECTORS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "erf", "log1p", "nearbyint", "rsqrt")
 for _name in _ALSO_OF_VECTORS:
     tvm.ir.Op.get(f"tirx.{_name}").set_attr("TVectorizable", True)
 
-# TVM's number of operators that are functions of their operands alone; those of intrinsics that it only annotates are lower.
+# TVM's number of operators that are functions of their operands alone; those of intrinsics that it only annotates are
+# lower.
 _PURE = 1
 
 
@@ -22,7 +25,9 @@ def op_name(expr: Any) -> str:
 
 
 def called_function(expr: Any) -> str | None:
-    """Name of the TIR function that a call in a graph calls, whether or not it writes to one of its arguments; None for anything else."""
+    """Name of the TIR function that a call in a graph calls, whether or not it writes to one of its arguments; None for
+    anything else.
+    """
     return str(expr.args[0].name_hint) if op_name(expr) in ("relax.call_tir", "relax.call_tir_inplace") else None
 
 
@@ -59,7 +64,9 @@ def is_fp16_load(expr: Any) -> bool:
 
 def is_fp16_store(expr: Any) -> bool:
     """Whether fp32 is written to memory as fp16."""
-    return op_name(expr) == "tirx.call_extern" and str(getattr(expr.args[0], "value", "")).startswith(("vstore_half", "vstorea_half"))
+    return op_name(expr) == "tirx.call_extern" and str(getattr(expr.args[0], "value", "")).startswith(
+        ("vstore_half", "vstorea_half")
+    )
 
 
 def is_fp16_conversion(expr: Any) -> bool:
@@ -68,7 +75,9 @@ def is_fp16_conversion(expr: Any) -> bool:
 
 
 def is_load_for_tensor_cores(expr: Any) -> bool:
-    """Whether texels are read as they are (`passes/tensor_cores.py`, `passes/async_copies.py`): (name, texel or pair of texels, pointer, ...)."""
+    """Whether texels are read as they are (`passes/tensor_cores.py`, `passes/async_copies.py`): (name, texel or pair of
+    texels, pointer, ...).
+    """
     return texels_for_tensor_cores(expr) > 0
 
 
@@ -80,7 +89,9 @@ def texels_for_tensor_cores(expr: Any) -> int:
 
 
 def is_async_copy(expr: Any) -> bool:
-    """Whether a texel is copied to local memory past the registers: (name, texel, pointer, texel there, pointer there, whether it is not zero)."""
+    """Whether a texel is copied to local memory past the registers: (name, texel, pointer, texel there, pointer there,
+    whether it is not zero).
+    """
     return _called(expr) in _ASYNC_COPIES
 
 
@@ -95,7 +106,9 @@ def is_tensor_core_fma(expr: Any) -> bool:
 
 
 def is_matrix_product(expr: Any) -> bool:
-    """Whether a warp adds products of matrices to others: (name, sums, count of row matrices, count of column matrices, ...)."""
+    """Whether a warp adds products of matrices to others: (name, sums, count of row matrices, count of column matrices,
+    ...).
+    """
     return _called(expr) == "multiply_matrices"
 
 

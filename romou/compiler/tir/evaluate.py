@@ -57,7 +57,8 @@ _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
 
 
 def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """Return the value of an integer or boolean expression, floats in between included; variables are looked up in `values`, whose arrays broadcast.
+    """Return the value of an integer or boolean expression, floats in between included; variables are looked up in
+    `values`, whose arrays broadcast.
 
     BuildError where the expression has an operation that is not known here.
     """
@@ -73,7 +74,9 @@ def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
         return 0  # what is looked up in memory is known when the kernel runs: the first entry stands for all
     if isinstance(expr, tirx.Cast):
         value = evaluate(expr.value, values)
-        return np.trunc(value).astype(np.int64) if "int" in str(expr.ty) and np.asarray(value).dtype.kind == "f" else value
+        return (
+            np.trunc(value).astype(np.int64) if "int" in str(expr.ty) and np.asarray(value).dtype.kind == "f" else value
+        )
     if isinstance(expr, tirx.Not):
         return ~np.asarray(evaluate(expr.a, values), dtype=bool)
     if isinstance(expr, tirx.Select):

@@ -17,7 +17,8 @@ from romou.compiler.tir.calls import is_conditional
 class GuardedLoad:
     """A load of a tensor.
 
-    conditions: under which it is done; a number that was loaded may stand for one.   ranges: values of the variables of loops and launches around it.
+    conditions: under which it is done; a number that was loaded may stand for one.
+    ranges: values of the variables of loops and launches around it.
     """
 
     access: tvm.ir.TensorLoad
@@ -71,6 +72,12 @@ def guarded_loads(root: tirx.Stmt | tirx.Expr) -> list[GuardedLoad]:
         found.append(GuardedLoad(access, list(conditions), list(ranges)))
         visitor.default_visit(access)
 
-    handlers = [(tirx.For, loop), (tirx.AttrStmt, attribute), (tirx.IfThenElse, branch), (tvm.ir.Call, call), (tvm.ir.TensorLoad, load)]
+    handlers = [
+        (tirx.For, loop),
+        (tirx.AttrStmt, attribute),
+        (tirx.IfThenElse, branch),
+        (tvm.ir.Call, call),
+        (tvm.ir.TensorLoad, load),
+    ]
     structural_visit(root, handlers)
     return found

@@ -1,7 +1,8 @@
 """The ONNX nodes of a Relax variable: the names of their first outputs, as the source name of the variable's span.
 
-TVM's graph passes keep the variables that they rewrite, with their spans. `romou.compiler.graph.rewrite` hands the origin on where bindings are emitted anew,
-`romou.compiler.graph.origins` where operators are fused. So a kernel that cannot be built leads to the nodes of the model.
+TVM's graph passes keep the variables that they rewrite, with their spans. `romou.compiler.graph.rewrite` hands the
+origin on where bindings are emitted anew, `romou.compiler.graph.origins` where operators are fused. So a kernel that
+cannot be built leads to the nodes of the model.
 """
 
 from __future__ import annotations
@@ -35,10 +36,18 @@ def span_of(origin: Iterable[str]) -> Span | None:
 
 def with_origins(main: relax.Function, origins: Mapping[relax.Var, Origin]) -> relax.Function:
     """A function of one level, in which these of its variables come from these nodes."""
-    changed = {var: type(var)(var.name, var.ty, span_of(origin)) for var, origin in origins.items() if origin and origin != origin_of(var)}
+    changed = {
+        var: type(var)(var.name, var.ty, span_of(origin))
+        for var, origin in origins.items()
+        if origin and origin != origin_of(var)
+    }
     if not changed:
         return main
-    body = structural_map(main.body, (relax.Var, lambda var: changed.get(var, var)), (relax.DataflowVar, lambda var: changed.get(var, var)))
+    body = structural_map(
+        main.body,
+        (relax.Var, lambda var: changed.get(var, var)),
+        (relax.DataflowVar, lambda var: changed.get(var, var)),
+    )
     return relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
 
 
@@ -48,10 +57,14 @@ def bindings_of(function: relax.Function) -> list[relax.Binding]:
 
 
 def origins_of(function: relax.Function) -> dict[relax.Var, Origin]:
-    """The origin of each variable that a function binds; of one that names none, that of what reads it, or else of what it reads."""
+    """The origin of each variable that a function binds; of one that names none, that of what reads it, or else of what
+    it reads.
+    """
     bindings = bindings_of(function)
     found = {binding.var: origin_of(binding.var) for binding in bindings}
-    reads = {binding.var: [var for var in relax.analysis.free_vars(binding.value) if var in found] for binding in bindings}
+    reads = {
+        binding.var: [var for var in relax.analysis.free_vars(binding.value) if var in found] for binding in bindings
+    }
     for binding in reversed(bindings):
         for var in reads[binding.var]:
             if not origin_of(var):
@@ -63,7 +76,9 @@ def origins_of(function: relax.Function) -> dict[relax.Var, Origin]:
 
 
 def with_heirs(before: relax.Function, after: relax.Function) -> relax.Function:
-    """`after`, made of `before`, in which nodes that no variable comes from any more are those of what read them: a kernel computes them on the way."""
+    """`after`, made of `before`, in which nodes that no variable comes from any more are those of what read them: a
+    kernel computes them on the way.
+    """
     origins, left = origins_of(before), {binding.var: origin_of(binding.var) for binding in bindings_of(after)}
     present = NOWHERE.union(*left.values())
     if all(origin <= present for origin in origins.values()):
@@ -76,4 +91,6 @@ def with_heirs(before: relax.Function, after: relax.Function) -> relax.Function:
                 heirs[var] |= heirs[binding.var]
         for name in heirs[binding.var]:
             more[name] = more.get(name, NOWHERE) | (origins[binding.var] - present)
-    return with_origins(after, {var: origin.union(*(more.get(name, NOWHERE) for name in origin)) for var, origin in left.items()})
+    return with_origins(
+        after, {var: origin.union(*(more.get(name, NOWHERE) for name in origin)) for var, origin in left.items()}
+    )

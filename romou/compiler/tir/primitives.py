@@ -1,4 +1,6 @@
-"""What a template can do to a kernel beyond TVM's own schedule primitives: setImage, autobroadcast (paper, Listing 4), multiply-add."""
+"""What a template can do to a kernel beyond TVM's own schedule primitives: setImage, autobroadcast (paper, Listing 4),
+multiply-add.
+"""
 
 from __future__ import annotations
 
@@ -12,15 +14,29 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import BuildError
 from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES
 
-# Scope of local memory of which each work-item uses a part of its own, so that no barrier is needed (`passes/own_memory.py`).
+# Scope of local memory of which each work-item uses a part of its own, so that no barrier is needed
+# (`passes/own_memory.py`).
 OWN_MEMORY = "shared.own"
 LANES = 4
-# Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the row. The rest, less
-# the lanes, makes the column. The runtimes lay images out by the same rule (tvm_patches/device_runtime/image_shape.h).
-# Matrices (..., columns) lie as (rows, columns / 4, 4); the last two axes may make the columns (`ROW_AXES`).
-SEPARATORS = {IMAGE: -2, INSIDE_IMAGE: -2, "global.texture-weight": 1, "global.texture-nhwc": 2, PLAIN_IMAGE: 1, **dict.fromkeys(ROW_AXES, 1)}
-# Marks on a block, which `passes/arithmetic.py` and `passes/fp16_storage.py` carry out. TVM keeps a block's annotations through lowering if they are pragmas.
-AUTOBROADCAST, MULTIPLY_ADD, FP16_ARITHMETIC = "pragma_romou_autobroadcast", "pragma_romou_multiply_add", "pragma_romou_half_arithmetic"
+# Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the
+# row. The rest, less the lanes, makes the column. The runtimes lay images out by the same rule
+# (tvm_patches/device_runtime/image_shape.h). Matrices (..., columns) lie as (rows, columns / 4, 4); the last two axes
+# may make the columns (`ROW_AXES`).
+SEPARATORS = {
+    IMAGE: -2,
+    INSIDE_IMAGE: -2,
+    "global.texture-weight": 1,
+    "global.texture-nhwc": 2,
+    PLAIN_IMAGE: 1,
+    **dict.fromkeys(ROW_AXES, 1),
+}
+# Marks on a block, which `passes/arithmetic.py` and `passes/fp16_storage.py` carry out. TVM keeps a block's annotations
+# through lowering if they are pragmas.
+AUTOBROADCAST, MULTIPLY_ADD, FP16_ARITHMETIC = (
+    "pragma_romou_autobroadcast",
+    "pragma_romou_multiply_add",
+    "pragma_romou_half_arithmetic",
+)
 
 # On a loop, which `passes/tensor_cores.py` carries out.
 TENSOR_CORES = "pragma_romou_tensor_cores"
@@ -31,7 +47,8 @@ DOUBLE_BUFFER = "pragma_romou_double_buffer"
 # On a loop, which `passes/code_generator.py` carries out.
 UNROLL_BY_COMPILER = "pragma_romou_unroll_by_compiler"
 
-# On loops of so many iterations at least, which `passes/advancing_pointers.py` carries out: a pointer has to be made before it saves anything.
+# On loops of so many iterations at least, which `passes/advancing_pointers.py` carries out: a pointer has to be made
+# before it saves anything.
 ADVANCE_POINTERS, _LEAST_ADVANCED = "pragma_romou_advance_pointers", 4
 
 # On statements, which `passes/nan.py` carries out.
@@ -50,11 +67,18 @@ def is_image(buffer: tirx.Buffer) -> bool:
 
 def is_texel(index: tirx.Expr) -> bool:
     """Whether an index takes the lanes of a whole texel, neighbours in order."""
-    return isinstance(index, tirx.Ramp) and int(index.lanes) == LANES and isinstance(index.stride, tirx.IntImm) and int(index.stride) == 1
+    return (
+        isinstance(index, tirx.Ramp)
+        and int(index.lanes) == LANES
+        and isinstance(index.stride, tirx.IntImm)
+        and int(index.stride) == 1
+    )
 
 
 def texel_shape(shape: Sequence[int], scope: str) -> tuple[int, ...]:
-    """Return the shape of a tensor under a texture scope in texels: (..., 4) -> (...); of rows, (..., columns) -> (..., columns / 4)."""
+    """Return the shape of a tensor under a texture scope in texels: (..., 4)
+    ->  (...); of rows, (..., columns) -> (..., columns / 4).
+    """
     return tuple(map(int, shape[:-1])) + ((int(shape[-1]) // LANES,) if scope in ROW_AXES else ())
 
 
@@ -73,8 +97,9 @@ def extents_of_texels(texels: Sequence[int], scope: str) -> tuple[int, int, int]
 
 
 def image_axes(buffer: tirx.Buffer) -> tuple[int, ...]:
-    """Return the axes of a tensor that are rows or columns of its image by themselves; outside of them an image gives zero. None where it lies in a buffer, or
-    nothing outside may be read."""
+    """Return the axes of a tensor that are rows or columns of its image by themselves; outside of them an image gives
+    zero. None where it lies in a buffer, or nothing outside may be read.
+    """
     if not is_image(buffer) or str(buffer.scope()) in ROW_AXES:
         return ()
     columns = SEPARATORS[str(buffer.scope())] % len(buffer.shape)
@@ -84,19 +109,27 @@ def image_axes(buffer: tirx.Buffer) -> tuple[int, ...]:
 def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
     """Mark the parameter `name` of a scheduled function to lie in an image (the paper's `setImage`, Listing 4).
 
-    The same function with the parameter in memory scope `scope`; `address_images` does the rest when the function is built.
+    The same function with the parameter in memory scope `scope`; `address_images` does the rest when the function is
+    built.
 
-    BuildError where no parameter has that name, or its last axis does not hold the four lanes of a texel; in a scope of `ROW_AXES`, those of whole texels.
+    BuildError where no parameter has that name, or its last axis does not hold the four lanes of a texel; in a scope of
+    `ROW_AXES`, those of whole texels.
     """
     old = _parameter(func, name)
     columns = int(old.shape[-1])
     if columns != LANES and not (scope in ROW_AXES and columns % LANES == 0):
-        raise BuildError(f"{name} cannot be an image: its last axis is {columns}, not the {LANES} lanes of a texel", buffer=name)
+        raise BuildError(
+            f"{name} cannot be an image: its last axis is {columns}, not the {LANES} lanes of a texel", buffer=name
+        )
     return replace_parameter(func, name, scope=scope)
 
 
-def replace_parameter(func: tirx.PrimFunc, name: str, *, shape: Sequence[int] | None = None, scope: str | None = None) -> tirx.PrimFunc:
-    """Return the function with its parameter `name` in another shape, whose axes its accesses have to fit, or in another memory scope."""
+def replace_parameter(
+    func: tirx.PrimFunc, name: str, *, shape: Sequence[int] | None = None, scope: str | None = None
+) -> tirx.PrimFunc:
+    """Return the function with its parameter `name` in another shape, whose axes its accesses have to fit, or in
+    another memory scope.
+    """
     old = _parameter(func, name)
     new = tirx.decl_buffer(shape or old.shape, old.dtype, name, scope=scope or str(old.scope()))
     body = structural_map(func.body, (tirx.Var, lambda var: new if old.same_as(var) else var))
@@ -107,27 +140,36 @@ def _parameter(func: tirx.PrimFunc, name: str) -> tirx.Buffer:
     try:
         (found,) = (p for p in func.params if str(p.name) == name)
     except ValueError:
-        raise BuildError(f"no parameter {name!r} to put in an image; there are {', '.join(str(p.name) for p in func.params)}") from None
+        raise BuildError(
+            f"no parameter {name!r} to put in an image; there are {', '.join(str(p.name) for p in func.params)}"
+        ) from None
     return found
 
 
 def autobroadcast(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
-    """Multiply scalars with vectors in `block` as such, without a vector of copies (the paper's `autobroadcast`, Section 4.1)."""
+    """Multiply scalars with vectors in `block` as such, without a vector of copies (the paper's `autobroadcast`,
+    Section 4.1).
+    """
     sch.annotate(block, AUTOBROADCAST, 1)
 
 
 def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: str) -> None:
-    """Write a * b + c in `block` as one call of `function`: "mad", which may round in between or not, or "fma", which does not."""
+    """Write a * b + c in `block` as one call of `function`: "mad", which may round in between or not, or "fma", which
+    does not.
+    """
     sch.annotate(block, MULTIPLY_ADD, function)
 
 
 def fp16_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
-    """Compute with fp16 in the kernel of `block`; otherwise memory holds fp16, and arithmetic is fp32 (`passes/fp16_storage.py`)."""
+    """Compute with fp16 in the kernel of `block`; otherwise memory holds fp16, and arithmetic is fp32
+    (`passes/fp16_storage.py`).
+    """
     sch.annotate(block, FP16_ARITHMETIC, 1)
 
 
 def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, steps: int = 1) -> None:
-    """Sum up the products of the nest that begins with `loop` by tensor cores; what the nest looks like: `schedules/contraction/tensor_core.py`.
+    """Sum up the products of the nest that begins with `loop` by tensor cores; what the nest looks like:
+    `schedules/contraction/tensor_core.py`.
 
     steps: how many nests that follow each other may share what they wait for.
     """
@@ -135,12 +177,16 @@ def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, steps: int = 
 
 
 def double_buffer(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
-    """Stage in two halves of local memory what `loop` stages there: the next iteration's share is loaded while this one's is summed up."""
+    """Stage in two halves of local memory what `loop` stages there: the next iteration's share is loaded while this
+    one's is summed up.
+    """
     sch.annotate(loop, DOUBLE_BUFFER, 1)
 
 
 def unroll_by_compiler(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
-    """Leave it to the device's compiler to write out `loop`, so that a kernel of thousands of statements stays a short text."""
+    """Leave it to the device's compiler to write out `loop`, so that a kernel of thousands of statements stays a short
+    text.
+    """
     sch.annotate(loop, UNROLL_BY_COMPILER, 1)
 
 
@@ -150,7 +196,16 @@ def advance_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
     def marked(loop: tirx.For) -> tirx.For:
         if loop.kind != tirx.ForKind.SERIAL or int(loop.extent) < _LEAST_ADVANCED:
             return loop
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, loop.body, loop.thread_binding, {**loop.annotations, ADVANCE_POINTERS: 1}, loop.step)
+        return tirx.For(
+            loop.loop_var,
+            loop.min,
+            loop.extent,
+            loop.kind,
+            loop.body,
+            loop.thread_binding,
+            {**loop.annotations, ADVANCE_POINTERS: 1},
+            loop.step,
+        )
 
     return func.with_body(structural_map(func.body, (tirx.For, marked)))
 
@@ -161,7 +216,9 @@ def ignore_nan(stmt: tirx.Stmt) -> tirx.Stmt:
 
 
 class Place(str, Enum):
-    """A kind of memory; the values are choices of the knobs `data`, `weight` and `output`, and as such stand in records."""
+    """A kind of memory; the values are choices of the knobs `data`, `weight` and `output`, and as such stand in
+    records.
+    """
 
     BUFFER = "buffer"
     IMAGE = "image"

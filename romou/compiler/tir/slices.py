@@ -1,4 +1,5 @@
-"""Functions that read or write slices of larger tensors, so that concatenations and slices of channels cost nothing (`layout/share_buffers.py`).
+"""Functions that read or write slices of larger tensors, so that concatenations and slices of channels cost nothing
+(`layout/share_buffers.py`).
 
 A slice is a range along axis 1 of a packed tensor (n, channels / 4, h, w, 4).
 """
@@ -20,7 +21,11 @@ _SLICES = "romou.tir.slices"
 
 @dataclass(frozen=True)
 class Slice:
-    """position: of a parameter.   extent: its own.   whole: of the tensor that it is a slice of.   first: where it begins there."""
+    """position: of a parameter.
+    extent: its own.
+    whole: of the tensor that it is a slice of.
+    first: where it begins there.
+    """
 
     position: int
     extent: int
@@ -40,7 +45,9 @@ def with_slices(func: tirx.PrimFunc, slices: Sequence[Slice]) -> tirx.PrimFunc:
 
 def slices_of(func: tirx.PrimFunc) -> list[Slice]:
     """Return the buffer slices of a function that `with_slices` made; none of any other."""
-    return [Slice(*map(int, numbers)) for numbers in func.attrs[_SLICES]] if func.attrs and _SLICES in func.attrs else []
+    return (
+        [Slice(*map(int, numbers)) for numbers in func.attrs[_SLICES]] if func.attrs and _SLICES in func.attrs else []
+    )
 
 
 def without_slices(func: tirx.PrimFunc) -> tirx.PrimFunc:
@@ -55,11 +62,17 @@ def _moved(func: tirx.PrimFunc, one: Slice, *, is_back: bool = False) -> tirx.Pr
     """With the accesses to one parameter moved, or moved back."""
     old, extent = func.params[one.position], one.extent if is_back else one.whole
     shape = [tirx.const(extent, d.ty) if axis == AXIS else d for axis, d in enumerate(old.shape)]
-    new = tirx.decl_buffer(shape, old.dtype, old.name, scope=str(old.scope()), layout=None if old.layout is None else "default")
+    new = tirx.decl_buffer(
+        shape, old.dtype, old.name, scope=str(old.scope()), layout=None if old.layout is None else "default"
+    )
 
     def placed(indices: Sequence[tirx.Expr]) -> list[tirx.Expr]:
         index = indices[AXIS]
-        return [*indices[:AXIS], index.a if is_back else tirx.Add(index, tirx.const(one.first, index.ty)), *indices[AXIS + 1 :]]
+        return [
+            *indices[:AXIS],
+            index.a if is_back else tirx.Add(index, tirx.const(one.first, index.ty)),
+            *indices[AXIS + 1 :],
+        ]
 
     def load(access: TensorLoad) -> tirx.Expr:
         return tirx.BufferLoad(new, placed(access.indices)) if access.source.same_as(old) else access
@@ -71,7 +84,11 @@ def _moved(func: tirx.PrimFunc, one: Slice, *, is_back: bool = False) -> tirx.Pr
         if not access.source.same_as(old):
             return access
         lows = placed([side.min for side in access.region])
-        return TensorRegion(new, [tvm.ir.Range.from_min_extent(low, side.extent) for low, side in zip(lows, access.region, strict=True)], access.ty)
+        return TensorRegion(
+            new,
+            [tvm.ir.Range.from_min_extent(low, side.extent) for low, side in zip(lows, access.region, strict=True)],
+            access.ty,
+        )
 
     body = structural_map(func.body, [(TensorLoad, load), (tirx.BufferStore, store), (TensorRegion, region)])
     return tirx.PrimFunc([new if p.same_as(old) else p for p in func.params], body, func.ret_type, func.attrs)

@@ -3,8 +3,8 @@
 tvm-ffi's `structural_mutate` and `structural_walk` inspect each callback's signature at every call, which takes longer
 than most statements. These are the same functions with their callbacks looked at once.
 
-tvm-ffi owns callbacks in C++, where Python's garbage collector does not look: an object that holds the result, and that a
-callback holds, would stay for ever, with the kernel that it read. So objects of bound methods are held weakly here.
+tvm-ffi owns callbacks in C++, where Python's garbage collector does not look: an object that holds the result, and that
+a callback holds, would stay for ever, with the kernel that it read. So objects of bound methods are held weakly here.
 """
 
 from __future__ import annotations

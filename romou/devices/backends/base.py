@@ -70,14 +70,17 @@ HOST = TargetOption(
     error="host {value!r} is not an LLVM triple",
     hint="For example aarch64-linux-android; leave it out for this machine.",
 )
-IMAGES = TargetOption(name="images", pattern="prefer|never", error="target option -images={value}: must be prefer or never")
+IMAGES = TargetOption(
+    name="images", pattern="prefer|never", error="target option -images={value}: must be prefer or never"
+)
 FACTS = TargetOption(name="facts", pattern="own|nearest", error="target option -facts={value}: must be own or nearest")
 
 
 class CapturedRun(Protocol):
     """A run that the driver keeps and starts as a whole: a captured CUDA graph, a recorded command buffer.
 
-    It reads and writes the memory that it was captured with, whatever the arguments of a later call are. what: its description for a person.
+    It reads and writes the memory that it was captured with, whatever the arguments of a later call are. what: its
+    description for a person.
     """
 
     what: str
@@ -90,7 +93,8 @@ class CapturedRun(Protocol):
 
 
 class Backend:
-    """A device kind. A subclass in the kind's folder overrides what differs; one instance of it stands behind the entry point.
+    """A device kind. A subclass in the kind's folder overrides what differs; one instance of it stands behind the entry
+    point.
 
     name                what target texts, records and messages call the kind
     title               the kind for a person
@@ -107,7 +111,7 @@ class Backend:
     has_images          whether kernels can read and write images
     is_served           whether `romou serve` offers such devices over RPC
     is_optional         whether a machine without such a device is as it should be
-    """
+    """  # noqa: E501
 
     name: str
     title: str
@@ -149,7 +153,9 @@ class Backend:
         return known_devices()
 
     def named_device(self, device_name: str) -> str:
-        """The name of a device's file, of that name or of what a driver calls the device; UsageError for what `-device=` does not accept."""
+        """The name of a device's file, of that name or of what a driver calls the device; UsageError for what
+        `-device=` does not accept.
+        """
         return load_device(device_name).name
 
     def attached_spec(self) -> HardwareSpec:
@@ -157,11 +163,15 @@ class Backend:
         raise NotImplementedError
 
     def device_of(self, facts: Mapping[str, Any]) -> str | None:
-        """Name of the file of an attached device, by what its driver says, an entry of `list_devices`; None where there is none, and for a CPU."""
+        """Name of the file of an attached device, by what its driver says, an entry of `list_devices`; None where there
+        is none, and for a CPU.
+        """
         return None if facts["type"] == "cpu" else device_called(f"{facts['name']} {facts.get('version', '')}")
 
     def with_known_facts(self, asked: HardwareSpec, facts: Mapping[str, Any]) -> HardwareSpec:
-        """`asked`, what a driver says of a device whose entry of `list_devices` is `facts`, with what only the device's file knows, if there is one."""
+        """`asked`, what a driver says of a device whose entry of `list_devices` is `facts`, with what only the device's
+        file knows, if there is one.
+        """
         name = self.device_of(facts)
         if name is None:
             return asked
@@ -169,41 +179,54 @@ class Backend:
         return dataclasses.replace(asked, name=name, nearest=known.nearest).filled_from(known)
 
     def spec(self, device_name: str | None) -> HardwareSpec:
-        """Facts of a named device, or of the attached one where the name is None. DeviceError where none is attached."""
+        """Facts of a named device, or of the attached one where the name is None. DeviceError where none is attached."""  # noqa: E501
         return self.attached_spec() if device_name is None else load_device(device_name)
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
         """The limits that are known of a device, by TVM's names."""
         found = {
             "max_num_threads": spec.max_work_group_size,
-            # With a larger number TVM leaves out barriers between work-items of a warp. OpenCL promises no lockstep, drivers choose the
-            # warp size by kernel, and a CPU that stands in for the phone has none: the sums of such a kernel are wrong there.
+            # With a larger number TVM leaves out barriers between work-items of a warp. OpenCL promises no lockstep,
+            # drivers choose the warp size by kernel, and a CPU that stands in for the phone has none: the sums of such
+            # a kernel are wrong there.
             "thread_warp_size": 1,
             "max_shared_memory_per_block": spec.local_mem_bytes,
         }
         return {name: value for name, value in found.items() if value is not None}
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of `romou.base.limits.Limits` that say what kernels can compute with; those left out keep their default."""
+        """Fields of `romou.base.limits.Limits` that say what kernels can compute with; those left out keep their
+        default.
+        """
         return {}
 
-    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def narrower_options(
+        self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """Target options that keep kernels for one device within what another one allows.
 
-        limits, abilities: of the target, see `device_limits` and `abilities`.   facts: of the attached device, see `list_devices`.
+        limits, abilities: of the target, see `device_limits` and `abilities`.
+        facts: of the attached device, see `list_devices`.
         """
         allowed = self.allowed_limits(facts)
         return {name: limit for name, limit in allowed.items() if limit < limits[name]}
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
         """The limits of an attached device, by TVM's names."""
-        return {"max_num_threads": int(facts["max_work_group_size"]), "max_shared_memory_per_block": int(facts["local_mem_bytes"])}
+        return {
+            "max_num_threads": int(facts["max_work_group_size"]),
+            "max_shared_memory_per_block": int(facts["local_mem_bytes"]),
+        }
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
         """The target in TVM's form, without its host; `options` and `limits` are those of a `Target`."""
         # TVM has two names for the largest work group; its passes read one or the other.
         both = {"max_threads_per_block": limits["max_num_threads"]} if "max_num_threads" in limits else {}
-        return {"kind": self.tvm_kind, **{name: limit for name, limit in limits.items() if name != BUFFER_BYTES}, **both}
+        return {
+            "kind": self.tvm_kind,
+            **{name: limit for name, limit in limits.items() if name != BUFFER_BYTES},
+            **both,
+        }
 
     @property
     def bare_tvm_config(self) -> dict[str, Any]:
@@ -215,7 +238,8 @@ class Backend:
     def list_devices(self) -> list[dict[str, Any]]:
         """Facts of every attached device, in `device(i)` order; empty without one.
 
-        Each has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units, max_work_group_size, local_mem_bytes, has_images and extensions.
+        Each has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units, max_work_group_size,
+        local_mem_bytes, has_images and extensions.
         """
         raise NotImplementedError
 
@@ -223,8 +247,14 @@ class Backend:
         """The error for a device index that does not exist, with what to do about it."""
         if found:
             names = ", ".join(f"{i}: {facts['name']}" for i, facts in enumerate(found))
-            return DeviceError(f"there is no {self.title} device {index}; the runtime sees {names}", index=index, hint="`romou devices` lists them.")
-        return DeviceError(f"no {self.title} device is attached", index=index, hint="`romou doctor` says what is missing.")
+            return DeviceError(
+                f"there is no {self.title} device {index}; the runtime sees {names}",
+                index=index,
+                hint="`romou devices` lists them.",
+            )
+        return DeviceError(
+            f"no {self.title} device is attached", index=index, hint="`romou doctor` says what is missing."
+        )
 
     def diagnose(self) -> RomouError:
         """Why no device is attached, as far as this machine tells; for `romou doctor`."""
@@ -239,7 +269,9 @@ class Backend:
         return found[index]
 
     def identity(self, facts: Mapping[str, Any]) -> str:
-        """Name the piece of hardware behind an entry of `list_devices`, as part of a file's name; the same for all device kinds that reach it, if they tell."""
+        """Name the piece of hardware behind an entry of `list_devices`, as part of a file's name; the same for all
+        device kinds that reach it, if they tell.
+        """
         if facts["type"] == "cpu":
             return "cpu"
         uuid = str(facts.get("uuid", ""))
@@ -272,7 +304,10 @@ class Backend:
         lacks = self.lacks(facts)
         answers, crash = run_probe(self.name, index, timeout_s, without=lacks)
         problem = crash or answers.get("buffers")
-        notes = [*dict.fromkeys(lacks.values()), *(f"{aspect}: {first_line(text)}" for aspect, text in answers.items() if text)]
+        notes = [
+            *dict.fromkeys(lacks.values()),
+            *(f"{aspect}: {first_line(text)}" for aspect, text in answers.items() if text),
+        ]
         return DeviceReport(
             index=index,
             device=str(facts["name"]),
@@ -289,7 +324,9 @@ class Backend:
         )
 
     def origin(self, facts: Mapping[str, Any]) -> str | None:
-        """What brought a device's driver to this machine, for a person: the system, or a package by its name and version. None where nothing tells."""
+        """What brought a device's driver to this machine, for a person: the system, or a package by its name and
+        version. None where nothing tells.
+        """
         return None
 
     def is_usable(self, index: int = 0) -> bool:
@@ -300,7 +337,9 @@ class Backend:
             return False
 
     def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
-        """Aspects of `romou.devices.backends.probe` that the driver says a device has not, with one line each for a person."""
+        """Aspects of `romou.devices.backends.probe` that the driver says a device has not, with one line each for a
+        person.
+        """
         return {}
 
     def _repair(self, facts: Mapping[str, Any]) -> str:
@@ -308,13 +347,17 @@ class Backend:
         return f"Update or reinstall the vendor's driver{choose}."
 
     def manifest_line(self, library: str) -> str | None:
-        """What an Android app's manifest has to hold so that the app may open a driver's library; None where every app may."""
+        """What an Android app's manifest has to hold so that the app may open a driver's library; None where every app
+        may.
+        """
         return None
 
     # Compiler and runtime
 
     def toolchain(self) -> tuple[str, Callable[[], str]] | None:
-        """Name of a compiler that is part of Romou's way to kernels, and a call that describes it or raises RomouError; None without one."""
+        """Name of a compiler that is part of Romou's way to kernels, and a call that describes it or raises RomouError;
+        None without one.
+        """
         return None
 
     def split_kernels(self, source: str) -> dict[str, str]:
@@ -331,14 +374,18 @@ class Backend:
     def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
         """Record what `run` has a virtual machine enqueue; nothing is computed.
 
-        DeviceError where the device cannot record, or not this run; says why. RuntimeError where TVM failed while it ran.
+        DeviceError where the device cannot record, or not this run; says why. RuntimeError where TVM failed while it
+        ran.
 
-        device: a device of this machine; everything that `vm` launches goes there.   run: was called before: kernels are loaded, and memory has its size.
+        device: a device of this machine; everything that `vm` launches goes there.
+        run: was called before: kernels are loaded, and memory has its size.
         """
         raise DeviceError(f"{self.name} devices record no runs")
 
     def compile_kernels(self, module: tvm.runtime.Module, index: int) -> bool:
-        """Let the driver compile the kernels of a module now; False where it does so at their first launch and cannot be asked."""
+        """Let the driver compile the kernels of a module now; False where it does so at their first launch and cannot
+        be asked.
+        """
         import tvm
 
         compiler = tvm.get_global_func(self.function("compile"), allow_missing=True)
@@ -347,7 +394,8 @@ class Backend:
         return compiler is not None
 
     def programs(self, library: Any, index: int, connection: Connection | None = None) -> Programs | None:
-        """The programs of a model on a device, of this machine or behind a connection; None where its facts do not say `keeps_programs`.
+        """The programs of a model on a device, of this machine or behind a connection; None where its facts do not say
+        `keeps_programs`.
 
         A runtime that does has the functions "prepare", "keep" and "program_folder".
 
@@ -368,16 +416,22 @@ class Backend:
         threads = 0 if self.compiles_in_parallel(facts) and not rules.compiles_in_order else 1
         how: dict[str, Any] = {"prepare": prepare, "keep": keep, "folder": folder, "threads": threads}
         if connection is None:
-            how |= {name: tvm.get_global_func(self.function(name), allow_missing=True) for name in ("missing", "module_bytes")}
+            how |= {
+                name: tvm.get_global_func(self.function(name), allow_missing=True)
+                for name in ("missing", "module_bytes")
+            }
         is_kept, crashes = not rules.keeps_no_programs, rules.compiles_apart
         return Programs(getattr(library, "mod", library), index, is_kept=is_kept, crashes=crashes, **how)
 
     def keeping_programs(self) -> contextlib.AbstractContextManager[None]:
-        """While a model is built or loaded: what is compiled then is kept for the next time. Drivers compile later, see `programs`."""
+        """While a model is built or loaded: what is compiled then is kept for the next time. Drivers compile later, see
+        `programs`.
+        """
         return keeping()
 
     def drop_weights(self, executable: Any) -> None:
-        """Let go of the host's copy of the weights of an executable whose virtual machine has started; no other one can be started of it.
+        """Let go of the host's copy of the weights of an executable whose virtual machine has started; no other one can
+        be started of it.
 
         A kind whose runtime cannot keeps them.
         """
@@ -387,16 +441,21 @@ class Backend:
         return False
 
     def hold_clocks(self, index: int) -> None:
-        """Keep an attached device at its working clocks until this process ends, where its driver lowers them between launches that are timed."""
+        """Keep an attached device at its working clocks until this process ends, where its driver lowers them between
+        launches that are timed.
+        """
 
     # Over RPC
 
     def function(self, name: str) -> str:
-        """The packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile", "record", "source_kernel", "prepare"."""
+        """The packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile", "record",
+        "source_kernel", "prepare".
+        """
         return f"romou.{self.name}.{name}"
 
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
-        """Seconds of a fixed piece of arithmetic on a server's device, the least of a few launches; it tells whether the device throttles.
+        """Seconds of a fixed piece of arithmetic on a server's device, the least of a few launches; it tells whether
+        the device throttles.
 
         DeviceError where the device computes wrong numbers.
         """

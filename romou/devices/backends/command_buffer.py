@@ -9,7 +9,8 @@ from typing import Any
 class CommandBuffer:
     """A run in a command buffer, which keeps the memory of it.
 
-    what: a command buffer of the kind, in words, "an OpenCL command buffer".   start: the runtime's function `record`, here or behind a connection.
+    what: a command buffer of the kind, in words, "an OpenCL command buffer".
+    start: the runtime's function `record`, here or behind a connection.
     """
 
     def __init__(self, what: str, index: int, run: Callable[[], None], start: Callable[[int], Any]) -> None:

@@ -1,4 +1,6 @@
-"""What OpenCL and Vulkan have in common: any vendor's driver may offer devices, the CPU's among them, with images and recorded command buffers."""
+"""What OpenCL and Vulkan have in common: any vendor's driver may offer devices, the CPU's among them, with images and
+recorded command buffers.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,9 @@ from romou.devices.hardware.quirks import quirks_of
 if TYPE_CHECKING:
     import tvm.runtime
 
-FP16 = TargetOption(name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage")
+FP16 = TargetOption(
+    name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"
+)
 IMAGE_LIMITS = ("texture_depth_limit", "texture_spatial_limit")
 # Bytes of a buffer that are no limit to think of, and the largest number in a target's text.
 _NO_LIMIT = 2**31 - 1
@@ -44,12 +48,15 @@ class ComputeApi(Backend):
     def clock_kernel(self) -> str | bytes:
         """A kernel `clock_check(float *out, int iterations)`, as the runtime's function "source_kernel" takes it.
 
-        In each of four chains one fused multiply-add follows the other. So it takes as long as the clock is slow, whatever the memory does.
+        In each of four chains one fused multiply-add follows the other. So it takes as long as the clock is slow,
+        whatever the memory does.
         """
         raise NotImplementedError
 
     def spec(self, device_name: str | None) -> HardwareSpec:
-        """See `Backend.spec`. Limits of "host" are asked from the CPU's driver; the rest, or all where no CPU is attached, is in host.json."""
+        """See `Backend.spec`. Limits of "host" are asked from the CPU's driver; the rest, or all where no CPU is
+        attached, is in host.json.
+        """
         if device_name != "host":
             return super().spec(device_name)
         minimum = load_device("host")
@@ -72,13 +79,19 @@ class ComputeApi(Backend):
         """What kernels can do with sub-groups; None where that is nothing, or not known."""
         reductions, shuffles = bool(spec.has_sub_group_reductions), bool(spec.has_sub_group_shuffles)
         is_usable = spec.sub_group_size is not None and (reductions or shuffles)
-        return SubGroups(size=spec.sub_group_size, has_reductions=reductions, has_shuffles=shuffles) if is_usable else None  # type: ignore[arg-type]
+        return (
+            SubGroups(size=spec.sub_group_size, has_reductions=reductions, has_shuffles=shuffles) if is_usable else None
+        )  # type: ignore[arg-type]
 
     def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
-        """What kernels for `wanted` find on an attached device, with the size they ask for where it lets them choose; None: nothing."""
+        """What kernels for `wanted` find on an attached device, with the size they ask for where it lets them choose;
+        None: nothing.
+        """
         raise NotImplementedError
 
-    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def narrower_options(
+        self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """See `Backend.narrower_options`; a buffer has no limit as long as none is known."""
         found = super().narrower_options(limits, abilities, facts)
         wanted: SubGroups | None = abilities["sub_groups"]
@@ -98,7 +111,9 @@ class ComputeApi(Backend):
     def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
         if found:
             return super().no_device_error(index, found)
-        return DeviceError(f"no {self.title} device: {self.missing}", index=index, hint="`romou doctor` says what is missing.")
+        return DeviceError(
+            f"no {self.title} device: {self.missing}", index=index, hint="`romou doctor` says what is missing."
+        )
 
     def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
         """See `Backend.device_index`; for "host" it is the first CPU, and DeviceError where no device is one."""
@@ -149,7 +164,9 @@ class ComputeApi(Backend):
             "local_mem_bytes": facts["local_mem_bytes"],
             "max_image_width_texels": facts["max_image_width"],
             "max_image_height_texels": facts["max_image_height"],
-            "max_buffer_bytes": bytes_ if (bytes_ := int(facts.get("max_alloc_bytes", _NO_LIMIT))) < _NO_LIMIT else None,
+            "max_buffer_bytes": bytes_
+            if (bytes_ := int(facts.get("max_alloc_bytes", _NO_LIMIT))) < _NO_LIMIT
+            else None,
             "clock_mhz": facts.get("clock_mhz"),
             **self.asked_of(facts),
         }
@@ -157,4 +174,9 @@ class ComputeApi(Backend):
             asked["warp_sizes"] = (1,)
         known: dict[str, Any] = {key: value for key, value in asked.items() if value or value is False}
         source = f"asked from the driver of {facts['name']} ({facts['platform']})"
-        return HardwareSpec(name=str(facts["name"]), title=f"{facts['name']} ({facts['platform']})", sources=dict.fromkeys(known, source), **known)
+        return HardwareSpec(
+            name=str(facts["name"]),
+            title=f"{facts['name']} ({facts['platform']})",
+            sources=dict.fromkeys(known, source),
+            **known,
+        )

@@ -29,7 +29,7 @@ class Dialect:
     fp16_texel                the type of four fp16 numbers as they lie in memory
     rounds_divisions_roughly  whether a division of fp32 numbers may be off by more than one unit in the last place, but for those `correctly_rounded`
     rounding_mark             name of the external function that those are wrapped in
-    """
+    """  # noqa: E501
 
     has_vector_arithmetic = True
     has_images = True
@@ -65,11 +65,13 @@ class Dialect:
         raise NotImplementedError
 
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
-        """A division of fp32 numbers that has to be rounded correctly. Languages other than OpenCL C round each one so, or cannot be told to."""
+        """A division of fp32 numbers that has to be rounded correctly. Languages other than OpenCL C round each one so,
+        or cannot be told to.
+        """
         return quotient
 
     def short_function(self, name: str, operand: tirx.Expr, call: tirx.Expr) -> tirx.Expr:
-        """A function of fp32 numbers of `passes/short_functions.py`: one of the language's own, or `call`, as it was."""
+        """A function of fp32 numbers of `passes/short_functions.py`: one of the language's own, or `call`, as it was."""  # noqa: E501
         return call
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
@@ -77,15 +79,21 @@ class Dialect:
         raise NotImplementedError
 
     def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
-        """Read fp16 numbers from pointer[lanes * offset] on as fp32; is_aligned: whether they begin at a multiple of their bytes."""
+        """Read fp16 numbers from pointer[lanes * offset] on as fp32; is_aligned: whether they begin at a multiple of
+        their bytes.
+        """
         raise NotImplementedError
 
-    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Stmt:
+    def store_fp16(
+        self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool
+    ) -> tirx.Stmt:
         """Write fp32 numbers as fp16 from pointer[lanes * offset] on; is_aligned: as for `load_fp16`."""
         raise NotImplementedError
 
     def pointer_to(self, ty: PointerType, buffer: tirx.Buffer, index: tirx.Expr) -> tirx.Expr:
-        """Return a pointer to an element of a buffer in global memory that is only read (`passes/advancing_pointers.py`)."""
+        """Return a pointer to an element of a buffer in global memory that is only read
+        (`passes/advancing_pointers.py`).
+        """
         raise NotImplementedError
 
     def advance(self, pointer: tirx.Var, elements: int) -> tirx.Stmt:
@@ -106,7 +114,9 @@ class Dialect:
 
 
 def dialect_of(func: tirx.PrimFunc) -> Dialect:
-    """The language that a function bound to a target is going to be written in; that of the default kind for host functions and where none is bound."""
+    """The language that a function bound to a target is going to be written in; that of the default kind for host
+    functions and where none is bound.
+    """
     from romou.devices.backends import DEFAULT_KIND, backend, installed
 
     target = func.attrs.get("target", None) if func.attrs else None
@@ -114,7 +124,8 @@ def dialect_of(func: tirx.PrimFunc) -> Dialect:
     return backend(kind if kind in installed() else DEFAULT_KIND).dialect
 
 
-# Functions that a language with tensor cores defines (`backends/cuda/dialect.py`), or writes as it goes. Texels are four numbers that lie together.
+# Functions that a language with tensor cores defines (`backends/cuda/dialect.py`), or writes as it goes. Texels are
+# four numbers that lie together.
 
 
 def load_texel(offset: tirx.Expr, pointer: tirx.Expr, dtype: str) -> tirx.Expr:
@@ -127,8 +138,12 @@ def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx
     return tirx.Evaluate(tirx.call_extern("int32", "load_texel_pair", offset, buffer.data, into.data))
 
 
-def copy_texel_async(offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr) -> tirx.Stmt:
-    """Begin to copy the texel buffer[4 * offset] and on to into[4 * into_offset] and on, in local memory; zeros where it is not `inside`."""
+def copy_texel_async(
+    offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr
+) -> tirx.Stmt:
+    """Begin to copy the texel buffer[4 * offset] and on to into[4 * into_offset] and on, in local memory; zeros where
+    it is not `inside`.
+    """
     name = "copy_floats_async" if str(buffer.dtype) == "float32" else "copy_halfs_async"
     return tirx.Evaluate(tirx.call_extern("int32", name, offset, buffer.data, into_offset, into.data, inside))
 
@@ -139,9 +154,11 @@ def tf32_of_fp32(value: tirx.Expr) -> tirx.Expr:
 
 
 def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data: tirx.Expr) -> tirx.Stmt:
-    """Add what a warp's tensor cores make of its texels to acc[first + 4 * pixel + lane], for two pixels and four lanes.
+    """Add what a warp's tensor cores make of its texels to acc[first + 4 * pixel + lane], for two pixels and four
+    lanes.
 
-    weight: four output channels for each of four input channels.   data: four input channels.   Both are bits of fp16, or fp32 rounded to TF32.
+    weight: four output channels for each of four input channels.
+    data: four input channels.   Both are bits of fp16, or fp32 rounded to TF32.
     """
     name = "tensor_core_fma_tf32" if "float32" in str(data.ty) else "tensor_core_fma"
     return tirx.Evaluate(tirx.call_extern("int32", name, first, acc.data, *weight, data))
@@ -149,7 +166,8 @@ def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data
 
 @dataclass(frozen=True, kw_only=True)
 class MatricesInMemory:
-    """Matrices in local memory, one behind the other: column j of matrix i begins at buffer[start + (16 * i + j) * stride].
+    """Matrices in local memory, one behind the other: column j of matrix i begins at buffer[start + (16 * i + j) *
+    stride].
 
     count: how many there are.
     """
@@ -160,36 +178,48 @@ class MatricesInMemory:
     count: int = 1
 
 
-# Scope of cooperative matrices, as TVM names it: an array of them, whose sides are `MATRIX`, that begin as zeros. No work-item knows what it holds of one.
+# Scope of cooperative matrices, as TVM names it: an array of them, whose sides are `MATRIX`, that begin as zeros. No
+# work-item knows what it holds of one.
 MATRICES, MATRIX = "wmma.accumulator", 16
 
 
 def multiply_matrices(sums: tirx.Var, rows: MatricesInMemory, columns: MatricesInMemory) -> tirx.Stmt:
     """Add to sums[r * columns.count + c] the product of matrix r of `rows` and matrix c of `columns`, both of fp16."""
     counts = (tirx.const(count, "int32") for count in (rows.count, columns.count))
-    operands = (part for side in (rows, columns) for part in (side.buffer.data, side.start, tirx.const(side.stride, "int32")))
+    operands = (
+        part for side in (rows, columns) for part in (side.buffer.data, side.start, tirx.const(side.stride, "int32"))
+    )
     return tirx.Evaluate(tirx.call_extern("int32", "multiply_matrices", sums.data, *counts, *operands))
 
 
 def store_matrix(sums: tirx.Var, number: int, into: MatricesInMemory) -> tirx.Stmt:
     """Write sums[number] to local memory, column by column."""
-    return tirx.Evaluate(tirx.call_extern("int32", "store_matrix", sums.data, number, into.buffer.data, into.start, tirx.const(into.stride, "int32")))
+    return tirx.Evaluate(
+        tirx.call_extern(
+            "int32", "store_matrix", sums.data, number, into.buffer.data, into.start, tirx.const(into.stride, "int32")
+        )
+    )
 
 
-# Functions of sub-groups, which each language's own folder spells: the operations of a reduction, and the size that they count on.
+# Functions of sub-groups, which each language's own folder spells: the operations of a reduction, and the size that
+# they count on.
 SUB_GROUP_CALL = re.compile(r"\bsub_group_(add|max|min|max_with_nan|min_with_nan|shuffle_xor)_of_(\d+)\b")
 
 
 def sub_group_reduce(operation: str, value: tirx.Expr, size: int) -> tirx.Expr:
-    """Return the sum ("add"), largest or smallest number ("max", "min"; "max_with_nan", "min_with_nan") of a sub-group of `size`, for all of it.
+    """Return the sum ("add"), largest or smallest number ("max", "min"; "max_with_nan", "min_with_nan") of a sub-group
+    of `size`, for all of it.
 
-    value: an fp32 number. Every work-item of the group has to come here, and the result is NaN where sub-groups have another size.
+    value: an fp32 number. Every work-item of the group has to come here, and the result is NaN where sub-groups have
+    another size.
     """
     return tirx.call_pure_extern("float32", f"sub_group_{operation}_of_{size}", value)
 
 
 def sub_group_shuffle_xor(value: tirx.Expr, lanes: int, size: int) -> tirx.Expr:
-    """Return the fp32 number that the work-item `lanes` apart has, its number in the sub-group of `size` xor `lanes`; else as `sub_group_reduce`."""
+    """Return the fp32 number that the work-item `lanes` apart has, its number in the sub-group of `size` xor `lanes`;
+    else as `sub_group_reduce`.
+    """
     return tirx.call_pure_extern("float32", f"sub_group_shuffle_xor_of_{size}", value, tirx.const(lanes, "int32"))
 
 

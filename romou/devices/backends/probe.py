@@ -3,7 +3,7 @@
     python -m romou.devices.backends.probe KIND INDEX [ASPECT...]        one JSON object on the last line of stdout; the aspects are left out
 
 A broken driver may crash or hang, so `usable.run_probe` runs this file as a child and reads the answer.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -29,7 +29,12 @@ def _build(kind: str, body_of: Any, source_scope: str, result_scope: str, dtype:
     thread = tirx.Var("thread", "int32")
     extent = _ROWS * _COLUMNS
     axis = tirx.IterVar(ir.Range(0, extent), thread, tirx.IterVar.ThreadIndex, "threadIdx.x")
-    body = tirx.AttrStmt(axis, "thread_extent", tirx.const(extent, "int32"), body_of(source, result, thread % _COLUMNS, thread // _COLUMNS))
+    body = tirx.AttrStmt(
+        axis,
+        "thread_extent",
+        tirx.const(extent, "int32"),
+        body_of(source, result, thread % _COLUMNS, thread // _COLUMNS),
+    )
     func = tirx.PrimFunc([source, result], body).with_attrs({"global_symbol": "main", "tirx.noalias": True})
     # The plain pipeline on purpose: the device is on trial here, not our passes.
     target = tvm.target.Target(backend(kind).tvm_config({}, {}), host={"kind": "llvm"})
@@ -52,11 +57,17 @@ def _double_plus_one(source: Any, result: Any, x: Any, y: Any) -> Any:
 
 
 def _to_image(source: Any, result: Any, x: Any, y: Any) -> Any:
-    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.texture2d_store", *_in_image(result, x, y), tirx.BufferLoad(source, _texel(x, y))))
+    return tirx.Evaluate(
+        tirx.call_intrin(
+            "int32", "tirx.texture2d_store", *_in_image(result, x, y), tirx.BufferLoad(source, _texel(x, y))
+        )
+    )
 
 
 def _from_image(source: Any, result: Any, x: Any, y: Any) -> Any:
-    texel = tirx.call_intrin(f"{source.dtype}x{_LANES}", "tirx.texture2d_load", *_in_image(source, x, y), tirx.Ramp(0, 1, _LANES))
+    texel = tirx.call_intrin(
+        f"{source.dtype}x{_LANES}", "tirx.texture2d_load", *_in_image(source, x, y), tirx.Ramp(0, 1, _LANES)
+    )
     return tirx.BufferStore(result, texel, _texel(x, y))
 
 
@@ -77,7 +88,9 @@ def _check_images(kind: str, device: Any, dtype: str) -> None:
 
 
 def _compare_in_64_bits(source: Any, result: Any, x: Any, y: Any) -> Any:
-    """result = int64(source) < 5. A call of a function without a name prints its argument; of a plain one TVM makes a comparison in 32 bits."""
+    """result = int64(source) < 5. A call of a function without a name prints its argument; of a plain one TVM makes a
+    comparison in 32 bits.
+    """
     wide = tirx.call_pure_extern("int64", "", tirx.Cast("int64", tirx.BufferLoad(source, [0, y, x, 0])))
     is_less = tirx.LT(wide, tirx.const(5, "int64"))
     return tirx.BufferStore(result, tirx.Select(is_less, tirx.const(1, "int32"), tirx.const(0, "int32")), [0, y, x, 0])
@@ -87,7 +100,9 @@ def _check_int64(kind: str, device: Any, dtype: str) -> None:
     values = np.arange(np.prod(_SHAPE), dtype=dtype).reshape(_SHAPE) // _LANES - 8
     result = tvm.runtime.tensor(np.zeros(_SHAPE, dtype), device)
     _build(kind, _compare_in_64_bits, "global", "global", dtype)(tvm.runtime.tensor(values, device), result)
-    _expect(result.numpy()[..., 0], (values < 5)[..., 0].astype(dtype), "int64(x) < 5, which kernels compare in 32 bits")
+    _expect(
+        result.numpy()[..., 0], (values < 5)[..., 0].astype(dtype), "int64(x) < 5, which kernels compare in 32 bits"
+    )
 
 
 def _expect(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
@@ -95,13 +110,20 @@ def _expect(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
     wrong = np.flatnonzero(got.ravel() != wanted.ravel())
     if wrong.size:
         first = int(wrong[0])
-        raise ArithmeticError(f"{what}: {wrong.size} of {got.size} values wrong, the first at {first}: {got.flat[first]}, not {wanted.flat[first]}")
+        raise ArithmeticError(
+            f"{what}: {wrong.size} of {got.size} values wrong, the first at {first}: {got.flat[first]}, not"
+            f" {wanted.flat[first]}"
+        )
 
 
 def run(kind: str, index: int, without: Sequence[str] = ()) -> dict[str, str | None]:
     """Try everything on device `index` of a kind; aspect -> None where it works, else what went wrong."""
     device = backend(kind).device(index)
-    aspects = [("buffers", _check_buffers, "float32"), ("fp16", _check_buffers, "float16"), ("int64", _check_int64, "int32")]
+    aspects = [
+        ("buffers", _check_buffers, "float32"),
+        ("fp16", _check_buffers, "float16"),
+        ("int64", _check_int64, "int32"),
+    ]
     if backend(kind).has_images:
         aspects += [("images", _check_images, "float32"), ("fp16_images", _check_images, "float16")]
     answers: dict[str, str | None] = {}

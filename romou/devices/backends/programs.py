@@ -38,9 +38,12 @@ def is_keeping() -> bool:
 
 
 def kept(compiler: str, depends: Sequence[Any], what: str, compile_now: Callable[[], bytes]) -> bytes:
-    """Return what `compile_now` returns, from disk if a process has compiled it before. Warns of an entry that had to be given up.
+    """Return what `compile_now` returns, from disk if a process has compiled it before. Warns of an entry that had to
+    be given up.
 
-    compiler: its name.   depends: everything that the answer depends on, as JSON can hold it.   what: the program for a person.
+    compiler: its name.
+    depends: everything that the answer depends on, as JSON can hold it.
+    what: the program for a person.
     """
     import tvm
 
@@ -58,7 +61,9 @@ def kept(compiler: str, depends: Sequence[Any], what: str, compile_now: Callable
 
 
 def warn_of(notes: Iterable[str]) -> None:
-    """Warn of what went wrong with kept programs; of a folder that keeps none once in a process, as all its models and modules find the same."""
+    """Warn of what went wrong with kept programs; of a folder that keeps none once in a process, as all its models and
+    modules find the same.
+    """
     for line in notes:
         if line not in _told:
             logger.warning("%s", line)
@@ -70,7 +75,9 @@ def warn_of(notes: Iterable[str]) -> None:
 class ProgramReport:
     """Where a model's programs came from.
 
-    seconds: until all of them were there.   notes: what went wrong with kept ones, a line each.   keep_s: what writing took, behind the first run.
+    seconds: until all of them were there.
+    notes: what went wrong with kept ones, a line each.
+    keep_s: what writing took, behind the first run.
     """
 
     cached: int
@@ -83,12 +90,14 @@ class ProgramReport:
         return f"{self.cached} loaded from the cache, {self.compiled} compiled, in {self.seconds:.2f} s"
 
 
-# (modules, number of the device, folder, threads): compile these and keep them in the folder. Raises nothing of the driver's.
+# (modules, number of the device, folder, threads): compile these and keep them in the folder. Raises nothing of the
+# driver's.
 CompileApart: TypeAlias = Callable[[list[bytes], int, str, int], None]
 
 
 class Programs:
-    """The programs of `library` on device number `index`. A driver's compiler is slow, so what it made is kept for the next start of the model.
+    """The programs of `library` on device number `index`. A driver's compiler is slow, so what it made is kept for the
+    next start of the model.
 
     prepare, keep, folder: functions of the device's runtime, on this machine or behind a connection.
     missing, module_bytes: such functions on this machine; None elsewhere, or where the runtime has none.
@@ -119,10 +128,12 @@ class Programs:
         self.report: ProgramReport | None = None
 
     def prepare(self, compile_apart: CompileApart | None = None) -> None:
-        """Make every program ready, from the cache where it is there. Warns of entries of the cache that had to be given up.
+        """Make every program ready, from the cache where it is there. Warns of entries of the cache that had to be
+        given up.
 
-        compile_apart: compiles in a process of its own. It is asked for what is not kept yet where the driver's compiler is
-        known to crash, or a process ended over one of the programs; what ends that process as well is refused.
+        compile_apart: compiles in a process of its own. It is asked for what is not kept yet where the driver's
+        compiler is known to crash, or a process ended over one of the programs; what ends that process as well is
+        refused.
 
         RuntimeError where the driver refuses one; names the kernel.
         """
@@ -139,12 +150,16 @@ class Programs:
 
     def _prepare_here(self, folder: str) -> None:
         found = json.loads(str(self._prepare(self._library, self._index, folder, self._threads)))
-        self.report = ProgramReport(cached=found["cached"], compiled=found["compiled"], seconds=found["seconds"], notes=tuple(found["notes"]))
+        self.report = ProgramReport(
+            cached=found["cached"], compiled=found["compiled"], seconds=found["seconds"], notes=tuple(found["notes"])
+        )
         warn_of(self.report.notes)
         self._is_to_keep = bool(self._folder) and self.report.compiled > 0
 
     def keep(self) -> None:
-        """Write what was compiled to the cache, once. Some drivers finish compiling in a kernel's first launch: call it behind that."""
+        """Write what was compiled to the cache, once. Some drivers finish compiling in a kernel's first launch: call it
+        behind that.
+        """
         if self._is_to_keep and self.report is not None:
             self._is_to_keep = False
             found = json.loads(str(self._keep(self._library, self._index, self._folder)))

@@ -15,8 +15,9 @@ PROBE_TIMEOUT_S = 120.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceReport:
-    """The finding on one device. `problem` is None for a usable one; `has_images`, `has_fp16` and `has_recorded_runs` (command
-    buffers, CUDA graphs) tell what it can do besides. origin: what brought its driver here, where the backend can tell.
+    """The finding on one device. `problem` is None for a usable one; `has_images`, `has_fp16` and `has_recorded_runs`
+    (command buffers, CUDA graphs) tell what it can do besides. origin: what brought its driver here, where the backend
+    can tell.
     """
 
     index: int
@@ -37,7 +38,9 @@ class DeviceReport:
         return dataclasses.asdict(self) | {"notes": list(self.notes)}
 
 
-def run_probe(kind: str, index: int, timeout_s: float, *, without: Iterable[str] = ()) -> tuple[dict[str, str | None], str | None]:
+def run_probe(
+    kind: str, index: int, timeout_s: float, *, without: Iterable[str] = ()
+) -> tuple[dict[str, str | None], str | None]:
     """Try `romou.devices.backends.probe` on a device.
 
     Returns
@@ -46,9 +49,17 @@ def run_probe(kind: str, index: int, timeout_s: float, *, without: Iterable[str]
     """
     command = python_command("romou.devices.backends.probe", kind, str(index), *without)
     try:
-        # The environment as Python found it: a driver that was loaded here may have set variables that hide its devices from a child
-        # (seen with NVIDIA's and PoCL's side by side).
-        done = subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, stdin=subprocess.DEVNULL, env=child_environment(), check=False)
+        # The environment as Python found it: a driver that was loaded here may have set variables that hide its devices
+        # from a child (seen with NVIDIA's and PoCL's side by side).
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            stdin=subprocess.DEVNULL,
+            env=child_environment(),
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         return {}, f"a tiny kernel did not finish within {timeout_s:g} s"
     if done.returncode < 0:

@@ -44,7 +44,11 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
     header = data.get(_HEADER, {})
     driver = header.get("Driver", {})
     title = str(driver.get("name", "a device that Microsoft's ArchProbe measured"))
-    maker = f"archprobe {header['Version']}, {header['Date']}, driver {driver['driver']}" if header else "report of Microsoft's ArchProbe"
+    maker = (
+        f"archprobe {header['Version']}, {header['Date']}, driver {driver['driver']}"
+        if header
+        else "report of Microsoft's ArchProbe"
+    )
     found: dict[str, tuple[Any, str]] = {}
     for fact, places in _PLACES.items():
         place = next((p for p in places if _value(data, p) is not None), None)
@@ -71,7 +75,9 @@ def _value(data: Mapping[str, Any], place: str) -> Any:
 
 
 def _warps(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    places = [p for p in ("WarpSizeMethodB.WarpThreadCount", "WarpSizeMethodA.WarpThreadCount") if _value(data, p) is not None]
+    places = [
+        p for p in ("WarpSizeMethodB.WarpThreadCount", "WarpSizeMethodA.WarpThreadCount") if _value(data, p) is not None
+    ]
     return {"warp_sizes": (sorted({int(_value(data, p)) for p in places}), ", ".join(places))} if places else {}
 
 
@@ -82,24 +88,34 @@ def _registers(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     warp = _value(data, "WarpSizeMethodB.WarpThreadCount")
     # A group of the probe is one work-item, and takes the registers of a warp.
     if groups and cores and warp:
-        found["register_lanes_per_core"] = (round(groups / cores * warp), "RegCount.FullRegConcurWorkgroupCount / cores x warp")
+        found["register_lanes_per_core"] = (
+            round(groups / cores * warp),
+            "RegCount.FullRegConcurWorkgroupCount / cores x warp",
+        )
     return found
 
 
 def _caches(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    """Levels behind buffers: the last one is L2, a first one before it L1. Microsoft's report calls every bend a level: its driver's
-    word is taken instead."""
+    """Levels behind buffers: the last one is L2, a first one before it L1. Microsoft's report calls every bend a level:
+    its driver's word is taken instead.
+    """
     if _HEADER not in data:
         size = _value(data, "Device.CacheSize")
         rate = _value(data, "BufferBandwidth.MaxBandwidth")
-        found = {"l2_cache_bytes": (size, "Device.CacheSize"), "l2_bandwidth_gbps": (rate, "BufferBandwidth.MaxBandwidth")}
+        found = {
+            "l2_cache_bytes": (size, "Device.CacheSize"),
+            "l2_bandwidth_gbps": (rate, "BufferBandwidth.MaxBandwidth"),
+        }
         return {key: (value, place) for key, (value, place) in found.items() if value is not None}
     aspect = "BufferCacheHierarchyPChase"
     levels = [i for i in range(1, 5) if _value(data, f"{aspect}.CacheVectorCountLv{i}") is not None]
     found = {}
     for fact, level in (("l1_buffer", levels[0] if len(levels) > 1 else None), ("l2", levels[-1] if levels else None)):
         if level is not None:
-            found[f"{fact}_cache_bytes"] = (_value(data, f"{aspect}.CacheVectorCountLv{level}"), f"{aspect}.CacheVectorCountLv{level}")
+            found[f"{fact}_cache_bytes"] = (
+                _value(data, f"{aspect}.CacheVectorCountLv{level}"),
+                f"{aspect}.CacheVectorCountLv{level}",
+            )
             rate = _value(data, f"BufferBandwidth.BandwidthLv{level}")
             if rate is not None:
                 found[f"{fact}_bandwidth_gbps"] = (rate, f"BufferBandwidth.BandwidthLv{level}")

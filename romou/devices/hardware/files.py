@@ -1,8 +1,9 @@
 """Device files: romou/devices/hardware/devices/*.json, one for each device, and those of the user's own -> HardwareSpec.
 
-A file names a family for what a generation has in common, in the same form (romou/devices/hardware/families): what the file does not know is the family's, with
-the family's source. A report of ArchProbe's may stand in place of a file (`archprobe_report.py` reads it).
-"""
+A file names a family for what a generation has in common, in the same form (romou/devices/hardware/families): what the
+file does not know is the family's, with the family's source. A report of ArchProbe's may stand in place of a file
+(`archprobe_report.py` reads it).
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -22,11 +23,18 @@ from romou.devices.hardware.spec import SCHEMA, HardwareSpec, checked_header, sp
 _DEVICES, _FAMILIES = (Path(__file__).parent / folder for folder in ("devices", "families"))
 _INHERITED = ("family", "nearest")
 # What drivers call a GPU, lower case, beside its name; the latter as Mesa's rusticl and a Rockchip's driver do.
-_CALLED = ((r"\((tm|r)\)", " "), (r"\bimmortalis(?=-g\d)", "mali"), (r"\bfd(?=\d{3}\b)", "adreno "), (r"\bmali-lodx\b", "mali-g610"))
+_CALLED = (
+    (r"\((tm|r)\)", " "),
+    (r"\bimmortalis(?=-g\d)", "mali"),
+    (r"\bfd(?=\d{3}\b)", "adreno "),
+    (r"\bmali-lodx\b", "mali-g610"),
+)
 
 
 def known_devices() -> tuple[str, ...]:
-    """Names that ``-device=`` accepts, sorted: the files in romou/devices/hardware/devices and in the folder that ROMOU_DEVICES names."""
+    """Names that ``-device=`` accepts, sorted: the files in romou/devices/hardware/devices and in the folder that
+    ROMOU_DEVICES names.
+    """
     return tuple(sorted(_device_files()))
 
 
@@ -34,7 +42,9 @@ def _device_files() -> dict[str, Path]:
     """Name -> file; one of the user's stands before a shipped one of the same name."""
     own = variable("ROMOU_DEVICES")
     if own is not None and not Path(own).is_dir():
-        raise UsageError(f"ROMOU_DEVICES={own}: is no folder", hint="It holds a JSON file for each device, or leave it unset.")
+        raise UsageError(
+            f"ROMOU_DEVICES={own}: is no folder", hint="It holds a JSON file for each device, or leave it unset."
+        )
     return {path.stem: path for folder in (_DEVICES, *([Path(own)] if own else [])) for path in folder.glob("*.json")}
 
 
@@ -59,7 +69,9 @@ def _pattern(name: str) -> re.Pattern[str]:
 
 
 def load_device(name: str) -> HardwareSpec:
-    """The spec of a known device, by the name of its file or by what its driver calls it; UsageError with the known names and the nearest one otherwise."""
+    """The spec of a known device, by the name of its file or by what its driver calls it; UsageError with the known
+    names and the nearest one otherwise.
+    """
     files = _device_files()
     called = name if name in files else device_called(name)
     if called is None:
@@ -79,7 +91,10 @@ def load_spec(path: Path) -> HardwareSpec:
         data = {"name": path.stem, "title": title, "facts": facts}
     spec = spec_from_dict(_with_family(data, path), origin=str(path))
     if spec.name != path.stem:
-        raise UsageError(f"device file {path} describes {spec.name!r}; the name must be the file's name, {path.stem!r}", path=str(path))
+        raise UsageError(
+            f"device file {path} describes {spec.name!r}; the name must be the file's name, {path.stem!r}",
+            path=str(path),
+        )
     return spec
 
 
@@ -95,7 +110,9 @@ def _read(path: Path) -> Any:
 
 
 def _with_family(data: Any, path: Path) -> Any:
-    """A file's content without its "family": what it does not know is the family's, and what that does not know the family's family's."""
+    """A file's content without its "family": what it does not know is the family's, and what that does not know the
+    family's family's.
+    """
     if not isinstance(data, dict) or "family" not in data:
         return data
     facts = checked_header(data, str(path), _INHERITED)
@@ -106,7 +123,10 @@ def _with_family(data: Any, path: Path) -> Any:
     merged = {**family, **{key: value for key, value in data.items() if key != "family"}}
     if merged.get("nearest") == merged["name"]:
         del merged["nearest"]
-    return {**merged, "facts": {**family["facts"], **{key: fact for key, fact in facts.items() if _says_something(fact)}}}
+    return {
+        **merged,
+        "facts": {**family["facts"], **{key: fact for key, fact in facts.items() if _says_something(fact)}},
+    }
 
 
 def _says_something(fact: Any) -> bool:

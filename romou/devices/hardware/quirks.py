@@ -1,12 +1,13 @@
 """What is known to be wrong with drivers, and what Romou does about it: quirks.json, one rule or more for each.
 
-A quirk applies where everything that its `when` names is found in a device's facts (as `Backend.list_devices` gives them):
+A quirk applies where everything that its `when` names is found in a device's facts (as `Backend.list_devices` gives
+them):
 
     device, platform, driver          regular expressions, searched in the device's name and version, the platform, the driver's version
     compiler_from, compiler_before    versions of the compiler that the driver's version names, "E031.47": from the first, below the second
 
 ROMOU_QUIRKS_OFF switches quirks off by name.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ class Quirk:
             return False
         # Versions of other letters are another line of compilers.
         return all(_letters(bound) == _letters(version) for bound in (lowest, above) if bound) and (
-            (lowest is None or _numbers(version) >= _numbers(lowest)) and (above is None or _numbers(version) < _numbers(above))
+            (lowest is None or _numbers(version) >= _numbers(lowest))
+            and (above is None or _numbers(version) < _numbers(above))
         )
 
 
@@ -110,7 +112,9 @@ def known_quirks() -> tuple[Quirk, ...]:
 
 
 def quirks_of(facts: Mapping[str, Any]) -> tuple[Quirk, ...]:
-    """Return the quirks of a device that are not switched off. UsageError where ROMOU_QUIRKS_OFF names one that is not known."""
+    """Return the quirks of a device that are not switched off. UsageError where ROMOU_QUIRKS_OFF names one that is not
+    known.
+    """
     quirks = known_quirks()
     names = [quirk.name for quirk in quirks]
     off = from_environment().quirks_off

@@ -4,8 +4,8 @@ A device file is flat: every key carries its unit in its name and again in `unit
 
     "l2_cache_bytes": {"value": 131072, "unit": "bytes", "source": "..."}
 
-A fact that is left out, or whose `value` is null, is not known; 0 bytes means known to be absent. Where a measurement gave a span, `value` is its lower
-end and `range` holds both. `romou.devices.hardware.files` finds the files.
+A fact that is left out, or whose `value` is null, is not known; 0 bytes means known to be absent. Where a measurement
+gave a span, `value` is its lower end and `range` holds both. `romou.devices.hardware.files` finds the files.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ _MOST, _MOST_BYTES = 2**31 - 1, 2**40
 
 
 def _fact(unit: str, *types: type, words: tuple[str, ...] = (), is_limit: bool = False) -> Any:
-    """A fact of a device file: its unit, the types of its value, the words that a text may be, and whether kernels fail beyond it."""
+    """A fact of a device file: its unit, the types of its value, the words that a text may be, and whether kernels fail
+    beyond it.
+    """
     return dataclasses.field(default=None, metadata={"schema": (unit, types), "words": words, "is_limit": is_limit})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HardwareSpec:
-    """Facts of one device; None where a fact is not known. Units are in the names. The one place that says what a device file holds.
+    """Facts of one device; None where a fact is not known. Units are in the names. The one place that says what a
+    device file holds.
 
-    `register_file` "pooled": the work-items in flight share ``registers_per_core`` registers (fewer work-items, more registers
-    each); "dedicated": each work-item owns ``registers_per_lane`` and no more.
+    `register_file` "pooled": the work-items in flight share ``registers_per_core`` registers (fewer work-items, more
+    registers each); "dedicated": each work-item owns ``registers_per_lane`` and no more.
 
     nearest: name of the most similar device, of which more was measured; None where there is none.
     """
@@ -88,14 +91,18 @@ class HardwareSpec:
 
     @property
     def instructions_per_byte(self) -> float | None:
-        """Multiply-adds in fp32 that all cores issue at their peak while the memory gives a byte, or None where either rate is not known."""
+        """Multiply-adds in fp32 that all cores issue at their peak while the memory gives a byte, or None where either
+        rate is not known.
+        """
         if self.fp32_peak_gflops is None or self.dram_bandwidth_gbps is None:
             return None
         return self.fp32_peak_gflops / 2 / self.dram_bandwidth_gbps
 
     @property
     def prefers_images(self) -> bool:
-        """Whether images are read faster than buffers: these pass by the first-level cache, or it serves those at a higher rate."""
+        """Whether images are read faster than buffers: these pass by the first-level cache, or it serves those at a
+        higher rate.
+        """
         if self.l1_buffer_cache_bytes == 0:
             return self.l1_texture_cache_bytes != 0
         images, buffers = self.l1_texture_bandwidth_gbps, self.l1_buffer_bandwidth_gbps
@@ -116,8 +123,17 @@ class HardwareSpec:
         return self._filled(other, {key: other.source_of(key) for key in self.unknown_facts()})
 
     def guessed_from(self, other: HardwareSpec) -> HardwareSpec:
-        """This spec with unknown facts taken from a similar device, which their sources say. Limits stay unknown: kernels might not run."""
-        return self._filled(other, {key: f"{other.name}, the nearest known GPU: {other.source_of(key)}" for key in self.unknown_facts() if key not in LIMITS})
+        """This spec with unknown facts taken from a similar device, which their sources say. Limits stay unknown:
+        kernels might not run.
+        """
+        return self._filled(
+            other,
+            {
+                key: f"{other.name}, the nearest known GPU: {other.source_of(key)}"
+                for key in self.unknown_facts()
+                if key not in LIMITS
+            },
+        )
 
     def _filled(self, other: HardwareSpec, sources: Mapping[str, str]) -> HardwareSpec:
         gaps = {key: getattr(other, key) for key in sources if getattr(other, key) is not None}
@@ -130,11 +146,17 @@ class HardwareSpec:
             value = getattr(self, key)
             value = list(value) if isinstance(value, tuple) else value
             facts[key] = {"value": value, "unit": unit, "source": self.source_of(key)}
-        return {"name": self.name, "title": self.title} | ({"nearest": self.nearest} if self.nearest else {}) | {"facts": facts}
+        return (
+            {"name": self.name, "title": self.title}
+            | ({"nearest": self.nearest} if self.nearest else {})
+            | {"facts": facts}
+        )
 
 
 # key -> (unit, accepted types)
-SCHEMA: dict[str, tuple[str, tuple[type, ...]]] = {f.name: f.metadata["schema"] for f in dataclasses.fields(HardwareSpec) if "schema" in f.metadata}
+SCHEMA: dict[str, tuple[str, tuple[type, ...]]] = {
+    f.name: f.metadata["schema"] for f in dataclasses.fields(HardwareSpec) if "schema" in f.metadata
+}
 # Facts beyond which kernels fail, and not only become slow.
 LIMITS = frozenset(f.name for f in dataclasses.fields(HardwareSpec) if f.metadata.get("is_limit"))
 _WORDS = {f.name: f.metadata["words"] for f in dataclasses.fields(HardwareSpec) if f.metadata.get("words")}
@@ -145,11 +167,13 @@ def spec_from_dict(data: Any, *, origin: str = "device data") -> HardwareSpec:
     facts = checked_header(data, origin, _OPTIONAL_HEADER)
     values = {key: _checked_value(key, facts[key], origin) for key in SCHEMA if key in facts}
     sources = {key: facts[key]["source"] for key in values}
-    return HardwareSpec(name=str(data["name"]), title=str(data["title"]), nearest=data.get("nearest"), sources=sources, **values)
+    return HardwareSpec(
+        name=str(data["name"]), title=str(data["title"]), nearest=data.get("nearest"), sources=sources, **values
+    )
 
 
 def checked_header(data: Any, origin: str, optional: tuple[str, ...]) -> Mapping[str, Any]:
-    """The facts of a file's content, unchecked but for their names; UsageError where it is not of a device file's form."""
+    """The facts of a file's content, unchecked but for their names; UsageError where it is not of a device file's form."""  # noqa: E501
     if not isinstance(data, dict):
         raise UsageError(f"{origin}: expected a JSON object, got {type(data).__name__}")
     _check_keys(data, (*_HEADER, *optional), "key", origin)
@@ -175,8 +199,15 @@ def _check_keys(data: Mapping[str, Any], known: Any, what: str, origin: str) -> 
 
 def _checked_value(key: str, fact: Any, origin: str) -> Any:
     unit, types = SCHEMA[key]
-    if not isinstance(fact, dict) or not {"value", "unit", "source"} <= set(fact) <= {"value", "unit", "source", "range"}:
-        raise UsageError(f"{origin}: {key} must be an object with value, unit, source and at most range; got {fact!r}", key=key)
+    if not isinstance(fact, dict) or not {"value", "unit", "source"} <= set(fact) <= {
+        "value",
+        "unit",
+        "source",
+        "range",
+    }:
+        raise UsageError(
+            f"{origin}: {key} must be an object with value, unit, source and at most range; got {fact!r}", key=key
+        )
     if fact["unit"] != unit:
         raise UsageError(f"{origin}: {key} is given in {fact['unit']!r}; this key is in {unit!r}", key=key)
     if not isinstance(fact["source"], str) or not fact["source"].strip():

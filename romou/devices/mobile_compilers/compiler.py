@@ -22,7 +22,8 @@ from romou.devices.mobile_compilers.statistics import KernelStatistics, NoStatis
 SETUP = "scripts/setup_mobile_compilers.sh"
 # How often a running compiler is looked at.
 _POLL_S = 0.5
-# A processor without pointer authentication, which Debian's programs use in every function: emulating it takes up to as long as all else.
+# A processor without pointer authentication, which Debian's programs use in every function: emulating it takes up to as
+# long as all else.
 _CPU = ("-cpu", "neoverse-n1")
 _TRIVIAL = "__kernel void trivial(__global float *a) { a[get_local_id(0)] = 1.0f; }\n"
 
@@ -32,14 +33,16 @@ class MobileCompilersMissingError(BuildError):
 
 
 def find_compilers(folder: Path | None = None) -> Path:
-    """The folder that the set-up script filled: `folder`, or ROMOU_MOBILE_COMPILERS, or ~/.cache/romou/mobile_compilers.
+    """The folder that the set-up script filled: `folder`, or ROMOU_MOBILE_COMPILERS, or
+    ~/.cache/romou/mobile_compilers.
 
     MobileCompilersMissingError where it is not there; says which script to run.
     """
     folder = (folder or environment.from_environment().mobile_compilers).expanduser().absolute()
     if not (folder / "ready.json").is_file():
         raise MobileCompilersMissingError(
-            f"Mesa's mobile compilers are not in {folder}", hint=f"Run {SETUP} (from Romou's source, on Debian; no root needed), or set ROMOU_MOBILE_COMPILERS."
+            f"Mesa's mobile compilers are not in {folder}",
+            hint=f"Run {SETUP} (from Romou's source, on Debian; no root needed), or set ROMOU_MOBILE_COMPILERS.",
         )
     return folder
 
@@ -49,15 +52,21 @@ def mesa_version(folder: Path | None = None) -> str:
     return str(json.loads((find_compilers(folder) / "ready.json").read_text(encoding="utf-8"))["mesa"])
 
 
-def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None = None, *, folder: Path | None = None) -> list[KernelStatistics]:
-    """Compile OpenCL C with Mesa's compiler for a mobile GPU; the statistics of each kernel, in the compiler's order. Nothing is executed.
+def compile_statistics(
+    source: str, gpu: str, work_group: Sequence[int] | None = None, *, folder: Path | None = None
+) -> list[KernelStatistics]:
+    """Compile OpenCL C with Mesa's compiler for a mobile GPU; the statistics of each kernel, in the compiler's order.
+    Nothing is executed.
 
-    These are Mesa's compilers and not the vendors', which phones run: the numbers compare kernels, they do not predict a phone's.
+    These are Mesa's compilers and not the vendors', which phones run: the numbers compare kernels, they do not predict
+    a phone's.
 
-    MobileCompilersMissingError where the compilers have not been set up. BuildError where the compiler refuses the source, crashes or takes too long.
+    MobileCompilersMissingError where the compilers have not been set up. BuildError where the compiler refuses the
+    source, crashes or takes too long.
 
     source: one or more kernels.   gpu: a name of `GPUS`, e.g. "a630" (Adreno 630) or "g76" (Mali-G76).
-    work_group: sides of the work group, for kernels whose source does not fix them: compile as if it had reqd_work_group_size(x, y, z). None: for any work
+    work_group: sides of the work group, for kernels whose source does not fix them: compile as if it had
+    reqd_work_group_size(x, y, z). None: for any work
         group.
     folder: where the compilers are; see `find_compilers`.
     """
@@ -67,24 +76,36 @@ def compile_statistics(source: str, gpu: str, work_group: Sequence[int] | None =
     return result
 
 
-# Mesa 25.0.7's OpenCL crashes on the function, or takes its result for fp32. Rounded towards zero, which changes nothing of what is fp16 in memory, the
-# conversions in its place become part of the read; others are instructions of their own. To be dropped when Mesa reads fp16 by itself.
+# Mesa 25.0.7's OpenCL crashes on the function, or takes its result for fp32. Rounded towards zero, which changes
+# nothing of what is fp16 in memory, the conversions in its place become part of the read; others are instructions of
+# their own. To be dropped when Mesa reads fp16 by itself.
 _READ_IMAGEH = re.compile(r"\bread_imageh(\(image, (?:sampler, coord|coord|\(coord\)\.xy)\))")
 
 
-# Kernels that call functions of sub-groups (`backends/opencl/sub_groups.py`). Mesa 25.0.7's OpenCL offers these for neither Adreno nor Mali.
+# Kernels that call functions of sub-groups (`backends/opencl/sub_groups.py`). Mesa 25.0.7's OpenCL offers these for
+# neither Adreno nor Mali.
 _SUB_GROUPS = re.compile(r"\bsub_group_\w+_of_\d+\(")
 
 
 def compile_all(
-    sources: Sequence[str], gpu: str, work_group: Sequence[int] | None = None, *, folder: Path | None = None, timeout_s: float = 120.0
+    sources: Sequence[str],
+    gpu: str,
+    work_group: Sequence[int] | None = None,
+    *,
+    folder: Path | None = None,
+    timeout_s: float = 120.0,
 ) -> list[list[KernelStatistics] | BuildError]:
-    """`compile_statistics` of many sources in one process, which saves its start for each; a source that fails gives its error."""
+    """`compile_statistics` of many sources in one process, which saves its start for each; a source that fails gives
+    its error.
+    """
     mobile_gpu(gpu)  # an unknown one fails here
     root = find_compilers(folder)
     if work_group is not None:
         sides = ", ".join(str(int(side)) for side in [*work_group, 1, 1][:3])
-        sources = [re.sub(r"\b(?:__)?kernel\s+void\b", f"__kernel __attribute__((reqd_work_group_size({sides}))) void", s) for s in sources]
+        sources = [
+            re.sub(r"\b(?:__)?kernel\s+void\b", f"__kernel __attribute__((reqd_work_group_size({sides}))) void", s)
+            for s in sources
+        ]
     results: list[list[KernelStatistics] | BuildError] = []
     has_sub_groups = [_SUB_GROUPS.search(source) is not None for source in sources]
     with HeldFolder("mesa") as scratch:
@@ -100,12 +121,20 @@ def compile_all(
 
 
 def _no_sub_groups(gpu: str) -> BuildError:
-    return BuildError(f"Mesa's compiler for {gpu} has no sub-groups, whose functions the kernel calls", hint="Look at a config with sub_group=1.")
+    return BuildError(
+        f"Mesa's compiler for {gpu} has no sub-groups, whose functions the kernel calls",
+        hint="Look at a config with sub_group=1.",
+    )
 
 
-def _run_batch(root: Path, gpu: str, files: Sequence[Path], timeout_s: float) -> list[list[KernelStatistics] | BuildError]:
-    """Results of the first files, at least of one: a crash, a file that takes too long, and a kernel that was compiled before end the batch."""
-    # Translating the OpenCL library takes seconds, so it comes from a cache. Of a kernel in the cache nothing is printed, hence the copy.
+def _run_batch(
+    root: Path, gpu: str, files: Sequence[Path], timeout_s: float
+) -> list[list[KernelStatistics] | BuildError]:
+    """Results of the first files, at least of one: a crash, a file that takes too long, and a kernel that was compiled
+    before end the batch.
+    """
+    # Translating the OpenCL library takes seconds, so it comes from a cache. Of a kernel in the cache nothing is
+    # printed, hence the copy.
     with HeldFolder("mesa") as scratch:
         cache = shutil.copytree(_filled_cache(root, gpu), Path(scratch) / "cache")
         text, how = _run(root, gpu, files, {"MESA_SHADER_CACHE_DIR": str(cache)}, timeout_s)
@@ -115,7 +144,9 @@ def _run_batch(root: Path, gpu: str, files: Sequence[Path], timeout_s: float) ->
             raise BuildError(f"Mesa's compiler for {gpu}: its output does not follow the files; {file.name} is missing")
         try:
             if "\n@romou end" not in part:
-                raise BuildError(f"Mesa's compiler for {gpu} {how}; its last words: {part.strip().splitlines()[-1][:200]}")
+                raise BuildError(
+                    f"Mesa's compiler for {gpu} {how}; its last words: {part.strip().splitlines()[-1][:200]}"
+                )
             results.append(read_statistics(part, gpu))
         except NoStatisticsError as error:
             if results:
@@ -124,7 +155,10 @@ def _run_batch(root: Path, gpu: str, files: Sequence[Path], timeout_s: float) ->
         except BuildError as error:
             results.append(error)
     if not results:
-        raise BuildError(f"Mesa's compiler for {gpu} does not start: it {how}: {text.strip()[-500:]}", hint=f"Remove {root} and run {SETUP} again.")
+        raise BuildError(
+            f"Mesa's compiler for {gpu} does not start: it {how}: {text.strip()[-500:]}",
+            hint=f"Remove {root} and run {SETUP} again.",
+        )
     return results
 
 
@@ -152,7 +186,13 @@ def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], tim
             # Opened anew: a file that is shared with the compiler has one position for both.
             return Path(output.name).read_text(encoding="utf-8", errors="replace")
 
-        process = subprocess.Popen(command, env={**kept, **wanted.environment, **extra}, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT)
+        process = subprocess.Popen(
+            command,
+            env={**kept, **wanted.environment, **extra},
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )
         done, since = 0, time.monotonic()
         while True:
             try:
@@ -176,9 +216,18 @@ def _filled_cache(root: Path, gpu: str) -> Path:
         with tempfile.TemporaryDirectory(dir=cache.parent) as scratch:
             (Path(scratch) / "trivial.cl").write_text(_TRIVIAL, encoding="utf-8")
             fresh = Path(scratch) / gpu
-            text, how = _run(root, gpu, [Path(scratch) / "trivial.cl"], {"MESA_SHADER_CACHE_DIR": str(fresh), "ROMOU_FILL_CACHE": "1"}, 300.0)
+            text, how = _run(
+                root,
+                gpu,
+                [Path(scratch) / "trivial.cl"],
+                {"MESA_SHADER_CACHE_DIR": str(fresh), "ROMOU_FILL_CACHE": "1"},
+                300.0,
+            )
             if "@romou end" not in text or not fresh.is_dir():
-                raise BuildError(f"Mesa's compiler for {gpu} does not work: it {how}: {text.strip()[-500:]}", hint=f"Remove {root} and run {SETUP} again.")
+                raise BuildError(
+                    f"Mesa's compiler for {gpu} does not work: it {how}: {text.strip()[-500:]}",
+                    hint=f"Remove {root} and run {SETUP} again.",
+                )
             # Another process may have been faster.
             with contextlib.suppress(OSError):
                 fresh.rename(cache)

@@ -1,8 +1,10 @@
-"""Hands kernels to Mesa's OpenCL driver; runs under the emulated arm64 Python that the set-up script fetched, not under this one.
+"""Hands kernels to Mesa's OpenCL driver; runs under the emulated arm64 Python that the set-up script fetched, not under
+this one.
 
     driver.py OPTIONS FILE...
 
-Builds each file, which is when Mesa compiles its kernels and prints what it has to say about them, among this program's own lines:
+Builds each file, which is when Mesa compiles its kernels and prints what it has to say about them, among this program's
+own lines:
 
     @romou begin FILE                           what follows belongs to this file
     @romou kernel NAME PRIVATE LOCAL            bytes of private memory of a work-item, of local memory of a work group

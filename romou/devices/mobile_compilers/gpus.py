@@ -14,7 +14,8 @@ class MobileGpu:
 
     driver, environment: Mesa's driver and what makes it take the GPU for this one and print what it makes.
     wave: work-items that run in step.
-    vec4_registers: Adreno: registers of four 32-bit values for a work-item and processor (Mesa, freedreno_devices.py); None on Mali.
+    vec4_registers: Adreno: registers of four 32-bit values for a work-item and processor (Mesa, freedreno_devices.py);
+    None on Mali.
     is_bifrost: Mali: whether instructions are printed in clauses of tuples; newer ones are not.
     devices: names of the device files whose GPU has the same instruction set.
     """
@@ -30,12 +31,26 @@ class MobileGpu:
 
 def _adreno(number: int, vec4_registers: int, *devices: str) -> MobileGpu:
     environment = {"FD_GPU_ID": str(number), "IR3_SHADER_DEBUG": "cs", "FD_MESA_DEBUG": "shaderdb"}
-    return MobileGpu(title=f"Adreno {number}", driver="freedreno", environment=environment, wave=64, vec4_registers=vec4_registers, devices=devices)
+    return MobileGpu(
+        title=f"Adreno {number}",
+        driver="freedreno",
+        environment=environment,
+        wave=64,
+        vec4_registers=vec4_registers,
+        devices=devices,
+    )
 
 
 def _mali(name: str, identity: str, wave: int, *devices: str) -> MobileGpu:
     environment = {"PAN_GPU_ID": identity, "BIFROST_MESA_DEBUG": "shaders,shaderdb"}
-    return MobileGpu(title=f"Mali-{name}", driver="panfrost", environment=environment, wave=wave, is_bifrost=wave < 16, devices=devices)
+    return MobileGpu(
+        title=f"Mali-{name}",
+        driver="panfrost",
+        environment=environment,
+        wave=wave,
+        is_bifrost=wave < 16,
+        devices=devices,
+    )
 
 
 MOBILE_GPUS: Mapping[str, MobileGpu] = {
@@ -64,11 +79,14 @@ def mobile_gpu(name: str) -> MobileGpu:
 
 
 def compiler_for(device_name: str | None) -> str:
-    """The GPU whose compiler makes what runs on a device, by the name of its file; UsageError where Mesa has none for it."""
+    """The GPU whose compiler makes what runs on a device, by the name of its file; UsageError where Mesa has none for
+    it.
+    """
     found = next((name for name, gpu in MOBILE_GPUS.items() if device_name in gpu.devices), None)
     if found is None:
         what = "a target without -device=" if device_name is None else device_name
         raise UsageError(
-            f"Mesa has no compiler for {what}; it has them for {', '.join(GPUS)}", hint="Name one, e.g. --gpu a740; its code is then another GPU's."
+            f"Mesa has no compiler for {what}; it has them for {', '.join(GPUS)}",
+            hint="Name one, e.g. --gpu a740; its code is then another GPU's.",
         )
     return found

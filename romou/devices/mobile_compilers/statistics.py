@@ -1,7 +1,8 @@
 """What Mesa's compilers print about a kernel, read into numbers.
 
-The Adreno compiler (ir3) prints its final code and a summary under IR3_SHADER_DEBUG=cs and FD_MESA_DEBUG=shaderdb, the Mali compilers (Bifrost, Valhall) under
-BIFROST_MESA_DEBUG=shaders,shaderdb; both name the kernel in the intermediate form before. Checked with Mesa 25.0.
+The Adreno compiler (ir3) prints its final code and a summary under IR3_SHADER_DEBUG=cs and FD_MESA_DEBUG=shaderdb, the
+Mali compilers (Bifrost, Valhall) under BIFROST_MESA_DEBUG=shaders,shaderdb; both name the kernel in the intermediate
+form before. Checked with Mesa 25.0.
 """
 
 from __future__ import annotations
@@ -23,12 +24,15 @@ class NoStatisticsError(BuildError):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopStatistics:
-    """One iteration of a loop without the loops inside it, or a whole kernel without its loops; conditional code counts as if it ran.
+    """One iteration of a loop without the loops inside it, or a whole kernel without its loops; conditional code counts
+    as if it ran.
 
     instructions: on Adreno with the no-operations that the compiler puts in as waits.
-    multiply_adds: multiplications with or without an addition in fp32 or fp16; one on a vector of two fp16 counts as two.
+    multiply_adds: multiplications with or without an addition in fp32 or fp16; one on a vector of two fp16 counts as
+    two.
     memory: reads and writes of buffers, images, local and private memory.
-    units: Bifrost (Mali-G31 to G76): pairs of instructions with arithmetic, reads of images, other accesses of memory; zeros elsewhere.
+    units: Bifrost (Mali-G31 to G76): pairs of instructions with arithmetic, reads of images, other accesses of memory;
+    zeros elsewhere.
     inner: the loops inside, in the order of the code.
     """
 
@@ -44,7 +48,9 @@ class LoopStatistics:
         return self.instructions / self.multiply_adds if self.multiply_adds else None
 
     def busiest(self) -> LoopStatistics:
-        """The innermost loop with the most multiply-adds; this one where no loop inside multiplies: compilers unroll short loops."""
+        """The innermost loop with the most multiply-adds; this one where no loop inside multiplies: compilers unroll
+        short loops.
+        """
         innermost = [loop.busiest() for loop in self.inner]
         busy = max(innermost, key=lambda loop: loop.multiply_adds, default=None)
         return busy if busy is not None and busy.multiply_adds else self
@@ -55,13 +61,17 @@ class KernelStatistics:
     """A kernel as Mesa's compiler for a GPU made it. Not the vendor's compiler: read the numbers as relative.
 
     name: of the kernel.   gpu: a name of `GPUS`, e.g. "a630" (Adreno 630).
-    instructions: in the code as it stands, a loop's body once; on Adreno with the no-operations that the compiler puts in as waits.
-    registers: 32-bit registers of a work-item. Adreno allocates them by four; of Mali's 64, more than 32 halve the work-items in flight.
+    instructions: in the code as it stands, a loop's body once; on Adreno with the no-operations that the compiler puts
+    in as waits.
+    registers: 32-bit registers of a work-item. Adreno allocates them by four; of Mali's 64, more than 32 halve the
+    work-items in flight.
     waves: Adreno: waves of 64 work-items that the registers let a processor hold, at most 16. None on Mali.
     occupancy: share of the most work-items in flight that the registers allow, 0 to 1.
-    spills: instructions that access private memory, for registers that did not suffice or for arrays that no register can hold.
+    spills: instructions that access private memory, for registers that did not suffice or for arrays that no register
+    can hold.
     private_memory_bytes, local_memory_bytes: of a work-item and of a work group.
-    cycles: Mali: bound of the code as it stands, by the slowest unit; `cycles_by_unit` has all of them. None on Adreno, whose compiler
+    cycles: Mali: bound of the code as it stands, by the slowest unit; `cycles_by_unit` has all of them. None on Adreno,
+    whose compiler
         estimates none.
     loops: how many there are, by the compiler's count.
     code: the kernel and the loops inside it.
@@ -94,7 +104,9 @@ class KernelStatistics:
 
 @dataclass(frozen=True)
 class _Instruction:
-    """One instruction of a listing: how many issue slots it takes, where it jumps to, as a label, and what it adds to `LoopStatistics.units`."""
+    """One instruction of a listing: how many issue slots it takes, where it jumps to, as a label, and what it adds to
+    `LoopStatistics.units`.
+    """
 
     operation: str
     slots: int
@@ -129,7 +141,11 @@ class _Listing:
             if start < at or end > last:
                 continue  # inside of one that was taken
             own += self.code[at:start]
-            inner.append(self._nest(start, end, [loop for loop in loops if start <= loop[0] and loop[1] <= end and loop != (start, end)]))
+            inner.append(
+                self._nest(
+                    start, end, [loop for loop in loops if start <= loop[0] and loop[1] <= end and loop != (start, end)]
+                )
+            )
             at = end + 1
         own += self.code[at : last + 1]
         return LoopStatistics(
@@ -144,16 +160,19 @@ class _Listing:
 def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
     """All kernels of one file, from what stands between "@romou begin" and "@romou end".
 
-    Mesa compiles a kernel for any offset of the work groups and once more for none; the latter, which comes second and is the one that
-    a launch without an offset runs, is returned.
+    Mesa compiles a kernel for any offset of the work groups and once more for none; the latter, which comes second and
+    is the one that a launch without an offset runs, is returned.
 
-    BuildError where the file was not compiled (with the compiler's message), or the text is not what this was written for.
+    BuildError where the file was not compiled (with the compiler's message), or the text is not what this was written
+    for.
     """
     text = text.replace("MESA: info: ", "")
     failure = re.search(r"^@romou failed (.*?)(?=^@romou|\Z)", text, re.DOTALL | re.MULTILINE)
     if failure:
         raise BuildError(f"Mesa's compiler for {gpu} refuses the kernel: {failure[1].strip()}")
-    memory = {m[1]: (int(m[2]), int(m[3])) for m in re.finditer(r"^@romou kernel (\S+) (\d+) (\d+)$", text, re.MULTILINE)}
+    memory = {
+        m[1]: (int(m[2]), int(m[3])) for m in re.finditer(r"^@romou kernel (\S+) (\d+) (\d+)$", text, re.MULTILINE)
+    }
     # re.split with a group: text before the first kernel, name, text, name, text ...
     parts = re.split(r"^impl (?:__wrapped_)?(\w+) \{$", text, flags=re.MULTILINE)[1:]
     found: dict[str, KernelStatistics] = {}
@@ -164,7 +183,10 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
     missing = sorted(set(memory) - set(found))
     if missing or not memory:
         said = "\n".join([line for line in text.splitlines() if line.strip() and not line.startswith("@romou")][-3:])
-        raise NoStatisticsError(f"Mesa's compiler for {gpu} printed no statistics{' for ' + ', '.join(missing) if missing else ''}; its last words: {said}")
+        raise NoStatisticsError(
+            f"Mesa's compiler for {gpu} printed no statistics{' for ' + ', '.join(missing) if missing else ''}; its"
+            f" last words: {said}"
+        )
     return [found[name] for name in memory]
 
 
@@ -173,8 +195,11 @@ class _Form:
     """How a compiler prints machine code.
 
     summary: of a kernel, behind its code.   start: the last text before the code.   line: an instruction.
-    label, jump: where one leads to, and its operand that says so; without a label it is a distance in instructions from the next one.
-    spill: instructions that access private memory.   memory: how instructions that access any begin.   multiply_adds: of an instruction.
+    label, jump: where one leads to, and its operand that says so; without a label it is a distance in instructions from
+    the next one.
+    spill: instructions that access private memory.
+    memory: how instructions that access any begin.
+    multiply_adds: of an instruction.
     has_pairs: whether instructions are issued in pairs, the second one without arithmetic where it passes a message.
     """
 
@@ -189,7 +214,9 @@ class _Form:
     has_pairs: bool = False
 
     def listing(self, text: str) -> _Listing:
-        """The instructions of some code. Of Adreno's flags, (rptN) repeats one N times and (nopN) waits N slots before it."""
+        """The instructions of some code. Of Adreno's flags, (rptN) repeats one N times and (nopN) waits N slots before
+        it.
+        """
         code: list[_Instruction] = []
         labels: dict[str, int] = {}
         is_paired = False
@@ -197,21 +224,35 @@ class _Form:
             if self.label is not None and (label := re.fullmatch(rf"({self.label}):", line.strip())):
                 labels[label[1]] = len(code)
             elif (match := self.line.match(line)) and match["operation"] != "NOP":
-                operation, extra = match["operation"], {kind: int(count) for kind, count in re.findall(r"\((rpt|nop)(\d+)\)", match["flags"])}
+                operation, extra = (
+                    match["operation"],
+                    {kind: int(count) for kind, count in re.findall(r"\((rpt|nop)(\d+)\)", match["flags"])},
+                )
                 times, target = 1 + extra.get("rpt", 0), re.search(self.jump, match["operands"] or "")
                 multiply_adds = times * self.multiply_adds.get(".".join(operation.split(".")[:2]), 0)
                 is_memory, is_first = operation.startswith(self.memory), line.lstrip().startswith("*")
                 # What passes a message to a unit costs no arithmetic unless it is paired with some.
                 is_arithmetic, is_image = is_first or not (is_memory or is_paired), operation.startswith("TEX")
-                units = (int(is_arithmetic), int(is_image), int(is_memory and not is_image)) if self.has_pairs else (0, 0, 0)
-                code.append(_Instruction(operation, times + extra.get("nop", 0), multiply_adds, is_memory, target and target[1], units))
+                units = (
+                    (int(is_arithmetic), int(is_image), int(is_memory and not is_image))
+                    if self.has_pairs
+                    else (0, 0, 0)
+                )
+                code.append(
+                    _Instruction(
+                        operation, times + extra.get("nop", 0), multiply_adds, is_memory, target and target[1], units
+                    )
+                )
                 is_paired = is_first
             elif match:
                 is_paired = False
         if self.label is None:
             labels = {str(index): index for index in range(len(code))}
             jumps = [one.target if one.operation.startswith("BRANCH") else None for one in code]
-            code = [replace(one, target=jump and str(index + 1 + int(jump))) for index, (one, jump) in enumerate(zip(code, jumps, strict=True))]
+            code = [
+                replace(one, target=jump and str(index + 1 + int(jump)))
+                for index, (one, jump) in enumerate(zip(code, jumps, strict=True))
+            ]
         return _Listing(code, labels)
 
 
@@ -232,10 +273,12 @@ _ADRENO = _Form(
     memory=("ld", "st", "sam", "isam", "resinfo", "atomic"),
     multiply_adds={"mad.f32": 1, "mad.f16": 1, "mul.f": 1},
 )
-# Two lines a tuple, `*OP ...` for the multiply-add unit and `+OP ...` for the adder; `clause_9:` is a label, and jumps name one.
+# Two lines a tuple, `*OP ...` for the multiply-add unit and `+OP ...` for the adder; `clause_9:` is a label, and jumps
+# name one.
 _BIFROST = _Form(
     summary=re.compile(
-        r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, \d+ tuples, \d+ clauses, (?P<cycles>[\d.]+) cycles, (?P<units>.*?), \d+ quadwords, "
+        r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, \d+ tuples, \d+ clauses, (?P<cycles>[\d.]+) cycles,"
+        r" (?P<units>.*?), \d+ quadwords, "
         r"(?P<threads>\d+) threads,.*?(?P<loops>\d+) loops, \d+:\d+ spills:fills"
     ),
     start="\nclause_0:",
@@ -285,12 +328,18 @@ def _read(text: str, name: str, gpu: str, private: int, local: int) -> KernelSta
         local_memory_bytes=local,
         loops=int(summary["loops"]),
         code=listing.statistics(),
-        **(_mali_resources(summary, code, kind.wave) if kind.vec4_registers is None else _adreno_resources(summary, kind.vec4_registers)),
+        **(
+            _mali_resources(summary, code, kind.wave)
+            if kind.vec4_registers is None
+            else _adreno_resources(summary, kind.vec4_registers)
+        ),
     )
 
 
 def _counted(code: str) -> str:
-    """What Adreno's summary counts: neither the preamble, which ends with shpe and runs once for many work-items, nor the padding behind the end."""
+    """What Adreno's summary counts: neither the preamble, which ends with shpe and runs once for many work-items, nor
+    the padding behind the end.
+    """
     code = re.split(rf"^{_FLAGS}shpe$", code, flags=re.MULTILINE)[-1]
     end = re.search(rf"^{_FLAGS}end$", code, re.MULTILINE)
     return code[: end.end()] if end else code
@@ -299,7 +348,13 @@ def _counted(code: str) -> str:
 def _adreno_resources(summary: re.Match[str], vec4_registers: int) -> dict[str, Any]:
     vec4 = int(summary["full"]) + (int(summary["half"]) + 1) // 2
     waves = min(_ADRENO_MAX_WAVES, vec4_registers // max(1, vec4) * 2)
-    return {"registers": 4 * vec4, "waves": waves, "occupancy": waves / _ADRENO_MAX_WAVES, "cycles": None, "cycles_by_unit": {}}
+    return {
+        "registers": 4 * vec4,
+        "waves": waves,
+        "occupancy": waves / _ADRENO_MAX_WAVES,
+        "cycles": None,
+        "cycles_by_unit": {},
+    }
 
 
 def _mali_resources(summary: re.Match[str], code: str, wave: int) -> dict[str, Any]:
@@ -308,4 +363,10 @@ def _mali_resources(summary: re.Match[str], code: str, wave: int) -> dict[str, A
     registers = 1 + max((int(r) for r in re.findall(r"\br(\d+)\b", code) if int(r) < 55), default=0)
     units = {unit: float(value) for value, unit in re.findall(r"([\d.]+) ([a-z]+)", summary["units"])}
     occupancy = 1.0 if int(summary["threads"]) == 2 or wave == 4 else 0.5
-    return {"registers": registers, "waves": None, "occupancy": occupancy, "cycles": float(summary["cycles"]), "cycles_by_unit": units}
+    return {
+        "registers": registers,
+        "waves": None,
+        "occupancy": occupancy,
+        "cycles": float(summary["cycles"]),
+        "cycles_by_unit": units,
+    }

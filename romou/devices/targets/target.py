@@ -48,13 +48,15 @@ class Target:
     ------
     UsageError
         An unknown kind, device or option (with the known ones and the nearest name) or a value out of range.
-    """
+    """  # noqa: E501
 
     __slots__ = ("_options", "_spec", "_tvm_target", "backend")
 
     backend: Backend
 
-    def __init__(self, target: str | Mapping[str, Any] | tvm.target.Target | Target = DEFAULT_KIND, *, host: str | None = None) -> None:
+    def __init__(
+        self, target: str | Mapping[str, Any] | tvm.target.Target | Target = DEFAULT_KIND, *, host: str | None = None
+    ) -> None:
         self.backend, options = (target.backend, target.options) if isinstance(target, Target) else parse(target)
         self._options = checked_options(self.backend, options | ({} if host is None else {"host": host}))
         self._spec: HardwareSpec | None = None
@@ -97,13 +99,18 @@ class Target:
     @staticmethod
     def _guessed(spec: HardwareSpec) -> HardwareSpec:
         if spec.nearest is None:
-            raise UsageError(f"-facts=nearest: of {spec.title} no similar device is known of which more was measured", hint="Leave it out.")
+            raise UsageError(
+                f"-facts=nearest: of {spec.title} no similar device is known of which more was measured",
+                hint="Leave it out.",
+            )
         return spec.guessed_from(load_device(spec.nearest))
 
     @property
     def _known_limits(self) -> dict[str, int]:
         """Limits by TVM's names: those given in the target itself win over those of the device."""
-        return self.backend.device_limits(self.spec) | {name: self._options[name] for name in self.backend.limit_names if name in self._options}
+        return self.backend.device_limits(self.spec) | {
+            name: self._options[name] for name in self.backend.limit_names if name in self._options
+        }
 
     @property
     def limits(self) -> Limits:
@@ -115,17 +122,30 @@ class Target:
         return Limits(
             max_work_group_size=group,
             local_memory_bytes=numbers["max_shared_memory_per_block"],
-            # A CPU is busy with a work group a core; where the number of cores is unknown, no default is bent to fill them.
+            # A CPU is busy with a work group a core; where the number of cores is unknown, no default is bent to fill
+            # them.
             busy_work_items=group * spec.shader_cores if spec.shader_cores and not is_cpu else 1,
             warp_size=min(spec.warp_sizes or (1,)),
-            most_with_local_memory=None if is_cpu or spec.alus_per_core is None else int(LOCAL_MEMORY_ALPHA * spec.alus_per_core),
+            most_with_local_memory=(
+                None if is_cpu or spec.alus_per_core is None else int(LOCAL_MEMORY_ALPHA * spec.alus_per_core)
+            ),
             registers=spec.registers_per_lane,
-            registers_of_all=spec.registers_per_core * (spec.shader_cores or 1) if is_pooled and spec.registers_per_core is not None else None,
+            registers_of_all=(
+                spec.registers_per_core * (spec.shader_cores or 1)
+                if is_pooled and spec.registers_per_core is not None
+                else None
+            ),
             max_buffers=numbers.get(self.backend.buffer_limit),
             max_buffer_bytes=numbers.get(BUFFER_BYTES),
             instructions_per_byte=spec.instructions_per_byte or Limits.instructions_per_byte,
-            max_image=(numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None,
-            prefers_images=has_images and (self._options.get("images") == "prefer" or (self._guessed(spec) if spec.nearest else spec).prefers_images),
+            max_image=(
+                (numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None
+            ),
+            prefers_images=has_images
+            and (
+                self._options.get("images") == "prefer"
+                or (self._guessed(spec) if spec.nearest else spec).prefers_images
+            ),
             without=tuple(tuple(pair.split(":")) for pair in str(self._options.get("without", "")).split("+") if pair),  # type: ignore[misc]
             **self.backend.abilities(spec, self._options),
         )
@@ -146,7 +166,8 @@ class Target:
         if self._tvm_target is None:
             import tvm.target
 
-            # The host only checks arguments and launches: that is as fast unoptimized, and LLVM takes a third of the time.
+            # The host only checks arguments and launches: that is as fast unoptimized, and LLVM takes a third of the
+            # time.
             host = {"kind": "llvm", "opt-level": 0} | ({} if self.host is None else {"mtriple": self.host})
             config = self.backend.tvm_config(self._options, self._known_limits)
             self._tvm_target = tvm.target.Target({**config, "model": self.device_name or ATTACHED}, host=host)
@@ -154,7 +175,8 @@ class Target:
 
     @property
     def anonymous_tvm_target(self) -> tvm.target.Target:
-        """`tvm_target` without the device's name and the host's triple: the same limits, seen by TVM as any device of the kind.
+        """`tvm_target` without the device's name and the host's triple: the same limits, seen by TVM as any device of
+        the kind.
 
         For TVM's own default schedules: those that it keeps for Adreno and Android (dlight's GEMV) compute wrong sums.
         """
@@ -168,7 +190,8 @@ class Target:
         return Target({"kind": self.kind, **self._options, **options})
 
     def limited_to(self, facts: Mapping[str, Any]) -> Target:
-        """Return this target with no limit above what an attached device allows, and with the workarounds for its driver's quirks.
+        """Return this target with no limit above what an attached device allows, and with the workarounds for its
+        driver's quirks.
 
         A phone's target may be measured on another device: kernels must run there too.
 
@@ -179,7 +202,12 @@ class Target:
         known = [option.name for option in self.backend.options]
         quirks = {name: value for name, value in rules_for(facts).target_options().items() if name in known}
         lower = allowed | quirks
-        left_out = {pair for options in (self._options, allowed, quirks) for pair in options.get("without", "").split("+") if pair}
+        left_out = {
+            pair
+            for options in (self._options, allowed, quirks)
+            for pair in options.get("without", "").split("+")
+            if pair
+        }
         if left_out - {*self._options.get("without", "").split("+")}:
             lower["without"] = "+".join(sorted(left_out))
         return self.with_options(**lower) if lower else self

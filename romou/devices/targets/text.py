@@ -52,7 +52,11 @@ def _parse_text(text: str) -> tuple[Backend, dict[str, Any]]:
     for word in words[1:]:
         name, equals, value = word.lstrip("-").partition("=")
         if not word.startswith("-") or not equals or not value:
-            raise UsageError(f"target {text!r}: cannot read {word!r}", hint="Options have the form -name=value, e.g. -device=host.", word=word)
+            raise UsageError(
+                f"target {text!r}: cannot read {word!r}",
+                hint="Options have the form -name=value, e.g. -device=host.",
+                word=word,
+            )
         if name in options:
             raise UsageError(f"target {text!r}: -{name} is given twice ({options[name]!r} and {value!r})", option=name)
         options[name] = value
@@ -62,7 +66,10 @@ def _parse_text(text: str) -> tuple[Backend, dict[str, Any]]:
 def _parse_mapping(data: Mapping[str, Any]) -> tuple[Backend, dict[str, Any]]:
     """A dict in TVM's form or in ours; what TVM filled in by itself is dropped again."""
     if "kind" not in data:
-        raise UsageError(f"target dict has no 'kind'; got {sorted(map(str, data))}", hint="For example {'kind': 'opencl', 'device': 'host'}.")
+        raise UsageError(
+            f"target dict has no 'kind'; got {sorted(map(str, data))}",
+            hint="For example {'kind': 'opencl', 'device': 'host'}.",
+        )
     options = {str(k): v for k, v in data.items()}
     found = backend(str(options.pop("kind")))
     keys = set(options.pop("keys", ()))
@@ -87,7 +94,9 @@ def _parse_mapping(data: Mapping[str, Any]) -> tuple[Backend, dict[str, Any]]:
 
 
 def _without_implied(found: Backend, options: dict[str, Any], *, is_ours: bool) -> dict[str, Any]:
-    """Drop what a tvm Target carries without the user's asking: TVM's defaults and what `Target.tvm_target` derived of the device."""
+    """Drop what a tvm Target carries without the user's asking: TVM's defaults and what `Target.tvm_target` derived of
+    the device.
+    """
     import tvm.target
 
     implied = dict(tvm.target.Target(found.bare_tvm_config).export())
@@ -118,7 +127,8 @@ def _host_triple(host: Any) -> str | None:
 def checked_options(backend: Backend, given: Mapping[str, Any]) -> dict[str, Any]:
     """The options that are given and not None, in the order in which a target prints them; limits are whole numbers.
 
-    UsageError for an option that the backend does not take (with the known ones and the nearest name), an unknown device, or a value out of range.
+    UsageError for an option that the backend does not take (with the known ones and the nearest name), an unknown
+    device, or a value out of range.
     """
     options = {option.name: option for option in backend.options}
     known = (*options, *backend.limit_names)
@@ -145,5 +155,7 @@ def _positive(name: str, value: Any) -> int:
         number = 0
     if not 0 < number <= _MOST or isinstance(value, bool):
         most = f", at most {_MOST}" if number > _MOST else ""
-        raise UsageError(f"target option -{name}={value}: must be a whole number above zero{most}", option=name, value=value)
+        raise UsageError(
+            f"target option -{name}={value}: must be a whole number above zero{most}", option=name, value=value
+        )
     return number

@@ -38,10 +38,14 @@ def export_model(
     outputs: Sequence[str],
     runtime: Path | None = None,
 ) -> Path:
-    """Write `folder`; parameters and errors are those of `TunedModel.export_android`, `executable` is compiled for `host` (None: this machine)."""
+    """Write `folder`; parameters and errors are those of `TunedModel.export_android`, `executable` is compiled for
+    `host` (None: this machine).
+    """
     if not backend(kind).is_served:
         kinds = ", ".join(served.name for served in device_backends() if served.is_served)
-        raise UsageError(f"a model for {kind} cannot be exported: the phone's runtime has devices of {kinds}", kind=kind)
+        raise UsageError(
+            f"a model for {kind} cannot be exported: the phone's runtime has devices of {kinds}", kind=kind
+        )
     with replacing(folder, marker=META, what="an exported model") as fresh:
         (kernels,) = executable.mod.imports
         with quiet_stderr():
@@ -73,14 +77,24 @@ def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
     try:
         found = json.loads((runtime / "runtime.json").read_text(encoding="utf-8"))["target"]
     except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"{runtime} holds no runtime for a phone", hint="Build it: scripts/build_phone_runtime.sh --out FOLDER") from error
+        raise UsageError(
+            f"{runtime} holds no runtime for a phone", hint="Build it: scripts/build_phone_runtime.sh --out FOLDER"
+        ) from error
     if found != wanted:
         what = f"{runtime} was built for {found}; the model is for {host or 'this machine'}"
-        raise UsageError(what, hint=f"Build the other one: scripts/build_phone_runtime.sh --target {wanted} --out FOLDER")
+        raise UsageError(
+            what, hint=f"Build the other one: scripts/build_phone_runtime.sh --target {wanted} --out FOLDER"
+        )
     compiler = (variable("CXX") or "g++") if is_here(host) else compiler_for(str(host))
     includes = {tvm_ffi.libinfo.find_include_path(), tvm_ffi.libinfo.find_dlpack_include_path()}
     command = [*compiler.split(), "-std=c++17", "-O2", *(f"-I{path}" for path in sorted(includes))]
-    command += [str(folder / "run_model.cc"), "-o", str(folder / "run_model"), f"-L{runtime}", f"-Wl,-rpath,$ORIGIN:{PHONE_FOLDER}"]
+    command += [
+        str(folder / "run_model.cc"),
+        "-o",
+        str(folder / "run_model"),
+        f"-L{runtime}",
+        f"-Wl,-rpath,$ORIGIN:{PHONE_FOLDER}",
+    ]
     # The sample names no function of TVM's runtime, which registers what it calls: the linker must not leave it out.
     command += ["-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi", "-ldl"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)

@@ -1,7 +1,8 @@
-"""A phone behind adb: the runtime that `scripts/build_phone_runtime.sh` makes is pushed there, its RPC server started, stopped and looked at.
+"""A phone behind adb: the runtime that `scripts/build_phone_runtime.sh` makes is pushed there, its RPC server started,
+stopped and looked at.
 
-On the phone everything lies in `FOLDER`. The server listens on the phone's loopback; adb forwards this machine's port to it, so that
-`rpc="127.0.0.1:PORT/KEY"` reaches it and nothing is open to a network.
+On the phone everything lies in `FOLDER`. The server listens on the phone's loopback; adb forwards this machine's port
+to it, so that `rpc="127.0.0.1:PORT/KEY"` reaches it and nothing is open to a network.
 """
 
 from __future__ import annotations
@@ -35,7 +36,9 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhoneDriver:
-    """The library that the server would open for a kind of device, "OpenCL", and its devices' names; failure: why there are none."""
+    """The library that the server would open for a kind of device, "OpenCL", and its devices' names; failure: why there
+    are none.
+    """
 
     title: str
     library: str | None
@@ -60,14 +63,17 @@ class PhoneStatus:
 class Phone:
     """One phone, chosen by `serial` where several are attached.
 
-    DeviceError where adb is missing, no phone is attached, or the one that is does not let this machine in; the hint says what to do. UsageError where
-    several phones are attached and none was chosen, or there is none of that serial number.
+    DeviceError where adb is missing, no phone is attached, or the one that is does not let this machine in; the hint
+    says what to do. UsageError where several phones are attached and none was chosen, or there is none of that serial
+    number.
     """
 
     def __init__(self, serial: str | None = None) -> None:
         program = shutil.which("adb")
         if program is None:
-            raise DeviceError("adb is not on the PATH", hint="apt-get install adb (Debian, Ubuntu), or Android's platform-tools.")
+            raise DeviceError(
+                "adb is not on the PATH", hint="apt-get install adb (Debian, Ubuntu), or Android's platform-tools."
+            )
         self._adb = [program]
         self.serial = _choose(self._run("devices", what="list phones"), serial)
         self._adb += ["-s", self.serial]
@@ -75,12 +81,16 @@ class Phone:
     def push(self, runtime: Path) -> None:
         """Copy the runtime folder to the phone.
 
-        UsageError where `runtime` is no such folder, or was built for another kind of machine. DeviceError where a server is running, or adb fails.
+        UsageError where `runtime` is no such folder, or was built for another kind of machine. DeviceError where a
+        server is running, or adb fails.
         """
         facts = _runtime_facts(runtime)
         wanted, found = _ABIS.get(facts["target"]), self._property("ro.product.cpu.abi")
         if wanted != found:
-            raise UsageError(f"{runtime} was built for {facts['target']}; {self.serial} is a phone with {found}", hint=f"Build it for the phone: {BUILD}")
+            raise UsageError(
+                f"{runtime} was built for {facts['target']}; {self.serial} is a phone with {found}",
+                hint=f"Build it for the phone: {BUILD}",
+            )
         if self._server_pid() is not None:
             raise DeviceError(f"an RPC server is running on {self.serial}", hint="Stop it first: romou phone stop")
         # What lies in the folder of an older version does not stay beside the new one.
@@ -98,18 +108,27 @@ class Phone:
         checked(key)
         tracker_port = None if tracker is None else _tracker_port(tracker)
         if self._pushed() is None:
-            raise DeviceError(f"the runtime is not on {self.serial}", hint=f"Build and push it: {BUILD}, then romou phone push FOLDER")
+            raise DeviceError(
+                f"the runtime is not on {self.serial}", hint=f"Build and push it: {BUILD}, then romou phone push FOLDER"
+            )
         pid = self._server_pid()
         if pid is not None:
-            raise DeviceError(f"an RPC server is already running on {self.serial} (process {pid})", hint="Stop it first: romou phone stop")
+            raise DeviceError(
+                f"an RPC server is already running on {self.serial} (process {pid})",
+                hint="Stop it first: romou phone stop",
+            )
         options = ["--host", "127.0.0.1", "--port", str(port), "--timeout", f"{timeout_s:g}", "--work-dir", FOLDER]
         self._run("forward", f"tcp:{port}", f"tcp:{port}", what=f"forward port {port}")
         if tracker_port is not None:
-            self._run("reverse", f"tcp:{tracker_port}", f"tcp:{tracker_port}", what=f"lead the phone to port {tracker_port}")
+            self._run(
+                "reverse", f"tcp:{tracker_port}", f"tcp:{tracker_port}", what=f"lead the phone to port {tracker_port}"
+            )
             options += ["--tracker", f"127.0.0.1:{tracker_port}"]
         command = shlex.join([f"./{SERVER}", *options])
         # Its own session, and no open streams: it outlives the adb shell. The key is in no command line, here or there.
-        environment = f"read -r ROMOU_RPC_KEY; export ROMOU_RPC_KEY LD_LIBRARY_PATH={FOLDER} ROMOU_CACHE_DIR={FOLDER}/cache"
+        environment = (
+            f"read -r ROMOU_RPC_KEY; export ROMOU_RPC_KEY LD_LIBRARY_PATH={FOLDER} ROMOU_CACHE_DIR={FOLDER}/cache"
+        )
         start = f"cd {FOLDER} || exit 1; {environment}; setsid {command} > {_LOG} 2>&1 < /dev/null & echo $! > {_PID}"
         self._shell(start, what="start the server", given=f"{key}\n")
         try:
@@ -128,26 +147,40 @@ class Phone:
         if pid is None:
             return False
         # Its port is free once it is gone; a second start may follow at once.
-        until_gone = f"n=0; while grep -q {SERVER} /proc/{pid}/cmdline 2> /dev/null && [ $n -lt 50 ]; do sleep 0.1; n=$((n + 1)); done"
+        until_gone = (
+            f"n=0; while grep -q {SERVER} /proc/{pid}/cmdline 2> /dev/null && [ $n -lt 50 ]; do sleep 0.1; n=$((n +"
+            " 1)); done"
+        )
         self._shell(f"kill {pid}; {until_gone}; rm -f {_PID}", what="stop the server")
         return True
 
     def warm(self, folder: Path) -> str:
-        """Run the exported model in `folder` once on the phone, and bring its compiled programs back to folder/programs; returns what the sample printed.
+        """Run the exported model in `folder` once on the phone, and bring its compiled programs back to
+        folder/programs; returns what the sample printed.
 
-        Copied along with the folder, they save devices of the same kind and driver the compiler. Those of other devices stay there.
+        Copied along with the folder, they save devices of the same kind and driver the compiler. Those of other devices
+        stay there.
 
-        UsageError where `folder` holds no exported model with a compiled sample. DeviceError where the runtime is not on the phone, or the model fails there.
+        UsageError where `folder` holds no exported model with a compiled sample. DeviceError where the runtime is not
+        on the phone, or the model fails there.
         """
         for name in ("model.json", "run_model"):
             if not (folder / name).is_file():
-                raise UsageError(f"{folder} lacks {name}", hint="TunedModel.export_android(folder, runtime=...) writes an exported model with its sample.")
+                raise UsageError(
+                    f"{folder} lacks {name}",
+                    hint="TunedModel.export_android(folder, runtime=...) writes an exported model with its sample.",
+                )
         if self._pushed() is None:
-            raise DeviceError(f"the runtime is not on {self.serial}", hint=f"Build and push it: {BUILD}, then romou phone push FOLDER")
+            raise DeviceError(
+                f"the runtime is not on {self.serial}", hint=f"Build and push it: {BUILD}, then romou phone push FOLDER"
+            )
         self._shell(f"rm -rf {_WARM} && mkdir -p {_WARM}", what="make a folder")
         try:
             self._run("push", f"{folder}/.", f"{_WARM}/", what="push the model")
-            printed = self._shell(f"cd {_WARM} && chmod 755 run_model && LD_LIBRARY_PATH={FOLDER} ./run_model {_WARM}", what="run the model")
+            printed = self._shell(
+                f"cd {_WARM} && chmod 755 run_model && LD_LIBRARY_PATH={FOLDER} ./run_model {_WARM}",
+                what="run the model",
+            )
             self._run("pull", f"{_WARM}/programs", str(folder), what="pull the programs")
         finally:
             self._shell(f"rm -rf {_WARM}", what="remove the folder", is_checked=False)
@@ -178,12 +211,17 @@ class Phone:
                 return
             if self._server_pid() is None or time.monotonic() > until:
                 last = " | ".join(log.strip().splitlines()[-5:]) or "it wrote nothing"
-                raise DeviceError(f"the RPC server on {self.serial} does not start: {last}", hint="`romou phone status` shows the phone's driver and ports.")
+                raise DeviceError(
+                    f"the RPC server on {self.serial} does not start: {last}",
+                    hint="`romou phone status` shows the phone's driver and ports.",
+                )
             time.sleep(0.2)
 
     def _drivers(self) -> dict[str, dict[str, Any]]:
         """Kind -> what the server says of its library and devices; a failure under "" where it does not run."""
-        text = self._shell(f"cd {FOLDER} && LD_LIBRARY_PATH={FOLDER} ./{SERVER} --devices", what="ask for devices", is_checked=False)
+        text = self._shell(
+            f"cd {FOLDER} && LD_LIBRARY_PATH={FOLDER} ./{SERVER} --devices", what="ask for devices", is_checked=False
+        )
         lines = [line for line in text.splitlines() if line.startswith("{")]
         try:
             return dict(json.loads(lines[-1]))
@@ -201,13 +239,19 @@ class Phone:
     def _server_pid(self) -> int | None:
         # The number alone could by now be another process's.
         check = f'p=$(cat {_PID} 2> /dev/null) && grep -q {SERVER} /proc/$p/cmdline 2> /dev/null && echo "pid $p"'
-        found = re.search(r"^pid (\d+)$", self._shell(check, what="look for the server", is_checked=False), re.MULTILINE)
+        found = re.search(
+            r"^pid (\d+)$", self._shell(check, what="look for the server", is_checked=False), re.MULTILINE
+        )
         return int(found[1]) if found else None
 
     def _forwards(self, kind: str) -> list[str]:
         """ "tcp:9090 tcp:9090" for each port that adb leads to (forward) or from (reverse) this phone."""
         lines = [line.split() for line in self._run(kind, "--list", what="list ports").splitlines()]
-        return [f"{words[1]} {words[2]}" for words in lines if len(words) == 3 and (kind == "reverse" or words[0] == self.serial)]
+        return [
+            f"{words[1]} {words[2]}"
+            for words in lines
+            if len(words) == 3 and (kind == "reverse" or words[0] == self.serial)
+        ]
 
     def _remove_forwards(self, port: int, tracker_port: int | None) -> None:
         with contextlib.suppress(DeviceError):
@@ -234,9 +278,14 @@ class Phone:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise DeviceError(f"adb could not {what} within {_ADB_PATIENCE_S:.0f} s", hint="Replug the phone, or: adb kill-server") from error
+            raise DeviceError(
+                f"adb could not {what} within {_ADB_PATIENCE_S:.0f} s", hint="Replug the phone, or: adb kill-server"
+            ) from error
         if is_checked and done.returncode != 0:
-            raise DeviceError(f"adb could not {what}: {done.stdout.strip()[-300:]}", hint="Is the phone still attached? `adb devices` lists it.")
+            raise DeviceError(
+                f"adb could not {what}: {done.stdout.strip()[-300:]}",
+                hint="Is the phone still attached? `adb devices` lists it.",
+            )
         return done.stdout
 
 
@@ -244,7 +293,10 @@ def _choose(listing: str, serial: str | None) -> str:
     """The phone to use, of what `adb devices` prints: a header, then a serial number and a state on each line."""
     found = dict(line.split("\t", 1) for line in listing.splitlines() if "\t" in line)
     if not found:
-        raise DeviceError("adb sees no phone", hint="Attach it by USB, turn on developer options and USB debugging on it, and look at `adb devices`.")
+        raise DeviceError(
+            "adb sees no phone",
+            hint="Attach it by USB, turn on developer options and USB debugging on it, and look at `adb devices`.",
+        )
     if serial is None and len(found) > 1:
         raise UsageError(f"several phones are attached: {', '.join(sorted(found))}", hint="Choose one: --serial NUMBER")
     chosen = serial if serial is not None else next(iter(found))
@@ -252,9 +304,16 @@ def _choose(listing: str, serial: str | None) -> str:
         raise UsageError(f"no phone has the serial number {chosen}; attached: {', '.join(sorted(found))}")
     state = found[chosen].strip()
     if state == "unauthorized":
-        raise DeviceError(f"the phone {chosen} does not trust this machine yet", hint="Unlock it and confirm the question about USB debugging, then try again.")
+        raise DeviceError(
+            f"the phone {chosen} does not trust this machine yet",
+            hint="Unlock it and confirm the question about USB debugging, then try again.",
+        )
     if state != "device":
-        hint = "apt-get install android-sdk-platform-tools-common (udev rules), then replug it." if "permissions" in state else "Replug it, or: adb reconnect"
+        hint = (
+            "apt-get install android-sdk-platform-tools-common (udev rules), then replug it."
+            if "permissions" in state
+            else "Replug it, or: adb reconnect"
+        )
         raise DeviceError(f"the phone {chosen} does not answer (adb says: {state})", hint=hint)
     return chosen
 
@@ -279,6 +338,7 @@ def _tracker_port(tracker: str) -> int:
         raise UsageError(f"tracker {tracker!r}: write host:port, for example 127.0.0.1:9190")
     if host not in _LOOPBACK:
         raise UsageError(
-            f"the tracker is on {host}; a phone on a cable reaches those of this machine only", hint="Run the tracker here and name it 127.0.0.1:PORT."
+            f"the tracker is on {host}; a phone on a cable reaches those of this machine only",
+            hint="Run the tracker here and name it 127.0.0.1:PORT.",
         )
     return int(port)

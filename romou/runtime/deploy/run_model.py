@@ -2,10 +2,11 @@
 
 python run_model.py 127.0.0.1:9090/KEY [NAME=INPUT.npy ...]      (romou phone push, romou phone start, with the runtime that was pushed)
 
-127.0.0.1:9090/@FILE reads the key from a file, 127.0.0.1:9090 from ROMOU_RPC_KEY. Needs the host's own apache-tvm and NumPy, of the versions that the
-runtime was built from. Inputs that are not given are zeros; outputs are written to output0.npy and so on, beside this file. Copies go over the
+127.0.0.1:9090/@FILE reads the key from a file, 127.0.0.1:9090 from ROMOU_RPC_KEY. Needs the host's own apache-tvm and
+NumPy, of the versions that the runtime was built from. Inputs that are not given are zeros; outputs are written to
+output0.npy and so on, beside this file. Copies go over the
 connection: for their cost on the phone itself see run_model.cc.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -28,14 +29,22 @@ REPEATS = 5
 def main(address: str, *assignments: str) -> None:
     about = json.loads((HERE / "model.json").read_text(encoding="utf-8"))
     given = dict(word.split("=", 1) for word in assignments)
-    arrays = [np.load(given[i["name"]]) if i["name"] in given else np.zeros(i["shape"], i["dtype"]) for i in about["inputs"]]
+    arrays = [
+        np.load(given[i["name"]]) if i["name"] in given else np.zeros(i["shape"], i["dtype"]) for i in about["inputs"]
+    ]
     host, _, rest = address.partition(":")
     port, _, key = rest.partition("/")
     # From a file or the environment: other users of this machine can read a command line.
-    key = Path(key[1:]).expanduser().read_text(encoding="utf-8").strip() if key.startswith("@") else key or os.environ.get("ROMOU_RPC_KEY", "")
+    key = (
+        Path(key[1:]).expanduser().read_text(encoding="utf-8").strip()
+        if key.startswith("@")
+        else key or os.environ.get("ROMOU_RPC_KEY", "")
+    )
     session = rpc.connect(host, int(port), key)
     device = session.device(about["kind"], 0)
-    prepare, keep, program_folder = (session.get_function(f"romou.{about['kind']}.{name}") for name in ("prepare", "keep", "program_folder"))
+    prepare, keep, program_folder = (
+        session.get_function(f"romou.{about['kind']}.{name}") for name in ("prepare", "keep", "program_folder")
+    )
     # The server's own cache of compiled programs.
     folder = str(program_folder())
 
@@ -49,7 +58,9 @@ def main(address: str, *assignments: str) -> None:
         for name in ("model.so", "weights.bin"):
             session.upload(str(HERE / name))
         # The graph and its weights, over the library with the kernels.
-        executable = session.get_function("relax.ExecutableLoadFromFile")(session.get_function("tvm.rpc.server.workpath")("weights.bin"))
+        executable = session.get_function("relax.ExecutableLoadFromFile")(
+            session.get_function("tvm.rpc.server.workpath")("weights.bin")
+        )
         executable.import_module(session.load_module("model.so"))
         return executable
 
@@ -65,12 +76,19 @@ def main(address: str, *assignments: str) -> None:
     weights_ms, machine = timed_ms(lambda: relax.VirtualMachine(library, [device] * about["devices"]))
     copy_in()
     print(f"send the model                  {read_ms:10.3f} ms")
-    print(f"programs                        {programs_ms:10.3f} ms  {report['cached']} loaded, {report['compiled']} compiled")
+    print(
+        f"programs                        {programs_ms:10.3f} ms  {report['cached']} loaded, {report['compiled']}"
+        " compiled"
+    )
     print(f"weights to the device           {weights_ms:10.3f} ms")
     print(f"first run                       {timed_ms(lambda: machine.invoke_stateful('main'))[0]:10.3f} ms")
     if report["compiled"]:
         print(f"keep the programs               {timed_ms(lambda: keep(library, 0, folder))[0]:10.3f} ms")
-    steps = {"inputs to the device": copy_in, "run": lambda: machine.invoke_stateful("main"), "outputs from the device": copy_out}
+    steps = {
+        "inputs to the device": copy_in,
+        "run": lambda: machine.invoke_stateful("main"),
+        "outputs from the device": copy_out,
+    }
     for name, step in steps.items():
         print(f"{name:31} {np.mean([timed_ms(step)[0] for _ in range(REPEATS)]):10.3f} ms")
     for number, output in enumerate(copy_out()):

@@ -1,7 +1,13 @@
 """The tuned model: assembled, run, saved, loaded."""
 
 from romou.base.inputs import random_inputs
-from romou.compiler.assembly.assemble import CompiledModel, ScheduledFunction, compile_model, schedule_model, scheduled_functions
+from romou.compiler.assembly.assemble import (
+    CompiledModel,
+    ScheduledFunction,
+    compile_model,
+    schedule_model,
+    scheduled_functions,
+)
 from romou.compiler.assembly.build import Failures, Kept
 from romou.compiler.memory.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
 from romou.runtime.module.outputs import Outputs

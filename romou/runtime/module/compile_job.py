@@ -14,14 +14,16 @@ logger = logging.getLogger("romou")
 def compile_apart(kind: str, modules: Sequence[bytes], index: int, folder: str, threads: int) -> None:
     """Compile modules of kernels, and keep their programs in `folder`.
 
-    The second time after a crash, on one thread: the mark that stays in the folder is then of the program at fault, and who
-    compiles it next refuses it. What the driver says besides, it says again to who asks for the program.
+    The second time after a crash, on one thread: the mark that stays in the folder is then of the program at fault, and
+    who compiles it next refuses it. What the driver says besides, it says again to who asks for the program.
     """
     child = ChildProcess("compiler")
     try:
         for width in (threads, 1):
             try:
-                child.call("romou.runtime.module.compile_job:compile_modules", kind, list(modules), index, folder, width)
+                child.call(
+                    "romou.runtime.module.compile_job:compile_modules", kind, list(modules), index, folder, width
+                )
                 return
             except ChildCrashError as error:
                 logger.info("a driver's compiler crashed: %s", error)

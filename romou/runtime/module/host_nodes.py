@@ -17,7 +17,10 @@ from tvm_patches.host_nodes import FUNCTION
 
 
 class Ledger(threading.local):
-    """What host nodes did in this thread.   seconds: by the names of a group, copies included.   failure: why the last one failed."""
+    """What host nodes did in this thread.
+    seconds: by the names of a group, copies included.
+    failure: why the last one failed.
+    """
 
     def __init__(self) -> None:
         self.seconds: defaultdict[tuple[str, ...], float] = defaultdict(float)

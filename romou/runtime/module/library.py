@@ -29,7 +29,9 @@ def executable_of(library: relax.VMExecutable | tvm.runtime.Module) -> tvm.runti
 
 def module_of(library: relax.VMExecutable | tvm.runtime.Module, name: str) -> tvm.runtime.Module | None:
     """The module that has the compiled function `name`."""
-    return next((m for m in modules_of(library) if m.kind != "relax.VMExecutable" and m.implements_function(name)), None)
+    return next(
+        (m for m in modules_of(library) if m.kind != "relax.VMExecutable" and m.implements_function(name)), None
+    )
 
 
 def library_name() -> str:

@@ -30,27 +30,38 @@ _PAIRS = 3
 
 
 def check_process() -> None:
-    """DeviceError where this process was forked from one that had used a device: drivers keep threads, which a fork leaves behind, and wait for them."""
+    """DeviceError where this process was forked from one that had used a device: drivers keep threads, which a fork
+    leaves behind, and wait for them.
+    """
     if _user_of_devices not in (None, os.getpid()):
         raise DeviceError(
-            f"this process was forked from process {_user_of_devices}, which had used a device; the driver does not work here, a run would never end",
-            hint="Start processes by spawn (multiprocessing.get_context('spawn')), or fork before a model runs; romou.compile runs it, unless verify=False.",
+            f"this process was forked from process {_user_of_devices}, which had used a device; the driver does not"
+            " work here, a run would never end",
+            hint=(
+                "Start processes by spawn (multiprocessing.get_context('spawn')), or fork before a model runs;"
+                " romou.compile runs it, unless verify=False."
+            ),
         )
 
 
 def free_idle_memory() -> None:
-    """Give back to the drivers what models that are gone have used; a pool keeps it for the next run of the same model."""
+    """Give back to the drivers what models that are gone have used; a pool keeps it for the next run of the same model."""  # noqa: E501
     import tvm
 
     tvm.get_global_func("vm.builtin.memory_manager.clear")()
 
 
 class Machine:
-    """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it lies.
+    """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it
+    lies.
 
-    module_of: (library, name) -> the module of the library that has the compiled function of that name, or None.   kind: of the target; None
-    for a device behind a connection, where runs are not captured.   capture: see `TunedModel.capture`.   has_host_nodes: whether nodes run on
-    the host between kernels; then nothing is captured.   programs: those of the library; None where they are compiled at their first launch.
+    module_of: (library, name)
+        ->  the module of the library that has the compiled function of that name, or None.   kind: of the target; None
+    for a device behind a connection, where runs are not captured.
+    capture: see `TunedModel.capture`.
+    has_host_nodes: whether nodes run on
+    the host between kernels; then nothing is captured.
+    programs: those of the library; None where they are compiled at their first launch.
     """
 
     def __init__(
@@ -87,7 +98,9 @@ class Machine:
         self._outputs: list[Any] = []
         self._is_required = capture is True
         self._is_open = capture is not False and kind is not None
-        self.launching = "kernel by kernel" if capture is False else "kernel by kernel: runs behind a connection are not captured"
+        self.launching = (
+            "kernel by kernel" if capture is False else "kernel by kernel: runs behind a connection are not captured"
+        )
         self._has_host_nodes = has_host_nodes
         if self._is_open and has_host_nodes:
             self._is_open = False
@@ -121,7 +134,9 @@ class Machine:
             captured.launch()
             return [o.numpy() for o in self._outputs]
 
-    def times(self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True) -> list[float]:
+    def times(
+        self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True
+    ) -> list[float]:
         """Milliseconds of `repeat` runs after one warm-up; see `TunedModel.times`."""
         with self._lock, self._driver(), self._alone():
             self._set(inputs)
@@ -140,16 +155,23 @@ class Machine:
 
     @contextlib.contextmanager
     def _driver(self) -> Iterator[None]:
-        """For calls of this machine's driver: what it raises becomes a DeviceError. Calls of another machine's have their connection for that."""
+        """For calls of this machine's driver: what it raises becomes a DeviceError. Calls of another machine's have
+        their connection for that.
+        """
         try:
             yield
         except RuntimeError as error:
             # Errors of TVM's own are kinds of their own.
             if not self._is_here or type(error) is not RuntimeError:
                 raise
-            raise DeviceError(f"the device failed: {str(error).strip()[:800]}", hint="If it goes on failing, `romou doctor` says whether it works.") from error
+            raise DeviceError(
+                f"the device failed: {str(error).strip()[:800]}",
+                hint="If it goes on failing, `romou doctor` says whether it works.",
+            ) from error
 
-    def timer(self, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
+    def timer(
+        self, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray]
+    ) -> Callable[[int, int], list[float]]:
         """See `TunedModel.operator_timer`; scopes: of the parameters."""
         module = self._module_of(self._library, function)
         if module is None:
@@ -173,7 +195,9 @@ class Machine:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """For what is timed: no other process of this user times on the device meanwhile, and its clocks hold. Sessions of a server come one by one."""
+        """For what is timed: no other process of this user times on the device meanwhile, and its clocks hold. Sessions
+        of a server come one by one.
+        """
         if self._kind is None:
             yield
             return
@@ -182,7 +206,9 @@ class Machine:
             yield
 
     def _set(self, inputs: Sequence[np.ndarray]) -> None:
-        """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine there has copies of its own."""
+        """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine
+        there has copies of its own.
+        """
         import tvm.runtime
 
         # np.ascontiguousarray would give a scalar an axis.
@@ -217,7 +243,8 @@ class Machine:
         return [self._output_of(_ENTRY)] if arity < 0 else [self._output_of(_ENTRY, field) for field in range(arity)]
 
     def _captured_run(self) -> CapturedRun | None:
-        """The captured run, where it computes the same and takes no longer; captured at the first call, after which `launching` says what came of it.
+        """The captured run, where it computes the same and takes no longer; captured at the first call, after which
+        `launching` says what came of it.
 
         DeviceError where capturing is required and fails.
         """
@@ -237,7 +264,9 @@ class Machine:
         return self._captured
 
     def _capture(self) -> tuple[CapturedRun | None, str]:
-        """A captured run that gives what the plain run gives, or None where that is faster; and how the model is launched then."""
+        """A captured run that gives what the plain run gives, or None where that is faster; and how the model is
+        launched then.
+        """
         assert self._kind is not None
         plain = self._invoke()
         expected = [o.numpy() for o in plain]
@@ -248,12 +277,19 @@ class Machine:
         if any(o.numpy().tobytes() != right.tobytes() for o, right in zip(self._outputs, expected, strict=True)):
             raise DeviceError(f"{captured.what} was captured, but its outputs are not those of the run")
         plain_ms, captured_ms = (
-            min(times) for times in zip(*((self._wall_ms(self._launch), self._wall_ms(captured.launch)) for _ in range(_PAIRS)), strict=True)
+            min(times)
+            for times in zip(
+                *((self._wall_ms(self._launch), self._wall_ms(captured.launch)) for _ in range(_PAIRS)), strict=True
+            )
         )
         if captured_ms > plain_ms and not self._is_required:
             self._outputs = []
-            return None, f"kernel by kernel: {captured.what} takes {captured_ms:.3f} ms, which is longer than {plain_ms:.3f} ms"
-        # It keeps the tensors that it was captured with; those of the runs that it was compared with are idle from now on.
+            return (
+                None,
+                f"kernel by kernel: {captured.what} takes {captured_ms:.3f} ms, which is longer than {plain_ms:.3f} ms",
+            )
+        # It keeps the tensors that it was captured with; those of the runs that it was compared with are idle from now
+        # on.
         free_idle_memory()
         return captured, f"{captured.what}: {captured_ms:.3f} ms, kernel by kernel {plain_ms:.3f} ms"
 
@@ -265,10 +301,11 @@ class Machine:
 
 
 def _invert(outputs: Sequence[Any], before: Sequence[Any], values: Sequence[np.ndarray]) -> None:
-    """Put the complement of `values` into outputs: what a captured run does not write would else be there from the run before.
+    """Put the complement of `values` into outputs: what a captured run does not write would else be there from the run
+    before.
 
-    before: outputs of an earlier run, which are held. An output at the address of one of them is no tensor of the run: it is
-    an input, or a constant that kernels read.
+    before: outputs of an earlier run, which are held. An output at the address of one of them is no tensor of the run:
+    it is an input, or a constant that kernels read.
     """
     for output, earlier, right in zip(outputs, before, values, strict=True):
         if output.data_ptr() != earlier.data_ptr():

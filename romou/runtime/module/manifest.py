@@ -1,4 +1,5 @@
-"""What a saved model says of itself: romou.json, which holds the size and the SHA-256 of every file beside it, and of its own text.
+"""What a saved model says of itself: romou.json, which holds the size and the SHA-256 of every file beside it, and of
+its own text.
 
 The hashes find damage, not forgery: who can write the folder can write them, too.
 """
@@ -35,9 +36,13 @@ def read_manifest(folder: Path) -> dict[str, Any]:
         if not path.is_file():
             raise ModelError(f"{folder}: {name} is missing; save the model again")
         if (size := path.stat().st_size) != entry["bytes"]:
-            raise ModelError(f"{folder}: {name} is damaged: it has {size} bytes, {entry['bytes']} were saved; save the model again")
+            raise ModelError(
+                f"{folder}: {name} is damaged: it has {size} bytes, {entry['bytes']} were saved; save the model again"
+            )
         if _hash_of(path) != entry["sha256"]:
-            raise ModelError(f"{folder}: {name} is damaged: its SHA-256 is not that of what was saved; save the model again")
+            raise ModelError(
+                f"{folder}: {name} is damaged: its SHA-256 is not that of what was saved; save the model again"
+            )
     return about
 
 

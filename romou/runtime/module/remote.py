@@ -31,16 +31,23 @@ _TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
 class RemoteDevice:
     """A device that keeps several models loaded in one session, so that they can be compared in turns.
 
-    The session begins with the first call and lasts until `release`: no other tuner gets the device meanwhile. Where it is lost, calls
-    begin another one and send their model again.
+    The session begins with the first call and lasts until `release`: no other tuner gets the device meanwhile. Where it
+    is lost, calls begin another one and send their model again.
 
-    device_name: that of the target; "host" stands for the server's CPU, anything else for its first device.   kind: the target's device kind.
+    device_name: that of the target; "host" stands for the server's CPU, anything else for its first device.
+    kind: the target's device kind.
     wanted: the device's name as its driver gives it; another device of a tracker is left alone. None: any.
     limit_s: seconds that one call may take, without what it sends.
     """
 
     def __init__(
-        self, address: Address, device_name: str | None = None, *, kind: str = DEFAULT_KIND, wanted: str | None = None, limit_s: float = 300.0
+        self,
+        address: Address,
+        device_name: str | None = None,
+        *,
+        kind: str = DEFAULT_KIND,
+        wanted: str | None = None,
+        limit_s: float = 300.0,
     ) -> None:
         self.address = address
         self._kind = kind
@@ -56,7 +63,8 @@ class RemoteDevice:
     def run(self, library: Path, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         """Outputs of the model in the file `library`, whose name stands for it on the server.
 
-        DeviceError where the device failed, or cannot be reached in several attempts. CompatError where the other side has other versions of TVM or Romou.
+        DeviceError where the device failed, or cannot be reached in several attempts. CompatError where the other side
+        has other versions of TVM or Romou.
         """
         outputs = self._call(library, "run", list(inputs))
         assert isinstance(outputs, list)
@@ -68,14 +76,32 @@ class RemoteDevice:
         assert isinstance(times, list)
         return times
 
-    def operator_times(self, library: Path, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray], number: int, repeat: int) -> list[float]:
+    def operator_times(
+        self,
+        library: Path,
+        function: str,
+        scopes: Sequence[str],
+        arrays: Sequence[np.ndarray],
+        number: int,
+        repeat: int,
+    ) -> list[float]:
         """Milliseconds of a launch of one function of the model, a mean of `number` for each of `repeat`.
 
-        scopes, arrays: memory scope of each parameter, and what it holds: sent with every call, into tensors that live as long as it.
+        scopes, arrays: memory scope of each parameter, and what it holds: sent with every call, into tensors that live
+        as long as it.
 
         UsageError where the model has no such function. Others are those of `run`.
         """
-        times = self._call(library, "operator_times", function, list(scopes), list(arrays), number, repeat, upload_bytes=sum(a.nbytes for a in arrays))
+        times = self._call(
+            library,
+            "operator_times",
+            function,
+            list(scopes),
+            list(arrays),
+            number,
+            repeat,
+            upload_bytes=sum(a.nbytes for a in arrays),
+        )
         assert isinstance(times, list)
         return times
 
@@ -98,7 +124,9 @@ class RemoteDevice:
                 patience_s -= getattr(error, "waited_s", 0.0)
                 if attempt == _ATTEMPTS or patience_s <= 0:
                     tries = f"{attempt} attempts, the last" if attempt > 1 else "an attempt"
-                    raise DeviceError(f"no model runs at {self.address} after {tries}: {error}", address=str(self.address)) from error
+                    raise DeviceError(
+                        f"no model runs at {self.address} after {tries}: {error}", address=str(self.address)
+                    ) from error
                 logger.info("%s failed (%s); trying again", self.address, error)
                 time.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
@@ -111,12 +139,23 @@ class RemoteDevice:
         return self._limit_s + upload_bytes / _SLOWEST_UPLOAD_BYTES_PER_S
 
     def _connect(self, patience_s: float) -> None:
-        waiting = f"connecting to {self.address}: no answer yet; waiting for up to {patience_s:g} s, because it serves one session at a time"
+        waiting = (
+            f"connecting to {self.address}: no answer yet; waiting for up to {patience_s:g} s, because it serves one"
+            " session at a time"
+        )
         tell = threading.Timer(_TELL_S, logger.warning, [waiting])
         tell.daemon = True
         tell.start()
         try:
-            self._job("connect", self.address, self._kind, self._device_name, self._wanted, patience_s, timeout_s=_START_S + 2 * patience_s)
+            self._job(
+                "connect",
+                self.address,
+                self._kind,
+                self._device_name,
+                self._wanted,
+                patience_s,
+                timeout_s=_START_S + 2 * patience_s,
+            )
         except (DeviceError, CompatError) as error:
             if not self.address.is_tracker:
                 raise

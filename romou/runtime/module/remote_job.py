@@ -28,7 +28,10 @@ def connect(address: Address, kind: str, device_name: str | None, wanted: str | 
     _device = backend(kind).device_index(device_name, list(_connection.devices))
     found = str(_connection.devices[_device]["name"])
     if wanted is not None and found != wanted:
-        raise DeviceError(f"the device at {_connection.server} is {found}; the model was tuned on {wanted}", address=_connection.server)
+        raise DeviceError(
+            f"the device at {_connection.server} is {found}; the model was tuned on {wanted}",
+            address=_connection.server,
+        )
 
 
 def load(library: str, name: str) -> None:
@@ -57,7 +60,9 @@ def times(name: str, inputs: Sequence[np.ndarray], repeat: int, is_wall: bool) -
         return _machines[name].times(inputs, repeat, is_wall=is_wall)
 
 
-def operator_times(name: str, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray], number: int, repeat: int) -> list[float]:
+def operator_times(
+    name: str, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray], number: int, repeat: int
+) -> list[float]:
     """See `RemoteDevice.operator_times`."""
     assert _connection is not None
     with _connection.calling("timing an operator"):

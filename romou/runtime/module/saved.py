@@ -24,9 +24,11 @@ def check_output(path: Path) -> None:
 
 
 def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
-    """Load a model that `TunedModel.save` wrote. Its library is code, which runs with your rights: load only what you trust.
+    """Load a model that `TunedModel.save` wrote. Its library is code, which runs with your rights: load only what you
+    trust.
 
-    Sizes and hashes of all files are checked before the library is opened, so a damaged model is refused, but not a forged one.
+    Sizes and hashes of all files are checked before the library is opened, so a damaged model is refused, but not a
+    forged one.
 
     Parameters
     ----------
@@ -58,9 +60,13 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
         summary = Summary.from_dict(about["summary"])
         settled = [Settled.from_dict(one) for one in about["settled"]]
         if library.name not in about["files"] or not all(isinstance(name, str) for name in outputs):
-            raise ModelError(f"{path}: {META} cannot be used: library {library.name!r}, outputs {outputs!r}; save the model again")
+            raise ModelError(
+                f"{path}: {META} cannot be used: library {library.name!r}, outputs {outputs!r}; save the model again"
+            )
     except (KeyError, TypeError, ValueError, AttributeError, UsageError) as error:
-        raise ModelError(f"{path}: {META} cannot be used: {type(error).__name__}: {error}; save the model again") from error
+        raise ModelError(
+            f"{path}: {META} cannot be used: {type(error).__name__}: {error}; save the model again"
+        ) from error
     model = TunedModel(
         library,
         target=target,

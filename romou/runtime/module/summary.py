@@ -13,7 +13,9 @@ _DERIVED = ("speedup", "is_right", "host_share", "host_node_share", "host_flop_s
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerRow:
-    """One task; key is empty in models that older versions saved. Times are medians of one call in milliseconds, None where nothing was measured."""
+    """One task; key is empty in models that older versions saved. Times are medians of one call in milliseconds, None
+    where nothing was measured.
+    """
 
     name: str
     calls: int
@@ -39,7 +41,9 @@ class LayerRow:
 class HostRow:
     """Nodes that run on the host together, by onnxruntime.
 
-    nodes: their names.   ms: mean of a run with its copies, None where nothing was measured.   flops: operations of one run, estimated from shapes.
+    nodes: their names.
+    ms: mean of a run with its copies, None where nothing was measured.
+    flops: operations of one run, estimated from shapes.
     """
 
     nodes: tuple[str, ...]
@@ -49,7 +53,11 @@ class HostRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MovedRow:
-    """Nodes that have no kernel as they should.   nodes: their names.   to: what they have instead, a name of `Rung`, in lower case.   reason: why."""
+    """Nodes that have no kernel as they should.
+    nodes: their names.
+    to: what they have instead, a name of `Rung`, in lower case.
+    reason: why.
+    """
 
     nodes: tuple[str, ...]
     to: str
@@ -61,12 +69,18 @@ class Summary:
     """A tuned model.
 
     default_ms, tuned_ms: the whole model with default and with tuned schedules, median in milliseconds, one session.
-    relative_l2_error: of the tuned model's outputs against onnxruntime, the worst output; None where it was not checked.
-    tolerance: what `relative_l2_error` may be.   launching: how the tuned model's runs were launched when it was timed, see `TunedModel.launching`.
-    outcomes: how the trials of this run and its resumed ones ended, by name.   records: the folder that keeps them; None where they were not kept.
-    host: nodes that run on the host, in order.   moved: nodes that have other kernels than they should, or none, and why.
-    nodes, flops: all nodes of the model, and their operations in one run, estimated from shapes.   by_tvm: nodes with a schedule of TVM's.
-    precision: what was asked for: "float32", "float16" or "mixed".   fp32_layers: in fp16 and mixed models, first outputs of the nodes that stayed fp32.
+    relative_l2_error: of the tuned model's outputs against onnxruntime, the worst output; None where it was not
+    checked.
+    tolerance: what `relative_l2_error` may be.
+    launching: how the tuned model's runs were launched when it was timed, see `TunedModel.launching`.
+    outcomes: how the trials of this run and its resumed ones ended, by name.
+    records: the folder that keeps them; None where they were not kept.
+    host: nodes that run on the host, in order.
+    moved: nodes that have other kernels than they should, or none, and why.
+    nodes, flops: all nodes of the model, and their operations in one run, estimated from shapes.
+    by_tvm: nodes with a schedule of TVM's.
+    precision: what was asked for: "float32", "float16" or "mixed".
+    fp32_layers: in fp16 and mixed models, first outputs of the nodes that stayed fp32.
     memory: on the device; None in models that older versions saved.
     checked_on: name of the device on which the outputs were checked; "" where they were not.
     """
@@ -122,7 +136,11 @@ class Summary:
     @property
     def is_right(self) -> bool | None:
         """Whether the outputs agree with onnxruntime's; None where that was not checked."""
-        return None if self.relative_l2_error is None or self.tolerance is None else self.relative_l2_error <= self.tolerance
+        return (
+            None
+            if self.relative_l2_error is None or self.tolerance is None
+            else self.relative_l2_error <= self.tolerance
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, derived numbers included."""
@@ -146,8 +164,12 @@ class Summary:
         """Inverse of `to_dict`."""
         fields = {f.name for f in dataclasses.fields(LayerRow)}
         rows = tuple(LayerRow(**{k: v for k, v in row.items() if k in fields}) for row in data["rows"])
-        host = tuple(HostRow(nodes=tuple(row["nodes"]), ms=row["ms"], flops=row.get("flops", 0)) for row in data.get("host", ()))
-        moved = tuple(MovedRow(nodes=tuple(row["nodes"]), to=row["to"], reason=row["reason"]) for row in data.get("moved", ()))
+        host = tuple(
+            HostRow(nodes=tuple(row["nodes"]), ms=row["ms"], flops=row.get("flops", 0)) for row in data.get("host", ())
+        )
+        moved = tuple(
+            MovedRow(nodes=tuple(row["nodes"]), to=row["to"], reason=row["reason"]) for row in data.get("moved", ())
+        )
         return cls(
             **{
                 **{k: v for k, v in data.items() if k not in _DERIVED},

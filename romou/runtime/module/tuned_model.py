@@ -67,8 +67,8 @@ class TunedModel:
     rebuild
         Compiles it again, with host code for an LLVM triple.
     capture
-        Whether a run is captured once and started as a whole from then on (an OpenCL command buffer, a CUDA graph). None: where that is no slower.
-        Behind a connection it is not done.
+        Whether a run is captured once and started as a whole from then on (an OpenCL command buffer, a CUDA graph).
+        None: where that is no slower. Behind a connection it is not done.
     settled
         Inputs that each run is checked for, because the shapes that the model declares decide them.
     """
@@ -111,13 +111,16 @@ class TunedModel:
 
     @property
     def settled(self) -> dict[str, np.ndarray]:
-        """Inputs whose value the shapes decide that the model declares, with that value: the shape of a Reshape, say."""
+        """Inputs whose value the shapes decide that the model declares, with that value: the shape of a Reshape, say."""  # noqa: E501
         return {one.name: one.array for one in self._settled}
 
     def _refuse_host_nodes(self, what: str) -> None:
         if self.host_nodes:
             nodes = ", ".join(self.host_nodes)
-            raise ModelError(f"{what}: there are no kernels for {nodes}, which would run on this machine, by onnxruntime", nodes=self.host_nodes)
+            raise ModelError(
+                f"{what}: there are no kernels for {nodes}, which would run on this machine, by onnxruntime",
+                nodes=self.host_nodes,
+            )
 
     def summary(self) -> Summary:
         """What tuning brought, layer by layer."""
@@ -168,7 +171,10 @@ class TunedModel:
                 return load_library(self._given)
             except (RuntimeError, OSError, ValueError) as error:
                 reason = str(error).strip().splitlines()[-1]
-                raise ModelError(f"{self._given}: this library does not load here: {reason}", hint="Compile the model for this machine.") from error
+                raise ModelError(
+                    f"{self._given}: this library does not load here: {reason}",
+                    hint="Compile the model for this machine.",
+                ) from error
 
     def _machine(self) -> Machine:
         # Before the lock, which another thread may have held at the fork.
@@ -177,9 +183,15 @@ class TunedModel:
             if self._local is None:
                 if not self.device.exist:
                     where = f"{self.target.kind}:{self.device_index}"
-                    raise DeviceError(f"{where} is not there, so the model cannot run", hint="`romou doctor` says what is missing.")
+                    raise DeviceError(
+                        f"{where} is not there, so the model cannot run", hint="`romou doctor` says what is missing."
+                    )
                 with quiet_stderr():
-                    how: dict[str, Any] = {"kind": self.target.kind, "capture": self.capture, "has_host_nodes": bool(self.host_nodes)}
+                    how: dict[str, Any] = {
+                        "kind": self.target.kind,
+                        "capture": self.capture,
+                        "has_host_nodes": bool(self.host_nodes),
+                    }
                     programs = self.target.backend.programs(self._executable, self.device_index)
                     machine = Machine(self._executable, self.device, module_of, programs=programs, **how)
                 # It may have something to tell.
@@ -188,7 +200,10 @@ class TunedModel:
                 except DeviceError as error:
                     if (name := self.target.device_name) is None:
                         raise
-                    hint = f"The model is compiled for {name}: run it there, or compile it for the attached device, --target {self.target.kind}."
+                    hint = (
+                        f"The model is compiled for {name}: run it there, or compile it for the attached device,"
+                        f" --target {self.target.kind}."
+                    )
                     raise DeviceError(error.message, hint=hint, **error.fields) from error
                 self._local = machine
                 if isinstance(self._given, Path):
@@ -198,12 +213,16 @@ class TunedModel:
 
     @property
     def programs(self) -> ProgramReport | None:
-        """Where the model's compiled programs came from: the cache or the driver's compiler. None behind a connection, and where no cache is kept."""
+        """Where the model's compiled programs came from: the cache or the driver's compiler. None behind a connection,
+        and where no cache is kept.
+        """
         return None if self.remote is not None else self._machine().program_report
 
     @property
     def launching(self) -> str:
-        """How runs are launched: kernel by kernel, and why, or captured, and what that brings. Known after the second run, or after `times`."""
+        """How runs are launched: kernel by kernel, and why, or captured, and what that brings. Known after the second
+        run, or after `times`.
+        """
         if self.remote is not None:
             return "kernel by kernel: runs behind a connection are not captured"
         return self._machine().launching
@@ -227,7 +246,9 @@ class TunedModel:
             export_library(self._executable, path, host=self.target.host, weight_bytes=memory.weights if memory else 0)
 
     def release(self) -> None:
-        """Let go of the device: of one behind a connection, so that others get it; of the memory on one here. The next run takes it anew."""
+        """Let go of the device: of one behind a connection, so that others get it; of the memory on one here. The next
+        run takes it anew.
+        """
         if self.remote is not None:
             self.remote.release()
         with self._lock:
@@ -237,7 +258,9 @@ class TunedModel:
         free_idle_memory()
 
     def sources(self) -> dict[str, str]:
-        """Name of a kernel -> its source, ready for the driver's compiler; in the order of the module. No device is needed."""
+        """Name of a kernel
+        ->  its source, ready for the driver's compiler; in the order of the module. No device is needed.
+        """
         found: dict[str, str] = {}
         for module in modules_of(self._executable):
             if module.kind == self.target.backend.tvm_kind:
@@ -245,7 +268,8 @@ class TunedModel:
         return found
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
-        """Run once; the outputs as a list, and by name: `outputs[0]`, `outputs["logits"]`. Threads may share a model; their runs take turns.
+        """Run once; the outputs as a list, and by name: `outputs[0]`, `outputs["logits"]`. Threads may share a model;
+        their runs take turns.
 
         Parameters
         ----------
@@ -255,16 +279,22 @@ class TunedModel:
         Raises
         ------
         UsageError
-            If an input is missing, unknown, or of another shape or dtype, or contradicts the shapes that the model declares (`settled`).
+            If an input is missing, unknown, or of another shape or dtype, or contradicts the shapes that the model
+            declares (`settled`).
         DeviceError
             The device failed, or cannot be reached.
         """
         arrays = checked_inputs(inputs, self.inputs)
         check_settled(self._settled, inputs)
-        return Outputs(self.outputs, self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays))
+        return Outputs(
+            self.outputs,
+            self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays),
+        )
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
-        """Median time of `repeat` runs in milliseconds, on random inputs of `seed` that already lie on the device; errors as of `times`."""
+        """Median time of `repeat` runs in milliseconds, on random inputs of `seed` that already lie on the device;
+        errors as of `times`.
+        """
         return float(np.median(self.times(repeat=repeat, seed=seed)))
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True) -> list[float]:
@@ -277,9 +307,9 @@ class TunedModel:
         seed
             Seed of the inputs.
         clock
-            "device" adds up the time of all kernels, from the device's events; a captured run is timed from its first kernel to its last. "wall" is
-            the time until the device is idle again, launches and host code included, and the network where the device is behind a connection.
-            Models with nodes on the host are always timed by it.
+            "device" adds up the time of all kernels, from the device's events; a captured run is timed from its first
+            kernel to its last. "wall" is the time until the device is idle again, launches and host code included, and
+            the network where the device is behind a connection. Models with nodes on the host are always timed by it.
         capture
             False launches kernel by kernel, whatever `run` does.
 
@@ -303,9 +333,13 @@ class TunedModel:
         LEDGER.seconds.clear()
         if self.host_nodes:
             self.times(repeat=repeat, clock="wall")
-        return tuple(dataclasses.replace(row, ms=1e3 * LEDGER.seconds[row.nodes] / (repeat + 1)) for row in self._summary.host)
+        return tuple(
+            dataclasses.replace(row, ms=1e3 * LEDGER.seconds[row.nodes] / (repeat + 1)) for row in self._summary.host
+        )
 
-    def operator_timer(self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]) -> Callable[[int, int], list[float]]:
+    def operator_timer(
+        self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]
+    ) -> Callable[[int, int], list[float]]:
         """Return a timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.
 
         Parameters
@@ -313,14 +347,15 @@ class TunedModel:
         function
             Name of a function in the compiled module.
         arguments, arrays
-            All of its parameters and what they hold; copied to the device now, into tensors that live as long as the timer. Behind a
+            All of its parameters and what they hold; copied to the device now, into tensors that live as long as the
+            timer. Behind a
             connection: with every call of the timer, into new ones.
 
         Raises
         ------
         UsageError
             The model has no such function; behind a connection, the timer raises it.
-        """
+        """  # noqa: E501
         scopes = [argument.scope for argument in arguments]
         if self.remote is None:
             return self._machine().timer(function, scopes, arrays)
@@ -328,30 +363,37 @@ class TunedModel:
         return lambda number, repeat: remote.operator_times(library, function, scopes, arrays, number, repeat)
 
     def save(self, path: str | Path) -> Path:
-        """Write the model to the folder `path`: a shared library and its description. An earlier model there is replaced.
+        """Write the model to the folder `path`: a shared library and its description. An earlier model there is
+        replaced.
 
         Who loads the folder runs the library's code. What was loaded is copied from where it was loaded.
 
         Raises
         ------
         UsageError
-            `path` exists and is no saved model, or cannot be written: no permission, no space; what was there is as it was.
+            `path` exists and is no saved model, or cannot be written: no permission, no space; what was there is as it
+            was.
         BuildError
             The library cannot be linked.
         """
         path = path_of("path", path)
         with replacing(path, marker=META, what="a saved model") as fresh:
-            # A name of its own for each save: a process that has the old file loaded would get that again under the same name.
+            # A name of its own for each save: a process that has the old file loaded would get that again under the
+            # same name.
             library = library_name()
             self._export(fresh / library)
             write_manifest(fresh, {**self._meta(), "library": library})
         return path
 
-    def export_android(self, folder: str | Path, *, host: str = "aarch64-linux-android", runtime: str | Path | None = None) -> Path:
-        """Write the model as files that run on a phone without Romou and Python, with the runtime that `scripts/build_phone_runtime.sh` makes.
+    def export_android(
+        self, folder: str | Path, *, host: str = "aarch64-linux-android", runtime: str | Path | None = None
+    ) -> Path:
+        """Write the model as files that run on a phone without Romou and Python, with the runtime that
+        `scripts/build_phone_runtime.sh` makes.
 
         model.so: kernels and host code.   weights.bin: the graph and its weights.   model.json: inputs and outputs.   run_model.cc, run_model.py:
-        samples, one that runs on the phone and one that runs the phone over RPC; both print what loading, the first run (the driver compiles the
+        samples, one that runs on the phone and one that runs the phone over RPC; both print what loading, the first run
+        (the driver compiles the
         kernels), copies and a run cost.   run_model: the former, compiled, if `runtime` is given.
 
         Parameters
@@ -366,11 +408,11 @@ class TunedModel:
         Raises
         ------
         UsageError
-            A wrong argument; no phone has devices of the target's kind; the model was loaded from a folder and compiled for another host, or `folder` or
-            `runtime` holds something else.
+            A wrong argument; no phone has devices of the target's kind; the model was loaded from a folder and compiled
+            for another host, or `folder` or `runtime` holds something else.
         BuildError
             There is no compiler for `host` (ANDROID_NDK_HOME names the NDK), or it fails.
-        """
+        """  # noqa: E501
         folder = path_of("folder", folder)
         HOST.checked(host)
         self._refuse_host_nodes("the model cannot be exported")
@@ -383,11 +425,22 @@ class TunedModel:
         else:
             raise UsageError(
                 "a model that was saved and loaded cannot be exported: what it was compiled from is not kept",
-                hint="Call export_android on what romou.tune or romou.compile returns; with the same work_dir nothing is measured again.",
+                hint=(
+                    "Call export_android on what romou.tune or romou.compile returns; with the same work_dir nothing is"
+                    " measured again."
+                ),
             )
         place = None if is_here(host) else host
         runtime = None if runtime is None else path_of("runtime", runtime)
-        return export_model(executable, folder, kind=self.target.kind, host=place, inputs=self.inputs, outputs=self.outputs, runtime=runtime)
+        return export_model(
+            executable,
+            folder,
+            kind=self.target.kind,
+            host=place,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            runtime=runtime,
+        )
 
     def _meta(self) -> dict[str, Any]:
         return {

@@ -1,6 +1,7 @@
 """One session with one RPC server, opened only where both sides have the same versions.
 
-Calls of a session cannot be interrupted. Where a server may hang, a session belongs into a `ChildProcess`, which can be killed.
+Calls of a session cannot be interrupted. Where a server may hang, a session belongs into a `ChildProcess`, which can be
+killed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,9 @@ class Connection:
 
     @contextlib.contextmanager
     def calling(self, what: str, kind: type[DeviceError] = DeviceError) -> Iterator[None]:
-        """For a block of calls: what the server raises becomes `kind`, all else a ConnectionLostError; `what` says what was being done."""
+        """For a block of calls: what the server raises becomes `kind`, all else a ConnectionLostError; `what` says what
+        was being done.
+        """
         from tvm.error import RPCError
 
         try:
@@ -58,7 +61,9 @@ class Connection:
 
     def lost(self, error: Exception, what: str) -> ConnectionLostError:
         """The error for a connection that ended in the middle of something."""
-        return ConnectionLostError(f"the connection to {self.server} was cut while {what}: {_first_line(error)[:300]}", address=self.server)
+        return ConnectionLostError(
+            f"the connection to {self.server} was cut while {what}: {_first_line(error)[:300]}", address=self.server
+        )
 
     def close(self) -> None:
         """End the session, so that the server can begin the next one; never raises."""
@@ -66,19 +71,25 @@ class Connection:
             self.session._sess["CloseRPCConnection"]()
 
 
-def connect(address: Address, *, kind: str = DEFAULT_KIND, patience_s: float = PATIENCE_S, limit_s: float | None = None) -> Connection:
+def connect(
+    address: Address, *, kind: str = DEFAULT_KIND, patience_s: float = PATIENCE_S, limit_s: float | None = None
+) -> Connection:
     """Open a session.
 
     address: of a tracker: on whichever of its servers is free first.   kind: the device kind that is asked for.
     patience_s: for the server's answers until the session is open; it serves one session at a time.
     limit_s: after which the server ends the session, whatever runs there.
 
-    UsageError where devices of this kind are not served. ConnectionLostError where nobody answers, or not in time: trying again may help. DeviceError where
-    the key is another one, the server has no Romou, or a tracker has no server with that key. CompatError where the other side has other versions of TVM or
-    Romou.
+    UsageError where devices of this kind are not served. ConnectionLostError where nobody answers, or not in time:
+    trying again may help. DeviceError where the key is another one, the server has no Romou, or a tracker has no server
+    with that key. CompatError where the other side has other versions of TVM or Romou.
     """
     if not backend(kind).is_served:
-        raise UsageError(f"{kind} devices are not served over RPC", hint="Leave the address out, or name another kind of target.", kind=kind)
+        raise UsageError(
+            f"{kind} devices are not served over RPC",
+            hint="Leave the address out, or name another kind of target.",
+            kind=kind,
+        )
     end = time.monotonic() + patience_s
     if address.is_tracker:
         from romou.runtime.rpc.tracker import Tracker
@@ -93,7 +104,8 @@ def connect(address: Address, *, kind: str = DEFAULT_KIND, patience_s: float = P
         return _checked(_open(address, end, limit_s), address.where, kind, end)
     except concurrent.futures.TimeoutError as error:
         raise ConnectionLostError(
-            f"the RPC server at {address.where} did not answer within {patience_s:g} s; it serves one session at a time and may have another",
+            f"the RPC server at {address.where} did not answer within {patience_s:g} s; it serves one session at a time"
+            " and may have another",
             address=address.where,
             waited_s=patience_s,
         ) from error
@@ -106,17 +118,26 @@ def _open(address: Address, end: float, limit_s: float | None) -> Any:
     secret = address.key.partition(":")[2]
     where = address.where
     try:
-        return patiently(lambda: rpc.connect(address.host, address.port, address.key, session_timeout=limit_s or 0), end)
+        return patiently(
+            lambda: rpc.connect(address.host, address.port, address.key, session_timeout=limit_s or 0), end
+        )
     except RuntimeError as error:
         if "matches key" in str(error) and secret:
-            raise ConnectionLostError(f"the RPC server at {where} is no longer free: it withdrew what the tracker offered", address=where) from error
+            raise ConnectionLostError(
+                f"the RPC server at {where} is no longer free: it withdrew what the tracker offered", address=where
+            ) from error
         if "matches key" in str(error):
             raise DeviceError(
-                f"the RPC server at {where} does not serve the key that was given", hint=f"Write the one that it was started with: {where}/KEY.", address=where
+                f"the RPC server at {where} does not serve the key that was given",
+                hint=f"Write the one that it was started with: {where}/KEY.",
+                address=where,
             ) from error
         raise ConnectionLostError(
             f"no TVM RPC server answers at {where} ({_first_line(error)})",
-            hint=f"Start one there: romou serve --port {address.port} --key-file FILE. If a tracker listens there, write tracker://{where}/KEY.",
+            hint=(
+                f"Start one there: romou serve --port {address.port} --key-file FILE. If a tracker listens there, write"
+                f" tracker://{where}/KEY."
+            ),
             address=where,
         ) from error
 
@@ -137,12 +158,22 @@ def _checked(session: Any, where: str, kind: str, end: float) -> Connection:
         devices = ask(served.function("devices")) if {name: theirs.get(name) for name in ours} == ours else ()
     except AttributeError as error:
         raise DeviceError(
-            f"the RPC server at {where} lacks Romou's {served.title} runtime ({_first_line(error)})", hint="Install this version of romou there.", address=where
+            f"the RPC server at {where} lacks Romou's {served.title} runtime ({_first_line(error)})",
+            hint="Install this version of romou there.",
+            address=where,
         ) from error
     except RuntimeError as error:
-        raise ConnectionLostError(f"the connection to {where} was cut before it told its versions ({_first_line(error)})", address=where) from error
-    connection = Connection(session=session, server=where, kind=kind, devices=tuple(devices), host=str(theirs.get("host", "")))
-    differing = [f"{name} {theirs.get(name, 'of an unknown version')} (here {version})" for name, version in ours.items() if theirs.get(name) != version]
+        raise ConnectionLostError(
+            f"the connection to {where} was cut before it told its versions ({_first_line(error)})", address=where
+        ) from error
+    connection = Connection(
+        session=session, server=where, kind=kind, devices=tuple(devices), host=str(theirs.get("host", ""))
+    )
+    differing = [
+        f"{name} {theirs.get(name, 'of an unknown version')} (here {version})"
+        for name, version in ours.items()
+        if theirs.get(name) != version
+    ]
     if differing:
         connection.close()
         raise CompatError(
@@ -157,7 +188,8 @@ def _checked(session: Any, where: str, kind: str, end: float) -> Connection:
 def patiently(call: Callable[[], _T], end: float) -> _T:
     """What `call` returns or raises; TimeoutError where that is not before `end` on `time.monotonic`.
 
-    In a thread that is not waited for: a server that is busy answers only once it is free, and the call cannot be ended.
+    In a thread that is not waited for: a server that is busy answers only once it is free, and the call cannot be
+    ended.
     """
     answer: concurrent.futures.Future[_T] = concurrent.futures.Future()
 

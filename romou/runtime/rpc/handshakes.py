@@ -87,7 +87,9 @@ class Guests:
             if now >= end:
                 return None
             until = min([end, *(guest.until for guest in self._waiting)])
-            select.select([self._listener, *(guest.connection for guest in self._waiting)], [], [], max(0.0, until - now))
+            select.select(
+                [self._listener, *(guest.connection for guest in self._waiting)], [], [], max(0.0, until - now)
+            )
 
     def close(self) -> None:
         """Let go of all, in a process that is not theirs; they hear nothing of it."""
@@ -103,7 +105,9 @@ class Guests:
                 if len(self._waiting) == _MOST_GUESTS:
                     slowest = next((guest for guest in self._waiting if guest.missing_bytes()), self._waiting[0])
                     self._dismiss(slowest, "too many others came")
-                self._waiting.append(Guest(connection=connection, client=client[0], until=time.monotonic() + HANDSHAKE_S))
+                self._waiting.append(
+                    Guest(connection=connection, client=client[0], until=time.monotonic() + HANDSHAKE_S)
+                )
 
     def _dismiss(self, guest: Guest, why: str) -> None:
         logger.info("%s is no client: %s", guest.client, why)

@@ -8,13 +8,19 @@ from romou.base import environment
 from romou.base.errors import UsageError
 
 VARIABLE = "ROMOU_RPC_KEY"
-WARNING = f"WARNING: every user of this machine can read --key in the list of processes, and who knows the key runs code here. Use --key-file or {VARIABLE}."
+WARNING = (
+    "WARNING: every user of this machine can read --key in the list of processes, and who knows the key runs code"
+    f" here. Use --key-file or {VARIABLE}."
+)
 
 
 def checked(key: str) -> str:
     """Return the key; UsageError where it is none."""
     if not key or any(c.isspace() or c in "/:" for c in key) or key.startswith("@"):
-        raise UsageError("the key must be a word without spaces, slashes and colons, and not begin with @", hint="Anyone who knows the key can run any code.")
+        raise UsageError(
+            "the key must be a word without spaces, slashes and colons, and not begin with @",
+            hint="Anyone who knows the key can run any code.",
+        )
     return key
 
 

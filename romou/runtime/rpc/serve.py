@@ -1,7 +1,8 @@
-"""The device side, `romou serve`: a watchdog that holds the port, and a serving process (serving.py) that it starts again whenever it dies or hangs.
+"""The device side, `romou serve`: a watchdog that holds the port, and a serving process (serving.py) that it starts
+again whenever it dies or hangs.
 
-The watchdog touches neither TVM nor a driver, so no candidate can take it down; and since the port is its, connections made while the
-other starts anew wait instead of being refused.
+The watchdog touches neither TVM nor a driver, so no candidate can take it down; and since the port is its, connections
+made while the other starts anew wait instead of being refused.
 """
 
 from __future__ import annotations
@@ -58,12 +59,17 @@ def warning(options: ServeOptions) -> str | None:
     if is_loopback(options.host):
         return None
     return (
-        f"WARNING: {options.host} is open to other machines. An RPC server runs what it is sent, and the key travels unencrypted: "
-        "everyone who reaches the port controls this account. Use a closed network, or the default 127.0.0.1 with `ssh -L` or `adb forward`."
+        f"WARNING: {options.host} is open to other machines. An RPC server runs what it is sent, and the key travels"
+        " unencrypted: everyone who reaches the port controls this account. Use a closed network, or the default"
+        " 127.0.0.1 with `ssh -L` or `adb forward`."
     )
 
 
-def serve(options: ServeOptions, say: Callable[[str], None], on_listening: Callable[[str, int], None] = lambda host, port: None) -> NoReturn:
+def serve(
+    options: ServeOptions,
+    say: Callable[[str], None],
+    on_listening: Callable[[str, int], None] = lambda host, port: None,
+) -> NoReturn:
     """Serve until a signal ends the process.
 
     say: is told what happens, line by line.   on_listening: is told host and port, once.
@@ -106,7 +112,9 @@ def _listener(options: ServeOptions) -> socket.socket:
         listener.bind((options.host, options.port))
         listener.listen(128)
     except OSError as error:
-        raise DeviceError(f"cannot listen on {options.host}:{options.port}: {error}", hint="Give another --host or --port.") from error
+        raise DeviceError(
+            f"cannot listen on {options.host}:{options.port}: {error}", hint="Give another --host or --port."
+        ) from error
     return listener
 
 

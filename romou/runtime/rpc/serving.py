@@ -1,7 +1,8 @@
 """The serving process: TVM's RPC protocol, one session at a time, each in a process of its own that can be killed.
 
-Started as `python -m romou.runtime.rpc.serving LISTENER HEARTBEAT FOLDER`, with its options as JSON on stdin, because the key must not stand in a command line;
-serve.py watches it. TVM's own server does not survive a session that crashes, ends none that hangs, and waits for ever for a client that says nothing.
+Started as `python -m romou.runtime.rpc.serving LISTENER HEARTBEAT FOLDER`, with its options as JSON on stdin, because
+the key must not stand in a command line; serve.py watches it. TVM's own server does not survive a session that crashes,
+ends none that hangs, and waits for ever for a client that says nothing.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclasses.dataclass(kw_only=True)
 class _Session:
-    """A session under way. `connection` is the other process's too; here it only tells whether the client is still there."""
+    """A session under way. `connection` is the other process's too; here it only tells whether the client is still
+    there.
+    """
 
     pid: int
     connection: socket.socket
@@ -90,7 +93,9 @@ class Registration:
         self.secret: str | None = None
 
     def offer(self) -> None:
-        """Have the tracker give this server to a client; again and again until it worked, and a new secret where the old one was not used."""
+        """Have the tracker give this server to a client; again and again until it worked, and a new secret where the
+        old one was not used.
+        """
         assert self._options.tracker is not None
         try:
             if self._socket is None:
@@ -185,7 +190,9 @@ class Serving:
             self._be_a_session(connection, folder, parent)
         if self._registration is not None:
             self._registration.take()
-        self._session = _Session(pid=pid, connection=connection, client=client, folder=folder, ends_at=time.monotonic() + limit_s)
+        self._session = _Session(
+            pid=pid, connection=connection, client=client, folder=folder, ends_at=time.monotonic() + limit_s
+        )
 
     def _be_a_session(self, connection: socket.socket, folder: str, parent: int) -> NoReturn:
         """In the new process: serve, and end without a look back; drivers crash in destructors."""

@@ -34,7 +34,9 @@ class Tracker:
         try:
             _, summary = self._ask([base.TrackerCode.SUMMARY], _ANSWER_S)
         except TimeoutError as error:
-            raise ConnectionLostError(f"the tracker at {self._address.where} did not answer within {_ANSWER_S:g} s") from error
+            raise ConnectionLostError(
+                f"the tracker at {self._address.where} did not answer within {_ANSWER_S:g} s"
+            ) from error
         for entry in summary["server_info"]:
             host, port = entry["addr"]
             found.setdefault(entry["key"].removeprefix("server:"), []).append(f"{host}:{port}")
@@ -46,7 +48,8 @@ class Tracker:
         if self._address.key not in found:
             known = ", ".join(sorted(found)) or "no servers at all"
             raise DeviceError(
-                f"the tracker at {self._address.where} has no server with the key {self._address.key!r}; it has {known}",
+                f"the tracker at {self._address.where} has no server with the key {self._address.key!r}; it has"
+                f" {known}",
                 hint=f"Start one: romou serve --key-file FILE --tracker {self._address.where}",
                 address=str(self._address),
             )

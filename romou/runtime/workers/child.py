@@ -1,7 +1,8 @@
 """A worker process that may hang, crash or run out of memory without taking the tuner with it.
 
-Not multiprocessing: its "spawn" and "forkserver" import the caller's main script again, which tunes twice where the script lacks a main guard,
-and "fork" after TVM has started threads deadlocks. Not TVM's popen pool: it does not tell by which signal a worker died.
+Not multiprocessing: its "spawn" and "forkserver" import the caller's main script again, which tunes twice where the
+script lacks a main guard, and "fork" after TVM has started threads deadlocks. Not TVM's popen pool: it does not tell by
+which signal a worker died.
 """
 
 from __future__ import annotations
@@ -50,10 +51,11 @@ class ChildProcess:
         self._stderr: Any = None
 
     def call(self, function: str, *arguments: Any, timeout_s: float = math.inf) -> Any:
-        """What "module:name" returns for `arguments`, computed in the process. Starting the process does not count as time.
+        """What "module:name" returns for `arguments`, computed in the process. Starting the process does not count as
+        time.
 
-        ChildTimeoutError, ChildCrashError, ChildBugError as they say; after the first two the next call starts a new process. RomouError as raised by the
-        function.
+        ChildTimeoutError, ChildCrashError, ChildBugError as they say; after the first two the next call starts a new
+        process. RomouError as raised by the function.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()

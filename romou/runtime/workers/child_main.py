@@ -18,8 +18,8 @@ from romou.base.errors import RomouError
 from romou.base.interpreter import forget_import_path
 from romou.runtime.workers.calls import resolve
 
-# The parent kills at the limit. If the parent itself is gone, the kernel ends this process a little later: SIGALRM with its default
-# action needs neither the interpreter lock nor a return from the driver.
+# The parent kills at the limit. If the parent itself is gone, the kernel ends this process a little later: SIGALRM with
+# its default action needs neither the interpreter lock nor a return from the driver.
 _ALARM_GRACE_S = 5.0
 
 

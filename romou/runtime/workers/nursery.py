@@ -1,4 +1,5 @@
-"""A process that has imported what workers need, and is forked for each of them: a worker then starts at once, where importing TVM takes over a second.
+"""A process that has imported what workers need, and is forked for each of them: a worker then starts at once, where
+importing TVM takes over a second.
 
 The process runs no threads, opens no device and calls no kernel, so a fork of it is as good as a fresh process.
 """
@@ -29,8 +30,9 @@ _PRELOADED = (
     "romou.tuner.measure.rpc_job",
     "romou.tuner.measure.run_job",
 )
-# Variables that are read when they are needed, or by no library of a worker: scikit-learn, which XGBoost imports where it is installed, sets OpenMP's in
-# this process. Others may be read by a library that is being loaded: a change of one takes a fresh process.
+# Variables that are read when they are needed, or by no library of a worker: scikit-learn, which XGBoost imports where
+# it is installed, sets OpenMP's in this process. Others may be read by a library that is being loaded: a change of one
+# takes a fresh process.
 _READ_LATE = ("ROMOU_", "PYTEST_", "KMP_")
 
 
@@ -91,7 +93,9 @@ class _Nursery:
                 self._connection.recv()
             except (EOFError, OSError):
                 self._output.seek(0)
-                raise NurseryError(f"the process that workers are forked of ended\n{self._output.read().decode(errors='replace')}") from None
+                raise NurseryError(
+                    f"the process that workers are forked of ended\n{self._output.read().decode(errors='replace')}"
+                ) from None
         self._is_ready = True
 
     def is_alive(self) -> bool:
@@ -137,7 +141,9 @@ def begin() -> None:
 
 
 def start_worker(environment: dict[str, str], calls: int, output: int) -> Worker:
-    """Start a worker with this process's environment and `environment`, which serves the socket `calls` and prints into the file `output`."""
+    """Start a worker with this process's environment and `environment`, which serves the socket `calls` and prints into
+    the file `output`.
+    """
     with contextlib.suppress(NurseryError):
         return _nursery(is_new=False).fork(environment, calls, output)
     # Somebody killed it.

@@ -1,4 +1,6 @@
-"""What each of Romou's passes takes away from a kernel: integer operations inside its loops, with and without it (paper, Fig. 17, counted instead of timed)."""
+"""What each of Romou's passes takes away from a kernel: integer operations inside its loops, with and without it
+(paper, Fig. 17, counted instead of timed).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,11 @@ from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 
 # Technique -> its passes. A kernel is right without any of them.
-TECHNIQUES = {"addresses": ("eliminate_addresses", "share_loads"), "broadcast": ("spell_arithmetic",), "vectors": ("vectorize_pointers",)}
+TECHNIQUES = {
+    "addresses": ("eliminate_addresses", "share_loads"),
+    "broadcast": ("spell_arithmetic",),
+    "vectors": ("vectorize_pointers",),
+}
 
 
 def without(*techniques: str) -> list[str]:
@@ -17,7 +23,8 @@ def without(*techniques: str) -> list[str]:
 
 
 def operations_step_by_step(func: tirx.PrimFunc, target: Target) -> dict[str, int]:
-    """Return integer operations in loops of one work-item, times trips, without any technique ("none") and with one more at a time.
+    """Return integer operations in loops of one work-item, times trips, without any technique ("none") and with one
+    more at a time.
 
     func: scheduled.
     """
@@ -30,4 +37,6 @@ def operations_step_by_step(func: tirx.PrimFunc, target: Target) -> dict[str, in
 
 
 def _operations(func: tirx.PrimFunc, target: Target, left_out: list[str]) -> int:
-    return sum(kernel.operations.in_loops_weighted for kernel in inspect_function(func, target, without=without(*left_out)))
+    return sum(
+        kernel.operations.in_loops_weighted for kernel in inspect_function(func, target, without=without(*left_out))
+    )

@@ -14,7 +14,14 @@ from tvm_ffi.structural import structural_equal
 
 import romou.compiler.pipeline as pipeline
 from romou.devices.backends.launch import work_group
-from romou.tuner.analysis.counts import IntegerOperations, TextOperations, Traffic, busiest_traffic, count_integer_operations, count_text_operations
+from romou.tuner.analysis.counts import (
+    IntegerOperations,
+    TextOperations,
+    Traffic,
+    busiest_traffic,
+    count_integer_operations,
+    count_text_operations,
+)
 from romou.tuner.analysis.registers import RegisterEstimate, estimate_registers
 
 if TYPE_CHECKING:
@@ -23,7 +30,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PassStep:
-    """One pass: its name as TVM gives it, and the IR as text before and after; equal texts mean that it changed nothing."""
+    """One pass: its name as TVM gives it, and the IR as text before and after; equal texts mean that it changed
+    nothing.
+    """
 
     name: str
     before: str
@@ -114,7 +123,11 @@ class _Recorder:
         if info.name != "sequential":
             old, before = self._before.pop()
             # A pass that only renames has changed nothing.
-            self.steps.append(PassStep(name=str(info.name), before=before, after=before if structural_equal(old, mod) else mod.script()))
+            self.steps.append(
+                PassStep(
+                    name=str(info.name), before=before, after=before if structural_equal(old, mod) else mod.script()
+                )
+            )
 
 
 def inspect_function(
@@ -130,7 +143,8 @@ def inspect_function(
 ) -> list[InspectedKernel]:
     """Lower a scheduled function as a build does and take its kernels apart; no device is needed.
 
-    func: its loops are bound to work groups and work-items.   tir_pipeline: name of the lowering pipeline, as TVM knows it; "default" is TVM's own.
+    func: its loops are bound to work groups and work-items.
+    tir_pipeline: name of the lowering pipeline, as TVM knows it; "default" is TVM's own.
     without: names of passes to leave out.
     """
     recorder = _Recorder()

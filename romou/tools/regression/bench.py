@@ -1,4 +1,6 @@
-"""What `romou bench` keeps of a model: every repeat of every time, and the measures that do not depend on the machine. Data only."""
+"""What `romou bench` keeps of a model: every repeat of every time, and the measures that do not depend on the machine.
+Data only.
+"""
 
 from __future__ import annotations
 
@@ -74,7 +76,7 @@ class Bench:
     reference_times_ms  in the same rounds, of a model that no version of Romou changes: how fast the machine was
     module          name of the compiled model's library, which lies beside in a folder of the bench's name with ".romou"; None: it was not kept
     compiled        the model itself; no part of the file
-    """
+    """  # noqa: E501
 
     model: str
     target: str
@@ -95,18 +97,25 @@ class Bench:
 
     def to_json(self) -> str:
         """Return JSON text with one line for each field and operator, so that two versions differ line by line."""
-        fields = {f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("operators", "compiled")}
-        head = "".join(f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)},\n" for name, value in {"kind": KIND, "schema": SCHEMA, **fields}.items())
+        fields = {
+            f.name: getattr(self, f.name) for f in dataclasses.fields(self) if f.name not in ("operators", "compiled")
+        }
+        head = "".join(
+            f" {json.dumps(name)}: {json.dumps(value, allow_nan=False)},\n"
+            for name, value in {"kind": KIND, "schema": SCHEMA, **fields}.items()
+        )
         lines = ",\n".join(f"  {json.dumps(dataclasses.asdict(o), allow_nan=False)}" for o in self.operators)
         return f'{{\n{head} "operators": [\n{lines}\n ]\n}}\n'
 
     def save(self, path: str | Path, *, module: bool = True) -> Path:
-        """Write the bench, and beside it the compiled model, where there is one; an earlier bench of that name is replaced.
+        """Write the bench, and beside it the compiled model, where there is one; an earlier bench of that name is
+        replaced.
 
         Raises
         ------
         UsageError
-            `path` cannot be written, or its model's folder holds something else; with `module` False no model is written.
+            `path` cannot be written, or its model's folder holds something else; with `module` False no model is
+            written.
         """
         path = path_of("path", path)
         bench = dataclasses.replace(self, module=None)
@@ -150,7 +159,9 @@ class Bench:
         if not isinstance(schema, int) or schema not in _REPLACED:
             raise UsageError(f"written in schema {schema!r}, this Romou reads {' and '.join(map(str, _REPLACED))}")
         operators = _read(data, "operators", list)
-        found = tuple(_field(f"operators[{i}]", lambda o=o: _operator(o, _REPLACED[schema])) for i, o in enumerate(operators))  # type: ignore[misc]
+        found = tuple(
+            _field(f"operators[{i}]", lambda o=o: _operator(o, _REPLACED[schema])) for i, o in enumerate(operators)
+        )  # type: ignore[misc]
         names = [o.name for o in found]
         if len(set(names)) != len(names):
             raise UsageError("two operators have one name")
@@ -168,10 +179,13 @@ class Bench:
         )
 
 
-def load_module(bench: Bench, path: str | Path, *, device: Callable[[], int], rpc: str | None = None) -> TunedModel | None:
+def load_module(
+    bench: Bench, path: str | Path, *, device: Callable[[], int], rpc: str | None = None
+) -> TunedModel | None:
     """The compiled model that lies beside a bench's file; None where it was not kept, or is gone.
 
-    device: gives the index of the device to run it on; asked only if there is a model.   rpc: the address that it runs at instead.
+    device: gives the index of the device to run it on; asked only if there is a model.
+    rpc: the address that it runs at instead.
 
     UsageError where another model lies there.
     """
@@ -179,11 +193,19 @@ def load_module(bench: Bench, path: str | Path, *, device: Callable[[], int], rp
     if bench.module is None or not folder.is_dir():
         return None
     if library_of(folder) != bench.module:
-        raise UsageError(f"{folder} holds another model than {path} was measured with", hint="Keep the two together, or delete the folder.", path=str(folder))
+        raise UsageError(
+            f"{folder} holds another model than {path} was measured with",
+            hint="Keep the two together, or delete the folder.",
+            path=str(folder),
+        )
     try:
         return load(folder, device=device(), rpc=rpc)
     except ModelError as error:
-        raise UsageError(error.message, hint="Restore the folder, or delete it: the times in the file are compared then.", path=str(folder)) from error
+        raise UsageError(
+            error.message,
+            hint="Restore the folder, or delete it: the times in the file are compared then.",
+            path=str(folder),
+        ) from error
 
 
 def module_folder(path: Path) -> Path:
@@ -204,7 +226,10 @@ def round_median(rounds: Rounds) -> float | None:
 def _operator(data: Any, replaced: Collection[str]) -> OperatorBench:
     if not isinstance(data, dict):
         raise UsageError("must be an object")
-    arguments = [Argument(shape=tuple(map(int, a["shape"])), dtype=str(a["dtype"]), scope=str(a["scope"])) for a in _read(data, "arguments", list)]
+    arguments = [
+        Argument(shape=tuple(map(int, a["shape"])), dtype=str(a["dtype"]), scope=str(a["scope"]))
+        for a in _read(data, "arguments", list)
+    ]
     measures = _read(data, "measures", dict)
     if not all(isinstance(v, int) for v in measures.values()):
         raise UsageError("measures: must be whole numbers")

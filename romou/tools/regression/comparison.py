@@ -1,4 +1,6 @@
-"""Two benches of a model held against each other: which operators are slower, and which kernels worse by what can be read off them."""
+"""Two benches of a model held against each other: which operators are slower, and which kernels worse by what can be
+read off them.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,8 @@ IN_TURNS, RECORDED, NOT_TIMED = "in turns", "recorded", "not compared"
 class TimeVerdict:
     """What the times of one operator say.
 
-    verdict: "slower" and "faster" are shifted for certain and by more than the limit; "same" is within the limit for certain, or not
+    verdict: "slower" and "faster" are shifted for certain and by more than the limit; "same" is within the limit for
+    certain, or not
         shifted; "undecided" may be slower than the limit: the machine is too noisy for the pairs that there are.
     p: that of `Shift.p_slower` (of `p_faster` where it is faster), adjusted for the number of operators and stages.
     """
@@ -45,7 +48,9 @@ class TimeVerdict:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rise:
-    """A measure that became worse by more than the limit. Values are divided by the second measure, where `JUDGED` names one."""
+    """A measure that became worse by more than the limit. Values are divided by the second measure, where `JUDGED`
+    names one.
+    """
 
     measure: str
     before: float
@@ -113,17 +118,22 @@ def parse_threshold(text: str | float) -> float:
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", str(text))
     value = float(match[1]) / (100 if match[2] else 1) if match else math.nan
     if not value <= (10 if match and match[2] else 1):
-        raise UsageError(f"threshold {text!r} cannot be read", hint="Write a share: 5% or 0.05, at most 1000%.", value=str(text))
+        raise UsageError(
+            f"threshold {text!r} cannot be read", hint="Write a share: 5% or 0.05, at most 1000%.", value=str(text)
+        )
     return value
 
 
-def time_verdicts(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float, *, machine: tuple[Rounds, Rounds] | None = None) -> dict[str, TimeVerdict]:
+def time_verdicts(
+    pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float, *, machine: tuple[Rounds, Rounds] | None = None
+) -> dict[str, TimeVerdict]:
     """Judge the times of many subjects at once.
 
     pairs: name -> rounds before and after. In turns: the i-th rounds of both stood next to each other.
-    machine: for times of two sessions: the reference model's rounds in both. What the machine drifted by it widens the limit. And because one model cannot tell
-        what else a session was like, only subjects that were quiet in both can be called slower, and only if not one round of one session lies among those of
-        the other; the rest is undecided.
+    machine: for times of two sessions: the reference model's rounds in both. What the machine drifted by it widens the
+    limit. And because one model cannot tell
+        what else a session was like, only subjects that were quiet in both can be called slower, and only if not one
+        round of one session lies among those of the other; the rest is undecided.
     """
     shifts = {}
     apart = dict.fromkeys(pairs, True)
@@ -175,16 +185,22 @@ def open_names(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float) -> 
 def common_operators(before: Bench, after: Bench) -> list[tuple[OperatorBench, OperatorBench]]:
     """Operators of both, by name; UsageError where there are none, or the targets differ."""
     if before.target != after.target:
-        raise UsageError(f"the benches are of two targets, {before.target} and {after.target}", hint="Compare what was compiled for one target.")
+        raise UsageError(
+            f"the benches are of two targets, {before.target} and {after.target}",
+            hint="Compare what was compiled for one target.",
+        )
     known = {o.name: o for o in before.operators}
     found = [(known[o.name], o) for o in after.operators if o.name in known]
     if not found:
-        raise UsageError(f"the benches of {before.model!r} and {after.model!r} have no operator in common", hint="Are they of one model?")
+        raise UsageError(
+            f"the benches of {before.model!r} and {after.model!r} have no operator in common",
+            hint="Are they of one model?",
+        )
     return found
 
 
 def refusal_of_recorded(before: Bench, after: Bench) -> str | None:
-    """Why the recorded times of two benches cannot be compared; None where they can. One that is not timed yet may be."""
+    """Why the recorded times of two benches cannot be compared; None where they can. One that is not timed yet may be."""  # noqa: E501
     if before.device is None or not before.model_times_ms:
         return "the baseline has no times"
     if after.device is None:
@@ -196,18 +212,28 @@ def refusal_of_recorded(before: Bench, after: Bench) -> str | None:
 
 
 def compiled_elsewhere(before: Bench, device: Mapping[str, Any]) -> str | None:
-    """What to know of times in turns: that the baseline's kernels were chosen for another device than `device`; None where they were not."""
-    if before.device is None or (before.device.get("kind"), before.device.get("name")) == (device.get("kind"), device.get("name")):
+    """What to know of times in turns: that the baseline's kernels were chosen for another device than `device`; None
+    where they were not.
+    """
+    if before.device is None or (before.device.get("kind"), before.device.get("name")) == (
+        device.get("kind"),
+        device.get("name"),
+    ):
         return None
     return f"the baseline was compiled within the limits of {before.device.get('name')!r}"
 
 
-def compare_recorded(before: Bench, after: Bench, *, fail_over: float, reason: str, has_measures: bool = True) -> Comparison:
+def compare_recorded(
+    before: Bench, after: Bench, *, fail_over: float, reason: str, has_measures: bool = True
+) -> Comparison:
     """Compare the times that both benches hold; `reason`: why they were not timed in turns."""
     if not before.model_times_ms or not after.model_times_ms:
         raise UsageError("a bench holds no times")
     machine = (before.reference_times_ms, after.reference_times_ms)
-    pairs = {MODEL: (before.model_times_ms, after.model_times_ms), **{b.name: (b.times_ms, a.times_ms) for b, a in common_operators(before, after)}}
+    pairs = {
+        MODEL: (before.model_times_ms, after.model_times_ms),
+        **{b.name: (b.times_ms, a.times_ms) for b, a in common_operators(before, after)},
+    }
     return compare_benches(
         before,
         after,
@@ -249,11 +275,20 @@ def compare_benches(
         rows.append(Row(name=one.name, calls=one.calls, times=times.get(one.name), rises=rises, notes=notes))
     rows += [Row(name=o.name, calls=o.calls, notes=("gone",)) for o in before.operators if o.name not in known]
     return Comparison(
-        model=after.model, target=after.target, fail_over=fail_over, timing=timing, reason=reason, machine=machine, device=device, rows=tuple(rows)
+        model=after.model,
+        target=after.target,
+        fail_over=fail_over,
+        timing=timing,
+        reason=reason,
+        machine=machine,
+        device=device,
+        rows=tuple(rows),
     )
 
 
-def _judge_measures(before: OperatorBench, after: OperatorBench, fail_over: float) -> tuple[tuple[Rise, ...], tuple[str, ...]]:
+def _judge_measures(
+    before: OperatorBench, after: OperatorBench, fail_over: float
+) -> tuple[tuple[Rise, ...], tuple[str, ...]]:
     notes = []
     if before.calls != after.calls:
         notes.append(f"called {after.calls} times, was {before.calls}")

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from romou.runtime.module import ScheduledFunction
 
 
-def operators_of(functions: Iterable[ScheduledFunction], calls: Mapping[str, int], target: Target) -> tuple[OperatorBench, ...]:
+def operators_of(
+    functions: Iterable[ScheduledFunction], calls: Mapping[str, int], target: Target
+) -> tuple[OperatorBench, ...]:
     """Each distinct function, untimed; those of one structure once, with the sum of their calls.
 
     calls: name of a function in the fused graph -> how often the model calls it.
@@ -33,7 +35,10 @@ def operators_of(functions: Iterable[ScheduledFunction], calls: Mapping[str, int
             continue
         kernels = inspect_function(one.func, target, name=one.name)
         sha256, size = source_mark(kernels)
-        arguments = [Argument(shape=tuple(int(d) for d in p.shape), dtype=str(p.dtype), scope=str(p.scope())) for p in one.func.params]
+        arguments = [
+            Argument(shape=tuple(int(d) for d in p.shape), dtype=str(p.dtype), scope=str(p.scope()))
+            for p in one.func.params
+        ]
         found[key] = OperatorBench(
             name=one.task.name if one.task is not None else _name(one.hint, arguments[-1]),
             key=key,
@@ -49,7 +54,9 @@ def operators_of(functions: Iterable[ScheduledFunction], calls: Mapping[str, int
 
 
 def _name(hint: str, output: Argument) -> str:
-    """ "max_pool2d1" with an output of (1, 16, 7, 7, 4) -> "max_pool2d_1x16x7x7x4": TVM numbers functions of one kind in the order of a model."""
+    """ "max_pool2d1" with an output of (1, 16, 7, 7, 4)
+    ->  "max_pool2d_1x16x7x7x4": TVM numbers functions of one kind in the order of a model.
+    """
     return re.sub(r"(?<=[a-z])\d+(?=_|$)", "", hint) + "_" + "x".join(map(str, output.shape))
 
 
@@ -59,20 +66,29 @@ def _with_unique_names(operators: list[OperatorBench]) -> tuple[OperatorBench, .
     return tuple(o if counts[o.name] == 1 else replace(o, name=f"{o.name}#{o.key[:6]}") for o in operators)
 
 
-# name -> (what it counts, measure that it is divided by before two are compared, or None). More is worse for each of them.
+# name -> (what it counts, measure that it is divided by before two are compared, or None). More is worse for each of
+# them.
 JUDGED: dict[str, tuple[str, str | None]] = {
     "registers": ("32-bit registers that a compiler gives a work-item, estimated", None),
     "needed_registers": ("32-bit registers without which it would spill or stall, estimated", None),
     "integer_operations_in_loops": ("integer operations in loops, as they stand in the code", None),
     "integer_operations_in_loops_weighted": ("integer operations in loops, times the trips", None),
     "divisions_in_loops": ("divisions and modulos of integers in loops", None),
-    "bytes_per_iteration": ("bytes that a work-item loads in one iteration of its innermost loop", "multiply_adds_per_iteration"),
-    "group_bytes_per_iteration": ("distinct bytes of data and weight that a work group loads in one iteration", "multiply_adds_per_iteration"),
+    "bytes_per_iteration": (
+        "bytes that a work-item loads in one iteration of its innermost loop",
+        "multiply_adds_per_iteration",
+    ),
+    "group_bytes_per_iteration": (
+        "distinct bytes of data and weight that a work group loads in one iteration",
+        "multiply_adds_per_iteration",
+    ),
     "local_memory_bytes": ("local memory of a work group, in bytes", None),
 }
 
 
-def stable_measures(kernels: Sequence[InspectedKernel], task: TunableTask | None, config: Mapping[str, Any], target: Target) -> dict[str, int]:
+def stable_measures(
+    kernels: Sequence[InspectedKernel], task: TunableTask | None, config: Mapping[str, Any], target: Target
+) -> dict[str, int]:
     """Return the measures of one operator, over all its kernels: the most registers of any, the sum of everything else.
 
     task: the operator's; without one, `group_bytes_per_iteration` and `local_memory_bytes` are not known and left out.
@@ -94,6 +110,8 @@ def stable_measures(kernels: Sequence[InspectedKernel], task: TunableTask | None
 
 
 def source_mark(kernels: Sequence[InspectedKernel]) -> tuple[str, int]:
-    """(SHA-256 of all kernels' sources, their size in bytes); the function's name, a number among its like, does not count."""
+    """(SHA-256 of all kernels' sources, their size in bytes); the function's name, a number among its like, does not
+    count.
+    """
     text = "".join(k.source.replace(k.function, "kernel") for k in kernels).encode()
     return hashlib.sha256(text).hexdigest(), len(text)

@@ -1,4 +1,6 @@
-"""Is one set of times shifted against another? Rank tests, which ask nothing of how noise is distributed, and shifts with bounds."""
+"""Is one set of times shifted against another? Rank tests, which ask nothing of how noise is distributed, and shifts
+with bounds.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ class Shift:
 
 
 def paired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
-    """Times measured in turns, the i-th of both next to each other: Wilcoxon's signed-rank test of the logarithms of their ratios.
+    """Times measured in turns, the i-th of both next to each other: Wilcoxon's signed-rank test of the logarithms of
+    their ratios.
 
     Drift of the machine falls out of each pair; the sides of a pair must have run in random order.
     """
@@ -54,7 +57,9 @@ def unpaired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
 
 
 def _shift(differences: np.ndarray, spread: float, p_slower: float, p_faster: float) -> Shift:
-    """From the sorted differences of which a rank statistic counts the positive ones; `spread` is that statistic's standard deviation."""
+    """From the sorted differences of which a rank statistic counts the positive ones; `spread` is that statistic's
+    standard deviation.
+    """
     z = float(scipy.stats.norm.ppf((1 + _CONFIDENCE) / 2))
     cut = max(0, math.floor(len(differences) / 2 - z * spread))
     ratio, low, high = (math.exp(v) for v in (float(np.median(differences)), differences[cut], differences[-1 - cut]))
@@ -62,7 +67,8 @@ def _shift(differences: np.ndarray, spread: float, p_slower: float, p_faster: fl
 
 
 def holm(p_values: Sequence[float], *, stages: int = 1) -> list[float]:
-    """Adjusted p-values (Holm 1979): with all below alpha called significant, the chance of any false one is at most alpha.
+    """Adjusted p-values (Holm 1979): with all below alpha called significant, the chance of any false one is at most
+    alpha.
 
     stages: how often the same hypotheses are looked at before they are given up, each time with more data.
     """

@@ -19,13 +19,15 @@ if TYPE_CHECKING:
 
 # (launches of one repeat, repeats) -> milliseconds of a launch, for each repeat.
 Timer = Callable[[int, int], list[float]]
-# Makes a timer with tensors of its own: where they lie in memory is no property of the kernel, so every round has new ones.
+# Makes a timer with tensors of its own: where they lie in memory is no property of the kernel, so every round has new
+# ones.
 Subject = Callable[[], Timer]
 # Name of a subject -> its rounds before and after.
 Pairs = dict[str, tuple[Rounds, Rounds]]
 
 REPEATS = 3
-# Length of one repeat: short kernels are launched until it takes this long, because events and schedulers tick coarsely.
+# Length of one repeat: short kernels are launched until it takes this long, because events and schedulers tick
+# coarsely.
 _REPEAT_MS = 1.0
 _MOST_LAUNCHES = 1000
 MODEL, _REFERENCE = "whole model", "reference model"
@@ -61,7 +63,9 @@ def time_rounds(subjects: Mapping[str, Subject], rounds: int, *, seed: int) -> d
 
 
 def with_times(bench: Bench, model: TunedModel, rounds: int, *, seed: int) -> Bench:
-    """A bench of `model` with the times of its operators, of the whole, and of the reference model, all in the same rounds."""
+    """A bench of `model` with the times of its operators, of the whole, and of the reference model, all in the same
+    rounds.
+    """
     timed = subjects(model, bench.operators, seed)
     timed[_REFERENCE] = subjects(reference_model(model), (), seed)[MODEL]
     times = time_rounds(timed, rounds, seed=seed)
@@ -79,12 +83,17 @@ def time_in_turns(
     is_open: Callable[[Pairs], Collection[str]],
     seed: int,
 ) -> Pairs:
-    """Time the operators that two benches have in common, and the whole models, both sides next to each other: a slow moment hits both.
+    """Time the operators that two benches have in common, and the whole models, both sides next to each other: a slow
+    moment hits both.
 
-    rounds: pairs of the first stage; each later one doubles what was measured.   is_open: all pairs so far -> names that the next stage goes on with.
+    rounds: pairs of the first stage; each later one doubles what was measured.   is_open: all pairs so far
+        ->  names that the next stage goes on with.
     """
     names = {o.name for o in before.operators} & {o.name for o in after.operators}
-    both = [subjects(model, [o for o in bench.operators if o.name in names], seed) for bench, model in zip((before, after), models, strict=True)]
+    both = [
+        subjects(model, [o for o in bench.operators if o.name in names], seed)
+        for bench, model in zip((before, after), models, strict=True)
+    ]
     rng = np.random.default_rng(seed)
     pairs: dict[str, tuple[list[tuple[float, ...]], list[tuple[float, ...]]]] = {name: ([], []) for name in both[0]}
     launches: dict[str, int] = {}
@@ -115,7 +124,7 @@ _SIDE = 256
 
 
 def reference_model(beside: TunedModel) -> TunedModel:
-    """A product of two matrices of single precision by TVM's own schedule, for the device that another model runs on."""
+    """A product of two matrices of single precision by TVM's own schedule, for the device that another model runs on."""  # noqa: E501
     summary = Summary.unmeasured(target=str(beside.target), rows=(), seconds=0.0)
     inputs = dict.fromkeys(("a", "b"), ((_SIDE, _SIDE), "float32"))
     return TunedModel(

@@ -37,7 +37,10 @@ def bench_table(bench: Bench) -> Table:
     for title in ("calls", "ms", "registers", "integer operations in loops", "bytes an iteration"):
         table.add_column(title, justify="right")
     for one in bench.operators:
-        measures = (str(one.measures.get(name, "-")) for name in ("registers", "integer_operations_in_loops", "bytes_per_iteration"))
+        measures = (
+            str(one.measures.get(name, "-"))
+            for name in ("registers", "integer_operations_in_loops", "bytes_per_iteration")
+        )
         table.add_row(escape(one.name), str(one.calls), number(one.time_ms, 4), *measures)
     return table
 
@@ -45,23 +48,35 @@ def bench_table(bench: Bench) -> Table:
 def headline(comparison: Comparison) -> str:
     """The verdict in a line."""
     worse = len(comparison.regressions)
-    what = f"{worse} of {len(comparison.rows)} rows worse by more than {100 * comparison.fail_over:g}%" if worse else "nothing is worse"
+    what = (
+        f"{worse} of {len(comparison.rows)} rows worse by more than {100 * comparison.fail_over:g}%"
+        if worse
+        else "nothing is worse"
+    )
     return f"{comparison.model}: {what}"
 
 
 def remarks(comparison: Comparison) -> Iterator[str]:
     """How the times were compared, and what that leaves open."""
     if comparison.timing == "in turns":
-        yield f"Times: both measured in turns on {comparison.device}" + (f"; {comparison.reason}." if comparison.reason else ".")
+        yield f"Times: both measured in turns on {comparison.device}" + (
+            f"; {comparison.reason}." if comparison.reason else "."
+        )
     elif comparison.timing == "recorded":
         yield f"Times: as recorded on {comparison.device}, because {comparison.reason}."
         yield f"The machine took {comparison.machine:.3f} times as long for the reference model; that widens the limit."
-        yield "Recorded times can only tell where both sessions were quiet; timing in turns needs the baseline's .romou folder beside its file."
+        yield (
+            "Recorded times can only tell where both sessions were quiet; timing in turns needs the baseline's .romou"
+            " folder beside its file."
+        )
     else:
         yield f"Times were NOT compared: {comparison.reason}."
     if comparison.undecided:
         names = ", ".join(row.name for row in comparison.undecided)
-        yield f"Undecided, because the times scatter too widely: {names}. More --repeats, or a quieter machine, would tell."
+        yield (
+            f"Undecided, because the times scatter too widely: {names}. More --repeats, or a quieter machine, would"
+            " tell."
+        )
 
 
 def markdown(comparison: Comparison) -> str:
@@ -80,12 +95,19 @@ def junit_xml(comparison: Comparison) -> str:
     """A test suite with a case an operator: a failure is a regression, a skipped one was not compared."""
     rows = comparison.rows
     skipped = [row for row in rows if _is_skipped(row)]
-    counts = {"tests": str(len(rows)), "failures": str(len(comparison.regressions)), "errors": "0", "skipped": str(len(skipped))}
+    counts = {
+        "tests": str(len(rows)),
+        "failures": str(len(comparison.regressions)),
+        "errors": "0",
+        "skipped": str(len(skipped)),
+    }
     suites = ET.Element("testsuites", counts)
     suite = ET.SubElement(suites, "testsuite", {"name": _xml(f"romou compare {comparison.model}"), **counts})
     for row in rows:
         seconds = f"{row.times.after_ms / 1e3:.9f}" if row.times is not None else "0"
-        case = ET.SubElement(suite, "testcase", {"classname": _xml(comparison.model), "name": _xml(row.name), "time": seconds})
+        case = ET.SubElement(
+            suite, "testcase", {"classname": _xml(comparison.model), "name": _xml(row.name), "time": seconds}
+        )
         text = _xml(_sentence(row))
         if row.is_regression:
             ET.SubElement(case, "failure", {"message": text, "type": "regression"}).text = text
@@ -133,7 +155,14 @@ def _is_skipped(row: Row) -> bool:
 
 
 def _md(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("|", "\\|").replace("*", "\\*").replace("_", "\\_").replace("<", "&lt;").replace("\n", " ")
+    return (
+        text.replace("\\", "\\\\")
+        .replace("|", "\\|")
+        .replace("*", "\\*")
+        .replace("_", "\\_")
+        .replace("<", "&lt;")
+        .replace("\n", " ")
+    )
 
 
 def _xml(text: str) -> str:

@@ -13,12 +13,20 @@ UNKNOWN = "not known"
 
 
 def facts_table(spec: HardwareSpec, nearest: HardwareSpec | None) -> Table:
-    """Each fact with its unit and source; of one that is not known what the nearest device of which more was measured has."""
+    """Each fact with its unit and source; of one that is not known what the nearest device of which more was measured
+    has.
+    """
     table = Table("fact", "value", "unit", "source", title=f"{spec.name}: {spec.title}")
     for key, (unit, _) in SCHEMA.items():
         value = getattr(spec, key)
         offer = None if nearest is None or key in LIMITS else getattr(nearest, key)
-        source = spec.source_of(key) if value is not None else "" if nearest is None or offer is None else f"{nearest.name} has {shown(offer)}"
+        source = (
+            spec.source_of(key)
+            if value is not None
+            else ""
+            if nearest is None or offer is None
+            else f"{nearest.name} has {shown(offer)}"
+        )
         table.add_row(key, shown(value), unit, source)
     return table
 

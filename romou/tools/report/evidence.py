@@ -1,4 +1,6 @@
-"""What is known of a model, its device and its search: all that figures are drawn from. Data only; `romou.api.report` collects it."""
+"""What is known of a model, its device and its search: all that figures are drawn from. Data only; `romou.api.report`
+collects it.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ class Evidence:
     @cached_property
     def labels(self) -> dict[str, str]:
         """Task key -> its name; with the key's first digits where two kernels share a name."""
-        found = {task.key: task.name for task, _ in self.spaces} | {record.task_key: record.task_name for record in self.records}
+        found = {task.key: task.name for task, _ in self.spaces} | {
+            record.task_key: record.task_name for record in self.records
+        }
         found |= {row.key: row.name for row in (self.summary.rows if self.summary else ()) if row.key}
         found |= {one.key: one.name for one in (self.bench.operators if self.bench else ())}
         times = Counter(found.values())
@@ -78,4 +82,6 @@ class Evidence:
     @cached_property
     def calls(self) -> dict[str, int]:
         """Task key -> how often the model calls it, as far as that is known."""
-        return {task.key: task.calls for task, _ in self.spaces} | {row.key: row.calls for row in (self.summary.rows if self.summary else ()) if row.key}
+        return {task.key: task.calls for task, _ in self.spaces} | {
+            row.key: row.calls for row in (self.summary.rows if self.summary else ()) if row.key
+        }

@@ -14,13 +14,18 @@ if TYPE_CHECKING:
     from romou.devices.mobile_compilers import KernelStatistics
     from romou.tools.inspection.kernels import InspectedKernel, PassStep
 
-NOT_THE_VENDORS = "Mesa's compilers, not the vendors' that phones run: the numbers compare kernels, they do not predict a phone's."
+NOT_THE_VENDORS = (
+    "Mesa's compilers, not the vendors' that phones run: the numbers compare kernels, they do not predict a phone's."
+)
 
 
-def print_kernel(kernel: InspectedKernel, statistics: Mapping[str, KernelStatistics | str], out: Console, *, has_source: bool = True) -> None:
+def print_kernel(
+    kernel: InspectedKernel, statistics: Mapping[str, KernelStatistics | str], out: Console, *, has_source: bool = True
+) -> None:
     """Print a kernel.
 
-    statistics: GPU's name -> what its compiler said of the kernel, or the text of its error; empty where no compiler was asked.
+    statistics: GPU's name
+        ->  what its compiler said of the kernel, or the text of its error; empty where no compiler was asked.
     """
     out.rule(kernel.name, align="left")
     if kernel.task:
@@ -68,7 +73,11 @@ def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatist
     per = [s.inner.instructions_per_multiply_add for s in said]
     row("innermost loop: instructions per multiply-add", "", ["-" if p is None else f"{p:.2f}" for p in per])
     row("innermost loop: bytes loaded", traffic.bytes_loaded, ["" for _ in said])
-    row("  from buffers, images, local memory", f"{traffic.buffer_bytes}, {traffic.image_bytes}, {traffic.local_bytes}", ["" for _ in said])
+    row(
+        "  from buffers, images, local memory",
+        f"{traffic.buffer_bytes}, {traffic.image_bytes}, {traffic.local_bytes}",
+        ["" for _ in said],
+    )
     row("integer operations in loops", operations.in_loops, ["" for _ in said])
     row("  times trips", operations.in_loops_weighted, ["" for _ in said])
     row("divisions and modulos in loops", operations.divisions_in_loops, ["" for _ in said])

@@ -31,7 +31,9 @@ def memory_table(use: MemoryUse) -> Table:
 def tensor_table(plan: MemoryPlan) -> Table:
     """Return a table with the largest tensors and the calls between which they are live."""
     largest = sorted(plan.tensors, key=lambda tensor: -tensor.bytes)[:_SHOWN]
-    table = table_of_numbers("written by", ("MiB", "from call", "to call"), "shape", title=f"The largest of {len(plan.tensors)} tensors")
+    table = table_of_numbers(
+        "written by", ("MiB", "from call", "to call"), "shape", title=f"The largest of {len(plan.tensors)} tensors"
+    )
     for tensor in largest:
         shape = "x".join(map(str, tensor.shape)) + f" {tensor.dtype}" + ("" if tensor.scope == "global" else ", image")
         name = tensor.function + (" (workspace)" if tensor.is_workspace else "")

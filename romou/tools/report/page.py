@@ -1,4 +1,6 @@
-"""A report as one HTML file that needs no network: the figures, their data, and the JavaScript that draws them (Vega, out of the wheel vl-convert-python)."""
+"""A report as one HTML file that needs no network: the figures, their data, and the JavaScript that draws them (Vega,
+out of the wheel vl-convert-python).
+"""
 
 from __future__ import annotations
 
@@ -22,11 +24,18 @@ _HINT = "pip install 'romou[report]'"
 
 
 def write_page(evidence: Evidence, path: Path) -> Path:
-    """Write the report of what is known and return its path; UsageError where the file cannot be written, or vl-convert-python is missing."""
+    """Write the report of what is known and return its path; UsageError where the file cannot be written, or
+    vl-convert-python is missing.
+    """
     figures = [_drawn(figure, evidence) for figure in FIGURES]
-    layers = [ALL, *dict.fromkeys(str(row["layer"]) for one in figures for row in one["rows"] if row.get("layer", ALL) != ALL)]
+    layers = [
+        ALL,
+        *dict.fromkeys(str(row["layer"]) for one in figures for row in one["rows"] if row.get("layer", ALL) != ALL),
+    ]
     # No "<": the letters "</script" would end the element that holds the data.
-    data = json.dumps({"figures": figures, "layers": layers}, allow_nan=False, separators=(",", ":")).replace("<", "\\u003c")
+    data = json.dumps({"figures": figures, "layers": layers}, allow_nan=False, separators=(",", ":")).replace(
+        "<", "\\u003c"
+    )
     title, about = html.escape(evidence.title), html.escape(_about(evidence))
     parts = {"TITLE": title, "ABOUT": about, "VERSION": __version__, "LIBRARY": _library(), "DATA": data}
     # All at once: a name in one part may look like another part.
@@ -57,17 +66,30 @@ def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
         needed = [(one, one.get("needs")) for one in spec["layer"]]
         drawn = [one for one, column in needed if column is None or any(row.get(column) is not None for row in rows)]
         spec["layer"] = [{name: part for name, part in one.items() if name != "needs"} for one in drawn]
-    return {**found, "spec": spec, "rows": [_finite(row) for row in rows], "menus": figure.menus(rows), "remark": remark, "unknown": ""}
+    return {
+        **found,
+        "spec": spec,
+        "rows": [_finite(row) for row in rows],
+        "menus": figure.menus(rows),
+        "remark": remark,
+        "unknown": "",
+    }
 
 
 def _finite(row: dict[str, Any]) -> dict[str, Any]:
-    return {name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()}
+    return {
+        name: None if isinstance(value, float) and not math.isfinite(value) else value for name, value in row.items()
+    }
 
 
 def _about(evidence: Evidence) -> str:
     summary, records = evidence.summary, evidence.records
     device = (summary.device if summary else "") or (str(records[0].device.get("name", "")) if records else "")
-    parts = [f"target {evidence.target}" if evidence.target else "", device, f"{len(records)} records" if records else ""]
+    parts = [
+        f"target {evidence.target}" if evidence.target else "",
+        device,
+        f"{len(records)} records" if records else "",
+    ]
     if summary is not None and summary.default_ms and summary.tuned_ms:
         parts.append(f"{summary.default_ms:.3f} ms with default schedules, {summary.tuned_ms:.3f} ms tuned")
     if summary is not None and summary.relative_l2_error is not None:
@@ -81,7 +103,9 @@ def _library() -> str:
     try:
         import vl_convert
     except ImportError as error:
-        raise UsageError("a report needs vl-convert-python, which holds the library that draws its figures", hint=_HINT) from error
+        raise UsageError(
+            "a report needs vl-convert-python, which holds the library that draws its figures", hint=_HINT
+        ) from error
     # Its type stub forgets that no snippet is needed.
     bundle = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]
     return str(bundle).replace("</script", "<\\/script")

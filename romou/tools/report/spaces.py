@@ -18,18 +18,36 @@ if TYPE_CHECKING:
 
 
 def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Table:
-    """Return a table with a line for each task: configs by its knobs, those that its template admits, those that are left, and which criteria gave way."""
+    """Return a table with a line for each task: configs by its knobs, those that its template admits, those that are
+    left, and which criteria gave way.
+    """
     table = table_of_numbers("task", ("declared", "before", "kept", "pruned"), "gave way", title=title)
     for name, report in rows:
-        table.add_row(escape(name), str(report.declared), str(report.before), str(report.kept), percent(report.pruned_share), ", ".join(report.relaxed))
+        table.add_row(
+            escape(name),
+            str(report.declared),
+            str(report.before),
+            str(report.kept),
+            percent(report.pruned_share),
+            ", ".join(report.relaxed),
+        )
     return table
 
 
 def criteria_table(reports: Sequence[PruningReport]) -> Table:
-    """Return a table with a line for each criterion: mean share of the spaces that it removes alone, and that it alone removes."""
-    table = table_of_numbers("criterion", ("alone", "only it", "gave way"), "limit from", title="What each criterion removes, mean over the tasks")
+    """Return a table with a line for each criterion: mean share of the spaces that it removes alone, and that it alone
+    removes.
+    """
+    table = table_of_numbers(
+        "criterion",
+        ("alone", "only it", "gave way"),
+        "limit from",
+        title="What each criterion removes, mean over the tasks",
+    )
     for name, counts in _by_criterion(reports).items():
-        alone, only = (sum(getattr(c, field) / r.before for r, c in counts) / len(reports) for field in ("alone", "only"))
+        alone, only = (
+            sum(getattr(c, field) / r.before for r, c in counts) / len(reports) for field in ("alone", "only")
+        )
         gave_way = sum(c.slack != 1 for _, c in counts)
         table.add_row(name, percent(alone), percent(only), str(gave_way), escape(counts[0][1].source))
     together = sum(r.pruned_share for r in reports) / len(reports) if reports else 0.0
@@ -51,14 +69,25 @@ def _by_criterion(reports: Sequence[PruningReport]) -> dict[str, list[tuple[Prun
 
 
 def knob_rows(spaces: Sequence[Space]) -> list[dict[str, Any]]:
-    """Return one entry a knob of some tasks' spaces: its choices in any of them, how many have it, and what is declared of it."""
+    """Return one entry a knob of some tasks' spaces: its choices in any of them, how many have it, and what is declared
+    of it.
+    """
     declared = {name: knob for space in spaces for name, knob in space.declared.items()}
     rows = []
     for name, knob in declared.items():
         having = [space.knobs[name] for space in spaces if name in space.knobs]
         choices = list(dict.fromkeys(choice for own in having for choice in own))
         default = nearest(choices, knob.default)
-        rows.append({"knob": name, "choices": choices, "default": default, "tasks": len(having), "devices": knob.devices, "help": knob.help})
+        rows.append(
+            {
+                "knob": name,
+                "choices": choices,
+                "default": default,
+                "tasks": len(having),
+                "devices": knob.devices,
+                "help": knob.help,
+            }
+        )
     return rows
 
 
@@ -68,7 +97,14 @@ def knob_table(spaces: Sequence[Space], *, title: str) -> Table:
     for column in ("knob", "choices", "default", "tasks", "devices", "meaning"):
         table.add_column(column, no_wrap=column == "knob", justify="right" if column == "tasks" else "left")
     for row in knob_rows(spaces):
-        texts = row["knob"], _spelled(row["choices"]), _spelled([row["default"]]), str(row["tasks"]), row["devices"], row["help"]
+        texts = (
+            row["knob"],
+            _spelled(row["choices"]),
+            _spelled([row["default"]]),
+            str(row["tasks"]),
+            row["devices"],
+            row["help"],
+        )
         table.add_row(*map(escape, texts))
     return table
 

@@ -28,7 +28,11 @@ def ratio(value: float | None) -> str:
 
 def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str = "") -> Table:
     """An empty table: a column of names, columns of numbers, and columns of text."""
-    columns = [Column(name, no_wrap=True), *(Column(column, justify="right", no_wrap=True) for column in numbers), *map(Column, texts)]
+    columns = [
+        Column(name, no_wrap=True),
+        *(Column(column, justify="right", no_wrap=True) for column in numbers),
+        *map(Column, texts),
+    ]
     return Table(*columns, title=escape(title) or None)
 
 
@@ -39,12 +43,15 @@ _LEAST_TEXT = 24
 def print_table(table: Table, out: Console) -> None:
     """Print a table so that it can be read on a narrow terminal, too.
 
-    Where it does not fit, it first loses its frame; then the columns of longest text become lines below, each led by its row's first cell; then names fold.
+    Where it does not fit, it first loses its frame; then the columns of longest text become lines below, each led by
+    its row's first cell; then names fold.
     """
     columns, below = list(table.columns), list[Column]()
     if _natural_width(table, out) > out.width:
         table = _of_columns(table, columns)
-    while _natural_width(table, out) > out.width and (texts := [column for column in columns[1:] if not column.no_wrap]):
+    while _natural_width(table, out) > out.width and (
+        texts := [column for column in columns[1:] if not column.no_wrap]
+    ):
         longest = max(texts, key=_width)
         columns.remove(longest)
         table = _of_columns(table, columns)
@@ -68,14 +75,25 @@ def print_table(table: Table, out: Console) -> None:
         out.print(f"{column.header}:", markup=False)
         for name, cell in zip(names, column.cells, strict=True):
             if str(cell):
-                out.print(Padding(Text.assemble(Text.from_markup(str(name)), ": ", Text.from_markup(str(cell))), (0, 0, 0, 2)))
+                out.print(
+                    Padding(Text.assemble(Text.from_markup(str(name)), ": ", Text.from_markup(str(cell))), (0, 0, 0, 2))
+                )
 
 
 def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
     """The table with some of its columns, without a frame."""
-    found = Table(title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_footer=table.show_footer)
+    found = Table(
+        title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_footer=table.show_footer
+    )
     for one in columns:
-        found.add_column(one.header, one.footer, justify=one.justify, no_wrap=one.no_wrap, overflow=one.overflow, min_width=one.min_width)
+        found.add_column(
+            one.header,
+            one.footer,
+            justify=one.justify,
+            no_wrap=one.no_wrap,
+            overflow=one.overflow,
+            min_width=one.min_width,
+        )
     for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
         found.add_row(*cells, style=row.style, end_section=row.end_section)
     return found
@@ -92,15 +110,31 @@ def _width(column: Column) -> int:
 def layer_table(rows: Sequence[LayerRow]) -> Table:
     """One line per task, the most expensive first, and a last line with the sums over all calls."""
     before, after = _total_ms(rows, "default_ms"), _total_ms(rows, "tuned_ms")
-    table = table_of_numbers("layer", ("calls", "before", "after", "faster", "GFLOPS", "trials"), title="Time per layer (ms of one call)")
+    table = table_of_numbers(
+        "layer", ("calls", "before", "after", "faster", "GFLOPS", "trials"), title="Time per layer (ms of one call)"
+    )
     table.show_footer = bool(rows)
     calls, trials = (str(sum(getattr(row, field) for row in rows)) for field in ("calls", "trials"))
-    footers = ("all calls", calls, number(before), number(after), ratio(before / after if before and after else None), "", trials)
+    footers = (
+        "all calls",
+        calls,
+        number(before),
+        number(after),
+        ratio(before / after if before and after else None),
+        "",
+        trials,
+    )
     for column, footer in zip(table.columns, footers, strict=True):
         column.footer = footer
     for row in sorted(rows, key=lambda r: -(r.default_ms or 0.0) * r.calls):
         table.add_row(
-            escape(row.name), str(row.calls), number(row.default_ms), number(row.tuned_ms), ratio(row.speedup), number(row.gflops, 2), str(row.trials)
+            escape(row.name),
+            str(row.calls),
+            number(row.default_ms),
+            number(row.tuned_ms),
+            ratio(row.speedup),
+            number(row.gflops, 2),
+            str(row.trials),
         )
     return table
 
@@ -116,18 +150,34 @@ def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
     return total if rows else None
 
 
-_INSTEAD = {"apart": "each by itself", "rules": "TVM's schedule", "plain": "TVM's simplest schedule", "host": "the host"}
+_INSTEAD = {
+    "apart": "each by itself",
+    "rules": "TVM's schedule",
+    "plain": "TVM's simplest schedule",
+    "host": "the host",
+}
 
 
 def device_lines(summary: Summary) -> list[str]:
-    """Return lines on nodes that are not as they should be: shares on the host, nodes that moved and why, TVM's schedules; empty if there are none."""
+    """Return lines on nodes that are not as they should be: shares on the host, nodes that moved and why, TVM's
+    schedules; empty if there are none.
+    """
     lines = []
     if summary.host:
         time = "" if summary.host_share is None else f", {summary.host_share:.0%} of the time"
         nodes = sum(len(row.nodes) for row in summary.host)
-        lines.append(f"On the host: {nodes} of {summary.nodes} nodes, {summary.host_flop_share:.0%} of the operations{time}.")
-        lines += [f"on the host, by onnxruntime: {', '.join(row.nodes)}{'' if row.ms is None else f': {row.ms:.3f} ms'}" for row in summary.host]
-    lines += [f"moved to {_INSTEAD.get(row.to, row.to)}: {', '.join(row.nodes)}: {row.reason}" for row in summary.moved if row.nodes]
+        lines.append(
+            f"On the host: {nodes} of {summary.nodes} nodes, {summary.host_flop_share:.0%} of the operations{time}."
+        )
+        lines += [
+            f"on the host, by onnxruntime: {', '.join(row.nodes)}{'' if row.ms is None else f': {row.ms:.3f} ms'}"
+            for row in summary.host
+        ]
+    lines += [
+        f"moved to {_INSTEAD.get(row.to, row.to)}: {', '.join(row.nodes)}: {row.reason}"
+        for row in summary.moved
+        if row.nodes
+    ]
     if summary.by_tvm:
         lines.append(f"By a schedule of TVM's: {', '.join(summary.by_tvm)}.")
     return lines
@@ -147,6 +197,9 @@ def print_summary(summary: Summary, out: Console) -> None:
         out.print("Against onnxruntime: not checked.", markup=False)
     if summary.memory is not None:
         weights, between = (number / 2**20 for number in (summary.memory.weights, summary.memory.tensors))
-        out.print(f"Memory on the device: {weights:.1f} MiB of weights, {between:.1f} MiB of tensors between kernels.", markup=False)
+        out.print(
+            f"Memory on the device: {weights:.1f} MiB of weights, {between:.1f} MiB of tensors between kernels.",
+            markup=False,
+        )
     for line in device_lines(summary):
         out.print(line, markup=False)

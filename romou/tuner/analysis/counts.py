@@ -1,4 +1,6 @@
-"""How much address arithmetic a kernel does inside its loops, from its lowered TIR and from its text, and the memory traffic of its busiest loop."""
+"""How much address arithmetic a kernel does inside its loops, from its lowered TIR and from its text, and the memory
+traffic of its busiest loop.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,8 @@ class IntegerOperations:
     """Integer operations inside the loops of one work-item; an operation on a vector counts once.
 
     in_loops: as they stand in the code.
-    in_loops_weighted: each times the trip counts of all loops around it; a trip count that is not constant counts as one.
+    in_loops_weighted: each times the trip counts of all loops around it; a trip count that is not constant counts as
+    one.
     divisions_in_loops: divisions and modulos among `in_loops`.
     """
 
@@ -54,12 +57,16 @@ class TextOperations:
 
 
 def count_integer_operations(func: tirx.PrimFunc) -> IntegerOperations:
-    """Count additions, subtractions, multiplications, divisions, modulos, minima, maxima, shifts and bit operations on integers inside loops.
+    """Count additions, subtractions, multiplications, divisions, modulos, minima, maxima, shifts and bit operations on
+    integers inside loops.
 
-        for i in range(8): a[i * 4 + threadIdx_x % 3] = 0        ->  in_loops 3, in_loops_weighted 24, divisions_in_loops 1
+        for i in range(8): a[i * 4 + threadIdx_x % 3] = 0
+            ->  in_loops 3, in_loops_weighted 24, divisions_in_loops 1
 
-    func: lowered TIR, of any pipeline. Every loop that still stands counts (serial, unrolled by pragma, while); loops bound to work groups, work-items or
-        vector lanes do not. An expression counts as often as it is written, as in the source made from it; comparisons and the loop's own counter do not count.
+    func: lowered TIR, of any pipeline. Every loop that still stands counts (serial, unrolled by pragma, while); loops
+    bound to work groups, work-items or
+        vector lanes do not. An expression counts as often as it is written, as in the source made from it; comparisons
+        and the loop's own counter do not count.
     """
     found = divisions = 0
     weighted = 0
@@ -96,7 +103,9 @@ def count_integer_operations(func: tirx.PrimFunc) -> IntegerOperations:
         # A type's shape is no code.
         return
 
-    structural_visit(func.body, [(tvm.ir.Type, skip), (tirx.For, loop), (tirx.While, while_loop), (_OPERATIONS, operation)])
+    structural_visit(
+        func.body, [(tvm.ir.Type, skip), (tirx.For, loop), (tirx.While, while_loop), (_OPERATIONS, operation)]
+    )
     return IntegerOperations(found, weighted, divisions)
 
 
@@ -105,7 +114,8 @@ _TOKEN = re.compile(r"\b(?:for|while|else)\b|[(){};/%]")
 
 
 def count_text_operations(source: str) -> TextOperations:
-    """Count `/` and `%` in the bodies of `for` and `while` loops of OpenCL C, and in the parts of their heads that every iteration computes.
+    """Count `/` and `%` in the bodies of `for` and `while` loops of OpenCL C, and in the parts of their heads that
+    every iteration computes.
 
     Comments, strings and preprocessor lines do not count. Types are not known here: a division of floats counts too.
     """
@@ -158,9 +168,11 @@ def count_text_operations(source: str) -> TextOperations:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """One iteration of the innermost loop with the most multiply-adds, by one work-item; the whole kernel where no loop is left.
+    """One iteration of the innermost loop with the most multiply-adds, by one work-item; the whole kernel where no loop
+    is left.
 
-    buffer_bytes, image_bytes, local_bytes: loaded from buffers, images and local memory, as the code stands: what a condition guards counts, and what two
+    buffer_bytes, image_bytes, local_bytes: loaded from buffers, images and local memory, as the code stands: what a
+    condition guards counts, and what two
         expressions load twice counts twice.
     multiply_adds: multiplications of floats, by lanes.
     """
@@ -177,7 +189,9 @@ class Traffic:
 
 
 def busiest_traffic(func: tirx.PrimFunc) -> Traffic:
-    """Return bytes loaded and multiply-adds of one iteration of the innermost reduction loop of a lowered device function."""
+    """Return bytes loaded and multiply-adds of one iteration of the innermost reduction loop of a lowered device
+    function.
+    """
     found = [_traffic(loop.body) for loop in nodes_in(func.body, tirx.For) if not nodes_in(loop.body, tirx.For)]
     busy = max(found, key=lambda t: t.multiply_adds, default=None)
     return busy if busy is not None and busy.multiply_adds else _traffic(func.body)
@@ -193,4 +207,9 @@ def _traffic(body: tirx.Stmt) -> Traffic:
             if scope != PRIVATE:
                 bytes_of["local" if scope in LOCAL else "buffer"] += value_bytes(access)
     products = sum(map(multiply_adds_of, nodes_in(body, tvm.ir.Call, tirx.Mul)))
-    return Traffic(buffer_bytes=bytes_of["buffer"], image_bytes=bytes_of["image"], local_bytes=bytes_of["local"], multiply_adds=products)
+    return Traffic(
+        buffer_bytes=bytes_of["buffer"],
+        image_bytes=bytes_of["image"],
+        local_bytes=bytes_of["local"],
+        multiply_adds=products,
+    )

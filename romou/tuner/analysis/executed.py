@@ -1,4 +1,6 @@
-"""How many instructions a work-item executes: the compiler's loops, weighted by the trip counts that the lowered TIR knows."""
+"""How many instructions a work-item executes: the compiler's loops, weighted by the trip counts that the lowered TIR
+knows.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ tvm_ffi.register_error("UnknownTripCountError", UnknownTripCountError)
 
 @dataclass(frozen=True)
 class TripLoop:
-    """A loop of the lowered TIR: its iterations, the multiply-adds of one of them outside the loops inside it, and those loops."""
+    """A loop of the lowered TIR: its iterations, the multiply-adds of one of them outside the loops inside it, and
+    those loops.
+    """
 
     trips: int
     multiply_adds: int
@@ -42,13 +46,17 @@ class TripLoop:
 
 
 def trip_loops(func: tirx.PrimFunc) -> TripLoop:
-    """The loops of a lowered device function, as a nest with the kernel itself outermost; UnknownTripCountError where a loop's trip count is not constant."""
+    """The loops of a lowered device function, as a nest with the kernel itself outermost; UnknownTripCountError where a
+    loop's trip count is not constant.
+    """
     nests: list[list[TripLoop]] = [[]]
     products: list[int] = [0]
 
     def loop(node: tirx.For, visitor: Any) -> None:
         if not isinstance(node.extent, tirx.IntImm):
-            raise UnknownTripCountError(f"the loop over {node.loop_var} runs {node.extent} iterations, which is not constant")
+            raise UnknownTripCountError(
+                f"the loop over {node.loop_var} runs {node.extent} iterations, which is not constant"
+            )
         nests.append([])
         products.append(0)
         visitor.visit(node.body)
@@ -77,25 +85,34 @@ class Executed:
 
     @property
     def bifrost_cycles(self) -> float:
-        """Cycles that the slowest unit of a Bifrost core takes: 24 lanes of arithmetic, half a cycle for an image, one for an access of memory (Mesa)."""
+        """Cycles that the slowest unit of a Bifrost core takes: 24 lanes of arithmetic, half a cycle for an image, one
+        for an access of memory (Mesa).
+        """
         arithmetic, images, accesses = self.units
         return max(arithmetic / 24, images / 2, float(accesses))
 
 
 def executed_instructions(code: LoopStatistics, loops: TripLoop) -> Executed | None:
-    """Instructions that one work-item executes, conditional code counted as if it ran; None where the two nests cannot be matched.
+    """Instructions that one work-item executes, conditional code counted as if it ran; None where the two nests cannot
+    be matched.
 
-    A compiler keeps a loop or unrolls it whole; what it did is found by the multiply-adds, which every iteration must have the same number of in both.
+    A compiler keeps a loop or unrolls it whole; what it did is found by the multiply-adds, which every iteration must
+    have the same number of in both.
 
-        for 16: for 3: 4 multiply-adds      and      loop of 12 multiply-adds, 30 instructions      ->      16 * 30 instructions
+        for 16: for 3: 4 multiply-adds      and      loop of 12 multiply-adds, 30 instructions
+            ->  16 * 30 instructions
     """
     if not code.inner:
         return Executed(code.instructions, code.units)
     return _match(code, loops.multiply_adds, code.inner, loops.inner)
 
 
-def _match(code: LoopStatistics, products: int, kept: Sequence[LoopStatistics], loops: Sequence[TripLoop]) -> Executed | None:
-    """Instructions of one iteration of `code`; `products` multiply-adds are its own, by the loops that were taken as unrolled so far."""
+def _match(
+    code: LoopStatistics, products: int, kept: Sequence[LoopStatistics], loops: Sequence[TripLoop]
+) -> Executed | None:
+    """Instructions of one iteration of `code`; `products` multiply-adds are its own, by the loops that were taken as
+    unrolled so far.
+    """
     if products > code.multiply_adds or len(loops) > _MAX_UNROLLED:
         return None
     if not loops:

@@ -8,14 +8,22 @@ from typing import Any
 import tvm
 from tvm import tirx
 
-from romou.compiler.tir.calls import extern_name, is_load_for_tensor_cores, is_matrix_product, is_tensor_core_fma, texel_bytes, texels_for_tensor_cores
+from romou.compiler.tir.calls import (
+    extern_name,
+    is_load_for_tensor_cores,
+    is_matrix_product,
+    is_tensor_core_fma,
+    texel_bytes,
+    texels_for_tensor_cores,
+)
 from romou.devices.backends.dialect import MATRIX
 
 # Buffer scopes of registers and of local memory, as TVM names them.
 PRIVATE, LOCAL = "local", ("shared", "shared.dyn")
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
-# Work-items that share the products of matrices. A call of `tensor_core_fma` adds to two pixels of four lanes, 16 products each.
+# Work-items that share the products of matrices. A call of `tensor_core_fma` adds to two pixels of four lanes, 16
+# products each.
 _WARP, _TENSOR_CORE_NUMBERS, TENSOR_CORE_DEPTH = 32, 8, 16
 
 

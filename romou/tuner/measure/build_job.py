@@ -19,7 +19,13 @@ from romou.tuner.measure.types import StoredAs, Toolchain
 
 
 def build(
-    toolchain: Toolchain, task_json: str, config: dict[str, int | str | bool], target_json: str, library: str, entry: str, compile_for: str | None
+    toolchain: Toolchain,
+    task_json: str,
+    config: dict[str, int | str | bool],
+    target_json: str,
+    library: str,
+    entry: str,
+    compile_for: str | None,
 ) -> tuple[Outcome, float, str | None, tuple[str, ...], tuple[StoredAs | None, ...]]:
     """Build one candidate into the shared library file `library`, under the name `entry`.
 
@@ -28,8 +34,8 @@ def build(
     Exception for whatever is no property of the candidate: a bug, a missing compiler, a full disk.
 
     Returns
-    -------
-    (outcome, seconds, error text or None, memory scope of each parameter, `BuildResult.stored`), the outcome OK, INVALID or BUILD_ERROR.
+    ------- (outcome, seconds, error text or None, memory scope of each parameter, `BuildResult.stored`), the outcome
+    OK, INVALID or BUILD_ERROR.
     """
     task = resolve(toolchain.load_task)(task_json)
     target = resolve(toolchain.load_target)(target_json)
@@ -48,7 +54,10 @@ def build(
     # Without kernels the reference runs, which takes the weight as it is.
     weight = task.stored_weight(Config(config)) if target.backend.has_kernels else None
     names = [str(p.name) for p in task.func.params]
-    scopes, stored = tuple(images.get(name, "global") for name in names), tuple(weight if weight and name == weight.name else None for name in names)
+    scopes, stored = (
+        tuple(images.get(name, "global") for name in names),
+        tuple(weight if weight and name == weight.name else None for name in names),
+    )
     return Outcome.OK, time.perf_counter() - start, None, scopes, stored
 
 
@@ -60,7 +69,16 @@ def _compile(module: Any, device: str) -> None:
 
 
 # What Python raises for wrong code. TVM raises some of these too, for calls that our own code got wrong.
-_BUG_TYPES = (TypeError, AttributeError, NameError, LookupError, ImportError, AssertionError, NotImplementedError, ZeroDivisionError)
+_BUG_TYPES = (
+    TypeError,
+    AttributeError,
+    NameError,
+    LookupError,
+    ImportError,
+    AssertionError,
+    NotImplementedError,
+    ZeroDivisionError,
+)
 
 # Frames of TVM and its FFI; the compiled ones carry the names of C++ or Cython files.
 _NATIVE_SUFFIXES = (".cc", ".h", ".cpp", ".pxi", ".pyx", "<unknown>")
@@ -70,7 +88,8 @@ _TVM_FOLDERS = (f"{os.sep}tvm{os.sep}", f"{os.sep}tvm_ffi{os.sep}")
 def outcome_of_build(error: BaseException) -> Outcome | None:
     """INVALID or BUILD_ERROR where `error` belongs to the candidate, None where it is a bug or a broken machine.
 
-    A failed candidate is data and the search goes on; a bug must stop the run, or every candidate would quietly become a BUILD_ERROR.
+    A failed candidate is data and the search goes on; a bug must stop the run, or every candidate would quietly become
+    a BUILD_ERROR.
     """
     if isinstance(error, InvalidConfigError):
         return Outcome.INVALID
@@ -80,5 +99,7 @@ def outcome_of_build(error: BaseException) -> Outcome | None:
     if not isinstance(error, Exception) or isinstance(error, (*_BUG_TYPES, OSError)):
         return None
     frames = traceback.extract_tb(error.__traceback__)
-    is_raised_in_tvm = bool(frames) and (frames[-1].filename.endswith(_NATIVE_SUFFIXES) or any(folder in frames[-1].filename for folder in _TVM_FOLDERS))
+    is_raised_in_tvm = bool(frames) and (
+        frames[-1].filename.endswith(_NATIVE_SUFFIXES) or any(folder in frames[-1].filename for folder in _TVM_FOLDERS)
+    )
     return Outcome.BUILD_ERROR if is_raised_in_tvm else None

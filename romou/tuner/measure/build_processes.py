@@ -31,7 +31,8 @@ class BuildProcesses:
     def build(self, arguments: tuple[Any, ...], limit_s: float, build_timeout_s: float) -> Built | None:
         """Return what `build_job.build` does for `arguments`.
 
-        A crash is the candidate's BUILD_ERROR, and so is a build that takes longer than `build_timeout_s`; None where a lower `limit_s` cut it off.
+        A crash is the candidate's BUILD_ERROR, and so is a build that takes longer than `build_timeout_s`; None where a
+        lower `limit_s` cut it off.
         """
         with self._lock:
             if not self._idle:
@@ -44,7 +45,13 @@ class BuildProcesses:
         except ChildTimeoutError:
             if limit_s < build_timeout_s:
                 return None
-            return Outcome.BUILD_ERROR, time.monotonic() - start, f"building took longer than build_timeout_s = {limit_s:g} s", (), ()
+            return (
+                Outcome.BUILD_ERROR,
+                time.monotonic() - start,
+                f"building took longer than build_timeout_s = {limit_s:g} s",
+                (),
+                (),
+            )
         except ChildCrashError as crash:
             return Outcome.BUILD_ERROR, time.monotonic() - start, str(crash), (), ()
         finally:

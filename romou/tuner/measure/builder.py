@@ -26,7 +26,15 @@ class FolderBuilder(ABC):
     folder: where the libraries of candidates go; a temporary folder, removed by `close`, where None.
     """
 
-    def __init__(self, target: Target, options: MeasureOptions | None, toolchain: Toolchain | None, folder: Path | None, *, most: int) -> None:
+    def __init__(
+        self,
+        target: Target,
+        options: MeasureOptions | None,
+        toolchain: Toolchain | None,
+        folder: Path | None,
+        *,
+        most: int,
+    ) -> None:
         self._target_json = target.to_json()
         self._options = options or MeasureOptions()
         self._toolchain = toolchain or Toolchain()
@@ -36,15 +44,21 @@ class FolderBuilder(ABC):
         self._threads = ThreadPoolExecutor(most, thread_name_prefix="romou-build")
 
     @abstractmethod
-    def _build(self, job: tuple[Any, ...], entry: str, library: Path, limit_s: float, stop_at: float | None) -> Built | None:
-        """Build into the file `library`. `job`: toolchain, task, config and target as `build_job.build` takes them; None where `stop_at` came first."""
+    def _build(
+        self, job: tuple[Any, ...], entry: str, library: Path, limit_s: float, stop_at: float | None
+    ) -> Built | None:
+        """Build into the file `library`. `job`: toolchain, task, config and target as `build_job.build` takes them;
+        None where `stop_at` came first.
+        """
 
     def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
         """See `Builder.start`. Exceptions of a bug in a worker are those of the futures."""
         return [self._threads.submit(self._build_one, candidate, stop_at) for candidate in batch]
 
     def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
-        """Start a batch and wait for it: the results in the order of `batch`; those not finished at `stop_at` (`time.monotonic`) are left out."""
+        """Start a batch and wait for it: the results in the order of `batch`; those not finished at `stop_at`
+        (`time.monotonic`) are left out.
+        """
         futures = self.start(batch, stop_at=stop_at)
         try:
             results = [future.result() for future in futures]
@@ -67,7 +81,16 @@ class FolderBuilder(ABC):
         if outcome != Outcome.OK:
             library.unlink(missing_ok=True)
         path = str(library) if outcome == Outcome.OK else None
-        return BuildResult(candidate=candidate, outcome=outcome, library=path, seconds=seconds, error=error, scopes=scopes, stored=stored, entry=candidate.name)
+        return BuildResult(
+            candidate=candidate,
+            outcome=outcome,
+            library=path,
+            seconds=seconds,
+            error=error,
+            scopes=scopes,
+            stored=stored,
+            entry=candidate.name,
+        )
 
     @abstractmethod
     def _end_builds(self) -> None:
@@ -88,7 +111,8 @@ class LocalBuilder(FolderBuilder):
     A build that exceeds `build_timeout_s`, crashes or runs out of memory ends as BUILD_ERROR of its candidate alone.
 
     folder: see `FolderBuilder`.
-    compile_for: a device ("opencl:0") whose driver compiles the kernels in the workers already: drivers keep the result, so that the one process that runs
+    compile_for: a device ("opencl:0") whose driver compiles the kernels in the workers already: drivers keep the
+    result, so that the one process that runs
         candidates need not wait for its compiler. Not for a device that is this machine's CPU, which is busy enough.
     """
 
@@ -106,8 +130,12 @@ class LocalBuilder(FolderBuilder):
         self._compile_for = compile_for
         self._processes = BuildProcesses(self._folder)
 
-    def _build(self, job: tuple[Any, ...], entry: str, library: Path, limit_s: float, stop_at: float | None) -> Built | None:
-        return self._processes.build((*job, str(library), entry, self._compile_for), limit_s, self._options.build_timeout_s)
+    def _build(
+        self, job: tuple[Any, ...], entry: str, library: Path, limit_s: float, stop_at: float | None
+    ) -> Built | None:
+        return self._processes.build(
+            (*job, str(library), entry, self._compile_for), limit_s, self._options.build_timeout_s
+        )
 
     def _end_builds(self) -> None:
         self._processes.close()

@@ -31,14 +31,16 @@ _MOST_THREADS = 1024
 class DaskBuilder(FolderBuilder):
     """`Builder` whose candidates are built by the workers of a dask scheduler, each in a child process of the worker.
 
-    Workers may come and go: what a lost one had is built by another one, and one that comes has its share from the next candidates on. Each has to have
-    the tuner's versions of Romou and TVM. Kernels reach the device's compiler when they run, as a worker has no device.
+    Workers may come and go: what a lost one had is built by another one, and one that comes has its share from the next
+    candidates on. Each has to have the tuner's versions of Romou and TVM. Kernels reach the device's compiler when they
+    run, as a worker has no device.
 
-    address: "dask://host:8786".   is_trusted: the scheduler may be on another machine, reached without TLS (`dask_scheduler.connect`).
+    address: "dask://host:8786".
+    is_trusted: the scheduler may be on another machine, reached without TLS (`dask_scheduler.connect`).
 
-    UsageError for an address of another form, one that is not trusted, or where dask is not installed. ConnectionLostError where no scheduler answers within
-    `connect_timeout_s`, has no worker by then, or is without one for `unreachable_s` later on. CompatError where a worker has other versions, or answers
-    with anything but a build.
+    UsageError for an address of another form, one that is not trusted, or where dask is not installed.
+    ConnectionLostError where no scheduler answers within `connect_timeout_s`, has no worker by then, or is without one
+    for `unreachable_s` later on. CompatError where a worker has other versions, or answers with anything but a build.
     """
 
     def __init__(
@@ -52,7 +54,9 @@ class DaskBuilder(FolderBuilder):
         is_trusted: bool = False,
     ) -> None:
         self.address = address
-        self._client = connect(SchedulerAddress.parse(address), (options or MeasureOptions()).connect_timeout_s, is_trusted=is_trusted)
+        self._client = connect(
+            SchedulerAddress.parse(address), (options or MeasureOptions()).connect_timeout_s, is_trusted=is_trusted
+        )
         super().__init__(target, options, toolchain, folder, most=_MOST_THREADS)
         self._lock = threading.Lock()
         self._asked_at, self._count, self._seen_at = -math.inf, 0, time.monotonic()
@@ -73,7 +77,10 @@ class DaskBuilder(FolderBuilder):
             raise _without_romou(self.address, error) from None
         except (OSError, TimeoutError):
             hint = "Start some in Romou's environment: dask worker tcp://HOST:PORT --nthreads CORES"
-            raise ConnectionLostError(f"the dask scheduler at {self.address} has no worker within connect_timeout_s = {timeout_s:g} s", hint=hint) from None
+            raise ConnectionLostError(
+                f"the dask scheduler at {self.address} has no worker within connect_timeout_s = {timeout_s:g} s",
+                hint=hint,
+            ) from None
         for worker, identity in found.items():
             if not isinstance(identity, dict):
                 raise _not_a_build(self.address, identity)
@@ -97,7 +104,9 @@ class DaskBuilder(FolderBuilder):
                 self._seen_at = self._asked_at if self._count else self._seen_at
             return self._count
 
-    def _build(self, job: tuple[Any, ...], entry: str, library: Path, limit_s: float, stop_at: float | None) -> Built | None:
+    def _build(
+        self, job: tuple[Any, ...], entry: str, library: Path, limit_s: float, stop_at: float | None
+    ) -> Built | None:
         from concurrent.futures import CancelledError
 
         import distributed
@@ -108,7 +117,9 @@ class DaskBuilder(FolderBuilder):
         while True:
             try:
                 if future is None:
-                    future = self._client.submit(dask_job.build, self._expected, job, entry, self._options.build_timeout_s, pure=False)
+                    future = self._client.submit(
+                        dask_job.build, self._expected, job, entry, self._options.build_timeout_s, pure=False
+                    )
                 answer = future.result(timeout=_POLL_S)
                 break
             except distributed.KilledWorker as error:
@@ -147,15 +158,23 @@ def _checked(answer: Any, address: str) -> tuple[Built, bytes]:
     match answer:
         case ((Outcome() as outcome, float(), None | str(), tuple() as scopes, tuple() as stored), bytes() as content):
             is_text = all(isinstance(scope, str) for scope in scopes)
-            is_ours = all(form is None or type(form).__module__.partition(".")[0] == __package__.partition(".")[0] for form in stored)
+            is_ours = all(
+                form is None or type(form).__module__.partition(".")[0] == __package__.partition(".")[0]
+                for form in stored
+            )
             if is_text and is_ours and len(scopes) == len(stored) and (outcome == Outcome.OK) == bool(content):
                 return (outcome, answer[0][1], answer[0][2], scopes, stored), content
     raise _not_a_build(address, answer)
 
 
 def _not_a_build(address: str, answer: Any) -> CompatError:
-    return CompatError(f"a worker of {address} answered {str(answer)[:80]!r}, which is no build", hint="Is that scheduler yours?")
+    return CompatError(
+        f"a worker of {address} answered {str(answer)[:80]!r}, which is no build", hint="Is that scheduler yours?"
+    )
 
 
 def _without_romou(address: str, error: ImportError) -> CompatError:
-    return CompatError(f"a worker of {address} cannot import Romou: {first_line(error)}", hint="Start it in an environment where Romou is installed.")
+    return CompatError(
+        f"a worker of {address} cannot import Romou: {first_line(error)}",
+        hint="Start it in an environment where Romou is installed.",
+    )

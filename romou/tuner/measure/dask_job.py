@@ -21,11 +21,15 @@ from romou.base.version import __version__
 from romou.devices.targets import Target
 from romou.tuner.measure.build_processes import BuildProcesses, Built
 
-_HINT = "Workers have to run the tuner's Romou, from the same environment, image or checkout; then start the same call again."
+_HINT = (
+    "Workers have to run the tuner's Romou, from the same environment, image or checkout; then start the same call"
+    " again."
+)
 
 
 def build(expected: dict[str, str], job: tuple[Any, ...], entry: str, limit_s: float) -> tuple[Built, bytes]:
-    """Build one candidate in a child process, so that a crash, a hang or a leak is the candidate's alone; also return the bytes of its library.
+    """Build one candidate in a child process, so that a crash, a hang or a leak is the candidate's alone; also return
+    the bytes of its library.
 
     expected: `identity` of the tuner; CompatError where this worker's differs.   job: see `FolderBuilder._build`.
     """
@@ -42,13 +46,19 @@ def build(expected: dict[str, str], job: tuple[Any, ...], entry: str, limit_s: f
 
 def check_same(ours: dict[str, str], theirs: dict[str, str], where: str) -> None:
     """Raise CompatError where two of `identity` differ: the worker `where` would build other kernels."""
-    differences = [f"{name} is {theirs.get(name, 'missing')}, here {value}" for name, value in ours.items() if theirs.get(name) != value]
+    differences = [
+        f"{name} is {theirs.get(name, 'missing')}, here {value}"
+        for name, value in ours.items()
+        if theirs.get(name) != value
+    ]
     if differences:
         raise CompatError(f"{where} would build other kernels: {'; '.join(differences)}", hint=_HINT)
 
 
 def identity(target_json: str) -> dict[str, str]:
-    """Return what a built candidate depends on beside its task, config and target: versions, Romou's source, the device's file, and the machine."""
+    """Return what a built candidate depends on beside its task, config and target: versions, Romou's source, the
+    device's file, and the machine.
+    """
     target = Target.from_json(target_json)
     found = {"romou": f"{__version__} (source {_source()})"}
     found |= {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}

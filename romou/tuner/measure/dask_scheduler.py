@@ -1,6 +1,8 @@
-"""The connection to a dask scheduler: whether it may be trusted, whether one answers at all, and a client within a time limit.
+"""The connection to a dask scheduler: whether it may be trusted, whether one answers at all, and a client within a time
+limit.
 
-Messages of dask are pickles, so that a scheduler or a worker can run any code in the tuner; and what a worker built is loaded here. Both have to be one's own.
+Messages of dask are pickles, so that a scheduler or a worker can run any code in the tuner; and what a worker built is
+loaded here. Both have to be one's own.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ _LENGTH_BYTES, _LONGEST_GREETING = 8, 1 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchedulerAddress:
-    """The address of a scheduler: dask://host:port, or dask+tls://host:port, whose certificates dask's configuration names (distributed.comm.tls)."""
+    """The address of a scheduler: dask://host:port, or dask+tls://host:port, whose certificates dask's configuration
+    names (distributed.comm.tls).
+    """
 
     text: str
     host: str
@@ -37,11 +41,22 @@ class SchedulerAddress:
     @classmethod
     def parse(cls, text: str) -> SchedulerAddress:
         """An address from its text; UsageError for anything else."""
-        parts = re.fullmatch(r"dask(?P<tls>\+tls)?://(?P<host>\[[^\]\s]+\]|[^/\s:]+)(?::(?P<port>\d{1,5}))?", text) if isinstance(text, str) else None
+        parts = (
+            re.fullmatch(r"dask(?P<tls>\+tls)?://(?P<host>\[[^\]\s]+\]|[^/\s:]+)(?::(?P<port>\d{1,5}))?", text)
+            if isinstance(text, str)
+            else None
+        )
         if parts is None:
             hint = "For example dask://localhost:8786; with TLS, dask+tls://HOST:PORT."
-            raise UsageError(f"builders={text!r}: expected dask://HOST:PORT, the address of a dask scheduler", hint=hint)
-        return cls(text=text, host=parts["host"].strip("[]"), port=int(parts["port"] or _DEFAULT_PORT), has_tls=parts["tls"] is not None)
+            raise UsageError(
+                f"builders={text!r}: expected dask://HOST:PORT, the address of a dask scheduler", hint=hint
+            )
+        return cls(
+            text=text,
+            host=parts["host"].strip("[]"),
+            port=int(parts["port"] or _DEFAULT_PORT),
+            has_tls=parts["tls"] is not None,
+        )
 
     @property
     def of_dask(self) -> str:
@@ -53,19 +68,26 @@ class SchedulerAddress:
 def connect(address: SchedulerAddress, timeout_s: float, *, is_trusted: bool) -> distributed.Client:
     """Connect to a scheduler.
 
-    UsageError where its machine is neither this one nor reached by TLS, and not trusted; or where dask is not installed. ConnectionLostError where no scheduler
-    answers within `timeout_s`.
+    UsageError where its machine is neither this one nor reached by TLS, and not trusted; or where dask is not
+    installed. ConnectionLostError where no scheduler answers within `timeout_s`.
     """
     if not (is_trusted or address.has_tls or is_loopback(address.host)):
         hint = (
-            "Use dask+tls://HOST:PORT with certificates in dask's configuration, or a tunnel (ssh -L 8786:localhost:8786 HOST, and dask://localhost:8786). "
-            "Where nobody else reaches that network: trust_builders=True, or --trust-builders."
+            "Use dask+tls://HOST:PORT with certificates in dask's configuration, or a tunnel (ssh -L"
+            " 8786:localhost:8786 HOST, and dask://localhost:8786). Where nobody else reaches that network:"
+            " trust_builders=True, or --trust-builders."
         )
-        raise UsageError(f"builders={address.text!r}: a dask scheduler can run any code in this process, and {address.host} is reached without TLS", hint=hint)
+        raise UsageError(
+            f"builders={address.text!r}: a dask scheduler can run any code in this process, and {address.host} is"
+            " reached without TLS",
+            hint=hint,
+        )
     try:
         import distributed
     except ImportError:
-        raise UsageError(f"builders={address.text!r} needs dask, which is not installed", hint="pip install romou[dask]") from None
+        raise UsageError(
+            f"builders={address.text!r} needs dask, which is not installed", hint="pip install romou[dask]"
+        ) from None
     # What it says of a lost connection comes as an error of ours.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     stop_at = time.monotonic() + timeout_s
@@ -73,13 +95,18 @@ def connect(address: SchedulerAddress, timeout_s: float, *, is_trusted: bool) ->
         _hear(address, stop_at)
     try:
         left_s = max(1.0, stop_at - time.monotonic())
-        return patiently(lambda: distributed.Client(address.of_dask, timeout=left_s, set_as_default=False, name="romou"), time.monotonic() + left_s)
+        return patiently(
+            lambda: distributed.Client(address.of_dask, timeout=left_s, set_as_default=False, name="romou"),
+            time.monotonic() + left_s,
+        )
     except (OSError, ValueError, RuntimeError, TypeError) as error:
         raise _no_answer(address, first_line(error)) from None
 
 
 def _hear(address: SchedulerAddress, stop_at: float) -> None:
-    """Wait for a server's greeting, which dask's client would wait for without end; ConnectionLostError where none comes, or none of dask's."""
+    """Wait for a server's greeting, which dask's client would wait for without end; ConnectionLostError where none
+    comes, or none of dask's.
+    """
     while True:
         greeting, left_s = b"", max(_RETRY_S, stop_at - time.monotonic())
         try:
@@ -92,7 +119,11 @@ def _hear(address: SchedulerAddress, stop_at: float) -> None:
                     greeting += part
             break
         except TimeoutError:
-            what = f"it says {greeting!r}" if greeting else "the port accepts connections and says nothing. With TLS it is dask+tls://"
+            what = (
+                f"it says {greeting!r}"
+                if greeting
+                else "the port accepts connections and says nothing. With TLS it is dask+tls://"
+            )
             raise _no_answer(address, what) from None
         except ConnectionRefusedError as error:
             # It may just be starting.
@@ -106,4 +137,7 @@ def _hear(address: SchedulerAddress, stop_at: float) -> None:
 
 
 def _no_answer(address: SchedulerAddress, why: str) -> ConnectionLostError:
-    return ConnectionLostError(f"no dask scheduler answers at {address.text}: {why}", hint="`dask scheduler` starts one; a firewall may be in the way.")
+    return ConnectionLostError(
+        f"no dask scheduler answers at {address.text}: {why}",
+        hint="`dask scheduler` starts one; a firewall may be in the way.",
+    )

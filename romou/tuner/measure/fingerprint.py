@@ -31,7 +31,13 @@ class DeviceFingerprint:
     def of_facts(kind: str, facts: Mapping[str, Any], *, is_here: bool = True) -> DeviceFingerprint:
         """Return the fingerprint of an entry of `list_devices`, from this machine or another one."""
         is_host_cpu = is_here and facts["type"] == "cpu"
-        return DeviceFingerprint(kind=kind, name=str(facts["name"]), driver=str(facts["driver"]), platform=str(facts["platform"]), is_host_cpu=is_host_cpu)
+        return DeviceFingerprint(
+            kind=kind,
+            name=str(facts["name"]),
+            driver=str(facts["driver"]),
+            platform=str(facts["platform"]),
+            is_host_cpu=is_host_cpu,
+        )
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> DeviceFingerprint:
@@ -48,7 +54,9 @@ def split_device(device: str) -> tuple[str, int]:
 
 
 def device_fingerprint(device: str) -> DeviceFingerprint:
-    """Ask the driver of `device` ("opencl:0"). Runs in a worker process: a broken driver may take that down; DeviceError where the device does not exist."""
+    """Ask the driver of `device` ("opencl:0"). Runs in a worker process: a broken driver may take that down;
+    DeviceError where the device does not exist.
+    """
     return identified_device(device)[0]
 
 

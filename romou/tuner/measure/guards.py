@@ -3,9 +3,10 @@
     buffer     | zone | tensor | zone |      the kernel takes a window of a larger buffer; without "window" in the runtime there is no zone in front
     image      one row, one column and one layer more than the tensor has; of the output, as kernels cannot write any other
 
-A kernel that is right in its output and writes beside it would spoil other tensors of the model. Times are taken in tensors without zones.
-Vulkan's kernels reach nothing in front of a buffer: a negative index is a large one, whose access the device drops or takes to the zone behind.
-"""
+A kernel that is right in its output and writes beside it would spoil other tensors of the model. Times are taken in
+tensors without zones. Vulkan's kernels reach nothing in front of a buffer: a negative index is a large one, whose
+access the device drops or takes to the zone behind.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from typing import Any
 
 import numpy as np
 
-# A multiple of what devices want buffers to begin at (4096 bits at most), and of a page, at which drivers let whole buffers begin.
+# A multiple of what devices want buffers to begin at (4096 bits at most), and of a page, at which drivers let whole
+# buffers begin.
 ZONE_BYTES = 1 << 14
 _PATTERN = np.random.default_rng(0).integers(0, 256, ZONE_BYTES, np.uint8)
 # Above it a copy on the host takes longer than two more transfers.
@@ -60,7 +62,11 @@ class Guarded:
         if _is_remote(self.device):
             found = self.whole.numpy()
             return self._described(found[: self.before], found[end:])
-        zones = [self.whole._create_view((length,), "uint8", start).numpy() for start, length in ((0, self.before), (end, ZONE_BYTES)) if length]
+        zones = [
+            self.whole._create_view((length,), "uint8", start).numpy()
+            for start, length in ((0, self.before), (end, ZONE_BYTES))
+            if length
+        ]
         return self._described(zones[0] if self.before else np.empty(0, np.uint8), zones[-1])
 
     def without_zones(self, *, is_output: bool = False) -> Any:
@@ -69,12 +75,20 @@ class Guarded:
 
         if self.whole is None:
             return self.tensor
-        plain = tvm.runtime.empty(self.shape, self.dtype, self.device, mem_scope=None if self.scope == "global" else self.scope)
+        plain = tvm.runtime.empty(
+            self.shape, self.dtype, self.device, mem_scope=None if self.scope == "global" else self.scope
+        )
         return plain if is_output else plain.copyfrom(self.tensor)
 
     def _described(self, before: np.ndarray, behind: np.ndarray) -> str | None:
-        counts = {where: int(np.count_nonzero(zone != _PATTERN[: zone.size])) for where, zone in (("before", before), ("behind", behind))}
-        return " and ".join(f"wrote {count} bytes {where} `{self.name}`" for where, count in counts.items() if count) or None
+        counts = {
+            where: int(np.count_nonzero(zone != _PATTERN[: zone.size]))
+            for where, zone in (("before", before), ("behind", behind))
+        }
+        return (
+            " and ".join(f"wrote {count} bytes {where} `{self.name}`" for where, count in counts.items() if count)
+            or None
+        )
 
     def _image_of(self, found: np.ndarray) -> tuple[np.ndarray, str | None]:
         assert self.extents is not None
@@ -87,14 +101,25 @@ class Guarded:
         return data, f"wrote {changed} bytes beyond the edges of the image `{self.name}`" if changed else None
 
 
-def guard(arrays: Sequence[np.ndarray], names: Sequence[str], scopes: Sequence[str], device: Any, window: Callable[[Any], Any] | None) -> list[Guarded]:
+def guard(
+    arrays: Sequence[np.ndarray],
+    names: Sequence[str],
+    scopes: Sequence[str],
+    device: Any,
+    window: Callable[[Any], Any] | None,
+) -> list[Guarded]:
     """Put a candidate's arrays, the output last, on a device, each with zones around it.
 
-    window: the runtime's function that makes a view a tensor of its own; None where there is none, and then no zone is in front.
+    window: the runtime's function that makes a view a tensor of its own; None where there is none, and then no zone is
+    in front.
     """
     last = len(arrays) - 1
     return [
-        _buffer(array, name, device, window) if scope == "global" else _image(array, name, scope, device, is_written=place == last)
+        (
+            _buffer(array, name, device, window)
+            if scope == "global"
+            else _image(array, name, scope, device, is_written=place == last)
+        )
         for place, (array, name, scope) in enumerate(zip(arrays, names, scopes, strict=True))
     ]
 
@@ -122,7 +147,9 @@ def _buffer(array: np.ndarray, name: str, device: Any, window: Callable[[Any], A
 
 
 def _is_remote(device: Any) -> bool:
-    """Whether a device is one of a connection, whose copies pass over a view's offset: only whole tensors go there and come back."""
+    """Whether a device is one of a connection, whose copies pass over a view's offset: only whole tensors go there and
+    come back.
+    """
     return bool(device.dlpack_device_type() >= 128)
 
 
@@ -139,12 +166,16 @@ def _image(array: np.ndarray, name: str, scope: str, device: Any, *, is_written:
         contents = _border(larger, str(array.dtype))
         contents.reshape((-1, *larger[-3:]))[:layers, :rows, :columns] = array.reshape(layers, rows, columns, 4)
         try:
-            whole = tvm.runtime.empty(larger, str(array.dtype), device, mem_scope="global.texture-2d" if is_plain else "global.texture").copyfrom(contents)
+            whole = tvm.runtime.empty(
+                larger, str(array.dtype), device, mem_scope="global.texture-2d" if is_plain else "global.texture"
+            ).copyfrom(contents)
             return Guarded(**made, tensor=whole, whole=whole, extents=(layers, rows, columns))
         except RuntimeError:
             # An image may have as many rows as the device allows.
             pass
-    return Guarded(**made, tensor=tvm.runtime.empty(array.shape, str(array.dtype), device, mem_scope=scope).copyfrom(array))
+    return Guarded(
+        **made, tensor=tvm.runtime.empty(array.shape, str(array.dtype), device, mem_scope=scope).copyfrom(array)
+    )
 
 
 def _border(shape: tuple[int, ...], dtype: str) -> np.ndarray:

@@ -14,7 +14,7 @@ _Options = TypeVar("_Options", bound="CheckedOptions")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CheckedOptions:
-    """Base of option classes: `_positive` fields must be numbers above zero; None is allowed where it is the default."""
+    """Base of option classes: `_positive` fields must be numbers above zero; None is allowed where it is the default."""  # noqa: E501
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
@@ -23,11 +23,19 @@ class CheckedOptions:
             if lowest is None or (value is None and field.default is None):
                 continue
             is_whole = field.metadata["is_whole"]
-            is_number = isinstance(value, int if is_whole else (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+            is_number = (
+                isinstance(value, int if is_whole else (int, float))
+                and not isinstance(value, bool)
+                and math.isfinite(value)
+            )
             is_high_enough = is_number and (value > 0 if lowest == "above 0" else value >= lowest)
             if not is_high_enough:
                 limit = lowest if lowest == "above 0" else f"at least {lowest}"
-                raise UsageError(f"{field.name}={value!r}: must be a {'whole ' if is_whole else ''}number, {limit}", option=field.name, value=value)
+                raise UsageError(
+                    f"{field.name}={value!r}: must be a {'whole ' if is_whole else ''}number, {limit}",
+                    option=field.name,
+                    value=value,
+                )
 
     @classmethod
     def from_dict(cls: type[_Options], values: Mapping[str, Any]) -> _Options:
@@ -74,7 +82,7 @@ class MeasureOptions(CheckedOptions):
     clock_every_s         how long the speed of a device's clock is taken for unchanged
     clock_limit           a reference kernel this many times slower than at its best lets the device cool down
     cool_down_s           at most so long at a time; 0: never. CPUs, whose clock others' work hides, never do
-    """
+    """  # noqa: E501
 
     build_timeout_s: float = number(30.0)
     build_workers: int | None = whole(None)

@@ -1,4 +1,6 @@
-"""The reference result of each task, computed once a session in processes of their own: it is trusted code, and must not die with a candidate."""
+"""The reference result of each task, computed once a session in processes of their own: it is trusted code, and must
+not die with a candidate.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,8 @@ _AGAIN_S = 0.05
 
 
 class References:
-    """Files with inputs and reference output, one a task, in `folder`, or in a temporary one, removed by `close`, where that is None.
+    """Files with inputs and reference output, one a task, in `folder`, or in a temporary one, removed by `close`, where
+    that is None.
 
     May be asked by several threads.
     """
@@ -67,7 +70,11 @@ class References:
             if task.key not in self._found:
                 begun = self._ahead.get(task.key)
                 # One whose turn has not come is computed now.
-                path = self._compute(self._child, task, stop_at) if begun is None or begun.cancel() else self._awaited(begun, stop_at)
+                path = (
+                    self._compute(self._child, task, stop_at)
+                    if begun is None or begun.cancel()
+                    else self._awaited(begun, stop_at)
+                )
                 if path is None:
                     return None
                 self._found[task.key] = path
@@ -91,7 +98,9 @@ class References:
             if limit_s < self._options.reference_timeout_s:
                 return None
             raise BuildError(
-                f"{task.name}: its reference result took longer than reference_timeout_s = {limit_s:g} s", task=task.name, hint="Raise reference_timeout_s."
+                f"{task.name}: its reference result took longer than reference_timeout_s = {limit_s:g} s",
+                task=task.name,
+                hint="Raise reference_timeout_s.",
             ) from None
         except ChildCrashError as crash:
             raise ChildBugError(f"{task.name}: computing the reference on the CPU failed: {crash}") from crash

@@ -1,7 +1,9 @@
-"""What a host-side process does that holds one session with an RPC server: connect, send a candidate, run it there, and end the session.
+"""What a host-side process does that holds one session with an RPC server: connect, send a candidate, run it there, and
+end the session.
 
-A call that hangs is ended by killing this process, which cuts the connection; the server notices and ends its side. A server that fails
-raises ConnectionLostError here; what the device or the candidate fails at is the candidate's outcome, as in run_job.py.
+A call that hangs is ended by killing this process, which cuts the connection; the server notices and ends its side. A
+server that fails raises ConnectionLostError here; what the device or the candidate fails at is the candidate's outcome,
+as in run_job.py.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _connection: Connection | None = None
 
 
 def connect(address: Address, kind: str, patience_s: float, limit_s: float) -> tuple[tuple[dict[str, Any], ...], str]:
-    """Open the session of this process; facts of the server's devices and its LLVM triple. Errors are those of `romou.runtime.rpc.connect`."""
+    """Open the session of this process; facts of the server's devices and its LLVM triple. Errors are those of
+    `romou.runtime.rpc.connect`.
+    """
     global _connection
     disconnect()
     _connection = open_connection(address, kind=kind, patience_s=patience_s, limit_s=limit_s)
@@ -40,7 +44,8 @@ def disconnect() -> None:
 def clock_check(device: str) -> float:
     """Seconds of a fixed piece of arithmetic on the device, the least of a few launches.
 
-    ConnectionLostError where the connection was cut, or the device is ill: it cannot run the kernel, or computes something else.
+    ConnectionLostError where the connection was cut, or the device is ill: it cannot run the kernel, or computes
+    something else.
     """
     connection, (kind, index) = _open(), split_device(device)
     with connection.calling("running the reference kernel", ConnectionLostError):
@@ -51,7 +56,9 @@ def clock_check(device: str) -> float:
 
 
 def upload(library: str, name: str) -> None:
-    """Send a file, which lies under `name` until the session ends. ConnectionLostError, or DeviceError where the server cannot keep it."""
+    """Send a file, which lies under `name` until the session ends. ConnectionLostError, or DeviceError where the server
+    cannot keep it.
+    """
     connection = _open()
     with connection.calling("uploading"):
         connection.session.upload(library, name)
@@ -68,7 +75,9 @@ def run(spec: RunSpec, name: str) -> RunReply:
     try:
         makes_windows = connection.devices[index].get("makes_windows", False)
         window = connection.session.get_function(backend(kind).function("window")) if makes_windows else None
-        return run_job.check_and_time(spec, connection.device(index), lambda: connection.session.load_module(name), window)
+        return run_job.check_and_time(
+            spec, connection.device(index), lambda: connection.session.load_module(name), window
+        )
     except run_job.KernelError as error:
         if isinstance(error.__cause__, RPCError):
             return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))

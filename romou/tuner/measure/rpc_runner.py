@@ -1,8 +1,9 @@
 """Runs candidates on devices behind RPC servers, and goes on when servers die, hang or throttle.
 
-Each candidate has a session of its own, in a process here that can be killed: connect, upload, run, end. So whatever a candidate leaves behind
-ends with it, and the next one goes to whichever device is free. What fails before a candidate runs is blamed on the device, which
-is tried again and in the end set aside; where it fails while the candidate runs, the candidate is tried once more, then it is to blame.
+Each candidate has a session of its own, in a process here that can be killed: connect, upload, run, end. So whatever a
+candidate leaves behind ends with it, and the next one goes to whichever device is free. What fails before a candidate
+runs is blamed on the device, which is tried again and in the end set aside; where it fails while the candidate runs,
+the candidate is tried once more, then it is to blame.
 """
 
 from __future__ import annotations
@@ -51,11 +52,13 @@ class _Lane:
 class RpcRunner(CheckingRunner):
     """`Runner` on the server at an address, or on all servers under the key of a tracker.
 
-    `run` may be called by `width` threads. All devices must be of the same kind and driver as the first; another one is set aside.
+    `run` may be called by `width` threads. All devices must be of the same kind and driver as the first; another one is
+    set aside.
 
     DeviceError where the tracker has no server with this key. ConnectionLostError where the tracker does not answer.
 
-    kind, device_name: the target's; "host" stands for the server's CPU, anything else for its first device.   folder: see `CheckingRunner`.
+    kind, device_name: the target's; "host" stands for the server's CPU, anything else for its first device.
+    folder: see `CheckingRunner`.
     """
 
     def __init__(
@@ -117,7 +120,8 @@ class RpcRunner(CheckingRunner):
     def fingerprint(self) -> DeviceFingerprint:
         """Name, driver and platform of the devices.
 
-        DeviceError, ConnectionLostError, CompatError where there is none, or none that can be used; see `romou.runtime.rpc.connect`.
+        DeviceError, ConnectionLostError, CompatError where there is none, or none that can be used; see
+        `romou.runtime.rpc.connect`.
         """
         return self._fingerprint_of(self.facts)
 
@@ -133,8 +137,10 @@ class RpcRunner(CheckingRunner):
         finally:
             self._idle.put(lane)
 
-    def _run_on(self, lane: _Lane, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
-        """The reply of a candidate, tried again once where a server failed under it; None where `stop_at` came first."""
+    def _run_on(
+        self, lane: _Lane, built: BuildResult, reference: str, best_s: float, stop_at: float | None
+    ) -> RunReply | None:
+        """The reply of a candidate, tried again once where a server failed under it; None where `stop_at` came first."""  # noqa: E501
         options = self._options
         spec = run_spec(built, reference, self._device, best_s, options)
         name = f"{built.entry}.so"
@@ -146,13 +152,18 @@ class RpcRunner(CheckingRunner):
             if server is None:
                 return None
             try:
-                lane.child.call("romou.tuner.measure.rpc_job:upload", spec.library, name, timeout_s=options.upload_timeout_s)
+                lane.child.call(
+                    "romou.tuner.measure.rpc_job:upload", spec.library, name, timeout_s=options.upload_timeout_s
+                )
             except (*_TROUBLE, DeviceError) as error:
                 uploads += 1
                 self._end(lane)
                 self._servers.blame(server, error)
                 if uploads == _UPLOADS:
-                    raise DeviceError(f"{name} could not be sent in {uploads} attempts, the last to {server}: {first_line(error)}", hint=GO_ON) from error
+                    raise DeviceError(
+                        f"{name} could not be sent in {uploads} attempts, the last to {server}: {first_line(error)}",
+                        hint=GO_ON,
+                    ) from error
                 continue
             limit_s = min(options.run_timeout_s, seconds_left(stop_at))
             try:
@@ -174,17 +185,23 @@ class RpcRunner(CheckingRunner):
                 break
             finally:
                 self._end(lane)
-        return dataclasses.replace(reply, run_s=time.monotonic() - started, clock_ratio=self._servers.clock(server).ratio)
+        return dataclasses.replace(
+            reply, run_s=time.monotonic() - started, clock_ratio=self._servers.clock(server).ratio
+        )
 
     def _open(self, lane: _Lane, stop_at: float | None, *, with_clock: bool = True) -> str | None:
-        """Begin a session with a device that is well and cool; its server's name, or None where `stop_at` came first."""
+        """Begin a session with a device that is well and cool; its server's name, or None where `stop_at` came first."""  # noqa: E501
         retry_s = _FIRST_PAUSE_S
         while not self._closing.is_set() and seconds_left(stop_at) > 0:
             server: Address | None = None
             try:
                 server = self._next_server(lane, stop_at)
                 if server is None:
-                    self._give_up_if_unreachable(ConnectionLostError(f"no device of {self._address} was free for {self._options.unreachable_s:g} s"))
+                    self._give_up_if_unreachable(
+                        ConnectionLostError(
+                            f"no device of {self._address} was free for {self._options.unreachable_s:g} s"
+                        )
+                    )
                     continue
                 pause_s = self._begin(lane, server, with_clock=with_clock)
             except _TROUBLE as error:
@@ -205,12 +222,19 @@ class RpcRunner(CheckingRunner):
             if pause_s == 0:
                 return server.where
             self._end(lane)
-            logger.info("%s runs at %.2f of its speed; leaving it alone for %g s", server.where, 1 / (self._servers.clock(server.where).ratio or 1), pause_s)
+            logger.info(
+                "%s runs at %.2f of its speed; leaving it alone for %g s",
+                server.where,
+                1 / (self._servers.clock(server.where).ratio or 1),
+                pause_s,
+            )
             self._pause(pause_s, stop_at)
         return None
 
     def _next_server(self, lane: _Lane, stop_at: float | None) -> Address | None:
-        """Return a server that is ours for a session; None where none was free for a while. DeviceError where all of the tracker's are set aside."""
+        """Return a server that is ours for a session; None where none was free for a while. DeviceError where all of
+        the tracker's are set aside.
+        """
         if lane.tracker is None:
             return self._address
         server = lane.tracker.request(min(_SLICE_S, seconds_left(stop_at)))
@@ -225,7 +249,9 @@ class RpcRunner(CheckingRunner):
         # The server's own limit stands behind ours, should the connection be lost.
         limit_s = 2 * options.connect_timeout_s + options.upload_timeout_s + 2 * options.run_timeout_s
         arguments = (server, self._kind, options.connect_timeout_s, limit_s)
-        devices, host = lane.child.call("romou.tuner.measure.rpc_job:connect", *arguments, timeout_s=3 * options.connect_timeout_s)
+        devices, host = lane.child.call(
+            "romou.tuner.measure.rpc_job:connect", *arguments, timeout_s=3 * options.connect_timeout_s
+        )
         index = backend(self._kind).device_index(self._device_name, list(devices))
         facts = devices[index]
         with self._lock:
@@ -233,12 +259,21 @@ class RpcRunner(CheckingRunner):
                 self._facts, self._host, self._device = facts, host, f"{self._kind}:{index}"
                 self._is_here = is_loopback(server.host)
         clock = self._servers.clock(server.where)
-        if (found := self._fingerprint_of(facts)) != (wanted := self._fingerprint_of(self._facts)) or split_device(self._device)[1] != index:
-            raise DeviceError(f"{server.where} is another device: {found.name}, driver {found.driver}; measured on {wanted.name}, driver {wanted.driver}")
+        if (found := self._fingerprint_of(facts)) != (wanted := self._fingerprint_of(self._facts)) or split_device(
+            self._device
+        )[1] != index:
+            raise DeviceError(
+                f"{server.where} is another device: {found.name}, driver {found.driver}; measured on {wanted.name},"
+                f" driver {wanted.driver}"
+            )
         pause_s = 0.0
         if with_clock and clock.is_due(time.monotonic()):
-            seconds = lane.child.call("romou.tuner.measure.rpc_job:clock_check", self._device, timeout_s=options.connect_timeout_s)
-            pause_s = clock.tell(seconds, time.monotonic(), longest_s=0.0 if facts["type"] == "cpu" else options.cool_down_s)
+            seconds = lane.child.call(
+                "romou.tuner.measure.rpc_job:clock_check", self._device, timeout_s=options.connect_timeout_s
+            )
+            pause_s = clock.tell(
+                seconds, time.monotonic(), longest_s=0.0 if facts["type"] == "cpu" else options.cool_down_s
+            )
         lane.is_open = True
         self._servers.heard()
         return pause_s
@@ -258,10 +293,16 @@ class RpcRunner(CheckingRunner):
     def _give_up_if_unreachable(self, error: Exception) -> None:
         if self._facts is None and not self._address.is_tracker:
             # Rather a wrong address than a server that is about to come back.
-            raise error if isinstance(error, ConnectionLostError) else ConnectionLostError(f"{self._address}: {first_line(error)}") from error
+            raise (
+                error
+                if isinstance(error, ConnectionLostError)
+                else ConnectionLostError(f"{self._address}: {first_line(error)}")
+            ) from error
         limit_s = self._options.unreachable_s
         if not any(lane.is_open for lane in self._lanes) and self._servers.silent_s() > limit_s:
-            raise DeviceError(f"no device answered for unreachable_s = {limit_s:g} s; the last error: {first_line(error)}", hint=GO_ON) from error
+            raise DeviceError(
+                f"no device answered for unreachable_s = {limit_s:g} s; the last error: {first_line(error)}", hint=GO_ON
+            ) from error
 
     def _pause(self, seconds: float, stop_at: float | None) -> None:
         self._closing.wait(min(seconds, seconds_left(stop_at)))

@@ -1,7 +1,8 @@
 """What the device process does: the reference of a task once, then each candidate: load, run, compare, time.
 
-The device, and the tensors of the tasks seen last, stay alive between calls. Everything that calls into the driver or a built kernel
-stands inside `_kernel_call`: an exception there, of whatever type, is the kernel's failure; everywhere else it is a bug.
+The device, and the tensors of the tasks seen last, stay alive between calls. Everything that calls into the driver or a
+built kernel stands inside `_kernel_call`: an exception there, of whatever type, is the kernel's failure; everywhere
+else it is a bug.
 """
 
 from __future__ import annotations
@@ -50,7 +51,9 @@ class RunSpec:
     """One candidate for `run`, in a form that crosses the process border.
 
     entry: the function of the library that is the candidate, under a name that no other candidate's library has.
-    scopes, names: the memory scope of each parameter, "global" for a buffer, and its name.   stored: see `BuildResult`.   precision: see `verify.compare`.
+    scopes, names: the memory scope of each parameter, "global" for a buffer, and its name.
+    stored: see `BuildResult`.
+    precision: see `verify.compare`.
     trust_runs, trust_s: see `MeasureOptions`.   trust_pause_s: between two halves of these runs.
     """
 
@@ -73,7 +76,9 @@ class RunSpec:
 
 
 def open_device(device: str) -> tuple[DeviceFingerprint, str]:
-    """`identified_device`, after the driver has done what it does before a first allocation: CUDA's makes its context then."""
+    """`identified_device`, after the driver has done what it does before a first allocation: CUDA's makes its context
+    then.
+    """
     import tvm
 
     identified = identified_device(device)
@@ -85,7 +90,8 @@ def open_device(device: str) -> tuple[DeviceFingerprint, str]:
 
 
 def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str:
-    """Compute inputs and reference output of a task on the CPU, unless they are there; returns the file that holds them.
+    """Compute inputs and reference output of a task on the CPU, unless they are there; returns the file that holds
+    them.
 
     BuildError where the reference is not finite.
     """
@@ -132,7 +138,8 @@ def take_device(path: Path) -> None:
 
 
 def run(spec: RunSpec, lock: Path | None = None) -> RunReply:
-    """Load, run, compare and time one candidate. A candidate that is not right is not timed; DeviceError where the device is gone.
+    """Load, run, compare and time one candidate. A candidate that is not right is not timed; DeviceError where the
+    device is gone.
 
     lock: what `take_device` got.
     """
@@ -141,7 +148,9 @@ def run(spec: RunSpec, lock: Path | None = None) -> RunReply:
     try:
         device = _device(spec.device)
         window = tvm.get_global_func(backend(split_device(spec.device)[0]).function("window"), allow_missing=True)
-        return check_and_time(spec, device, lambda: _compiled.pop(spec.library, None) or load_library(Path(spec.library)), window)
+        return check_and_time(
+            spec, device, lambda: _compiled.pop(spec.library, None) or load_library(Path(spec.library)), window
+        )
     except KernelError as error:
         return RunReply(outcome=Outcome.RUN_ERROR, error=str(error))
     finally:
@@ -149,10 +158,14 @@ def run(spec: RunSpec, lock: Path | None = None) -> RunReply:
             device_lock(lock).release()
 
 
-def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any], window: Callable[[Any], Any] | None) -> RunReply:
-    """Run, compare and time the module that `load` gives, on a device of this machine or of a connection. window: see `guards.guard`.
+def check_and_time(
+    spec: RunSpec, device: Any, load: Callable[[], Any], window: Callable[[Any], Any] | None
+) -> RunReply:
+    """Run, compare and time the module that `load` gives, on a device of this machine or of a connection. window: see
+    `guards.guard`.
 
-    KernelError where the driver, the kernel, or what lies between here and the device failed. LookupError where the module is that of another candidate.
+    KernelError where the driver, the kernel, or what lies between here and the device failed. LookupError where the
+    module is that of another candidate.
     """
     inputs, reference = _reference(spec.reference)
     stored = enumerate(zip(inputs, spec.stored[: len(inputs)], strict=True))
@@ -164,7 +177,9 @@ def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any], window: 
             function = module[spec.entry]
     except KernelError as error:
         if isinstance(error.__cause__, AttributeError):
-            raise LookupError(f"{spec.library} is not the library of {spec.entry}: a result of it would be another candidate's") from error
+            raise LookupError(
+                f"{spec.library} is not the library of {spec.entry}: a result of it would be another candidate's"
+            ) from error
         raise
     with _kernel_call("copying the inputs"):
         # New tensors for every candidate: one that writes past its output must not spoil the inputs of the next.
@@ -189,7 +204,11 @@ def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any], window: 
     again = verify.compare(output, reference, spec.precision)
     if again.problem is not None:
         # Right once and wrong later: a race between work-items, or an output that is added to instead of written.
-        return RunReply(outcome=Outcome.WRONG_RESULT, error=f"right in the first run, wrong after repeated runs: {again.problem}", **errors)
+        return RunReply(
+            outcome=Outcome.WRONG_RESULT,
+            error=f"right in the first run, wrong after repeated runs: {again.problem}",
+            **errors,
+        )
     changed = _change(spec, function, device, tensors, arrays)
     if changed is not None:
         return RunReply(outcome=Outcome.UNSTABLE, error=changed, **errors)
@@ -197,12 +216,17 @@ def check_and_time(spec: RunSpec, device: Any, load: Callable[[], Any], window: 
 
 
 def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], arrays: Sequence[np.ndarray]) -> str | None:
-    """What changed in repeated runs of a kernel on the same inputs, or None. Runs on its inputs and on these reversed take turns; there is a pause between."""
+    """What changed in repeated runs of a kernel on the same inputs, or None. Runs on its inputs and on these reversed
+    take turns; there is a pause between.
+    """
     if not spec.trust_runs:
         return None
     first: list[np.ndarray] = []
     with _kernel_call("running the kernel again and again"):
-        reversed_inputs = [device_tensor(np.ascontiguousarray(np.flip(array)), device, scope) for array, scope in zip(arrays[:-1], spec.scopes, strict=False)]
+        reversed_inputs = [
+            device_tensor(np.ascontiguousarray(np.flip(array)), device, scope)
+            for array, scope in zip(arrays[:-1], spec.scopes, strict=False)
+        ]
         start = time.monotonic()
         for number in range(max(spec.trust_runs, 4)):
             if number == spec.trust_runs // 2:
@@ -217,7 +241,10 @@ def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], array
                 first.append(output)
             elif output.tobytes() != first[number % 2].tobytes():
                 count = sum(a != b for a, b in zip(output.tobytes(), first[number % 2].tobytes(), strict=True))
-                return f"its output changed in run {number + 1} on the same inputs: {count} of {output.nbytes} bytes are not those of the first run"
+                return (
+                    f"its output changed in run {number + 1} on the same inputs: {count} of {output.nbytes} bytes are"
+                    " not those of the first run"
+                )
     return None
 
 

@@ -30,7 +30,8 @@ if TYPE_CHECKING:
 _DEVICE_TIMEOUT_S = 60.0
 # Share of run_timeout_s that the timed launches may take; loading and the driver's compiler need the rest.
 _TIMING_SHARE = 1 / 3
-# Long enough for a device to change its clock; and all that the winners of a model of a hundred kernels may rest together.
+# Long enough for a device to change its clock; and all that the winners of a model of a hundred kernels may rest
+# together.
 _PAUSE_S, _ALL_PAUSES_S = 0.2, 5.0
 # Cores for each reference that is computed ahead, beside what is built.
 _CORES_OF_REFERENCE = 4
@@ -39,7 +40,8 @@ _CORES_OF_REFERENCE = 4
 class CheckingRunner(ABC):
     """A runner whose candidates are checked against a reference.
 
-    folder: where inputs and reference outputs are kept (one file a task); a temporary folder, removed by `close`, where None.
+    folder: where inputs and reference outputs are kept (one file a task); a temporary folder, removed by `close`, where
+    None.
     """
 
     def __init__(self, options: MeasureOptions | None, toolchain: Toolchain | None, folder: Path | None) -> None:
@@ -54,11 +56,13 @@ class CheckingRunner(ABC):
         """See `Runner.expect`: their references are computed."""
         self._references.expect(tasks, max(1, len(os.sched_getaffinity(0)) // _CORES_OF_REFERENCE))
 
-    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+    def run(
+        self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
+    ) -> Iterator[MeasureResult]:
         """See `Runner.run`.
 
-        UsageError for a candidate without a library. BuildError where the reference of a task cannot be computed. DeviceError where the device is gone, or
-        none can be reached any more; the text names them.
+        UsageError for a candidate without a library. BuildError where the reference of a task cannot be computed.
+        DeviceError where the device is gone, or none can be reached any more; the text names them.
         """
         best = math.inf if best_s is None else best_s
         for built in batch:
@@ -75,17 +79,25 @@ class CheckingRunner(ABC):
 class LocalRunner(CheckingRunner):
     """`Runner` with one process that holds the device, one candidate at a time.
 
-    The process lives on between candidates. One that hangs is killed (TIMEOUT), one that takes the process down is a RUN_ERROR
-    naming the signal; the next candidate starts a new process.
+    The process lives on between candidates. One that hangs is killed (TIMEOUT), one that takes the process down is a
+    RUN_ERROR naming the signal; the next candidate starts a new process.
 
-    With several processes `run` may be called by as many threads: the driver compiles their candidates at the same time, and the device
-    still runs one at a time.
+    With several processes `run` may be called by as many threads: the driver compiles their candidates at the same
+    time, and the device still runs one at a time.
 
-    device: "opencl:0", "null:0".   folder: see `CheckingRunner`.   processes: how many load candidates and wait for the driver's compiler.
+    device: "opencl:0", "null:0".
+    folder: see `CheckingRunner`.
+    processes: how many load candidates and wait for the driver's compiler.
     """
 
     def __init__(
-        self, device: str, options: MeasureOptions | None = None, *, toolchain: Toolchain | None = None, folder: Path | None = None, processes: int = 1
+        self,
+        device: str,
+        options: MeasureOptions | None = None,
+        *,
+        toolchain: Toolchain | None = None,
+        folder: Path | None = None,
+        processes: int = 1,
     ) -> None:
         super().__init__(options, toolchain, folder)
         self._device = device
@@ -107,7 +119,9 @@ class LocalRunner(CheckingRunner):
 
     def _identify(self, child: ChildProcess) -> tuple[DeviceFingerprint, str]:
         if self._identified is None:
-            self._identified = child.call("romou.tuner.measure.run_job:open_device", self._device, timeout_s=_DEVICE_TIMEOUT_S)
+            self._identified = child.call(
+                "romou.tuner.measure.run_job:open_device", self._device, timeout_s=_DEVICE_TIMEOUT_S
+            )
         return self._identified
 
     def _take_device(self, child: ChildProcess, stop_at: float | None) -> Path | None:
@@ -161,7 +175,9 @@ class LocalRunner(CheckingRunner):
 def run_spec(built: BuildResult, reference: str, device: str, best_s: float, options: MeasureOptions) -> RunSpec:
     """What a worker needs to run a built candidate; UsageError for one without a library."""
     if built.library is None:
-        raise UsageError(f"trial {built.candidate.trial} was not built ({built.outcome}); only built candidates can run")
+        raise UsageError(
+            f"trial {built.candidate.trial} was not built ({built.outcome}); only built candidates can run"
+        )
     return RunSpec(
         library=built.library,
         entry=built.entry,
@@ -185,4 +201,7 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
 
 def timed_out(options: MeasureOptions) -> RunReply:
     """The reply of a candidate that was given up."""
-    return RunReply(outcome=Outcome.TIMEOUT, error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s")
+    return RunReply(
+        outcome=Outcome.TIMEOUT,
+        error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s",
+    )

@@ -1,4 +1,6 @@
-"""Servers at an address: how many there are, which are set aside, when one was last heard of, and how fast their clocks run."""
+"""Servers at an address: how many there are, which are set aside, when one was last heard of, and how fast their clocks
+run.
+"""
 
 from __future__ import annotations
 
@@ -47,7 +49,9 @@ class Servers:
         self._count = 1
 
     def count(self) -> int:
-        """Return how many there are now, less those that are set aside: a tracker's come and go. For one thread at a time."""
+        """Return how many there are now, less those that are set aside: a tracker's come and go. For one thread at a
+        time.
+        """
         if self._tracker is None:
             return 1
         # While the tracker is away, nothing is known to have changed.
@@ -66,7 +70,9 @@ class Servers:
         if server.where not in aside:
             return False
         if set(tracker.servers().get(self.address.key, [])) <= set(aside):
-            raise DeviceError(f"no device is left: {'; '.join(f'{where}: {reason}' for where, reason in aside.items())}", hint=GO_ON)
+            raise DeviceError(
+                f"no device is left: {'; '.join(f'{where}: {reason}' for where, reason in aside.items())}", hint=GO_ON
+            )
         return True
 
     def clock(self, where: str) -> ClockWatch:
@@ -144,7 +150,8 @@ class ClockWatch:
         return self._asked_at is None or now - self._asked_at >= self.every_s
 
     def tell(self, seconds: float, now: float, *, longest_s: float) -> float:
-        """A new time of the kernel; for how many seconds the device should be left alone, and the kernel be timed again then. 0: go on.
+        """A new time of the kernel; for how many seconds the device should be left alone, and the kernel be timed again
+        then. 0: go on.
 
         Pauses double. After `longest_s` of them in a row it goes on: hot days have no end, and the ratio tells.
         """

@@ -39,7 +39,8 @@ class Toolchain:
 class Candidate:
     """One config of one task, with its place in the search.
 
-    is_winner: it is to be kept, unless its output changes when it is run again and again.   winners: how many of them are measured together.
+    is_winner: it is to be kept, unless its output changes when it is run again and again.
+    winners: how many of them are measured together.
     """
 
     task: TunableTask
@@ -58,8 +59,9 @@ class Candidate:
 class BuildResult:
     """A candidate after building.
 
-    `outcome` is OK, `library` its file, `entry` the name of its function, `scopes` the memory scope of each parameter and `stored` what makes of
-    each one's array what the kernel takes (None: nothing; can be pickled); or INVALID or BUILD_ERROR with `error`.
+    `outcome` is OK, `library` its file, `entry` the name of its function, `scopes` the memory scope of each parameter
+    and `stored` what makes of each one's array what the kernel takes (None: nothing; can be pickled); or INVALID or
+    BUILD_ERROR with `error`.
     """
 
     candidate: Candidate
@@ -76,10 +78,11 @@ class BuildResult:
 class RunReply:
     """How a candidate ran, as the process that ran it tells.
 
-    `times_s` holds every repeat, each the mean of as many launches as fill `min_repeat_ms`; empty unless the outcome is OK.
-    `relative_l2_error` is |out - ref| / |ref|; `max_error` the largest |out - ref| / (|ref| + rms(ref)) of an element; both None where
-    the output was not compared or not finite. `run_s`: seconds to load, run, check and time it. `clock_ratio`: how much longer than at its best the
-    device took for a reference kernel shortly before (1: full speed), None where that was not asked.
+    `times_s` holds every repeat, each the mean of as many launches as fill `min_repeat_ms`; empty unless the outcome is
+    OK. `relative_l2_error` is |out - ref| / |ref|; `max_error` the largest |out - ref| / (|ref| + rms(ref)) of an
+    element; both None where the output was not compared or not finite. `run_s`: seconds to load, run, check and time
+    it. `clock_ratio`: how much longer than at its best the device took for a reference kernel shortly before (1: full
+    speed), None where that was not asked.
     """
 
     outcome: Outcome
@@ -107,14 +110,18 @@ class Builder(Protocol):
         """How many it builds at a time now; more of them wait."""
 
     def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
-        """Begin to build; the results in the order of `batch`, None where one was not finished at `stop_at` (`time.monotonic`)."""
+        """Begin to build; the results in the order of `batch`, None where one was not finished at `stop_at`
+        (`time.monotonic`).
+        """
 
     def close(self) -> None:
         """End all worker processes."""
 
 
 class Runner(Protocol):
-    """Runs built candidates on one device, or on several that are alike. Remote and simulated runners implement the same."""
+    """Runs built candidates on one device, or on several that are alike. Remote and simulated runners implement the
+    same.
+    """
 
     @property
     def width(self) -> int:
@@ -124,12 +131,17 @@ class Runner(Protocol):
         """The device that the results belong to."""
 
     def expect(self, tasks: Sequence[TunableTask]) -> None:
-        """Candidates of these tasks come soon, in about this order: what needs no device may be done ahead, on cores that no kernel runs on."""
+        """Candidates of these tasks come soon, in about this order: what needs no device may be done ahead, on cores
+        that no kernel runs on.
+        """
 
-    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
+    def run(
+        self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
+    ) -> Iterator[MeasureResult]:
         """A result for each built candidate, in order, as soon as it is there.
 
-        `best_s` is the best time of the batch's task so far. Ends early at `stop_at` (`time.monotonic`): a candidate that is cut off by it has no result.
+        `best_s` is the best time of the batch's task so far. Ends early at `stop_at` (`time.monotonic`): a candidate
+        that is cut off by it has no result.
         """
 
     def close(self) -> None:

@@ -18,12 +18,13 @@ from romou.base.files import regular
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
 
-# Relative L2 error of the whole output. One wrong element of a large tensor does not reach it (1 in 10^6 gives 10^-3 at most where the
-# element is of usual size, and far less where it is small), so that no element may be off by more than the second limit either, in units
-# of |ref| + rms(ref).
+# Relative L2 error of the whole output. One wrong element of a large tensor does not reach it (1 in 10^6 gives 10^-3 at
+# most where the element is of usual size, and far less where it is small), so that no element may be off by more than
+# the second limit either, in units of |ref| + rms(ref).
 #
-# Factors that are rounded to TF32 are off by 2^-11 at most, by 2^-12.3 in the root mean square; both together by 2.8e-4 of a product, and so
-# is the sum of products whose signs are random, in the L2 norm and however long it is. Seven times that is accepted: a share of 1% is not.
+# Factors that are rounded to TF32 are off by 2^-11 at most, by 2^-12.3 in the root mean square; both together by 2.8e-4
+# of a product, and so is the sum of products whose signs are random, in the L2 norm and however long it is. Seven times
+# that is accepted: a share of 1% is not.
 _L2_LIMITS = {"float16": 2e-2, "tf32": 2e-3, "float32": 1e-4, "float64": 1e-8}
 # |ref| whose squares neither vanish nor overflow in single precision.
 _LEAST_NORM, _MOST_NORM = 1e-12, 1e18
@@ -42,9 +43,10 @@ class Comparison:
 def make_inputs(task: TunableTask, seed: int, *, is_positive: bool = False) -> list[np.ndarray]:
     """Random values for every parameter of `task.func` but the last, the same for the same task and seed.
 
-    Floats are normal, scaled so that a sum over the reduction has about unit variance: an epilogue that clips (ReLU6) must not hide the
-    result. For k multiplications per output both factors are scaled by k^-1/4, which needs no knowledge of which input is the weight.
-    int32 and int64 may be indices and are 0 or 1; narrower integers take their whole range.
+    Floats are normal, scaled so that a sum over the reduction has about unit variance: an epilogue that clips (ReLU6)
+    must not hide the result. For k multiplications per output both factors are scaled by k^-1/4, which needs no
+    knowledge of which input is the weight. int32 and int64 may be indices and are 0 or 1; narrower integers take their
+    whole range.
     """
     rng = np.random.default_rng([seed, int(task.key, 16) & 0xFFFFFFFF])
     *inputs, output = task.func.params
@@ -59,7 +61,9 @@ def output_spec(task: TunableTask) -> tuple[tuple[int, ...], str]:
 
 
 def poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """What the output holds before the kernel runs: NaN, or an integer's largest value, so that an unwritten element shows."""
+    """What the output holds before the kernel runs: NaN, or an integer's largest value, so that an unwritten element
+    shows.
+    """
     kind = np.dtype(dtype)
     if kind.kind == "f":
         return np.full(shape, np.nan, kind)
@@ -73,15 +77,25 @@ def compare(output: np.ndarray, reference: np.ndarray, precision: str | None = N
     """
     if output.dtype.kind != "f":
         wrong = int(np.count_nonzero(output != reference))
-        return Comparison(None, None, f"{wrong} of {output.size} elements differ, {_first(output, reference, output != reference)}" if wrong else None)
+        return Comparison(
+            None,
+            None,
+            (
+                f"{wrong} of {output.size} elements differ, {_first(output, reference, output != reference)}"
+                if wrong
+                else None
+            ),
+        )
     bad = ~np.isfinite(output)
     if bad.any():
         what = "NaN, which is what unwritten elements hold" if np.isnan(output[bad]).all() else "not finite"
-        return Comparison(None, None, f"{int(bad.sum())} of {output.size} elements are {what}; {_first(output, reference, bad)}")
+        return Comparison(
+            None, None, f"{int(bad.sum())} of {output.size} elements are {what}; {_first(output, reference, bad)}"
+        )
     name = precision or str(output.dtype)
     l2_limit, element_limit = _L2_LIMITS.get(name, 1e-4), _ELEMENT_LIMITS.get(name, 1e-3)
-    # Single precision tells a right output of single or half precision several times faster; whatever it finds wrong, by overflow too, is
-    # judged in double precision.
+    # Single precision tells a right output of single or half precision several times faster; whatever it finds wrong,
+    # by overflow too, is judged in double precision.
     if output.dtype.itemsize <= np.dtype("float32").itemsize:
         l2, errors = _errors(output, reference, np.float32)
         worst = float(errors.max(initial=0.0))
@@ -94,7 +108,10 @@ def compare(output: np.ndarray, reference: np.ndarray, precision: str | None = N
         problems.append(f"relative L2 error {l2:.2e} > {l2_limit:g}")
     if worst > element_limit:
         off = errors > element_limit
-        problems.append(f"{int(off.sum())} of {output.size} elements are off by more than {element_limit:g} of |ref| + rms; {_first(output, reference, off)}")
+        problems.append(
+            f"{int(off.sum())} of {output.size} elements are off by more than {element_limit:g} of |ref| + rms;"
+            f" {_first(output, reference, off)}"
+        )
     return Comparison(l2, worst, "; ".join(problems) or None)
 
 
@@ -120,7 +137,9 @@ def reference_path(folder: Path, task: TunableTask, seed: int) -> Path:
 
 
 def save_reference(path: Path, inputs: Sequence[np.ndarray], output: np.ndarray) -> None:
-    """Write inputs and output so that a reader sees all or nothing; results for other seeds of the same task are removed."""
+    """Write inputs and output so that a reader sees all or nothing; results for other seeds of the same task are
+    removed.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob(f"{path.name.partition('-')[0]}-*.npz"):
         old.unlink(missing_ok=True)
@@ -142,10 +161,15 @@ def load_reference(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
 def finite_or_raise(task: TunableTask, output: np.ndarray) -> None:
     """BuildError where the reference itself is useless."""
     if output.dtype.kind == "f" and not np.isfinite(output).all():
-        raise BuildError(f"{task.name}: the reference result is not finite for random inputs, no candidate could be checked", task=task.name)
+        raise BuildError(
+            f"{task.name}: the reference result is not finite for random inputs, no candidate could be checked",
+            task=task.name,
+        )
 
 
-def _random(rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, scale: float, is_positive: bool) -> np.ndarray:
+def _random(
+    rng: np.random.Generator, shape: tuple[int, ...], dtype: str, *, scale: float, is_positive: bool
+) -> np.ndarray:
     kind = np.dtype(dtype)
     if kind.kind == "f":
         values = rng.standard_normal(shape, dtype=np.float32) * np.float32(scale)

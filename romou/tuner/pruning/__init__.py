@@ -1,4 +1,6 @@
-"""Hardware-aware pruning: what a kernel uses, what a device allows, and a space without the configs that overuse it (Romou paper, section 4.2)."""
+"""Hardware-aware pruning: what a kernel uses, what a device allows, and a space without the configs that overuse it
+(Romou paper, section 4.2).
+"""
 
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.criteria import BOUNDED, CRITERIA, Choices, Rules, Verdict, judge

@@ -1,11 +1,14 @@
-"""What the kernels of a whole space use, by formulas over its knobs: a million configs are judged in well under a second.
+"""What the kernels of a whole space use, by formulas over its knobs: a million configs are judged in well under a
+second.
 
-The formulas follow `schedules/contraction`. The tests read the same numbers off one config's TIR (`tests/kernel_usage.py`), and hold the two
-together. Columns of knobs are NumPy arrays that broadcast: those of `Space.blocks` have an axis for each knob. A formula over three knobs then costs the
-product of these three, and only the last "and" of the verdicts runs over all configs.
+The formulas follow `schedules/contraction`. The tests read the same numbers off one config's TIR
+(`tests/kernel_usage.py`), and hold the two together. Columns of knobs are NumPy arrays that broadcast: those of
+`Space.blocks` have an axis for each knob. A formula over three knobs then costs the product of these three, and only
+the last "and" of the verdicts runs over all configs.
 
-Bytes, sizes, local memory, widths and padding are equal to those of the TIR. Registers are a lower bound: what a kernel holds for addresses and
-epilogue is known only when it is lowered. So the formula rejects nothing that the exact pass would keep.
+Bytes, sizes, local memory, widths and padding are equal to those of the TIR. Registers are a lower bound: what a kernel
+holds for addresses and epilogue is known only when it is lowered. So the formula rejects nothing that the exact pass
+would keep.
 """
 
 from __future__ import annotations
@@ -33,7 +36,15 @@ from romou.tuner.pruning.form import Form, combinations, loads_of_one, tabulate
 # A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
 SERVED, _VECTOR_BYTES = 8, 16
 # Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
-_INSIDE = {"data": "buffer", "output": "buffer", "pixels": "rows", "tile_h": 1, "unroll": "lanes", "multiply_add": "fma", "steps": 1}
+_INSIDE = {
+    "data": "buffer",
+    "output": "buffer",
+    "pixels": "rows",
+    "tile_h": 1,
+    "unroll": "lanes",
+    "multiply_add": "fma",
+    "steps": 1,
+}
 _IN_WORKSPACES = {name: np.asarray(value) for name, value in _INSIDE.items()}
 
 
@@ -42,10 +53,17 @@ class ClosedForm(Form):
 
     def __init__(self, template: ContractionTemplate, limits: Limits, algorithm: str = DIRECT) -> None:
         # Formulas of the contractions that other algorithms have inside.
-        self._others = {name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name}
+        self._others = {
+            name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name
+        }
         self._is_direct = algorithm == DIRECT
-        self._transforms = template.algorithms[algorithm].transform_bytes, template.algorithms[algorithm].transform_registers
-        self._forms = {name: template.contraction(flat=name == "flat", algorithm=algorithm) for name in ("flat", "rows")}
+        self._transforms = (
+            template.algorithms[algorithm].transform_bytes,
+            template.algorithms[algorithm].transform_registers,
+        )
+        self._forms = {
+            name: template.contraction(flat=name == "flat", algorithm=algorithm) for name in ("flat", "rows")
+        }
         self._element_bytes = template.element_bytes
         form = self._forms["flat"]
         self._varies = form.lhs_varies
@@ -58,7 +76,9 @@ class ClosedForm(Form):
         self._reads = DataReads(self._forms)
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Count what `Form.counts` says: distinct steps and data of a group and of one work-item, and how often what is staged is read in rounds."""
+        """Count what `Form.counts` says: distinct steps and data of a group and of one work-item, and how often what is
+        staged is read in rounds.
+        """
         names = self._algorithms_of(columns)
         found = {name: form._counts(columns) for name, form in names.items()}
         first, *others = found.values()
@@ -83,7 +103,8 @@ class ClosedForm(Form):
     def lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
         """Return the cache lines that work-items in step touch by one load of the data, and by one of the weight.
 
-        Neighbours of a warp lie along the row of pixels first, then along the channels, then along the split. What is staged is loaded in order.
+        Neighbours of a warp lie along the row of pixels first, then along the channels, then along the split. What is
+        staged is loaded in order.
         """
         found = self._lines(columns, warp_size, line_bytes)
         # Where fp16 has tensor cores, an operator has no other algorithms for its knob.
@@ -96,7 +117,11 @@ class ClosedForm(Form):
     def _algorithms_of(self, columns: Columns) -> dict[str, ClosedForm]:
         """The algorithms that the columns have, each with its formulas."""
         known = {DIRECT: self, **self._others}
-        return {str(name): known[str(name)] for name in np.unique(columns["algorithm"])} if "algorithm" in columns else {DIRECT: self}
+        return (
+            {str(name): known[str(name)] for name in np.unique(columns["algorithm"])}
+            if "algorithm" in columns
+            else {DIRECT: self}
+        )
 
     def _inside(self, columns: Columns) -> Columns:
         """The knobs of the contraction, which other algorithms have inside of transforms."""
@@ -109,7 +134,11 @@ class ClosedForm(Form):
         # Of every pair of pixels, tensor cores take one of each work-item.
         apart = np.where(phases.on_tensor_cores, tensor_core.PAIR, 1) * phases.spacing_w
         channels: Any = 1 if self._varies == "never" else get("wg_o") * get("tile_o")
-        tap = np.where(phases.ahead > 0, tabulate(reads.middle_tap, phases.first, phases.together, phases.ahead), -1) if np.any(phases.ahead) else -1
+        tap = (
+            np.where(phases.ahead > 0, tabulate(reads.middle_tap, phases.first, phases.together, phases.ahead), -1)
+            if np.any(phases.ahead)
+            else -1
+        )
         gives_zeros = (get("data") == Place.IMAGE) & self._forms["flat"].is_padded
         row = (columns.get("pixels", "flat"), gives_zeros, phases.has_window, tap, get("tile_h"))
 
@@ -151,15 +180,26 @@ class ClosedForm(Form):
             first=np.where(on_tensor_cores, tensor_core.padded(reads.texels, columns), reads.first),
             pieces=np.where(is_staged, 1, get("split_k")),
             together=np.where(is_staged, get("local"), tensor_core.together(columns)),
-            spacing_w=np.where(get("arrangement") == "striped", get("wg_w"), np.where(on_tensor_cores, tensor_core.WARP_W, 1)),
+            spacing_w=np.where(
+                get("arrangement") == "striped", get("wg_w"), np.where(on_tensor_cores, tensor_core.WARP_W, 1)
+            ),
         )
 
     def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         get, phases, reads = columns.__getitem__, self._phases(columns), self._reads
-        is_staged, on_tensor_cores, ahead, has_window = phases.is_staged, phases.on_tensor_cores, phases.ahead, phases.has_window
+        is_staged, on_tensor_cores, ahead, has_window = (
+            phases.is_staged,
+            phases.on_tensor_cores,
+            phases.ahead,
+            phases.has_window,
+        )
         is_rows = columns.get("pixels", np.asarray("flat")) == "rows"
-        o, h, w = (np.where(is_rows, *(self._forms[name].extents[axis] for name in ("rows", "flat"))) for axis in range(3))
-        tile_o, tile_h, tile_w, split, local = (get(name) for name in ("tile_o", "tile_h", "tile_w", "split_k", "local"))
+        o, h, w = (
+            np.where(is_rows, *(self._forms[name].extents[axis] for name in ("rows", "flat"))) for axis in range(3)
+        )
+        tile_o, tile_h, tile_w, split, local = (
+            get(name) for name in ("tile_o", "tile_h", "tile_w", "split_k", "local")
+        )
         group_o, group_w = get("wg_o") * tile_o, get("wg_w") * tile_w
         size = get("wg_o") * get("wg_w") * split
         images = {name: get(name) == Place.IMAGE for name in ("data", "weight", "output")}
@@ -176,9 +216,16 @@ class ClosedForm(Form):
         weights_of_one = channels_of_one * taps * counts["steps_of_one"]
         # Staged: the group's share is dealt out to the work-items, texel by texel.
         staged_texels = local * staged_window * tile_h * group_w
-        data, data_of_one = counts["data"], np.where(is_staged, -(-staged_texels // size) * reads.texel, counts["data_of_one"])
-        along, across = (reads.last, LANES) if self._rhs_vector == "reduction" else (min(LANES, self._columns), reads.last)
-        weights_of_one = np.where(is_staged, -(-(local * staged_window * across * group_o) // size) * along, weights_of_one)
+        data, data_of_one = (
+            counts["data"],
+            np.where(is_staged, -(-staged_texels // size) * reads.texel, counts["data_of_one"]),
+        )
+        along, across = (
+            (reads.last, LANES) if self._rhs_vector == "reduction" else (min(LANES, self._columns), reads.last)
+        )
+        weights_of_one = np.where(
+            is_staged, -(-(local * staged_window * across * group_o) // size) * along, weights_of_one
+        )
 
         def by_place(of_data: Any, of_weights: Any) -> tuple[Any, Any]:
             in_images = of_data * images["data"] + of_weights * images["weight"]
@@ -231,7 +278,14 @@ class ClosedForm(Form):
         pieces = np.minimum(get("split_k"), np.maximum(warp_size // (along_w * along_o), 1))
         texels = max(line_bytes // (LANES * self._element_bytes), 1)
         channels = np.where(np.asarray(self._varies != "never"), along_o, 1)
-        data = tabulate(self._reads.lines, columns.get("pixels", np.asarray("flat")), step_w, along_w, channels, np.asarray(texels * LANES))
+        data = tabulate(
+            self._reads.lines,
+            columns.get("pixels", np.asarray("flat")),
+            step_w,
+            along_w,
+            channels,
+            np.asarray(texels * LANES),
+        )
         weight = np.where(step_o < texels, -(-along_o * step_o // texels), along_o)
         in_order = -(-np.minimum(get("wg_w") * get("wg_o"), warp_size) // texels)
         is_staged = get("local") > 0
@@ -248,7 +302,9 @@ class ClosedForm(Form):
         return np.minimum(self._reads.texel, np.where(is_staged, LANES, columns["vector_width"]))
 
     def _local_loads(self, columns: Columns, counts: Mapping[str, Any]) -> Any:
-        """Bytes that a work-item reads of what is staged, in one iteration, each as often as local memory is asked for it."""
+        """Bytes that a work-item reads of what is staged, in one iteration, each as often as local memory is asked for
+        it.
+        """
         get = columns.__getitem__
         size = number_bytes(columns)
         of_data = counts["rounds_of_data"] * get("tile_h") * get("tile_w") * self._reads.texel
@@ -260,13 +316,19 @@ class ClosedForm(Form):
         return numbers * np.where(tensor_core.takes_fp16(columns) & on_tensor_cores, 2, size)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any, carried: Any) -> RegisterEstimate:
-        """A lower bound: the sums, the tile of data, what is `carried` to local memory, and the addresses of one iteration's weights, which a compiler
-        computes ahead."""
+        """A lower bound: the sums, the tile of data, what is `carried` to local memory, and the addresses of one
+        iteration's weights, which a compiler computes ahead.
+        """
         reads, pixels = self._reads, columns["tile_h"] * columns["tile_w"]
         # Registers of four numbers; with fp16 arithmetic they lie two by two.
         vector = LANES - LANES // 2 * (columns["accumulate"] != FP32)
         # What is summed up at one go is done pixel by pixel.
-        sums = (vector + LANES * (columns["accumulate"] == MIXED)) * columns["tile_o"] * pixels * (reads.first * reads.window > 1)
+        sums = (
+            (vector + LANES * (columns["accumulate"] == MIXED))
+            * columns["tile_o"]
+            * pixels
+            * (reads.first * reads.window > 1)
+        )
         if self._varies == "by lane":
             return RegisterEstimate(sums, as_written=sums)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
@@ -274,20 +336,29 @@ class ClosedForm(Form):
         is_guarded = np.where(columns["data"] == Place.BUFFER, reads.is_guarded(False), reads.is_guarded(True))
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
         ahead = data + address_registers(loads, is_image=columns["weight"] == Place.IMAGE)
-        # A texel of fp16 as it is takes two registers: of the weights of a pair of output texels. One of floats takes four.
-        weights = np.where(tensor_core.takes_fp16(columns), 2, 4) * np.minimum(columns["tile_o"], tensor_core.PAIR) * reads.last
+        # A texel of fp16 as it is takes two registers: of the weights of a pair of output texels. One of floats takes
+        # four.
+        weights = (
+            np.where(tensor_core.takes_fp16(columns), 2, 4)
+            * np.minimum(columns["tile_o"], tensor_core.PAIR)
+            * reads.last
+        )
         # The whole tile of data, then the first texel of weights.
         as_written = sums + np.where(tensor_core.fills_warps(columns), 0, data + vector)
-        return RegisterEstimate(sums + carried + np.where(tensor_core.fills_warps(columns), weights, ahead), as_written=as_written)
+        return RegisterEstimate(
+            sums + carried + np.where(tensor_core.fills_warps(columns), weights, ahead), as_written=as_written
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Phases:
     """How configs go through the reduction, as columns.
 
-    first, pieces, together, ahead: steps of the first axis in one iteration: those that are staged together, or for each piece of the split one, or what
+    first, pieces, together, ahead: steps of the first axis in one iteration: those that are staged together, or for
+    each piece of the split one, or what
         tensor cores take together.
-    spacing_w: pixels that lie between two of a work-item's: what it has for itself lies side by side, or alternates with what the others have.
+    spacing_w: pixels that lie between two of a work-item's: what it has for itself lies side by side, or alternates
+    with what the others have.
     """
 
     is_staged: Any
@@ -304,17 +375,23 @@ class _Phases:
 def _either(condition: Any, one: KernelUsage, other: KernelUsage) -> KernelUsage:
     """Where `condition` holds the one, elsewhere the other; the images of both are the same."""
     names = (field.name for field in fields(KernelUsage) if field.name != "images")
-    return KernelUsage(images=one.images, **{name: np.where(condition, getattr(one, name), getattr(other, name)) for name in names})
+    return KernelUsage(
+        images=one.images, **{name: np.where(condition, getattr(one, name), getattr(other, name)) for name in names}
+    )
 
 
 @functools.cache
 def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
-    """`bank_rounds` of the first work-items of a group of `high` rows of `wide`, which read data from pixel to pixel, weights from row to row."""
+    """`bank_rounds` of the first work-items of a group of `high` rows of `wide`, which read data from pixel to pixel,
+    weights from row to row.
+    """
     items = np.arange(min(SERVED, high * wide))
     return bank_rounds((items % wide if is_data else items // wide) * step_bytes)
 
 
 def bank_rounds(places: np.ndarray) -> int:
-    """How often local memory is asked until neighbouring work-items have what they load, from so many bytes on; whoever wants the same is served at once."""
+    """How often local memory is asked until neighbouring work-items have what they load, from so many bytes on; whoever
+    wants the same is served at once.
+    """
     words = np.unique((places - places.min()) // _VECTOR_BYTES)
     return int(np.bincount(words % SERVED).max())

@@ -1,10 +1,13 @@
-"""What makes a kernel not worth trying on a device: Table 1 of the Romou paper, one function a row, and beside it what measurements showed.
+"""What makes a kernel not worth trying on a device: Table 1 of the Romou paper, one function a row, and beside it what
+measurements showed.
 
-A criterion looks at a `KernelUsage` and a `HardwareSpec` and gives a `Verdict`; None where the device's number is not known, or means nothing
-there. Fields of the usage may be arrays, so the same function judges one kernel off its TIR and a whole space off its closed form.
+A criterion looks at a `KernelUsage` and a `HardwareSpec` and gives a `Verdict`; None where the device's number is not
+known, or means nothing there. Fields of the usage may be arrays, so the same function judges one kernel off its TIR and
+a whole space off its closed form.
 
-To add a criterion, write its function under `@criterion` in this file, at the place where it should give way: where criteria would leave too few configs
-of a space, the first one in this file gives way first. Ours come before those of the paper, and of those last what a device punishes hardest.
+To add a criterion, write its function under `@criterion` in this file, at the place where it should give way: where
+criteria would leave too few configs of a space, the first one in this file gives way first. Ours come before those of
+the paper, and of those last what a device punishes hardest.
 """
 
 from __future__ import annotations
@@ -30,12 +33,16 @@ _OF_TENSOR_CORE = 32
 class Rules:
     """What a person may choose about the criteria.
 
-    count_per_work_item: count bytes as the paper does, a work-item's times the group's size, and weigh the output's place like the inputs'. Otherwise bytes
-        that work-items share count once, and kernels that only pass data on to local memory, or read it once, are not held to the cache's size.
-    local_memory_alpha: local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3 there).
+    count_per_work_item: count bytes as the paper does, a work-item's times the group's size, and weigh the output's
+    place like the inputs'. Otherwise bytes
+        that work-items share count once, and kernels that only pass data on to local memory, or read it once, are not
+        held to the cache's size.
+    local_memory_alpha: local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3
+    there).
     access_width: lanes of one access that give the best cache bandwidth; 4 on the mobile GPUs of the paper.
     most_padding: largest accepted share of work for nothing, relative to the work that is needed.
-    longest_iteration: most multiply-adds that an iteration of the reduction loop may spell out, instructions of tensor cores counted once.
+    longest_iteration: most multiply-adds that an iteration of the reduction loop may spell out, instructions of tensor
+    cores counted once.
     slowest: how many times longer than the fastest config of the space a config may take, by the estimate.
 
     UsageError where a number is not above zero.
@@ -60,7 +67,8 @@ class Choices:
 
     images: which of "data", "weight", "output" can lie in an image.
     access_width: widest access of any config, in lanes.
-    fastest_s: bytes that an algorithm's transforms move, by which it is known -> estimated seconds of its fastest config; empty where nothing can be
+    fastest_s: bytes that an algorithm's transforms move, by which it is known
+        ->  estimated seconds of its fastest config; empty where nothing can be
         estimated.
     default_s: the same -> estimated seconds of the default config, for its algorithm.
     """
@@ -93,7 +101,9 @@ class Verdict:
         return self.keep_within(1)
 
     def keep_within(self, factor: float) -> Any:
-        """Whether the kernel would stay if the limit were that many times looser; a limit of 0 counts as 1 when it is loosened."""
+        """Whether the kernel would stay if the limit were that many times looser; a limit of 0 counts as 1 when it is
+        loosened.
+        """
         if self.is_upper:
             return self.used <= (self.limit if factor == 1 else np.maximum(self.limit, 1) * factor)
         return self.used * factor >= self.limit
@@ -101,14 +111,18 @@ class Verdict:
     def __str__(self) -> str:
         relation = "within" if self.keep else "beyond"
         bound = "at most" if self.is_upper else "at least"
-        return f"{self.criterion}: {self.used:g}, {relation} the limit of {bound} {self.limit:g} {self.unit} ({self.source})"
+        return (
+            f"{self.criterion}: {self.used:g}, {relation} the limit of {bound} {self.limit:g} {self.unit}"
+            f" ({self.source})"
+        )
 
 
 Criterion: TypeAlias = Callable[[KernelUsage, HardwareSpec, Rules, Choices], Verdict | None]
 
 # Name -> function, in the order in which they give way where too few configs would be left.
 CRITERIA: dict[str, Criterion] = {}
-# Criteria that look at registers, of which formulas give a lower bound: what they keep is judged again by the lowered kernel.
+# Criteria that look at registers, of which formulas give a lower bound: what they keep is judged again by the lowered
+# kernel.
 BOUNDED: set[str] = set()
 
 
@@ -132,17 +146,22 @@ def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
 
 @criterion
 def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: so few work groups that more than half of the shader cores idle; fewer idle ones may be outweighed by larger groups."""
+    """Ours: so few work groups that more than half of the shader cores idle; fewer idle ones may be outweighed by
+    larger groups.
+    """
     if spec.shader_cores is None:
         return None
-    return _verdict("cores", usage.work_groups, spec.shader_cores / 2, "work groups", _source(spec, "shader_cores"), is_upper=False)
+    return _verdict(
+        "cores", usage.work_groups, spec.shader_cores / 2, "work groups", _source(spec, "shader_cores"), is_upper=False
+    )
 
 
 @criterion
 def code(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: a loop body so long that drivers take tens of seconds to compile it, and instruction caches do not hold it.
 
-    Of 24 operators recorded on an NVIDIA H200 none had a config beyond the default limit within 1.6 times its best one's time.
+    Of 24 operators recorded on an NVIDIA H200 none had a config beyond the default limit within 1.6 times its best
+    one's time.
     """
     used = usage.multiply_adds / np.where(usage.on_tensor_cores, _OF_TENSOR_CORE, 1)
     return _verdict("code", used, rules.longest_iteration, "multiply-adds in one iteration", "Rules.longest_iteration")
@@ -150,10 +169,12 @@ def code(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices)
 
 @criterion
 def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: so much slower than another config of the same algorithm, by `estimate_seconds`, that even a bad estimate leaves no hope.
+    """Ours: so much slower than another config of the same algorithm, by `estimate_seconds`, that even a bad estimate
+    leaves no hope.
 
-    Between algorithms the estimate only says what is tried first: it knows loops better than launches. Nor does it exclude what it puts before the
-    default config, which compilers show to be lean on phones: it tells how far the estimate errs. On Mali-G76 that is up to 4 times the fastest's time.
+    Between algorithms the estimate only says what is tried first: it knows loops better than launches. Nor does it
+    exclude what it puts before the default config, which compilers show to be lean on phones: it tells how far the
+    estimate errs. On Mali-G76 that is up to 4 times the fastest's time.
     """
     seconds = estimate_seconds(usage, spec)
     if seconds is None or not choices.fastest_s:
@@ -161,16 +182,33 @@ def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
     is_algorithm = [usage.transform_bytes == moved for moved in choices.fastest_s]
     fastest_s = np.select(is_algorithm, list(choices.fastest_s.values()), np.inf)
     # As `used` is divided: no rounding puts the default beyond its own limit.
-    limit = np.select(is_algorithm, [max(rules.slowest, choices.default_s.get(moved, 0) / fastest) for moved, fastest in choices.fastest_s.items()])
-    return _verdict("estimate", seconds / fastest_s, limit, "times the fastest config's time, estimated", "Rules.slowest, or that of the default config")
+    limit = np.select(
+        is_algorithm,
+        [max(rules.slowest, choices.default_s.get(moved, 0) / fastest) for moved, fastest in choices.fastest_s.items()],
+    )
+    return _verdict(
+        "estimate",
+        seconds / fastest_s,
+        limit,
+        "times the fastest config's time, estimated",
+        "Rules.slowest, or that of the default config",
+    )
 
 
 @criterion
 def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: copy a scalar into a vector where the device multiplies scalars with vectors as they are (paper, section 4.1, autobroadcast)."""
+    """Ours: copy a scalar into a vector where the device multiplies scalars with vectors as they are (paper, section
+    4.1, autobroadcast).
+    """
     if not spec.has_scalar_vector_broadcast:
         return None
-    return _verdict("broadcast", usage.has_copies * 1, 0, "scalars copied into vectors", _source(spec, "has_scalar_vector_broadcast"))
+    return _verdict(
+        "broadcast",
+        usage.has_copies * 1,
+        0,
+        "scalars copied into vectors",
+        _source(spec, "has_scalar_vector_broadcast"),
+    )
 
 
 @criterion
@@ -182,12 +220,21 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     size = np.maximum(usage.work_group_size, 1)
     in_flight = spec.registers_per_core // np.maximum(usage.needed_registers * size, 1) * size
     # One group that needs the whole file runs all the same; `registers` judges it.
-    return _verdict("occupancy", in_flight, spec.alus_per_core, "work-items in flight", _source(spec, "alus_per_core"), is_upper=False)
+    return _verdict(
+        "occupancy",
+        in_flight,
+        spec.alus_per_core,
+        "work-items in flight",
+        _source(spec, "alus_per_core"),
+        is_upper=False,
+    )
 
 
 @criterion
 def staging(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: stage data in local memory that is no faster than the cache it would be read from (paper, section 3.3: 146 against 190 GB/s)."""
+    """Ours: stage data in local memory that is no faster than the cache it would be read from (paper, section 3.3: 146
+    against 190 GB/s).
+    """
     local = spec.local_mem_bandwidth_gbps
     has_own_cache = bool(spec.l1_buffer_cache_bytes)
     of_buffers = spec.l1_buffer_bandwidth_gbps if has_own_cache else spec.l2_bandwidth_gbps
@@ -222,10 +269,11 @@ def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
 
 @criterion
 def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: access more data in one loop iteration than L1 cache, what streams by left out. Images against the texture cache, buffers against theirs.
+    """Table 1: access more data in one loop iteration than L1 cache, what streams by left out. Images against the
+    texture cache, buffers against theirs.
 
-    What no later iteration reads again streams by, and no cache has to hold it: weights, and without a window the data too. Under Mesa's compiler for
-    Adreno 630 the leanest kernels of 1x1 convolutions read more than the cache holds.
+    What no later iteration reads again streams by, and no cache has to hold it: weights, and without a window the data
+    too. Under Mesa's compiler for Adreno 630 the leanest kernels of 1x1 convolutions read more than the cache holds.
     """
     texture, buffer = spec.l1_texture_cache_bytes, spec.l1_buffer_cache_bytes
     is_held = np.logical_not(usage.is_staged)
@@ -246,7 +294,9 @@ def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
 
 @criterion
 def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: use buffer type when L1 cache is for texture only. Counts tensors in buffers that could be images; what is written passes no cache."""
+    """Table 1: use buffer type when L1 cache is for texture only. Counts tensors in buffers that could be images; what
+    is written passes no cache.
+    """
     if spec.l1_texture_cache_bytes == 0 or spec.l1_buffer_cache_bytes != 0:
         return None
     tensors = choices.images if rules.count_per_work_item else choices.images - {"output"}
@@ -258,7 +308,8 @@ def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
 def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Table 1: work group size < warp size; of several sizes, the smallest.
 
-    Where the launch has less than a warp for each core, small groups that use all cores are better than full ones on a few.
+    Where the launch has less than a warp for each core, small groups that use all cores are better than full ones on a
+    few.
     """
     if not spec.warp_sizes or _is_cpu(spec):
         return None
@@ -270,10 +321,11 @@ def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices)
 @criterion
 @bounded
 def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: overuse available registers for the work group size. A pooled file is shared by the group, a dedicated one is not.
+    """Table 1: overuse available registers for the work group size. A pooled file is shared by the group, a dedicated
+    one is not.
 
-    A group that waits at barriers is there as a whole, in the largest warps. Under Mesa's compiler for Adreno these come in pairs: kernels of 128 work-items
-    get half as many registers on Adreno 660 as kernels of 64.
+    A group that waits at barriers is there as a whole, in the largest warps. Under Mesa's compiler for Adreno these
+    come in pairs: kernels of 128 work-items get half as many registers on Adreno 660 as kernels of 64.
     """
     most, found = spec.registers_per_lane, needed_registers(usage, spec)
     if most is None or found is None or spec.register_file is None:
@@ -281,10 +333,13 @@ def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     needed, limit = found
     if spec.register_file == "pooled" and spec.registers_per_core is not None:
         limit = np.minimum(limit, spec.registers_per_core // np.maximum(_resident(usage, spec), 1))
-    # Groups of transforms are small: each of their work-items has all registers that it can have. The tighter one decides.
+    # Groups of transforms are small: each of their work-items has all registers that it can have. The tighter one
+    # decides.
     is_tighter = usage.transform_registers * limit > needed * most
     used, limit = np.where(is_tighter, usage.transform_registers, needed), np.where(is_tighter, most, limit)
-    return _verdict("registers", used, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core"))
+    return _verdict(
+        "registers", used, limit, "registers", _source(spec, "registers_per_lane", "register_lanes_per_core")
+    )
 
 
 def _resident(usage: KernelUsage, spec: HardwareSpec) -> Any:
@@ -294,7 +349,9 @@ def _resident(usage: KernelUsage, spec: HardwareSpec) -> Any:
     return np.where(waits, np.maximum(size, 2 * max(warps)), size)
 
 
-def judge(usage: KernelUsage, spec: HardwareSpec, *, rules: Rules | None = None, choices: Choices | None = None) -> dict[str, Verdict]:
+def judge(
+    usage: KernelUsage, spec: HardwareSpec, *, rules: Rules | None = None, choices: Choices | None = None
+) -> dict[str, Verdict]:
     """Return the verdicts of all criteria that have a meaning on the device, by name."""
     verdicts = {name: c(usage, spec, rules or Rules(), choices or Choices()) for name, c in CRITERIA.items()}
     return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
@@ -309,5 +366,7 @@ def _source(spec: HardwareSpec, *keys: str) -> str:
 
 
 def _verdict(criterion: str, used: Any, limit: Any, unit: str, source: str, *, is_upper: bool = True) -> Verdict:
-    used, limit = (v.item() if np.ndim(v) == 0 and isinstance(v, (np.generic, np.ndarray)) else v for v in (used, limit))
+    used, limit = (
+        v.item() if np.ndim(v) == 0 and isinstance(v, (np.generic, np.ndarray)) else v for v in (used, limit)
+    )
     return Verdict(criterion=criterion, used=used, limit=limit, unit=unit, source=source, is_upper=is_upper)

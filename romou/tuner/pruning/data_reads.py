@@ -1,4 +1,5 @@
-"""Which numbers of its data the first work group of a contraction reads in one iteration, counted from the operator's index expressions.
+"""Which numbers of its data the first work group of a contraction reads in one iteration, counted from the operator's
+index expressions.
 
 An address is the sum of what the pixel and what the channel add to it, so the two are found by themselves and combined.
 """
@@ -23,16 +24,19 @@ from romou.compiler.tir.evaluate import count_distinct, evaluate
 from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
 
-# Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on no other row.
+# Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on
+# no other row.
 PITCH = 1 << 20
 # Pixels of a row come in stretches of so many; shorter rows are the beginning of one.
 _STRETCH = 1024
 
 
 class Pixels(NamedTuple):
-    """Pixels of the first work group that count in one iteration: each `stride` from the next in a row of `width`, in `tile_h` rows.
+    """Pixels of the first work group that count in one iteration: each `stride` from the next in a row of `width`, in
+    `tile_h` rows.
 
-    order: of the pixels, "flat" or "rows".   tap: the tap of the window that counts; -1: the one in the middle, or all of them where `has_window`.
+    order: of the pixels, "flat" or "rows".
+    tap: the tap of the window that counts; -1: the one in the middle, or all of them where `has_window`.
     """
 
     order: str
@@ -49,7 +53,8 @@ class Steps(NamedTuple):
 
     Pieces of a split lie a share apart; what is taken together lies side by side.
 
-    ahead: iterations that its loads run ahead, where these go tap by tap.   is_one: whether they are those of the first work-item. It takes one place of
+    ahead: iterations that its loads run ahead, where these go tap by tap.
+    is_one: whether they are those of the first work-item. It takes one place of
     each group on tensor cores, and one alone without.
     """
 
@@ -64,7 +69,8 @@ class Steps(NamedTuple):
 class DataReads:
     """Counts of one operator. `forms`: its contraction for each order of the pixels.
 
-    The first axis of the reduction is a loop, or dealt out; the middle ones are the window; the last one is always unrolled.
+    The first axis of the reduction is a loop, or dealt out; the middle ones are the window; the last one is always
+    unrolled.
     """
 
     def __init__(self, forms: Mapping[str, Contraction]) -> None:
@@ -94,9 +100,14 @@ class DataReads:
         return any(self._read(order, is_image).condition is not None for order in self._forms)
 
     def lines(self, order: str, step: int, along_w: int, along_o: int, numbers: int) -> int:
-        """Count the lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and in the middle of the loops."""
+        """Count the lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and
+        in the middle of the loops.
+        """
         read = self._read(order, False)
-        o, w = np.ix_(_as_read(np.arange(along_o), read.extents[0], False), _as_read(np.arange(along_w) * step, read.extents[2], False))
+        o, w = np.ix_(
+            _as_read(np.arange(along_o), read.extents[0], False),
+            _as_read(np.arange(along_w) * step, read.extents[2], False),
+        )
         return count_distinct(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers)
 
     def middle_tap(self, first: int, together: int, ahead: int) -> int:
@@ -105,7 +116,9 @@ class DataReads:
 
     def distinct_steps(self, steps: Steps) -> int:
         """Count the distinct steps of the weight: beyond the end, weights of the last place are read again."""
-        return count_distinct(np.minimum(self._places_of(steps), self.texels - 1 if steps.on_tensor_cores else steps.first))
+        return count_distinct(
+            np.minimum(self._places_of(steps), self.texels - 1 if steps.on_tensor_cores else steps.first)
+        )
 
     def _distinct(self, pixels: Pixels, steps: Steps, group_o: int) -> int:
         """Distinct numbers of the data that the first work group reads in the middle of the loops."""
@@ -115,17 +128,19 @@ class DataReads:
         if not count:
             return 0
         size, gap, parts = self._channels(pixels.order, pixels.is_image, group_o, steps, lanes)
-        # Pixels of channels that lie further apart than all of them never meet. Tensor cores take whole texels of other channels, which are other texels
-        # wherever they lie: what is below takes long where batches overlap.
+        # Pixels of channels that lie further apart than all of them never meet. Tensor cores take whole texels of other
+        # channels, which are other texels wherever they lie: what is below takes long where batches overlap.
         if gap > reach or steps.on_tensor_cores:
             return count * size * self.texel
         places = self._addresses(_whole_stretches(pixels))[0][:count]
         return sum(count_distinct(places[:, None] + mine) for mine in parts) * self.texel
 
     def _distinct_taps(self, pixels: Pixels, steps: np.ndarray) -> int:
-        """`_distinct` where the window is part of the first axis: what a tap adds to an address depends on the pixel."""
+        """`_distinct` where the window is part of the first axis: what a tap adds to an address depends on the pixel."""  # noqa: E501
         read = self._read(pixels.order, False, True)
-        grid = np.ix_(_as_read(np.arange(0, pixels.width, pixels.stride), read.extents[2], False), steps[steps < self.texels])
+        grid = np.ix_(
+            _as_read(np.arange(0, pixels.width, pixels.stride), read.extents[2], False), steps[steps < self.texels]
+        )
         at = (0, 0, grid[0], 0, grid[1], 0)
         places = np.broadcast_to(read.address(*at), np.broadcast_shapes(*(axis.shape for axis in grid)))
         if read.condition is not None:
@@ -138,7 +153,9 @@ class DataReads:
 
     def _places_of(self, steps: Steps) -> np.ndarray:
         if steps.ahead:
-            return self._middle(steps.first, steps.together, steps.ahead)[0] * steps.together + np.arange(steps.together)
+            return self._middle(steps.first, steps.together, steps.ahead)[0] * steps.together + np.arange(
+                steps.together
+            )
         share = steps.first // steps.pieces
         middle = share // steps.together // 2 * steps.together
         if steps.is_one:
@@ -146,15 +163,21 @@ class DataReads:
         return (np.arange(steps.pieces)[:, None] * share + middle + np.arange(steps.together)).ravel()
 
     def _make_reach(self, pixels: Pixels) -> tuple[int, int, int]:
-        """How many addresses the pixels have, how far apart the outermost lie, and the lanes where all are whole texels apart, so that lanes never meet;
-        else 1."""
+        """How many addresses the pixels have, how far apart the outermost lie, and the lanes where all are whole texels
+        apart, so that lanes never meet; else 1.
+        """
         _, begins, lowest, highest, is_uneven = self._addresses(_whole_stretches(pixels))
         count = int(np.searchsorted(begins, -(-pixels.width // pixels.stride)))
-        return (count, int(highest[count - 1] - lowest[count - 1]), 1 if is_uneven[count - 1] else LANES) if count else (0, 0, 1)
+        return (
+            (count, int(highest[count - 1] - lowest[count - 1]), 1 if is_uneven[count - 1] else LANES)
+            if count
+            else (0, 0, 1)
+        )
 
     def _make_addresses(self, pixels: Pixels) -> tuple[np.ndarray, ...]:
-        """Addresses, less what the channel adds, in the order of the first pixels of a row that read them; these; and up to each address the lowest, the
-        highest, and whether some are not whole texels apart."""
+        """Addresses, less what the channel adds, in the order of the first pixels of a row that read them; these; and
+        up to each address the lowest, the highest, and whether some are not whole texels apart.
+        """
         found, is_inside = (part[:: pixels.stride] for part in self._stretch(pixels._replace(stride=1)))
         places, which = np.unique(found[is_inside], return_index=True)
         begins = np.nonzero(is_inside)[0][which]
@@ -166,7 +189,10 @@ class DataReads:
     def _make_stretch(self, pixels: Pixels) -> tuple[np.ndarray, np.ndarray]:
         """What each pixel of a row reads, in shape (width, tile_h * taps), and which of it is no padding."""
         read = self._read(pixels.order, pixels.is_image)
-        h, w = (_as_read(np.arange(extent), read.extents[axis], pixels.is_image) for axis, extent in ((1, pixels.tile_h), (2, pixels.width)))
+        h, w = (
+            _as_read(np.arange(extent), read.extents[axis], pixels.is_image)
+            for axis, extent in ((1, pixels.tile_h), (2, pixels.width))
+        )
         first, *middle, last = self._reduce.values()
         if pixels.tap < 0:
             taps = [np.arange(extent) if pixels.has_window else np.asarray([extent // 2]) for extent in middle]
@@ -178,12 +204,17 @@ class DataReads:
         at = (0, grid[1], grid[0], 0, first // 2, *grid[2:])
         shape = (len(w), len(h), *map(len, taps))
         is_inside = True if read.condition is None else read.value(read.condition, *at)
-        addresses, inside = (np.broadcast_to(part, shape).reshape(len(w), -1) for part in (read.address(*at), is_inside))
+        addresses, inside = (
+            np.broadcast_to(part, shape).reshape(len(w), -1) for part in (read.address(*at), is_inside)
+        )
         return addresses, inside
 
-    def _make_channels(self, order: str, is_image: bool, group_o: int, steps: Steps, lanes: int) -> tuple[int, float, list[np.ndarray]]:
-        """What the channels add to addresses: how many numbers, the smallest distance between two of the same remainder on division by `lanes`, and those of
-        each remainder."""
+    def _make_channels(
+        self, order: str, is_image: bool, group_o: int, steps: Steps, lanes: int
+    ) -> tuple[int, float, list[np.ndarray]]:
+        """What the channels add to addresses: how many numbers, the smallest distance between two of the same remainder
+        on division by `lanes`, and those of each remainder.
+        """
         read = self._read(order, is_image)
         o = _as_read(np.arange(group_o), read.extents[0], is_image)
         lane = np.arange(LANES if self._is_by_lane else 1)
@@ -209,8 +240,9 @@ class DataReads:
 
 @dataclass(frozen=True)
 class _Read:
-    """How the contraction reads its data: index expressions over (o, h, w, lane, reduction), what a step of each index adds to the address, and
-    the condition under which it is inside of the padding; None where nothing is checked."""
+    """How the contraction reads its data: index expressions over (o, h, w, lane, reduction), what a step of each index
+    adds to the address, and the condition under which it is inside of the padding; None where nothing is checked.
+    """
 
     extents: tuple[int, int, int]
     variables: Sequence[tirx.Var]
@@ -224,7 +256,10 @@ class _Read:
 
     def address(self, *at: Any) -> Any:
         """Return the address in numbers from the data's start."""
-        return sum(np.asarray(self.value(index, *at), dtype=np.int64) * pitch for index, pitch in zip(self.indices, self.pitches, strict=True))
+        return sum(
+            np.asarray(self.value(index, *at), dtype=np.int64) * pitch
+            for index, pitch in zip(self.indices, self.pitches, strict=True)
+        )
 
 
 def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:

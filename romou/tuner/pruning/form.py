@@ -29,7 +29,7 @@ class Form(ABC):
 
     @abstractmethod
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Count what depends on a few knobs, once for each combination of them; formulas over all knobs make use of it."""
+        """Count what depends on a few knobs, once for each combination of them; formulas over all knobs make use of it."""  # noqa: E501
 
     @abstractmethod
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
@@ -37,17 +37,25 @@ class Form(ABC):
 
     @abstractmethod
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
-        """Return the numbers that a work-item sums up or stores, its loads of data and of weight in one iteration, and the cache lines that work-items in
-        step touch by one load of each."""
+        """Return the numbers that a work-item sums up or stores, its loads of data and of weight in one iteration, and
+        the cache lines that work-items in step touch by one load of each.
+        """
 
     def usage_of_valid(self, block: Block) -> KernelUsage:
         """Return the usage of a block's valid configs: arrays that broadcast to (valid ones, *axes that are free)."""
         return self.usage_with(*block.pick(block.columns, self.counts(block.columns)))
 
-    def choices(self, space: Space, spec: HardwareSpec, usages: Iterable[KernelUsage] | None = None, default: Mapping[str, Any] | None = None) -> Choices:
+    def choices(
+        self,
+        space: Space,
+        spec: HardwareSpec,
+        usages: Iterable[KernelUsage] | None = None,
+        default: Mapping[str, Any] | None = None,
+    ) -> Choices:
         """Return what no config of the space could do better on the device.
 
-        usages: those of all valid configs, where they are at hand.   default: the default config, by which the estimate's error is known.
+        usages: those of all valid configs, where they are at hand.
+        default: the default config, by which the estimate's error is known.
         """
         images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs.get(name, ()))
         width, fastest = 1, dict[int, float]()
@@ -56,7 +64,9 @@ class Form(ABC):
             seconds, moved = estimate_seconds(usage, spec), usage.transform_bytes
             if seconds is not None:
                 for one in map(int, np.unique(moved)):
-                    fastest[one] = min(fastest.get(one, math.inf), float(np.min(seconds, where=moved == one, initial=np.inf)))
+                    fastest[one] = min(
+                        fastest.get(one, math.inf), float(np.min(seconds, where=moved == one, initial=np.inf))
+                    )
         own = {} if default is None else self._seconds_of(default, spec)
         return Choices(images=images, access_width=width, fastest_s=fastest, default_s=own)
 
@@ -100,4 +110,6 @@ def combinations(*columns: Any) -> tuple[list[tuple[Any, ...]], np.ndarray]:
     else:
         keys, places = np.unique(key, return_inverse=True)
     rows = np.unravel_index(keys, [len(v) for v in values])
-    return list(zip(*(v[row].tolist() for v, row in zip(values, rows, strict=True)), strict=True)), places.reshape(np.shape(key))
+    return list(zip(*(v[row].tolist() for v, row in zip(values, rows, strict=True)), strict=True)), places.reshape(
+        np.shape(key)
+    )

@@ -1,4 +1,6 @@
-"""The formulas that go with each template; those of a depthwise and a pointwise convolution: the pointwise one, plus the windows that it stages."""
+"""The formulas that go with each template; those of a depthwise and a pointwise convolution: the pointwise one, plus
+the windows that it stages.
+"""
 
 from __future__ import annotations
 
@@ -48,13 +50,17 @@ class DepthwisePointwiseForm(ClosedForm):
     def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         usage = super()._contraction_usage(columns, counts)
         taps, is_image = math.prod(self._kernel), columns["data"] == Place.IMAGE
-        # Texels that a work-item computes in one iteration: of each, the pointwise convolution alone would load one texel.
-        staged = -(-(columns["local"] * columns["tile_h"] * columns["wg_w"] * columns["tile_w"]) // usage.work_group_size)
+        # Texels that a work-item computes in one iteration: of each, the pointwise convolution alone would load one
+        # texel.
+        staged = -(
+            -(columns["local"] * columns["tile_h"] * columns["wg_w"] * columns["tile_w"]) // usage.work_group_size
+        )
         texel_bytes = LANES * self._element_bytes * usage.work_group_size * staged
         return replace(
             usage,
             buffer_bytes=usage.buffer_bytes + taps * columns["local"] * LANES * self._element_bytes,
-            unshared_buffer_bytes=usage.unshared_buffer_bytes + texel_bytes * (taps + (taps - 1) * np.logical_not(is_image)),
+            unshared_buffer_bytes=usage.unshared_buffer_bytes
+            + texel_bytes * (taps + (taps - 1) * np.logical_not(is_image)),
             unshared_image_bytes=usage.unshared_image_bytes + texel_bytes * (taps - 1) * is_image,
             multiply_adds=usage.multiply_adds + taps * staged * LANES,
         )
@@ -78,7 +84,10 @@ class _WindowReads(DataReads):
         _, place, _ = w.pixels(order == "flat")
         h, x, kh, kw = np.ix_(*map(np.arange, (tile_h, width, *w.kernel)))
         n, oy, ox = place(np.minimum(h, at[1] - 1), np.minimum(x, at[2] - 1))
-        y, x = (o * s + k * d - p for o, s, k, d, p in zip((oy, ox), w.stride, (kh, kw), w.dilation, w.padding[:2], strict=True))
+        y, x = (
+            o * s + k * d - p
+            for o, s, k, d, p in zip((oy, ox), w.stride, (kh, kw), w.dilation, w.padding[:2], strict=True)
+        )
         key: Any = (n * PITCH + y) * PITCH + x
         inside = (y >= 0) & (y < w.in_hw[0]) & (x >= 0) & (x < w.in_hw[1])
         return count_distinct(key if is_image else key[np.broadcast_to(inside, key.shape)])

@@ -33,9 +33,12 @@ _LISTED = 4096
 class CriterionCount:
     """How a criterion did, in configs of the space before pruning.
 
-    alone: removed by it, whatever the others say.   only: removed by it and by no other.   left: neither by it nor by those before it.
+    alone: removed by it, whatever the others say.
+    only: removed by it and by no other.
+    left: neither by it nor by those before it.
     source: of its limit.
-    slack: how many times looser the limit was made, since too few configs would have been left; 1 where it was not, None where the criterion
+    slack: how many times looser the limit was made, since too few configs would have been left; 1 where it was not,
+    None where the criterion
         was dropped.
     """
 
@@ -49,7 +52,10 @@ class CriterionCount:
 
 @dataclass(frozen=True, kw_only=True)
 class PruningReport:
-    """declared: configs by the knobs.   before: those that the template admits.   kept: those that also pass the criteria."""
+    """declared: configs by the knobs.
+    before: those that the template admits.
+    kept: those that also pass the criteria.
+    """
 
     declared: int
     before: int
@@ -64,17 +70,27 @@ class PruningReport:
     @property
     def relaxed(self) -> tuple[str, ...]:
         """Criteria that gave way, and how far: "l1_cache x2", "padding dropped"."""
-        return tuple(f"{c.criterion} {'dropped' if c.slack is None else f'x{c.slack:g}'}" for c in self.criteria if c.slack != 1)
+        return tuple(
+            f"{c.criterion} {'dropped' if c.slack is None else f'x{c.slack:g}'}" for c in self.criteria if c.slack != 1
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""
         counts = [dataclasses.asdict(c) for c in self.criteria]
-        return {"declared": self.declared, "before": self.before, "kept": self.kept, "pruned_share": self.pruned_share, "criteria": counts}
+        return {
+            "declared": self.declared,
+            "before": self.before,
+            "kept": self.kept,
+            "pruned_share": self.pruned_share,
+            "criteria": counts,
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Left:
-    """What pruning leaves. shape: choices of each knob; 1 where all are as valid as the next.   kept: sorted places of the valid configs in this shape."""
+    """What pruning leaves. shape: choices of each knob; 1 where all are as valid as the next.
+    kept: sorted places of the valid configs in this shape.
+    """
 
     shape: tuple[int, ...]
     kept: np.ndarray
@@ -83,7 +99,8 @@ class _Left:
 
 
 class PrunedSpace(Space):
-    """A space of which only some configs are valid; knobs, size and indices are those of the whole one, so records fit both.
+    """A space of which only some configs are valid; knobs, size and indices are those of the whole one, so records fit
+    both.
 
     prune: what decides which are valid; called when that is first asked for.
     """
@@ -132,7 +149,9 @@ class PrunedSpace(Space):
 
     def is_valid(self, config: Config) -> bool:
         digits = (digit[config[name]] for name, digit in zip(self.knobs, self._digits, strict=True))
-        place = np.ravel_multi_index([d if extent > 1 else 0 for d, extent in zip(digits, self._shape, strict=True)], self._shape)
+        place = np.ravel_multi_index(
+            [d if extent > 1 else 0 for d, extent in zip(digits, self._shape, strict=True)], self._shape
+        )
         found = np.searchsorted(self._kept, place)
         return bool(found < len(self._kept) and self._kept[found] == place)
 
@@ -140,11 +159,21 @@ class PrunedSpace(Space):
         free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._shape, strict=True)]
         return (self._config(int(place), list(rest)) for place in self._kept for rest in np.ndindex(*free))
 
-    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
+    def sample(
+        self,
+        rng: np.random.Generator,
+        count: int,
+        exclude: Container[str] = (),
+        where: Mapping[str, Choice] | None = None,
+    ) -> list[Config]:
         found: dict[str, Config] = {}
         if self.kept <= max(4 * count, _LISTED):
             given = (where or {}).items()
-            candidates: Iterator[Config] = (self._listed[int(i)] for i in rng.permutation(len(self._listed)) if self._listed[int(i)].items() >= given)
+            candidates: Iterator[Config] = (
+                self._listed[int(i)]
+                for i in rng.permutation(len(self._listed))
+                if self._listed[int(i)].items() >= given
+            )
         else:
             candidates = self._drawn(rng, 50 * count + 200, where or {})
         for config in candidates:
@@ -159,10 +188,14 @@ class PrunedSpace(Space):
         kept = self._kept
         for axis, name in enumerate(self.knobs):
             if name in where and self._shape[axis] > 1:
-                kept = kept[kept // math.prod(self._shape[axis + 1 :]) % self._shape[axis] == self._digits[axis][where[name]]]
+                kept = kept[
+                    kept // math.prod(self._shape[axis + 1 :]) % self._shape[axis] == self._digits[axis][where[name]]
+                ]
         free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._shape, strict=True)]
         for _ in range(count if len(kept) else 0):
-            yield self._config(int(kept[rng.integers(len(kept))]), [int(rng.integers(extent)) for extent in free]).replace(**where)
+            yield self._config(
+                int(kept[rng.integers(len(kept))]), [int(rng.integers(extent)) for extent in free]
+            ).replace(**where)
 
     @functools.cached_property
     def _listed(self) -> list[Config]:
@@ -170,7 +203,9 @@ class PrunedSpace(Space):
 
     def _config(self, place: int, free: list[int]) -> Config:
         digits = np.unravel_index(place, self._shape)
-        return Config({name: choices[int(d) + f] for (name, choices), d, f in zip(self.knobs.items(), digits, free, strict=True)})
+        return Config(
+            {name: choices[int(d) + f] for (name, choices), d, f in zip(self.knobs.items(), digits, free, strict=True)}
+        )
 
 
 def prune(
@@ -185,8 +220,9 @@ def prune(
 ) -> PrunedSpace:
     """The configs of `space` that no criterion excludes on the device, by closed forms: nothing is lowered.
 
-    Where fewer than `least_kept` are left (or than the space has), criteria give way in the order of CRITERIA: a limit is loosened 2, 4 and 8 times, then the
-    criterion is dropped and the next one loosened; those that turn out to be no hindrance come back. `PrunedSpace.report` tells which gave way.
+    Where fewer than `least_kept` are left (or than the space has), criteria give way in the order of CRITERIA: a limit
+    is loosened 2, 4 and 8 times, then the criterion is dropped and the next one loosened; those that turn out to be no
+    hindrance come back. `PrunedSpace.report` tells which gave way.
 
     SpaceEmptyError where the template itself admits no config. UsageError where `least_kept` is below one.
     is_later: the criteria are applied, and that error is raised, when it is first asked which configs are valid.
@@ -203,21 +239,35 @@ def prune(
 
 
 def prune_each(
-    template: Template, space: Space, spec: HardwareSpec, limits: Limits, rules: Sequence[Rules], *, least_kept: int = LEAST_KEPT
+    template: Template,
+    space: Space,
+    spec: HardwareSpec,
+    limits: Limits,
+    rules: Sequence[Rules],
+    *,
+    least_kept: int = LEAST_KEPT,
 ) -> list[PrunedSpace]:
     """Return what `prune` does for each of several rules. What the kernels use is computed once."""
     if least_kept < 1:
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")
     form, blocks = form_of(template, limits), list(space.blocks())
     if not blocks:
-        room = f"work groups of at most {limits.max_work_group_size} work-items and {limits.local_memory_bytes} bytes of local memory"
+        room = (
+            f"work groups of at most {limits.max_work_group_size} work-items and {limits.local_memory_bytes} bytes of"
+            " local memory"
+        )
         hint = "Raise -max_num_threads and -max_shared_memory_per_block in the target, or leave them out."
-        raise SpaceEmptyError(f"{template.name}: none of {space.size} configs is valid with {room}", hint=hint, task=template.name)
+        raise SpaceEmptyError(
+            f"{template.name}: none of {space.size} configs is valid with {room}", hint=hint, task=template.name
+        )
     usages = [form.usage_of_valid(block) for block in blocks]
     choices = form.choices(space, spec, usages, template.default_config(limits))
     found = []
     for one in rules:
-        parts = [_judged(block, judge(usage, spec, rules=one, choices=choices), usage) for block, usage in zip(blocks, usages, strict=True)]
+        parts = [
+            _judged(block, judge(usage, spec, rules=one, choices=choices), usage)
+            for block, usage in zip(blocks, usages, strict=True)
+        ]
         found.append(_pruned(space, parts, choices, least_kept))
     return found
 
@@ -226,7 +276,8 @@ def prune_each(
 class _Part:
     """A block of a space and the verdicts on its valid configs.
 
-    failed: of each config, the criteria that exclude it, each a bit: over (places, *free axes of the block), with 1 where nothing depends on the knob.
+    failed: of each config, the criteria that exclude it, each a bit: over (places, *free axes of the block), with 1
+    where nothing depends on the knob.
     """
 
     block: Block
@@ -236,7 +287,11 @@ class _Part:
     @property
     def weight(self) -> int:
         """Configs that each number of `failed` stands for."""
-        return math.prod(len(self.block.digits[axis]) for axis, extent in zip(self.block.free, self.failed.shape[1:], strict=True) if extent == 1)
+        return math.prod(
+            len(self.block.digits[axis])
+            for axis, extent in zip(self.block.free, self.failed.shape[1:], strict=True)
+            if extent == 1
+        )
 
     def is_kept(self, slacks: Mapping[str, float]) -> np.ndarray:
         """Return, in the shape of `failed`, whether a config is left where criteria give way so far."""
@@ -249,8 +304,13 @@ class _Part:
 
 
 def _judged(block: Block, verdicts: Mapping[str, Verdict], usage: KernelUsage) -> _Part:
-    numbers = [*usage.images.values(), *(getattr(usage, field.name) for field in dataclasses.fields(usage) if field.name != "images")]
-    failed = np.zeros(np.broadcast_shapes((len(block.places), *(1 for _ in block.free)), *map(np.shape, numbers)), dtype=np.uint32)
+    numbers = [
+        *usage.images.values(),
+        *(getattr(usage, field.name) for field in dataclasses.fields(usage) if field.name != "images"),
+    ]
+    failed = np.zeros(
+        np.broadcast_shapes((len(block.places), *(1 for _ in block.free)), *map(np.shape, numbers)), dtype=np.uint32
+    )
     for place, verdict in enumerate(verdicts.values()):
         failed |= np.logical_not(verdict.keep).astype(np.uint32) << np.uint32(place)
     return _Part(block, verdicts, failed)
@@ -261,10 +321,17 @@ def _pruned(space: Space, parts: Sequence[_Part], choices: Choices, least_kept: 
     slacks = _slacks(parts, min(least_kept, before))
     counts = []
     for place, (name, verdict) in enumerate(parts[0].verdicts.items()):
-        alone, only = (sum(part.weight * int(np.count_nonzero(found(part.failed, 1 << place))) for part in parts) for found in (np.bitwise_and, np.equal))
-        left = sum(part.weight * int(np.count_nonzero(part.failed & np.uint32((2 << place) - 1) == 0)) for part in parts)
+        alone, only = (
+            sum(part.weight * int(np.count_nonzero(found(part.failed, 1 << place))) for part in parts)
+            for found in (np.bitwise_and, np.equal)
+        )
+        left = sum(
+            part.weight * int(np.count_nonzero(part.failed & np.uint32((2 << place) - 1) == 0)) for part in parts
+        )
         slack = None if math.isinf(slacks[name]) else slacks[name]
-        counts.append(CriterionCount(criterion=name, alone=alone, only=only, left=left, source=verdict.source, slack=slack))
+        counts.append(
+            CriterionCount(criterion=name, alone=alone, only=only, left=left, source=verdict.source, slack=slack)
+        )
     shape, kept = _places(parts, slacks, [len(every) for every in space.knobs.values()])
     report = PruningReport(declared=space.size, before=before, kept=_count(parts, slacks), criteria=tuple(counts))
     found = _Left(shape=shape, kept=kept, report=report, choices=choices)
@@ -275,12 +342,18 @@ def _count(parts: Sequence[_Part], slacks: Mapping[str, float]) -> int:
     return sum(part.weight * int(np.count_nonzero(part.is_kept(slacks))) for part in parts)
 
 
-def _places(parts: Sequence[_Part], slacks: Mapping[str, float], extents: Sequence[int]) -> tuple[tuple[int, ...], np.ndarray]:
+def _places(
+    parts: Sequence[_Part], slacks: Mapping[str, float], extents: Sequence[int]
+) -> tuple[tuple[int, ...], np.ndarray]:
     """A shape with 1 for knobs on which nothing depends, and the sorted places of the configs in it that are left."""
 
     def depends(part: _Part, axis: int) -> bool:
         block = part.block
-        return axis not in block.free or len(block.digits[axis]) < extents[axis] or part.failed.shape[1 + block.free.index(axis)] > 1
+        return (
+            axis not in block.free
+            or len(block.digits[axis]) < extents[axis]
+            or part.failed.shape[1 + block.free.index(axis)] > 1
+        )
 
     shape = tuple(extent if any(depends(part, axis) for part in parts) else 1 for axis, extent in enumerate(extents))
     return shape, np.sort(np.concatenate([part.block.places_in(shape, part.is_kept(slacks)) for part in parts]))

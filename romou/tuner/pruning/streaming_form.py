@@ -1,7 +1,9 @@
-"""What the kernels of a family without a contraction use, by evaluating what the plain function reads for the elements of one work group.
+"""What the kernels of a family without a contraction use, by evaluating what the plain function reads for the elements
+of one work group.
 
-The template says which elements the first work group and its first work-item compute; addresses and conditions are those of the function's own
-blocks, so nothing is lowered. As with `closed_form.py`, `usage.py` reads the same numbers off the TIR. Registers are not known here: 0.
+The template says which elements the first work group and its first work-item compute; addresses and conditions are
+those of the function's own blocks, so nothing is lowered. As with `closed_form.py`, `usage.py` reads the same numbers
+off the TIR. Registers are not known here: 0.
 """
 
 from __future__ import annotations
@@ -36,11 +38,19 @@ class StreamingForm(Form):
         self._counts = functools.cache(self._count)
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Count the numbers of the group and of one work-item, from buffers and from images, in bytes; those of one work-item; those that a group stores."""
+        """Count the numbers of the group and of one work-item, from buffers and from images, in bytes; those of one
+        work-item; those that a group stores.
+        """
         knobs = [columns[name] for name in self._template.knobs_of_traffic]
         names = ("group", "group_images", "one", "one_images", "numbers", "stored")
-        found = {name: tabulate(lambda *values, field=field: self._counts(values)[field], *knobs) for field, name in enumerate(names)}
-        return {**found, "width": tabulate(self._template.access_width, *(columns[name] for name in self._template.knobs_of_width))}
+        found = {
+            name: tabulate(lambda *values, field=field: self._counts(values)[field], *knobs)
+            for field, name in enumerate(names)
+        }
+        return {
+            **found,
+            "width": tabulate(self._template.access_width, *(columns[name] for name in self._template.knobs_of_width)),
+        }
 
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         template = self._template
@@ -71,7 +81,12 @@ class StreamingForm(Form):
         """Return the loads, as `Form.loads` says: neighbours in a warp read side by side, and there is no weight."""
         items = usage.work_groups * usage.work_group_size
         stored = (1 + usage.padding) * self._template.elements / items
-        lines = -(-np.minimum(usage.work_group_size, warp_size) * usage.access_width * self._template.element_bytes // line_bytes)
+        lines = -(
+            -np.minimum(usage.work_group_size, warp_size)
+            * usage.access_width
+            * self._template.element_bytes
+            // line_bytes
+        )
         return stored, loads_of_one(usage), 0, lines, 0
 
     def _count(self, values: tuple[int, ...]) -> tuple[int, ...]:
@@ -86,13 +101,17 @@ class StreamingForm(Form):
         bytes_of = template.inputs
 
         def total(found: dict[str, int], from_images: bool) -> int:
-            return sum(bytes_of[name] * count for name, count in found.items() if (name in template.images) == from_images)
+            return sum(
+                bytes_of[name] * count for name, count in found.items() if (name in template.images) == from_images
+            )
 
         parts = [total(found, from_images) for found in (of_group, of_one) for from_images in (False, True)]
         return (*parts, sum(of_one.values()), template.stored_by_a_group(knobs))
 
     def _distinct(self, points: Points, knobs: Mapping[str, int] | None = None) -> dict[str, int]:
-        """Tensor -> numbers of it that are read at the points; with knobs, those in loops as often as these repeat them."""
+        """Tensor
+        ->  numbers of it that are read at the points; with knobs, those in loops as often as these repeat them.
+        """
         places: dict[tuple[str, int], list[np.ndarray]] = {}
         for block, load in self._loads:
             values = dict(zip((axis.var for axis in block.iter_vars), points(block), strict=True))
@@ -108,7 +127,9 @@ class StreamingForm(Form):
             # What loops repeat counts as it stands in the code: the first time may be all padding.
             for condition in load.conditions if times == 1 else ():
                 is_read = is_read & evaluate(condition, values)
-            places.setdefault((str(load.access.source.name), times), []).append(np.broadcast_to(address, shape)[is_read])
+            places.setdefault((str(load.access.source.name), times), []).append(
+                np.broadcast_to(address, shape)[is_read]
+            )
         total: dict[str, int] = {}
         for (name, times), found in places.items():
             total[name] = total.get(name, 0) + times * count_distinct(np.concatenate(found))

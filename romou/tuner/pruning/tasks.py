@@ -31,7 +31,9 @@ _LEAST_OF_FEW = 12
 
 
 def pruned_task(task: TunableTask, target: Target) -> PrunedTask:
-    """Return the task with the pruned space for `target` as its space. Pruning waits until a config's validity is first needed."""
+    """Return the task with the pruned space for `target` as its space. Pruning waits until a config's validity is first
+    needed.
+    """
     made = PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops)
     # What is known of the task need not be found out again.
     vars(made)["template"], vars(made)["_defaults"] = task.template, task._defaults
@@ -39,16 +41,30 @@ def pruned_task(task: TunableTask, target: Target) -> PrunedTask:
     return made
 
 
-def pruned_space(task: TunableTask, target: Target, rules: Rules | None = None, *, is_later: bool = False) -> PrunedSpace:
-    """Return the knob space without the configs that the criteria exclude by the facts of `target`'s device. is_later: see `prune`."""
+def pruned_space(
+    task: TunableTask, target: Target, rules: Rules | None = None, *, is_later: bool = False
+) -> PrunedSpace:
+    """Return the knob space without the configs that the criteria exclude by the facts of `target`'s device. is_later:
+    see `prune`.
+    """
     limits = task.limits(target)
     least_kept = LEAST_KEPT if task.template.sums_products else _LEAST_OF_FEW
-    return prune(task.template, task.template.space(limits), target.spec, limits, rules=rules, least_kept=least_kept, is_later=is_later)
+    return prune(
+        task.template,
+        task.template.space(limits),
+        target.spec,
+        limits,
+        rules=rules,
+        least_kept=least_kept,
+        is_later=is_later,
+    )
 
 
 def usage_of(task: TunableTask, config: Mapping[str, Any], target: Target) -> KernelUsage:
     """Return what the kernel of a config uses, by formulas."""
-    return form_of(task.template, task.limits(target)).usage({name: np.asarray(value) for name, value in config.items()})
+    return form_of(task.template, task.limits(target)).usage(
+        {name: np.asarray(value) for name, value in config.items()}
+    )
 
 
 def load_task(text: str) -> TunableTask:
@@ -98,8 +114,14 @@ class PrunedTask(TunableTask):
             return
         registers = estimate_registers(kernel)
         # Each kernel of several by itself: their groups differ in size.
-        counts = {"registers": registers.allocated, "needed_registers": registers.needed, "registers_as_written": registers.as_written}
-        usage = replace(usage_of(self, config, target), **counts, work_group_size=launch_size(thread_extents(kernel))[1])
+        counts = {
+            "registers": registers.allocated,
+            "needed_registers": registers.needed,
+            "registers_as_written": registers.as_written,
+        }
+        usage = replace(
+            usage_of(self, config, target), **counts, work_group_size=launch_size(thread_extents(kernel))[1]
+        )
         verdicts = judge(usage, target.spec)
         sure = 1 if target.spec.register_file == "dedicated" else _SURE
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
@@ -107,6 +129,7 @@ class PrunedTask(TunableTask):
                 raise InvalidConfigError(f"excluded before code generation: {verdicts[name]}")
 
     def to_json(self) -> str:
-        # Without slacks `check` lets everything pass: before a space is pruned, only the default config is proposed, which passes anyway.
+        # Without slacks `check` lets everything pass: before a space is pruned, only the default config is proposed,
+        # which passes anyway.
         is_known = self.given_slacks is not None or any(space.is_pruned for space in self.spaces.values())
         return json.dumps({**json.loads(super().to_json()), "slacks": dict(self.slacks) if is_known else {}})

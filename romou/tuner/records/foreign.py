@@ -1,4 +1,6 @@
-"""Spaces that others recorded, in T4 or in Kernel Tuner's cache format, plain or gzipped: for searches that know nothing but knobs and what was measured."""
+"""Spaces that others recorded, in T4 or in Kernel Tuner's cache format, plain or gzipped: for searches that know
+nothing but knobs and what was measured.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from romou.tuner.records.t4 import OUTCOME_OF
 
 _S_OF_MS = 1e-3
 # What Kernel Tuner's cache holds in place of the time of a config that failed.
-_CACHE_ERRORS = {"CompilationFailedConfig": Outcome.BUILD_ERROR, "InvalidConfig": Outcome.INVALID, "RuntimeFailedConfig": Outcome.RUN_ERROR}
+_CACHE_ERRORS = {
+    "CompilationFailedConfig": Outcome.BUILD_ERROR,
+    "InvalidConfig": Outcome.INVALID,
+    "RuntimeFailedConfig": Outcome.RUN_ERROR,
+}
 _PARTS = ("compile_time", "framework_time", "verification_time", "benchmark_time")
 _SUFFIXES = (".gz", ".json", "_T4")
 
@@ -24,8 +30,9 @@ _SUFFIXES = (".gz", ".json", "_T4")
 def load_foreign(path: Path) -> RecordedSpace:
     """Read a T4 file (schema 1) or a cache of Kernel Tuner as a recorded space; RecordError where it is neither.
 
-    Knobs are the parameters, choices what occurs of them, in ascending order. The space holds the recorded configs alone, so constraints are kept. Of each
-    config there is one time, the objective that the tuner saw. The first config stands for a default, which such files do not name.
+    Knobs are the parameters, choices what occurs of them, in ascending order. The space holds the recorded configs
+    alone, so constraints are kept. Of each config there is one time, the objective that the tuner saw. The first config
+    stands for a default, which such files do not name.
     """
     try:
         raw = path.read_bytes()
@@ -39,7 +46,9 @@ def load_foreign(path: Path) -> RecordedSpace:
     name = path.name
     for suffix in _SUFFIXES:
         name = name.removesuffix(suffix)
-    space = RecordedSpace(name=name, task={"key": name, "name": name}, knobs=knobs, device={"name": name.rpartition("-")[2]}, context={})
+    space = RecordedSpace(
+        name=name, task={"key": name, "name": name}, knobs=knobs, device={"name": name.rpartition("-")[2]}, context={}
+    )
     digits = {knob: {choice: digit for digit, choice in enumerate(choices)} for knob, choices in knobs.items()}
     for config, outcome, time_s, build_s, run_s in found:
         index = 0
@@ -63,9 +72,17 @@ def _of_t4(data: Mapping[str, Any]) -> Iterable[_Found]:
         times = result["times"]
         outcome = OUTCOME_OF[result["invalidity"]]
         time_ms = float(measured[result["objectives"][0]]) if outcome == Outcome.OK else None
-        rest = sum(float(times.get(name, 0.0)) for name in ("framework", "validation")) + sum(map(float, times.get("runtimes") or ()))
+        rest = sum(float(times.get(name, 0.0)) for name in ("framework", "validation")) + sum(
+            map(float, times.get("runtimes") or ())
+        )
         build_ms = float(times.get("compilation_time", times.get("compilation", 0.0)))
-        yield result["configuration"], outcome, None if time_ms is None else time_ms * _S_OF_MS, build_ms * _S_OF_MS, rest * _S_OF_MS
+        yield (
+            result["configuration"],
+            outcome,
+            None if time_ms is None else time_ms * _S_OF_MS,
+            build_ms * _S_OF_MS,
+            rest * _S_OF_MS,
+        )
 
 
 def _of_cache(data: Mapping[str, Any]) -> Iterable[_Found]:

@@ -47,7 +47,7 @@ class Record:
     expected_s            time that the cost model expected when it proposed the candidate; None where it had no say
     is_again              measured a second time, when the search was over: the time that counts
     target, time, romou, tvm       context: target text, UTC time in ISO 8601, versions
-    """
+    """  # noqa: E501
 
     task_key: str
     task_name: str
@@ -88,7 +88,10 @@ class Record:
             raise RecordError("no record: it lacks the field 'schema'")
         schema = data.pop("schema")
         if schema > SCHEMA:
-            raise RecordError(f"written by a newer Romou (schema {schema}, this one reads up to {SCHEMA})", hint="Update Romou, or use another work_dir.")
+            raise RecordError(
+                f"written by a newer Romou (schema {schema}, this one reads up to {SCHEMA})",
+                hint="Update Romou, or use another work_dir.",
+            )
         known = {field.name: str(field.type) for field in dataclasses.fields(cls)}
         fields = {name: value for name, value in data.items() if name in known}
         for name, value in fields.items():
@@ -97,10 +100,14 @@ class Record:
         if not all(isinstance(choice, int | str) for choice in fields.get("config", {}).values()):
             raise RecordError(f"no record: config is {fields['config']!r}")
         times = fields.get("times_s", [])
-        if not all(isinstance(t, int | float) and not isinstance(t, bool) and math.isfinite(t) and t >= 0 for t in times):
+        if not all(
+            isinstance(t, int | float) and not isinstance(t, bool) and math.isfinite(t) and t >= 0 for t in times
+        ):
             raise RecordError(f"no record: times_s is {times!r}")
         try:
-            return cls(**{**fields, "outcome": Outcome(fields.get("outcome")), "times_s": tuple(float(t) for t in times)})
+            return cls(
+                **{**fields, "outcome": Outcome(fields.get("outcome")), "times_s": tuple(float(t) for t in times)}
+            )
         except (TypeError, ValueError) as error:
             raise RecordError(f"no record: {error}") from error
 

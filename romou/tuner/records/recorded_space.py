@@ -1,4 +1,6 @@
-"""A space whose configs were measured one after another, kept in one file: what searches are compared on without a device."""
+"""A space whose configs were measured one after another, kept in one file: what searches are compared on without a
+device.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,15 @@ class RecordedConfig:
     def from_list(cls, row: Sequence[Any]) -> RecordedConfig:
         """Inverse of `to_list`."""
         index, outcome, times, build_s, run_s, error, again = row
-        return cls(index=int(index), outcome=Outcome(outcome), times_s=tuple(times), build_s=build_s, run_s=run_s, error=error, again_s=tuple(again))
+        return cls(
+            index=int(index),
+            outcome=Outcome(outcome),
+            times_s=tuple(times),
+            build_s=build_s,
+            run_s=run_s,
+            error=error,
+            again_s=tuple(again),
+        )
 
 
 @dataclasses.dataclass(kw_only=True)
@@ -93,7 +103,10 @@ class RecordedSpace:
 
     def is_same_space(self, other: RecordedSpace) -> bool:
         """Whether configs of both may stand in one file: the same task, knobs and device."""
-        ours, theirs = (json.dumps([getattr(s, n) for n in ("name", "task", "knobs", "device")], sort_keys=True) for s in (self, other))
+        ours, theirs = (
+            json.dumps([getattr(s, n) for n in ("name", "task", "knobs", "device")], sort_keys=True)
+            for s in (self, other)
+        )
         # The order of knobs numbers the configs.
         return ours == theirs and list(self.knobs) == list(other.knobs)
 
@@ -117,13 +130,18 @@ class RecordedSpace:
 
     @classmethod
     def load(cls, path: Path) -> RecordedSpace:
-        """Read a file; a last member that was cut off is left out; RecordError for what is no such file, or one of a newer schema."""
+        """Read a file; a last member that was cut off is left out; RecordError for what is no such file, or one of a
+        newer schema.
+        """
         try:
             lines = _unpacked(read_file(path)).splitlines()
             header: Mapping[str, Any] = json.loads(lines[0])
             schema = header["schema"]
             if schema > SPACE_SCHEMA:
-                raise RecordError(f"{path}: written by a newer Romou (schema {schema}, this one reads up to {SPACE_SCHEMA})", hint="Update Romou.")
+                raise RecordError(
+                    f"{path}: written by a newer Romou (schema {schema}, this one reads up to {SPACE_SCHEMA})",
+                    hint="Update Romou.",
+                )
             configs = {c.index: c for c in map(RecordedConfig.from_list, map(json.loads, lines[1:]))}
             return cls(
                 name=header["name"],
@@ -134,7 +152,9 @@ class RecordedSpace:
                 configs=configs,
             )
         except (OSError, IndexError, KeyError, TypeError, ValueError) as error:
-            raise RecordError(f"{path}: cannot read this as a recorded space: {type(error).__name__}: {error}") from error
+            raise RecordError(
+                f"{path}: cannot read this as a recorded space: {type(error).__name__}: {error}"
+            ) from error
 
     def header(self) -> dict[str, Any]:
         """All but the configs, JSON-ready."""

@@ -35,8 +35,9 @@ class Records(Protocol):
 class RecordStore:
     """All records of a folder, to which any number of processes append at the same time.
 
-    A record is on disk before `append` returns, so a tuner that is killed loses at most the line it was writing. Such a cut-off last line is moved to
-    `records.jsonl.damaged` by whoever reads or writes next. `append` also reads what others appended since.
+    A record is on disk before `append` returns, so a tuner that is killed loses at most the line it was writing. Such a
+    cut-off last line is moved to `records.jsonl.damaged` by whoever reads or writes next. `append` also reads what
+    others appended since.
 
     RecordError where a line in the middle is no record, or the folder cannot be used.
     """
@@ -49,7 +50,9 @@ class RecordStore:
         with contextlib.ExitStack() as on_error, self._usable():
             self.path.parent.mkdir(parents=True, exist_ok=True)
             if (self.path.exists() or self.path.is_symlink()) and not self.path.is_file():
-                raise RecordError(f"{self.path} is no file that records could be kept in; move it away, or give another work_dir")
+                raise RecordError(
+                    f"{self.path} is no file that records could be kept in; move it away, or give another work_dir"
+                )
             self._file = regular(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT)
             on_error.callback(os.close, self._file)
             with self._locked():
@@ -61,7 +64,9 @@ class RecordStore:
         try:
             yield
         except OSError as error:
-            raise RecordError(f"{self.path.parent}: cannot keep records here: {error}", hint="Give another work_dir.") from error
+            raise RecordError(
+                f"{self.path.parent}: cannot keep records here: {error}", hint="Give another work_dir."
+            ) from error
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
@@ -75,7 +80,11 @@ class RecordStore:
     def _catch_up(self) -> list[Record]:
         """Read what others appended since; only under the lock, where an unfinished line is that of a dead process."""
         size = os.fstat(self._file).st_size
-        content = self._repaired(os.pread(self._file, size - self._known_bytes, self._known_bytes)) if size > self._known_bytes else b""
+        content = (
+            self._repaired(os.pread(self._file, size - self._known_bytes, self._known_bytes))
+            if size > self._known_bytes
+            else b""
+        )
         found: list[Record] = []
         for number, line in enumerate(content.decode(errors="replace").splitlines(), start=len(self._records) + 1):
             try:
@@ -103,7 +112,12 @@ class RecordStore:
             file.write(last if last.endswith(b"\n") else last + b"\n")
         os.ftruncate(self._file, self._known_bytes + end)
         before = len(self._records) + content[:end].count(b"\n")
-        logger.warning("%s: the last line was cut off; moved it to %s and went on with the %d before it", self.path, damaged.name, before)
+        logger.warning(
+            "%s: the last line was cut off; moved it to %s and went on with the %d before it",
+            self.path,
+            damaged.name,
+            before,
+        )
         return content[:end]
 
     def append(self, record: Record, /) -> None:
@@ -120,7 +134,8 @@ class RecordStore:
                     self._records.append(record)
         except OSError as error:
             raise RecordError(
-                f"{self.path}: cannot write: {error}; the {len(self._records)} records before are kept", hint="Free some space, then go on."
+                f"{self.path}: cannot write: {error}; the {len(self._records)} records before are kept",
+                hint="Free some space, then go on.",
             ) from error
 
     def _write(self, line: bytes) -> None:
@@ -142,7 +157,9 @@ class RecordStore:
         return len(self._records)
 
     def add_missing(self, records: Iterable[Record]) -> int:
-        """Append those whose task and config have no record of the same origin yet; how many there were. Raises RecordError as `append` does."""
+        """Append those whose task and config have no record of the same origin yet; how many there were. Raises
+        RecordError as `append` does.
+        """
         known = {_identity(record) for record in self._records}
         before = len(self)
         for record in records:
@@ -152,7 +169,7 @@ class RecordStore:
         return len(self) - before
 
     def of(self, task_key: str, device: dict[str, Any]) -> list[Record]:
-        """Records of a task on exactly this device and driver, oldest first. Timings of other devices say nothing here."""
+        """Records of a task on exactly this device and driver, oldest first. Timings of other devices say nothing here."""  # noqa: E501
         return [r for r in self._records if r.task_key == task_key and r.device == device]
 
     def best(self, task_key: str, device: dict[str, Any]) -> Record | None:
@@ -167,7 +184,9 @@ class RecordStore:
     def __enter__(self) -> RecordStore:
         return self
 
-    def __exit__(self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None) -> None:
+    def __exit__(
+        self, _type: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
         self.close()
 
 

@@ -1,7 +1,9 @@
-"""Records in T4, the results format of Kernel Tuner (https://github.com/odgaard/TuningSchema, schema 1.0.0): one file for each task and origin.
+"""Records in T4, the results format of Kernel Tuner (https://github.com/odgaard/TuningSchema, schema 1.0.0): one file
+for each task and origin.
 
-T4 has no place for the kernel and the device that results belong to, nor for what knobs mean. They stand in the file's metadata under "romou", where
-T4's schema allows anything; a file of another tool lacks them, and its reader has to say what they are.
+T4 has no place for the kernel and the device that results belong to, nor for what knobs mean. They stand in the file's
+metadata under "romou", where T4's schema allows anything; a file of another tool lacks them, and its reader has to say
+what they are.
 """
 
 from __future__ import annotations
@@ -43,13 +45,25 @@ def to_t4(records: Sequence[Record]) -> dict[str, Any]:
     first = records[0]
     for record in records:
         if record.task_key != first.task_key:
-            raise RecordError(f"records of two kernels, {first.task_key} and {record.task_key}, do not fit in one T4 file")
+            raise RecordError(
+                f"records of two kernels, {first.task_key} and {record.task_key}, do not fit in one T4 file"
+            )
         refusal = Origin.of(first).refusal(Origin.of(record))
         if refusal:
             raise RecordError(f"records of two origins do not fit in one T4 file: {refusal}")
-    own = {"schema": SCHEMA, "task_key": first.task_key, "task_name": first.task_name, "target": first.target, **dataclasses.asdict(Origin.of(first))}
+    own = {
+        "schema": SCHEMA,
+        "task_key": first.task_key,
+        "task_name": first.task_name,
+        "target": first.target,
+        **dataclasses.asdict(Origin.of(first)),
+    }
     own["knobs"] = _explained({name for record in records for name in record.config})
-    return {"schema_version": T4_VERSION, "metadata": {"timeunit": "milliseconds", "romou": own}, "results": [_result(r) for r in records]}
+    return {
+        "schema_version": T4_VERSION,
+        "metadata": {"timeunit": "milliseconds", "romou": own},
+        "results": [_result(r) for r in records],
+    }
 
 
 def _explained(names: set[str]) -> dict[str, dict[str, Any]]:
@@ -57,7 +71,10 @@ def _explained(names: set[str]) -> dict[str, dict[str, Any]]:
     from romou.compiler.operators.families import declared_knobs  # imported here: it takes a second
 
     found = {name: knob for name, knob in declared_knobs().items() if name in names}
-    return {name: {"choices": list(knob.choices), "default": knob.default, "help": knob.help} for name, knob in found.items()}
+    return {
+        name: {"choices": list(knob.choices), "default": knob.default, "help": knob.help}
+        for name, knob in found.items()
+    }
 
 
 def _result(record: Record) -> dict[str, Any]:
@@ -75,17 +92,26 @@ def _result(record: Record) -> dict[str, Any]:
     }
 
 
-def from_t4(data: Mapping[str, Any], *, task_key: str | None = None, origin: Origin | None = None, name: str = "this T4 document") -> list[Record]:
+def from_t4(
+    data: Mapping[str, Any],
+    *,
+    task_key: str | None = None,
+    origin: Origin | None = None,
+    name: str = "this T4 document",
+) -> list[Record]:
     """The records of a T4 document.
 
     RecordError for what is no T4 document, one of another schema, or of another kernel or origin; the text says which.
 
-    task_key, origin: what the results have to belong to; of a document that does not say, what they belong to. None: whatever the document says.
+    task_key, origin: what the results have to belong to; of a document that does not say, what they belong to. None:
+    whatever the document says.
     name: the document's name, in error texts.
     """
     version = str(data.get("schema_version"))
     if version.partition(".")[0] != T4_VERSION.partition(".")[0] or not isinstance(data.get("results"), list):
-        raise RecordError(f"{name}: no results in T4's schema {T4_VERSION}; schema_version is {data.get('schema_version')!r}")
+        raise RecordError(
+            f"{name}: no results in T4's schema {T4_VERSION}; schema_version is {data.get('schema_version')!r}"
+        )
     metadata = data.get("metadata") or {}
     unit = metadata.get("timeunit", "milliseconds")
     if unit != "milliseconds":
@@ -93,10 +119,16 @@ def from_t4(data: Mapping[str, Any], *, task_key: str | None = None, origin: Ori
     own = metadata.get("romou")
     if own is None:
         if task_key is None or origin is None:
-            raise RecordError(f"{name}: does not say which kernel, device and versions its results belong to", hint="Give the task's key and the origin.")
+            raise RecordError(
+                f"{name}: does not say which kernel, device and versions its results belong to",
+                hint="Give the task's key and the origin.",
+            )
         own = {"schema": SCHEMA, "task_key": task_key, **dataclasses.asdict(origin)}
     if not isinstance(own.get("schema"), int) or own["schema"] > SCHEMA:
-        raise RecordError(f"{name}: its records are of schema {own.get('schema')}, this Romou reads up to {SCHEMA}", hint="Update Romou.")
+        raise RecordError(
+            f"{name}: its records are of schema {own.get('schema')}, this Romou reads up to {SCHEMA}",
+            hint="Update Romou.",
+        )
     try:
         if task_key is not None and own["task_key"] != task_key:
             raise RecordError(f"{name}: results of kernel {own['task_key']}, not of {task_key}")
@@ -104,7 +136,12 @@ def from_t4(data: Mapping[str, Any], *, task_key: str | None = None, origin: Ori
         refusal = origin.refusal(theirs) if origin is not None else None
         if refusal:
             raise RecordError(f"{name}: {refusal}")
-        shared = {"task_key": own["task_key"], "task_name": own.get("task_name", ""), "target": own.get("target", ""), **dataclasses.asdict(theirs)}
+        shared = {
+            "task_key": own["task_key"],
+            "task_name": own.get("task_name", ""),
+            "target": own.get("target", ""),
+            **dataclasses.asdict(theirs),
+        }
         return [_record(result, shared) for result in data["results"]]
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise RecordError(f"{name}: no T4 document: {type(error).__name__}: {error}") from error
@@ -114,9 +151,12 @@ def _record(result: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
     times = result["times"]
     measured = {m["name"]: m["value"] for m in result.get("measurements", ())}
     outcome = OUTCOME_OF[result["invalidity"]]
-    # Kernel Tuner names its compile time without the schema's "_time", and leaves the repeats out where it keeps their mean alone.
+    # Kernel Tuner names its compile time without the schema's "_time", and leaves the repeats out where it keeps their
+    # mean alone.
     build_ms = float(times.get("compilation_time", times.get("compilation", 0.0)))
-    runs_ms = [float(t) for t in times.get("runtimes", ())] or ([float(measured["time"])] if outcome == Outcome.OK else [])
+    runs_ms = [float(t) for t in times.get("runtimes", ())] or (
+        [float(measured["time"])] if outcome == Outcome.OK else []
+    )
     return Record(
         config=dict(result["configuration"]),
         outcome=outcome,
@@ -129,7 +169,8 @@ def _record(result: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
 
 
 def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
-    """A T4 file in `folder` for each task and origin among the records, named by the task's key and a number where it has several origins.
+    """A T4 file in `folder` for each task and origin among the records, named by the task's key and a number where it
+    has several origins.
 
     What was measured again at the end of a search is left out: the format knows one result of a config.
 

@@ -37,7 +37,8 @@ def keep_tasks(folder: Path, tasks: Iterable[TunableTask]) -> None:
 
 
 def other_tasks(folder: Path, counts: Counter[str]) -> list[TunableTask]:
-    """Return those tasks of other models that were tuned with this folder. One that another version wrote, and this one does not know, is left out.
+    """Return those tasks of other models that were tuned with this folder. One that another version wrote, and this one
+    does not know, is left out.
 
     counts: task key -> how many records it has.
     """

@@ -18,20 +18,25 @@ from romou.tuner.search.ordinal import KnobFeatures, spread
 from romou.tuner.search.strategies import EXPLORERS, Outlook, rank, subspaces
 from romou.tuner.search.transfer import TransferData
 
-# Of the choices of a knob that only spells the same arithmetic, one whose kernel took so many times longer than the best in another spelling can wait.
+# Of the choices of a knob that only spells the same arithmetic, one whose kernel took so many times longer than the
+# best in another spelling can wait.
 _HOPELESS = 1.05
 # So many configs that were fast elsewhere are tried before any others.
 _STARTS = 8
 
 
 class Explorer:
-    """Proposes the default config first, then the first ones that it was given, then what `TuningOptions.explorer` says. Never the same config twice.
+    """Proposes the default config first, then the first ones that it was given, then what `TuningOptions.explorer`
+    says. Never the same config twice.
 
-    A guided explorer begins with random configs, or with configs far apart where it ranks knobs alone, until the cost model has a say. From then on it
-    proposes what the model likes best, mixed with a share of random ones. With an estimate, or with transfer data, the model has a say from the start, and
-    none are drawn at random while it tells what it knows little of. A space without untried configs proposes nothing.
+    A guided explorer begins with random configs, or with configs far apart where it ranks knobs alone, until the cost
+    model has a say. From then on it proposes what the model likes best, mixed with a share of random ones. With an
+    estimate, or with transfer data, the model has a say from the start, and none are drawn at random while it tells
+    what it knows little of. A space without untried configs proposes nothing.
 
-    default: None where none is known.   features: what the model sees of a config.   transfer_data: what is known of other tasks so far.
+    default: None where none is known.
+    features: what the model sees of a config.
+    transfer_data: what is known of other tasks so far.
     """
 
     def __init__(
@@ -54,7 +59,8 @@ class Explorer:
         self._transfer_data = transfer_data
         self._trained_on: int | None = None
         self._proposed: dict[str, Config] = {}
-        # Config key -> seconds that the model expected when it was proposed; of those only that were proposed after it had learnt something.
+        # Config key -> seconds that the model expected when it was proposed; of those only that were proposed after it
+        # had learnt something.
         self._expected_s: dict[str, float | None] = {}
 
     def start_with(self, configs: Sequence[Config]) -> None:
@@ -73,7 +79,8 @@ class Explorer:
             new = (c for c in configs if c.key not in taken and c.key not in chosen)
             chosen.update((c.key, c) for c in itertools.islice(new, count - len(chosen)))
 
-        # A space is pruned when it is first asked what is valid: a task that has no more than its default config never is.
+        # A space is pruned when it is first asked what is valid: a task that has no more than its default config never
+        # is.
         add(iter([] if self._default is None else [self._default]))
         add(config for config in self._first if config.key not in taken and self._space.is_valid(config))
         if self._options.explorer == "exhaustive":
@@ -86,7 +93,13 @@ class Explorer:
             # Where one space is exhausted, of all of them.
             for where in (spaces[int(self._rng.integers(len(spaces)))], None):
                 missing = count - len(chosen)
-                add(iter(self._space.sample(self._rng, missing, exclude=taken | chosen.keys(), where=where) if missing else ()))
+                add(
+                    iter(
+                        self._space.sample(self._rng, missing, exclude=taken | chosen.keys(), where=where)
+                        if missing
+                        else ()
+                    )
+                )
         self._proposed |= chosen
         self._note_expectations(list(chosen.values()), measured)
         return list(chosen.values())
@@ -95,9 +108,14 @@ class Explorer:
         """Seconds that the model expected of a config when that was proposed; None where it had no say."""
         if config.key in self._expected_s:
             return self._expected_s[config.key]
-        if config.key not in self._proposed or EXPLORERS[self._options.explorer] is None or not self._features.has_estimate:
+        if (
+            config.key not in self._proposed
+            or EXPLORERS[self._options.explorer] is None
+            or not self._features.has_estimate
+        ):
             return None
-        # Nothing was learnt yet: it is the estimate, which is as good later, when XGBoost, which may correct it, has been imported.
+        # Nothing was learnt yet: it is the estimate, which is as good later, when XGBoost, which may correct it, has
+        # been imported.
         return float(np.exp(-self._features.expected([config])[0]))
 
     def _note_expectations(self, chosen: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> None:
@@ -105,7 +123,11 @@ class Explorer:
             return
         best_s = min((t for _, t in measured.values() if t is not None), default=None)
         expected = self._model.expected_s(chosen, best_s)
-        self._expected_s |= dict(zip((c.key for c in chosen), [None] * len(chosen) if expected is None else map(float, expected), strict=True))
+        self._expected_s |= dict(
+            zip(
+                (c.key for c in chosen), [None] * len(chosen) if expected is None else map(float, expected), strict=True
+            )
+        )
 
     def _guided(self, count: int, measured: Mapping[str, tuple[Config, float | None]], taken: set[str]) -> list[Config]:
         explore = EXPLORERS[self._options.explorer]
@@ -113,7 +135,8 @@ class Explorer:
             return []
         is_told = self._features.has_estimate or len(self._transfer_data()) > 0
         if explore is rank and isinstance(self._features, KnobFeatures):
-            # After what was fast elsewhere come configs far from it: among those that should be fast nothing tells whether others are faster.
+            # After what was fast elsewhere come configs far from it: among those that should be fast nothing tells
+            # whether others are faster.
             first = _STARTS if is_told else 0
             if first <= len(taken) < first + self._options.random_trials:
                 return self._spread(min(count, first + self._options.random_trials - len(taken)), taken)
@@ -135,7 +158,14 @@ class Explorer:
         return self._hopeful([c for c in explore(look) if c.key not in taken], measured)[:count]
 
     def _outlook(self, fastest: Sequence[Config], taken: set[str]) -> Outlook:
-        return Outlook(space=self._space, every=lambda: self._every, score=self._model.predict, fastest=fastest, taken=taken, rng=self._rng)
+        return Outlook(
+            space=self._space,
+            every=lambda: self._every,
+            score=self._model.predict,
+            fastest=fastest,
+            taken=taken,
+            rng=self._rng,
+        )
 
     @functools.cached_property
     def _in_order(self) -> Iterator[Config]:
@@ -151,7 +181,9 @@ class Explorer:
         return [self._every[place] for place in spread(self._features(self._every), chosen, count, self._rng)]
 
     def _hopeful(self, ranked: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
-        """In the same order, but last those of which another spelling is under way, comes before or turned out to be slow."""
+        """In the same order, but last those of which another spelling is under way, comes before or turned out to be
+        slow.
+        """
         best_s = min((t for _, t in measured.values() if t is not None), default=math.inf)
         tried = {self._kernel(c) for key, c in self._proposed.items() if key not in measured}
         tried |= {self._kernel(c) for c, t in measured.values() if t is None or t > _HOPELESS * best_s}

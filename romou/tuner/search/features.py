@@ -40,9 +40,14 @@ _USAGE = (
     "local_loads",
 )
 # Columns that trained models know by another name than `KernelUsage`.
-_FIELDS = {"turns": "iterations", "literal_buffer_bytes": "unshared_buffer_bytes", "literal_image_bytes": "unshared_image_bytes"}
-# What the device makes of it: cycles by the estimate, in all and for some parts of it; how full cores are, and the last round of work groups; what is
-# loaded in all, out of which cache, also if cores that idle in the last round did the same; and ratios.
+_FIELDS = {
+    "turns": "iterations",
+    "literal_buffer_bytes": "unshared_buffer_bytes",
+    "literal_image_bytes": "unshared_image_bytes",
+}
+# What the device makes of it: cycles by the estimate, in all and for some parts of it; how full cores are, and the last
+# round of work groups; what is loaded in all, out of which cache, also if cores that idle in the last round did the
+# same; and ratios.
 _PARTS = ("issuing", "waiting", "l2")
 _ON_DEVICE = (
     "cycles",
@@ -63,8 +68,19 @@ _ON_DEVICE = (
     "bytes_in_flight",
 )
 # Features of all tasks, beside their knobs.
-_DERIVED = (*_USAGE, "work_items", "sums", "data_loads", "weight_loads", "data_lines", "weight_lines", "outputs_per_byte", *_ON_DEVICE)
-# Columns of the pretrained models come first, in the order of their training: column sampling and sums of floats depend on it. Only ever appended to.
+_DERIVED = (
+    *_USAGE,
+    "work_items",
+    "sums",
+    "data_loads",
+    "weight_loads",
+    "data_lines",
+    "weight_lines",
+    "outputs_per_byte",
+    *_ON_DEVICE,
+)
+# Columns of the pretrained models come first, in the order of their training: column sampling and sums of floats depend
+# on it. Only ever appended to.
 _FIRST = tuple((Path(__file__).parent / "pretrained_models/columns.txt").read_text(encoding="utf-8").split())
 # Of a device of which they are not known.
 _WARP, _LINE_BYTES = 32, 128
@@ -75,18 +91,22 @@ Correction: TypeAlias = Callable[[np.ndarray, Sequence[str], np.ndarray], np.nda
 
 
 class TaskFeatures:
-    """Features of one task's configs on a device: knobs, usage (`KernelUsage`), a work-item's loads and two ratios, all as log2(1 + value).
+    """Features of one task's configs on a device: knobs, usage (`KernelUsage`), a work-item's loads and two ratios, all
+    as log2(1 + value).
 
-    The loads are those of data and weight in one iteration, and the cache lines that a warp touches by one of each. The ratios are those of a
-    roofline: outputs of a work group for each byte that it loads, and work-items in all. On a device of which enough is known, there is also what
-    bounds the kernel by the estimate, and how it fills the device; 0 elsewhere. Words of knobs count as their places among the choices, and a knob
-    that the task lacks as 0. Computed once for each config.
+    The loads are those of data and weight in one iteration, and the cache lines that a warp touches by one of each. The
+    ratios are those of a
+    roofline: outputs of a work group for each byte that it loads, and work-items in all. On a device of which enough is
+    known, there is also what bounds the kernel by the estimate, and how it fills the device; 0 elsewhere. Words of
+    knobs count as their places among the choices, and a knob that the task lacks as 0. Computed once for each config.
 
     spec: of the device that measures; None where nothing is to be expected of it.
     correct: what is known of how wrong the estimate is there: a pretrained model.
     """
 
-    def __init__(self, template: Template, limits: Limits, spec: HardwareSpec | None = None, correct: Correction | None = None) -> None:
+    def __init__(
+        self, template: Template, limits: Limits, spec: HardwareSpec | None = None, correct: Correction | None = None
+    ) -> None:
         self._template, self._limits = template, limits
         self._correct = correct
         self._spec = spec
@@ -118,11 +138,21 @@ class TaskFeatures:
         usage = self._form.usage(columns)
         count = len(configs)
         # Up to a factor that is the same for all configs of a task.
-        outputs = math.prod((columns[n].astype(float) for n, knob in self._knobs.items() if knob.scales_outputs and n in columns), start=np.ones(count))
+        outputs = math.prod(
+            (columns[n].astype(float) for n, knob in self._knobs.items() if knob.scales_outputs and n in columns),
+            start=np.ones(count),
+        )
         loaded = np.broadcast_to(np.asarray(usage.buffer_bytes + usage.image_bytes, dtype=float), count)
         seconds = None if self._spec is None else estimate_seconds(usage, self._spec)
-        numbers = [*(getattr(usage, _FIELDS.get(name, name)) for name in _USAGE), usage.work_groups * usage.work_group_size, *self._loads(columns, usage)]
-        logs = [np.log2(1 + np.broadcast_to(np.asarray(number, dtype=float), count)) for number in (*numbers, *self._on_device(usage, seconds))]
+        numbers = [
+            *(getattr(usage, _FIELDS.get(name, name)) for name in _USAGE),
+            usage.work_groups * usage.work_group_size,
+            *self._loads(columns, usage),
+        ]
+        logs = [
+            np.log2(1 + np.broadcast_to(np.asarray(number, dtype=float), count))
+            for number in (*numbers, *self._on_device(usage, seconds))
+        ]
         logs.insert(len(numbers), np.log2(outputs / (1 + loaded)))
         found = dict(zip(_DERIVED, logs, strict=True))
         for name, knob in self._knobs.items():
@@ -141,7 +171,10 @@ class TaskFeatures:
             return [0.0] * len(_ON_DEVICE)
         cores, (in_flight, of_core, items) = spec.shader_cores or 1, occupied
         at_once, groups, size = np.minimum(in_flight, of_core), usage.work_groups, np.maximum(usage.work_group_size, 1)
-        loaded, unshared = usage.buffer_bytes + usage.image_bytes, usage.unshared_buffer_bytes + usage.unshared_image_bytes
+        loaded, unshared = (
+            usage.buffer_bytes + usage.image_bytes,
+            usage.unshared_buffer_bytes + usage.unshared_image_bytes,
+        )
         loads = unshared / (size * usage.access_width)
         return [
             seconds * (spec.clock_mhz or 1) * 1e6,

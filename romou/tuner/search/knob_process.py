@@ -7,7 +7,8 @@ import functools
 import numpy as np
 import scipy  # loads each of its packages when it is first used; that of statistics would take a second
 
-# Of knobs that go from 0 to 1: the scale that is expected of one, and within which bounds it is sought, natural logarithms.
+# Of knobs that go from 0 to 1: the scale that is expected of one, and within which bounds it is sought, natural
+# logarithms.
 _SCALE, _SCALE_BOUNDS = np.log(0.7), (-3.0, 3.0)
 # Shares of the parts of the covariance, up to a factor, natural logarithms.
 _SHARE_BOUNDS = (-6.0, 6.0)
@@ -20,7 +21,9 @@ _STEPS = 15
 
 
 class Ranked:
-    """Scores as normal quantiles of their ranks, `values`: fast configs keep their distances however slow the slow ones are."""
+    """Scores as normal quantiles of their ranks, `values`: fast configs keep their distances however slow the slow ones
+    are.
+    """
 
     def __init__(self, scores: np.ndarray) -> None:
         # Equal scores share the mean of their ranks.
@@ -40,14 +43,17 @@ class Ranked:
 
 
 class KnobProcess:
-    """A Gaussian process that learns how far each knob reaches, and prefers the configs from which most improvement is expected.
+    """A Gaussian process that learns how far each knob reaches, and prefers the configs from which most improvement is
+    expected.
 
-    The covariance is a sum of shares that are learnt: knobs that act by themselves, in pairs, and all together (Duvenaud, Nickisch and Rasmussen, Additive
-    Gaussian Processes, 2011). Of each knob it falls exponentially with the distance by a scale that is learnt (Rasmussen and Williams, Gaussian Processes for
-    Machine Learning, section 5.1). Scales and shares have the greatest likelihood under a prior. What is to be maximised is the expected improvement (Jones,
-    Schonlau and Welch, Efficient Global Optimization, 1998) of scores that are ranked.
+    The covariance is a sum of shares that are learnt: knobs that act by themselves, in pairs, and all together
+    (Duvenaud, Nickisch and Rasmussen, Additive Gaussian Processes, 2011). Of each knob it falls exponentially with the
+    distance by a scale that is learnt (Rasmussen and Williams, Gaussian Processes for Machine Learning, section 5.1).
+    Scales and shares have the greatest likelihood under a prior. What is to be maximised is the expected improvement
+    (Jones, Schonlau and Welch, Efficient Global Optimization, 1998) of scores that are ranked.
 
-    rows: knobs of what was measured, from 0 to 1.   scores: what was measured; what was expected of it does not count, as elsewhere other configs are fast.
+    rows: knobs of what was measured, from 0 to 1.
+    scores: what was measured; what was expected of it does not count, as elsewhere other configs are fast.
     before: an earlier one, of the first of the rows; what it has computed is gone on from.
     """
 
@@ -76,7 +82,9 @@ class KnobProcess:
         self._variance = max(float(self._weights @ self._weights) / len(rows), 1e-9)
 
     def __call__(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """Return the expected improvement of each config over the best score; of the same array as last time it goes on from what it computed then."""
+        """Return the expected improvement of each config over the best score; of the same array as last time it goes on
+        from what it computed then.
+        """
         ahead = self._value(rows) - self._best
         doubt = np.sqrt(self._variance * np.maximum(1 - self._certain, _JITTER))
         ratio = ahead / doubt
@@ -91,20 +99,30 @@ class KnobProcess:
         return np.asarray(self._offset + self._weights.astype(np.float32) @ self._shared)
 
     def _whiten(self, rows: np.ndarray) -> None:
-        """Covariance of what was measured with these configs, whitened. In single precision: it is most of the work, and ranks as well."""
+        """Covariance of what was measured with these configs, whitened. In single precision: it is most of the work,
+        and ranks as well.
+        """
         if self._pool is not rows:
-            self._pool, self._shared, self._certain = rows, np.empty((0, len(rows)), np.float32), np.zeros(len(rows), np.float32)
+            self._pool, self._shared, self._certain = (
+                rows,
+                np.empty((0, len(rows)), np.float32),
+                np.zeros(len(rows), np.float32),
+            )
         done, factor = len(self._shared), self._factor.astype(np.float32)
         if done == len(self._rows):
             return
         fresh = self._covariance(self._rows[done:], rows, np.float32) - factor[done:, :done] @ self._shared
-        fresh = scipy.linalg.solve_triangular(factor[done:, done:], fresh, lower=True, overwrite_b=True, check_finite=False)
+        fresh = scipy.linalg.solve_triangular(
+            factor[done:, done:], fresh, lower=True, overwrite_b=True, check_finite=False
+        )
         self._shared = np.concatenate([self._shared, fresh])
         self._certain = self._certain + (fresh**2).sum(axis=0)
 
 
 class Covariance:
-    """The covariance of `KnobProcess`, of variance 1. logs: of the scales, of the shares and of the noise, natural logarithms."""
+    """The covariance of `KnobProcess`, of variance 1. logs: of the scales, of the shares and of the noise, natural
+    logarithms.
+    """
 
     def __init__(self, knobs: int, logs: np.ndarray | None = None) -> None:
         self._knobs = knobs
@@ -115,7 +133,10 @@ class Covariance:
     def __call__(self, rows: np.ndarray, others: np.ndarray, dtype: type[np.floating] = np.float64) -> np.ndarray:
         """Return the covariance of rows with others, without noise."""
         scales = np.exp(self._logs[: self._knobs]).astype(dtype)
-        near = [np.exp(-np.abs(np.subtract.outer(a, b)) / scale) for a, b, scale in zip(rows.T.astype(dtype), others.T.astype(dtype), scales, strict=True)]
+        near = [
+            np.exp(-np.abs(np.subtract.outer(a, b)) / scale)
+            for a, b, scale in zip(rows.T.astype(dtype), others.T.astype(dtype), scales, strict=True)
+        ]
         return _weighted(self._shares(self._logs).astype(dtype), _parts(near, self._parts))
 
     def factor(self, rows: np.ndarray) -> np.ndarray:
@@ -132,7 +153,15 @@ class Covariance:
         """Return the likeliest covariance, beginning from this one."""
         apart = [np.abs(np.subtract.outer(column, column)) for column in rows.T]
         bounds = [_SCALE_BOUNDS] * self._knobs + [_SHARE_BOUNDS] * self._parts + [_NOISE_BOUNDS]
-        found = scipy.optimize.minimize(self._unlikely, self._logs, (apart, errors), "L-BFGS-B", jac=True, bounds=bounds, options={"maxiter": _STEPS})
+        found = scipy.optimize.minimize(
+            self._unlikely,
+            self._logs,
+            (apart, errors),
+            "L-BFGS-B",
+            jac=True,
+            bounds=bounds,
+            options={"maxiter": _STEPS},
+        )
         return Covariance(self._knobs, found.x)
 
     def _shares(self, logs: np.ndarray) -> np.ndarray:
@@ -162,7 +191,9 @@ class Covariance:
         for place, (share, part) in enumerate(zip(shares, parts, strict=True)):
             gradient[knobs + place] += float((slope * share * (part - covariance)).sum())
         gradient[-1] += float(np.trace(slope)) * noise
-        surprise = ((logs[:-1] - np.append(np.full(knobs, _SCALE), np.zeros(self._parts))) ** 2).sum() / 2 + ((logs[-1] - _NOISE) / _NOISE_DOUBT) ** 2 / 2
+        surprise = ((logs[:-1] - np.append(np.full(knobs, _SCALE), np.zeros(self._parts))) ** 2).sum() / 2 + (
+            (logs[-1] - _NOISE) / _NOISE_DOUBT
+        ) ** 2 / 2
         return float(len(errors) / 2 * np.log(variance) + np.log(np.diag(factor)).sum() + surprise), gradient
 
 

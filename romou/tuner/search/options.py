@@ -23,7 +23,7 @@ class TuningOptions(CheckedOptions):
                      clock may have changed since; 0: none
     patience         trials of a task without a better time, after which it gets no more while others improve
     seed             of everything random
-    """
+    """  # noqa: E501
 
     trials: int = whole(64, lowest=0)
     seconds: float | None = number(None)

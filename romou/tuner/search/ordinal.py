@@ -1,4 +1,6 @@
-"""What a search sees of a config that knows only its knobs: of kernels without a template, whose spaces others recorded."""
+"""What a search sees of a config that knows only its knobs: of kernels without a template, whose spaces others
+recorded.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ _LOOKED_AT = 200
 
 
 class KnobFeatures:
-    """Features of configs as `TaskFeatures` gives them, of knobs alone: log2(1 + value) of numbers, places among the choices of words, from 0 to 1."""
+    """Features of configs as `TaskFeatures` gives them, of knobs alone: log2(1 + value) of numbers, places among the
+    choices of words, from 0 to 1.
+    """
 
     has_estimate = False
 
@@ -23,8 +27,13 @@ class KnobFeatures:
             if len(choices) < 2:
                 continue
             are_numbers = all(isinstance(choice, int | float) and choice >= 0 for choice in choices)
-            places = [np.log2(1 + float(choice)) if are_numbers else float(place) for place, choice in enumerate(choices)]
-            self._numbers[name] = {choice: (at - min(places)) / (max(places) - min(places)) for choice, at in zip(choices, places, strict=True)}
+            places = [
+                np.log2(1 + float(choice)) if are_numbers else float(place) for place, choice in enumerate(choices)
+            ]
+            self._numbers[name] = {
+                choice: (at - min(places)) / (max(places) - min(places))
+                for choice, at in zip(choices, places, strict=True)
+            }
         self.columns = tuple(self._numbers)
         self._last: tuple[Sequence[Config], np.ndarray] = ((), np.empty((0, len(self.columns))))
 
@@ -44,7 +53,8 @@ class KnobFeatures:
 
 
 def spread(rows: np.ndarray, chosen: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
-    """Return `count` more places: first the middle of all rows, then, of some random ones, always the one farthest from those that are chosen.
+    """Return `count` more places: first the middle of all rows, then, of some random ones, always the one farthest from
+    those that are chosen.
 
     So a first look at a space meets each end of each knob, and begins where least is extreme.
     """

@@ -16,15 +16,22 @@ _MOST_THREADS = 256
 class Pipeline:
     """Builds candidates ahead of those that are measured.
 
-    The device takes whichever candidate is built first, so a slow build keeps nobody waiting. As many are built at a time as the builder can, unless enough
-    are built and wait for the device: what is proposed later knows more. Where kernels run on the cores that build, the two take turns, and the order is
-    that of the proposals.
+    The device takes whichever candidate is built first, so a slow build keeps nobody waiting. As many are built at a
+    time as the builder can, unless enough are built and wait for the device: what is proposed later knows more. Where
+    kernels run on the cores that build, the two take turns, and the order is that of the proposals.
 
     measure: runs one built candidate, from any thread; None where the time limit came first.
     is_apart: builds and kernels do not share cores.
     """
 
-    def __init__(self, builder: Builder, runner: Runner, measure: Callable[[BuildResult], MeasureResult | None], *, is_apart: bool) -> None:
+    def __init__(
+        self,
+        builder: Builder,
+        runner: Runner,
+        measure: Callable[[BuildResult], MeasureResult | None],
+        *,
+        is_apart: bool,
+    ) -> None:
         self._builder = builder
         self._runner = runner
         self._measure = measure
@@ -39,7 +46,8 @@ class Pipeline:
         stop_at: float | None,
         meanwhile: Callable[[], None],
     ) -> Iterator[tuple[BuildResult, MeasureResult]]:
-        """Each candidate with its result, as soon as it is there, until none is proposed or `is_over`; what runs by then is still measured.
+        """Each candidate with its result, as soon as it is there, until none is proposed or `is_over`; what runs by
+        then is still measured.
 
         meanwhile: called whenever the builder has got something to do.
         """
@@ -47,7 +55,11 @@ class Pipeline:
 
         def refill(running: int) -> int:
             width = self._runner.width
-            while not is_over() and self._wants_more(waiting, running, max(batch_size, 2 * width)) and (batch := propose()):
+            while (
+                not is_over()
+                and self._wants_more(waiting, running, max(batch_size, 2 * width))
+                and (batch := propose())
+            ):
                 waiting.extend(self._builder.start(batch, stop_at=stop_at))
                 meanwhile()
             if is_over():
@@ -70,7 +82,9 @@ class Pipeline:
         built = sum(future.done() for future in waiting)
         return built < enough and len(waiting) - built < self._builder.workers
 
-    def _results(self, waiting: deque[Future[BuildResult | None]], refill: Callable[[int], int]) -> Iterator[tuple[BuildResult, MeasureResult]]:
+    def _results(
+        self, waiting: deque[Future[BuildResult | None]], refill: Callable[[int], int]
+    ) -> Iterator[tuple[BuildResult, MeasureResult]]:
         running: dict[Future[MeasureResult | None], BuildResult] = {}
         pool: Executor | None = None
         try:

@@ -1,6 +1,8 @@
-"""Pretrained cost models: trees that correct the estimate on a device, trained on spaces that were recorded there by scripts/pretrain_cost_model.py.
+"""Pretrained cost models: trees that correct the estimate on a device, trained on spaces that were recorded there by
+scripts/pretrain_cost_model.py.
 
-They were trained on sums of products in OpenCL, and hold on the device itself, without tensor cores, for each kind of backend that names OpenCL's as its own.
+They were trained on sums of products in OpenCL, and hold on the device itself, without tensor cores, for each kind of
+backend that names OpenCL's as its own.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class PretrainedModel(Trees):
 
     @classmethod
     def of_recordings(cls, tasks: Sequence[SimulatedTask], target: Target) -> PretrainedModel:
-        """Return a model trained on all recorded configs of the tasks. `target` names their device; RecordError where too few configs were recorded."""
+        """Return a model trained on all recorded configs of the tasks. `target` names their device; RecordError where
+        too few configs were recorded.
+        """
         data = TransferData()
         for task in tasks:
             recorded, configs = task.recorded, list(SimulatedTask.of_recording(task.recorded).space(target))
@@ -40,7 +44,10 @@ class PretrainedModel(Trees):
             data.add(features, configs, [recorded.configs[space.index_of(c)].time_s for c in configs])
         trees = train_on(data)
         if trees is None:
-            raise RecordError(f"{len(tasks)} recordings hold too few configs to train a cost model on", hint="scripts/record_spaces.py records spaces.")
+            raise RecordError(
+                f"{len(tasks)} recordings hold too few configs to train a cost model on",
+                hint="scripts/record_spaces.py records spaces.",
+            )
         return cls(trees.booster, trees.columns)
 
     def save(self, path: Path) -> None:
@@ -52,7 +59,9 @@ class PretrainedModel(Trees):
 
     @classmethod
     def load(cls, path: Path) -> PretrainedModel:
-        """Return the model in a file that `save` wrote; RecordError where it was trained on features that this version does not have."""
+        """Return the model in a file that `save` wrote; RecordError where it was trained on features that this version
+        does not have.
+        """
         import xgboost
 
         booster = xgboost.Booster({"nthread": 1})
@@ -60,15 +69,21 @@ class PretrainedModel(Trees):
         columns = tuple(booster.feature_names or ())
         unknown = sorted({*columns} - known_columns())
         if unknown or not columns:
-            raise RecordError(f"{path} was trained on features that this version does not have: {', '.join(unknown) or 'unnamed ones'}", hint=_ANEW)
+            raise RecordError(
+                f"{path} was trained on features that this version does not have:"
+                f" {', '.join(unknown) or 'unnamed ones'}",
+                hint=_ANEW,
+            )
         booster.feature_names = None
         return cls(booster, columns)
 
 
 class ShippedModel:
-    """The pretrained model in a file, read when it is first asked: importing XGBoost takes a second, and the first candidates are built without it.
+    """The pretrained model in a file, read when it is first asked: importing XGBoost takes a second, and the first
+    candidates are built without it.
 
-    One that does not fit this version changes nothing, and that is logged: a search goes on without it. May be asked by several threads.
+    One that does not fit this version changes nothing, and that is logged: a search goes on without it. May be asked by
+    several threads.
     """
 
     def __init__(self, path: Path) -> None:
@@ -95,8 +110,17 @@ class ShippedModel:
 
 
 def pretrained_for(target: Target) -> ShippedModel | None:
-    """Return the model that ships for the target's device, of its own kind or of the one that this kind learns from; None where there is none."""
-    path = next((path for path in map(functools.partial(file_of, target), (target.kind, target.backend.learns_from)) if path.is_file()), None)
+    """Return the model that ships for the target's device, of its own kind or of the one that this kind learns from;
+    None where there is none.
+    """
+    path = next(
+        (
+            path
+            for path in map(functools.partial(file_of, target), (target.kind, target.backend.learns_from))
+            if path.is_file()
+        ),
+        None,
+    )
     return None if path is None else ShippedModel(path)
 
 

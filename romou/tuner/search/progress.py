@@ -71,7 +71,9 @@ class TerminalProgress:
     """A bar, and the task at hand, its best time and GFLOPS, and what is left of the budget."""
 
     def __init__(self, console: Console | None = None) -> None:
-        self._bar = _BarAndText(BarColumn(bar_width=40), MofNCompleteColumn(), console=console or Console(stderr=True), transient=True)
+        self._bar = _BarAndText(
+            BarColumn(bar_width=40), MofNCompleteColumn(), console=console or Console(stderr=True), transient=True
+        )
 
     def start(self, done: int, total: int) -> None:
         self._bar.start()

@@ -28,9 +28,11 @@ class Progression:
         return len(self.times) - 1 - self.times.index(best)
 
     def is_hopeless_beside(self, others: Sequence[Progression]) -> bool:
-        """Whether a task that does what others do together is so much slower than they are that trials of it are in vain.
+        """Whether a task that does what others do together is so much slower than they are that trials of it are in
+        vain.
 
-        The more trials it had, the less it may be slower: nine times after the first one, three times after four, half as much again after sixteen.
+        The more trials it had, the less it may be slower: nine times after the first one, three times after four, half
+        as much again after sixteen.
         """
         best, theirs = self.best_s, [other.best_s for other in others]
         if not others or not self.times or None in theirs:
@@ -38,10 +40,12 @@ class Progression:
         return best is None or best > (1 + 8 / len(self.times)) * sum(t for t in theirs if t is not None)
 
     def gain(self) -> float:
-        """Seconds a run of the model may win by another batch, up to a factor: what the task costs now, times what share of that is still won.
+        """Seconds a run of the model may win by another batch, up to a factor: what the task costs now, times what
+        share of that is still won.
 
-        On the recorded spaces of scripts/data a batch of four after the first trial wins 31%, 6% after 3 trials, 1% after 12, 0.03% after 48, and
-        the less, the longer nothing was won. So a task that costs a hundredth of another one has its first batch when that has had some thirty trials.
+        On the recorded spaces of scripts/data a batch of four after the first trial wins 31%, 6% after 3 trials, 1%
+        after 12, 0.03% after 48, and the less, the longer nothing was won. So a task that costs a hundredth of another
+        one has its first batch when that has had some thirty trials.
         """
         best = self.best_s
         if best is None:
@@ -52,7 +56,8 @@ class Progression:
 def next_task(tasks: Sequence[Progression], *, patience: int) -> int | None:
     """The index of the task with the largest expected gain; None when all are exhausted.
 
-    Tasks without any trial come first, in order, so that a complete model exists early. A task that ran out of patience waits until all others did too.
+    Tasks without any trial come first, in order, so that a complete model exists early. A task that ran out of patience
+    waits until all others did too.
     """
     for index, task in enumerate(tasks):
         if not task.times and not task.is_exhausted:

@@ -43,24 +43,39 @@ _PROGRESS = 1.01
 
 
 def _trial(record: Record, number: int, best_s: float | None) -> Trial:
-    return Trial(task=record.task_name, number=number, config=record.config, outcome=record.outcome, time_s=record.time_s, best_s=best_s, error=record.error)
+    return Trial(
+        task=record.task_name,
+        number=number,
+        config=record.config,
+        outcome=record.outcome,
+        time_s=record.time_s,
+        best_s=best_s,
+        error=record.error,
+    )
 
 
 class TuningSession:
     """Tunes tasks on one device.
 
-    Records of the same tasks on the same device, with the same versions of driver, Romou and TVM, count as done: they are never measured
-    again, train the cost model, and use up the budget of trials; why others do not count is logged. So do those that other processes append to the
-    same records meanwhile. Every finished trial is recorded before the next one starts, so a session that is killed resumes where it was.
+    Records of the same tasks on the same device, with the same versions of driver, Romou and TVM, count as done: they
+    are never measured again, train the cost model, and use up the budget of trials; why others do not count is logged.
+    So do those that other processes append to the same records meanwhile. Every finished trial is recorded before the
+    next one starts, so a session that is killed resumes where it was.
 
-    builder, runner: see `romou.tuner.measure`. Both are closed by the caller.   clock: seconds by which the budget of seconds is kept; that of builder and runner.
-    alternatives: key of a task -> keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
-    learn_from: returns tasks that are not tuned; their records are transfer data for the cost models, as are those of the tuned tasks for each other, and
-        of other devices. It gets the keys of such tasks with how many records they have: at the start, and when another process brings new ones.
+    builder, runner: see `romou.tuner.measure`. Both are closed by the caller.
+    clock: seconds by which the budget of seconds is kept; that of builder and runner.
+    alternatives: key of a task
+
+            ->  keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
+    learn_from: returns tasks that are not tuned; their records are transfer data for the cost models, as are those of
+    the tuned tasks for each other, and
+        of other devices. It gets the keys of such tasks with how many records they have: at the start, and when another
+        process brings new ones.
     callback: called with each finished trial after its record is kept; True, or an exception, ends the search.
     pretrained: corrects the estimate on the target's device; None: the estimate as it is.
-    meanwhile: called as soon as candidates are being built, so that what can wait until then takes no time from the first of them.
-    """
+    meanwhile: called as soon as candidates are being built, so that what can wait until then takes no time from the
+    first of them.
+    """  # noqa: E501
 
     def __init__(
         self,
@@ -93,11 +108,21 @@ class TuningSession:
         self._pipeline = Pipeline(builder, runner, self._measure, is_apart=not self._fingerprint.is_host_cpu)
         lacking = missing_facts(target.spec)
         if lacking and target.spec.nearest:
-            text = "%s: no config is estimated before it is measured, as the device file lacks %s; -facts=nearest in the target takes them from %s"
+            text = (
+                "%s: no config is estimated before it is measured, as the device file lacks %s; -facts=nearest in the"
+                " target takes them from %s"
+            )
             logger.warning(text, target.spec.name, ", ".join(lacking), target.spec.nearest)
         # What is expected of the target's device says nothing of a CPU that stands in for it.
         spec = target.spec if can_estimate(target.spec) and not self._fingerprint.is_host_cpu else None
-        self._search_of = functools.partial(TaskSearch, target=target, options=options, transfer_data=self._transfer_data, spec=spec, pretrained=pretrained)
+        self._search_of = functools.partial(
+            TaskSearch,
+            target=target,
+            options=options,
+            transfer_data=self._transfer_data,
+            spec=spec,
+            pretrained=pretrained,
+        )
         self._states = [self._search_of(task, index=index) for index, task in enumerate(tasks)]
         self._others: list[TaskSearch] = []
         self._by_key = {state.task.key: state for state in self._states}
@@ -123,7 +148,11 @@ class TuningSession:
 
     def _add_others(self, records: Iterable[Record]) -> None:
         """Ask for the tasks of records that are new."""
-        unknown = Counter(record.task_key for record in records if record.task_key not in self._by_key and record.task_key not in self._asked)
+        unknown = Counter(
+            record.task_key
+            for record in records
+            if record.task_key not in self._by_key and record.task_key not in self._asked
+        )
         self._asked.update(unknown)
         for task in self._learn_from(unknown):
             self._others.append(self._search_of(task, index=len(self._states) + len(self._others)))
@@ -178,8 +207,8 @@ class TuningSession:
     def run(self, make_progress: MakeProgress = NoProgress) -> dict[str, TaskResult]:
         """Search until the budget is spent or all spaces are exhausted; task key -> result.
 
-        Ctrl-C, or a callback that returns True, ends the search early; what was measured stays and is returned. An exception of the callback
-        comes out of here, after every finished trial has its record.
+        Ctrl-C, or a callback that returns True, ends the search early; what was measured stays and is returned. An
+        exception of the callback comes out of here, after every finished trial has its record.
         """
         self._stop_at = None if self._options.seconds is None else self._clock() + self._options.seconds
         progress = make_progress()
@@ -188,7 +217,11 @@ class TuningSession:
             self._runner.expect([state.task for state in self._untried(max(0, self._options.trials - self.done))])
         try:
             results = self._pipeline.search(
-                self._propose, batch_size=self._options.batch_size, is_over=self._is_over, stop_at=self._stop_at, meanwhile=self._meanwhile
+                self._propose,
+                batch_size=self._options.batch_size,
+                is_over=self._is_over,
+                stop_at=self._stop_at,
+                meanwhile=self._meanwhile,
             )
             for built, result in results:
                 self._keep(built, result, progress.update)
@@ -208,17 +241,22 @@ class TuningSession:
         return self._is_stopped or is_stuck or (self._stop_at is not None and self._clock() >= self._stop_at)
 
     def _confirm(self) -> None:
-        """Measure winners once more, and those that are about equally fast right after each other; what is fastest then is the result.
+        """Measure winners once more, and those that are about equally fast right after each other; what is fastest then
+        is the result.
 
         One that fails now, or whose output changes from run to run, gives way to the next best.
         """
         self._stop_at = None
         is_going_on = True
-        while is_going_on and (doubtful := [(state, config) for state in self._states for config in state.doubtful(self._options.confirm)]):
+        while is_going_on and (
+            doubtful := [(state, config) for state in self._states for config in state.doubtful(self._options.confirm)]
+        ):
             is_going_on = False
             # Built all at once: by themselves, the few of a task would leave most build processes idle.
             missing = [
-                Candidate(task=state.task, config=config, trial=self._proposed + place, is_winner=True, winners=len(doubtful))
+                Candidate(
+                    task=state.task, config=config, trial=self._proposed + place, is_winner=True, winners=len(doubtful)
+                )
                 for place, (state, config) in enumerate(doubtful)
                 if config.key not in state.built
             ]
@@ -237,7 +275,9 @@ class TuningSession:
                 is_going_on = True
 
     def _propose(self) -> list[Candidate]:
-        """The next batch: the default configs of tasks without a trial together, then configs of the most promising task."""
+        """The next batch: the default configs of tasks without a trial together, then configs of the most promising
+        task.
+        """
         self._read_records()
         # Of several devices none waits for the others while the next batch is built.
         room = min(max(self._options.batch_size, 2 * self._runner.width), self._options.trials - self._proposed)
@@ -260,7 +300,9 @@ class TuningSession:
         return candidates
 
     def _configs(self, state: TaskSearch, count: int) -> list[Config]:
-        """The next configs of a task; none where its space, which is pruned only now, turns out to be empty: the default config stays."""
+        """The next configs of a task; none where its space, which is pruned only now, turns out to be empty: the
+        default config stays.
+        """
         try:
             return state.explorer.propose(count, state.measured)
         except SpaceEmptyError as error:
@@ -271,10 +313,21 @@ class TuningSession:
         return [state for state in self._states if not state.measured and not state.waiting][:count]
 
     def _expected(self, state: TaskSearch) -> Progression:
-        """The progression as if what is under way had brought nothing: one task must not take every batch that is built ahead."""
-        past, others = state.progression, [self._by_key[key].progression for key in self._alternatives.get(state.task.key, ()) if key in self._by_key]
+        """The progression as if what is under way had brought nothing: one task must not take every batch that is built
+        ahead.
+        """
+        past, others = (
+            state.progression,
+            [
+                self._by_key[key].progression
+                for key in self._alternatives.get(state.task.key, ())
+                if key in self._by_key
+            ],
+        )
         is_over = past.is_exhausted or past.is_hopeless_beside(others)
-        return Progression(past.calls, past.times + [None] * state.waiting, is_over) if state.waiting or is_over else past
+        return (
+            Progression(past.calls, past.times + [None] * state.waiting, is_over) if state.waiting or is_over else past
+        )
 
     def _measure(self, built: BuildResult) -> MeasureResult | None:
         if built.outcome != Outcome.OK:
@@ -334,7 +387,9 @@ class TuningSession:
         best_s = state.progression.best_s
         apart = [s for s in self._states if s.task.key not in self._alternatives]
         bests = [s.progression.best_s for s in apart]
-        total_s = None if None in bests else sum(b * s.task.calls for b, s in zip(bests, apart, strict=True) if b is not None)
+        total_s = (
+            None if None in bests else sum(b * s.task.calls for b, s in zip(bests, apart, strict=True) if b is not None)
+        )
         return Status(
             task=state.task.name,
             outcome=record.outcome,

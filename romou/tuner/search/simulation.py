@@ -1,7 +1,8 @@
 """Simulation: a recorded space in place of a device. The search runs as it always does, but time is counted, not spent.
 
-Only configs that were recorded have a result, so the space of a simulated task is made of these alone: random draws pick among them, and a mutation
-is one of the recorded neighbours of a config. So neither the session nor the explorer nor the cost model knows of the simulation.
+Only configs that were recorded have a result, so the space of a simulated task is made of these alone: random draws
+pick among them, and a mutation is one of the recorded neighbours of a config. So neither the session nor the explorer
+nor the cost model knows of the simulation.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from romou.tuner.measure.fingerprint import DeviceFingerprint
 from romou.tuner.measure.types import BuildResult, Candidate, MeasureResult
 from romou.tuner.records import RecordedConfig, RecordedSpace
 
-# A mutation changes one or two knobs of some 15. In a sparse recording few configs are that near: a mutation picks one of so many nearest ones.
+# A mutation changes one or two knobs of some 15. In a sparse recording few configs are that near: a mutation picks one
+# of so many nearest ones.
 _NEIGHBOURS = 24
 # Recordings keep the names that fields of `Limits` had when they were made.
 _FORMER_NAMES = {"has_half_arithmetic": "has_fp16_arithmetic"}
@@ -40,7 +42,9 @@ class SimulatedSpace(Space):
     allowed: indices of those that a search may try; None: all. Those outside of it still have neighbours inside.
     """
 
-    def __init__(self, recorded: RecordedSpace, declared: Iterable[Knob] = (), allowed: Collection[int] | None = None) -> None:
+    def __init__(
+        self, recorded: RecordedSpace, declared: Iterable[Knob] = (), allowed: Collection[int] | None = None
+    ) -> None:
         super().__init__()
         named = {knob.name: knob for knob in declared}
         for name, choices in recorded.knobs.items():
@@ -48,7 +52,9 @@ class SimulatedSpace(Space):
         self._all = [self.at(index) for index in sorted(recorded.configs)]
         self._place = {config.key: place for place, config in enumerate(self._all)}
         inside = set(recorded.configs if allowed is None else allowed)
-        self._inside = np.array([place for place, index in enumerate(sorted(recorded.configs)) if index in inside], dtype=np.int64)
+        self._inside = np.array(
+            [place for place, index in enumerate(sorted(recorded.configs)) if index in inside], dtype=np.int64
+        )
         self._valid = {self._all[place].key for place in self._inside}
 
     def __len__(self) -> int:
@@ -60,7 +66,13 @@ class SimulatedSpace(Space):
     def __iter__(self) -> Iterator[Config]:
         return (self._all[place] for place in self._inside)
 
-    def sample(self, rng: np.random.Generator, count: int, exclude: Container[str] = (), where: Mapping[str, Choice] | None = None) -> list[Config]:
+    def sample(
+        self,
+        rng: np.random.Generator,
+        count: int,
+        exclude: Container[str] = (),
+        where: Mapping[str, Choice] | None = None,
+    ) -> list[Config]:
         found: list[Config] = []
         for place in rng.permutation(self._inside):
             if len(found) == count:
@@ -71,7 +83,9 @@ class SimulatedSpace(Space):
         return found
 
     def mutate(self, config: Config, rng: np.random.Generator) -> Config:
-        """One of the nearest allowed configs: fewest knobs changed, then fewest steps along their choices; `config` where there is no other."""
+        """One of the nearest allowed configs: fewest knobs changed, then fewest steps along their choices; `config`
+        where there is no other.
+        """
         near = self._neighbours[self._place[config.key]]
         return self._all[near[int(rng.integers(len(near)))]] if len(near) else config
 
@@ -80,7 +94,9 @@ class SimulatedSpace(Space):
         """For each recorded config, the places of the allowed ones nearest to it."""
         shape = [len(choices) for choices in self.knobs.values()]
         digit_of = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
-        digits = np.array([[digit[config[name]] for name, digit in zip(self.knobs, digit_of, strict=True)] for config in self._all])
+        digits = np.array(
+            [[digit[config[name]] for name, digit in zip(self.knobs, digit_of, strict=True)] for config in self._all]
+        )
         near = []
         for place, own in enumerate(digits):
             steps = np.abs(digits[self._inside] - own)
@@ -105,19 +121,31 @@ class SimulatedTask(TunableTask):
     def of_recording(cls, recorded: RecordedSpace, allowed: Collection[int] | None = None) -> SimulatedTask:
         """The task that a recording tells of.
 
-        RecordError where this version of Romou makes another kernel of the recorded operator, or the default config was not recorded.
+        RecordError where this version of Romou makes another kernel of the recorded operator, or the default config was
+        not recorded.
         """
         task = task_of(workload_of(recorded.task["workload"])).with_free_images()
         if task.key != recorded.task["key"]:
-            raise RecordError(f"{recorded.name}: recorded for kernel {recorded.task['key']}, this version makes {task.key}", hint="Record the space anew.")
+            raise RecordError(
+                f"{recorded.name}: recorded for kernel {recorded.task['key']}, this version makes {task.key}",
+                hint="Record the space anew.",
+            )
         if recorded.context["default"] not in recorded.configs:
             raise RecordError(f"{recorded.name}: the default config was not recorded; a search starts with it")
-        # A knob's first choice is what kernels did before there was the knob; one choice more or less at the end leaves the numbers of configs as they are.
+        # A knob's first choice is what kernels did before there was the knob; one choice more or less at the end leaves
+        # the numbers of configs as they are.
         known = task.template.space(_limits(recorded)).knobs
         later = {name: choices[:1] for name, choices in known.items() if name not in recorded.knobs}
         recorded = replace(recorded, knobs={**recorded.knobs, **later})
         return cls(
-            task.key, task.name, task.family, task.func, task.calls, task.flops, recorded=recorded, allowed=None if allowed is None else frozenset(allowed)
+            task.key,
+            task.name,
+            task.family,
+            task.func,
+            task.calls,
+            task.flops,
+            recorded=recorded,
+            allowed=None if allowed is None else frozenset(allowed),
         )
 
     def space(self, target: Target) -> SimulatedSpace:
@@ -142,11 +170,12 @@ def _limits(recorded: RecordedSpace) -> Limits:
 
 
 class SimulatedDevice:
-    """`Builder` and `Runner` in one, with a clock that counts the recorded seconds: `TuningSession(builder=d, runner=d, clock=d.clock, ...)`.
+    """`Builder` and `Runner` in one, with a clock that counts the recorded seconds: `TuningSession(builder=d, runner=d,
+    clock=d.clock, ...)`.
 
-    Builds go to `workers` processes in the order of the batch; the device runs what is built, one config at a time, while the next batch is being
-    built. The clock is a function of what was tried alone, so a seed gives the same run and the same seconds every time. The time that the search
-    itself takes is not in it.
+    Builds go to `workers` processes in the order of the batch; the device runs what is built, one config at a time,
+    while the next batch is being built. The clock is a function of what was tried alone, so a seed gives the same run
+    and the same seconds every time. The time that the search itself takes is not in it.
 
     RecordError where the tasks were recorded on several devices.
 
@@ -158,7 +187,10 @@ class SimulatedDevice:
         self._spaces = {task.key: task.recorded.space() for task in tasks}
         devices = [recorded.device for recorded in self._recorded.values()]
         if any(device != devices[0] for device in devices):
-            raise RecordError(f"spaces of several devices cannot be simulated as one device: {sorted({str(d['name']) for d in devices})}")
+            raise RecordError(
+                "spaces of several devices cannot be simulated as one device:"
+                f" {sorted({str(d['name']) for d in devices})}"
+            )
         self._device = devices[0]
         self.workers = workers
         self._batches: list[list[float]] = []
@@ -192,14 +224,22 @@ class SimulatedDevice:
             outcome = found.outcome if found.outcome in (Outcome.INVALID, Outcome.BUILD_ERROR) else Outcome.OK
             library = candidate.config.key if outcome == Outcome.OK else None
             results.append(Future())
-            results[-1].set_result(BuildResult(candidate=candidate, outcome=outcome, library=library, seconds=found.build_s, error=found.error))
+            results[-1].set_result(
+                BuildResult(
+                    candidate=candidate, outcome=outcome, library=library, seconds=found.build_s, error=found.error
+                )
+            )
             build_s.append(found.build_s)
             self._batch_of[candidate.trial] = len(self._batches)
         self._batches.append(build_s)
         return results
 
-    def run(self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None) -> Iterator[MeasureResult]:
-        """What the recording says of running; the clock goes on by it. Nothing for a config that would end after `stop_at`."""
+    def run(
+        self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
+    ) -> Iterator[MeasureResult]:
+        """What the recording says of running; the clock goes on by it. Nothing for a config that would end after
+        `stop_at`.
+        """
         for built in batch:
             found = self._config(built.candidate)
             number = self._batch_of[built.candidate.trial]
@@ -210,7 +250,9 @@ class SimulatedDevice:
                 return
             self._now = self._measured[number] = end
             times = (found.again_s or found.times_s) if found.outcome == Outcome.OK else ()
-            yield MeasureResult(candidate=built.candidate, outcome=found.outcome, times_s=times, error=found.error, run_s=found.run_s)
+            yield MeasureResult(
+                candidate=built.candidate, outcome=found.outcome, times_s=times, error=found.error, run_s=found.run_s
+            )
 
     def close(self) -> None:
         """Nothing to let go of."""
@@ -219,7 +261,9 @@ class SimulatedDevice:
         return self._recorded[candidate.task.key].configs[self._spaces[candidate.task.key].index_of(candidate.config)]
 
     def _count_builds(self, last: int) -> None:
-        """Seconds at which the batches up to `last` were built: a batch is begun when the one before is built and the one before that is measured."""
+        """Seconds at which the batches up to `last` were built: a batch is begun when the one before is built and the
+        one before that is measured.
+        """
         for number in range(len(self._built), last + 1):
             start = self._built[-1] if self._built else 0.0
             before = number - (1 if self._device["is_host_cpu"] else 2)

@@ -39,7 +39,9 @@ class Outlook:
 
 
 def evolve(look: Outlook) -> list[Config]:
-    """The fastest configs and some random ones are mutated for a few generations; those that the model likes best, the best one first."""
+    """The fastest configs and some random ones are mutated for a few generations; those that the model likes best, the
+    best one first.
+    """
     population = [*_fastest(look, _PARENTS), *_fresh(look, _FRESH)]
     if not population:
         return []  # all configs are under way, and none has a time yet
@@ -53,7 +55,9 @@ def evolve(look: Outlook) -> list[Config]:
 
 
 def anneal(look: Outlook) -> list[Config]:
-    """Simulated annealing: chains of mutations that take a worse config the less often, the worse it is and the longer they go; the best of all."""
+    """Simulated annealing: chains of mutations that take a worse config the less often, the worse it is and the longer
+    they go; the best of all.
+    """
     fastest = _fastest(look, _CHAINS // 2)
     chains = [*fastest, *_fresh(look, _CHAINS - len(fastest))]
     if not chains:
@@ -72,7 +76,7 @@ def anneal(look: Outlook) -> list[Config]:
 
 
 def rank(look: Outlook) -> list[Config]:
-    """Rank all configs and return those that the model likes best, the best one first: for spaces of some ten thousand."""
+    """Rank all configs and return those that the model likes best, the best one first: for spaces of some ten thousand."""  # noqa: E501
     every, found = look.every(), []
     scores = look.score(every)
     for place in np.argsort(-scores, kind="stable"):
@@ -84,20 +88,34 @@ def rank(look: Outlook) -> list[Config]:
 
 
 def _fastest(look: Outlook, count: int) -> list[Config]:
-    """The fastest measured configs, of each space that the whole one is made of as many: some have a thousand times the configs of others."""
+    """The fastest measured configs, of each space that the whole one is made of as many: some have a thousand times the
+    configs of others.
+    """
     spaces = subspaces(look.space)
-    return [c for part in spaces for c in itertools.islice((c for c in look.fastest if c.items() >= part.items()), -(-count // len(spaces)))]
+    return [
+        c
+        for part in spaces
+        for c in itertools.islice((c for c in look.fastest if c.items() >= part.items()), -(-count // len(spaces)))
+    ]
 
 
 def _fresh(look: Outlook, count: int) -> list[Config]:
     """Random configs, of each space that the whole one is made of as many."""
     spaces = subspaces(look.space)
-    return [c for part in spaces for c in look.space.sample(look.rng, -(-count // len(spaces)), exclude=look.taken, where=part)]
+    return [
+        c
+        for part in spaces
+        for c in look.space.sample(look.rng, -(-count // len(spaces)), exclude=look.taken, where=part)
+    ]
 
 
 def subspaces(space: Space) -> list[dict[str, Choice]]:
     """Return the choices that tell apart the spaces that the whole one is made of; nothing where it is one."""
-    return [{space.divided_by: choice} for choice in space.knobs[space.divided_by]] if space.divided_by is not None else [{}]
+    return (
+        [{space.divided_by: choice} for choice in space.knobs[space.divided_by]]
+        if space.divided_by is not None
+        else [{}]
+    )
 
 
 def _ranked(look: Outlook, configs: list[Config]) -> list[Config]:
@@ -106,4 +124,10 @@ def _ranked(look: Outlook, configs: list[Config]) -> list[Config]:
 
 Explore: TypeAlias = Callable[[Outlook], list[Config]]
 # Name -> function that the model guides; None: no model, configs at random or one after another.
-EXPLORERS: Mapping[str, Explore | None] = {"evolution": evolve, "annealing": anneal, "ranking": rank, "random": None, "exhaustive": None}
+EXPLORERS: Mapping[str, Explore | None] = {
+    "evolution": evolve,
+    "annealing": anneal,
+    "ranking": rank,
+    "random": None,
+    "exhaustive": None,
+}

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from romou.devices.targets import Target
     from romou.tuner.measure.types import BuildResult
 
-# Measurements of one task on one device that are transfer data for other tasks, at most: evenly out of all, so training stays quick with many tasks.
+# Measurements of one task on one device that are transfer data for other tasks, at most: evenly out of all, so training
+# stays quick with many tasks.
 _TRANSFER_EACH = 2000
 # Configs this much apart may be equally fast.
 _CLOSE = 1.05
@@ -73,10 +74,14 @@ class TaskSearch:
         self.space = task.space(target)
         self.default = task.default_config(target)
         # Nothing was recorded of tensor cores.
-        is_known = task.template.sums_products and not {*self.space.knobs.get("multiply_add", ())} & {*tensor_core.CHOICES}
+        is_known = task.template.sums_products and not {*self.space.knobs.get("multiply_add", ())} & {
+            *tensor_core.CHOICES
+        }
         self.features = TaskFeatures(task.template, task.limits(target), spec, pretrained if is_known else None)
         rng = np.random.default_rng([options.seed, index])
-        self.explorer = Explorer(self.space, self.default, options, rng, features=self.features, transfer_data=lambda: transfer_data(self))
+        self.explorer = Explorer(
+            self.space, self.default, options, rng, features=self.features, transfer_data=lambda: transfer_data(self)
+        )
         # Of each algorithm one is measured, whatever the model expects of it.
         self.explorer.start_with(task.starts(target)[1:])
         self.elsewhere: dict[str, list[tuple[Config, float | None]]] = {}
@@ -107,7 +112,9 @@ class TaskSearch:
         return sorted(((t, c) for c, t in self.measured.values() if t is not None), key=lambda pair: pair[0])
 
     def close_calls(self, count: int) -> list[Config]:
-        """At most `count` configs of which each may be the fastest, and the default one where it is near; none where that is settled."""
+        """At most `count` configs of which each may be the fastest, and the default one where it is near; none where
+        that is settled.
+        """
         fastest = self.fastest()
         close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]
         default_s = self.measured.get(self.default.key, (None, None))[1]
@@ -118,10 +125,14 @@ class TaskSearch:
     def best(self) -> Config | None:
         """The config that is the result: the fastest of those measured again, else of all."""
         again = [(t, self.measured[key][0]) for key, t in self.again.items() if t is not None and key in self.measured]
-        return min(again, key=lambda pair: pair[0])[1] if again else next((config for _, config in self.fastest()), None)
+        return (
+            min(again, key=lambda pair: pair[0])[1] if again else next((config for _, config in self.fastest()), None)
+        )
 
     def doubtful(self, count: int) -> list[Config]:
-        """Configs to be measured again: at most `count` of which each may be the fastest, or the result as long as that was measured once only."""
+        """Configs to be measured again: at most `count` of which each may be the fastest, or the result as long as that
+        was measured once only.
+        """
         best = self.best()
         return self.close_calls(count) or ([best] if count and best is not None and best.key not in self.again else [])
 
@@ -139,7 +150,11 @@ class TaskSearch:
 
         def seconds(config: Config) -> float | None:
             # Of a single config, a second time says nothing beside the first ones of the others.
-            return again[config.key] if len(again) > 1 and config.key in again else self.measured.get(config.key, (None, None))[1]
+            return (
+                again[config.key]
+                if len(again) > 1 and config.key in again
+                else self.measured.get(config.key, (None, None))[1]
+            )
 
         best_s, default = None if best is None else seconds(best), seconds(self.default)
         return TaskResult(

@@ -1,4 +1,6 @@
-"""Transfer data: what was measured of other tasks, or of this one on other devices, as training data for a task's cost model."""
+"""Transfer data: what was measured of other tasks, or of this one on other devices, as training data for a task's cost
+model.
+"""
 
 from __future__ import annotations
 
@@ -44,11 +46,15 @@ class TransferData:
         """Number of tasks that have data."""
         return len(self._groups)
 
-    def add(self, features: TaskFeatures | KnobFeatures, configs: Sequence[Config], times_s: Sequence[float | None]) -> None:
+    def add(
+        self, features: TaskFeatures | KnobFeatures, configs: Sequence[Config], times_s: Sequence[float | None]
+    ) -> None:
         """Add one task on one device; too few measurements are passed over."""
         if is_enough(times_s):
             found = scores(times_s)
-            self._groups.append((features.columns, features(configs), found, levelled(features.expected(configs), found, np.exp(found))))
+            self._groups.append(
+                (features.columns, features(configs), found, levelled(features.expected(configs), found, np.exp(found)))
+            )
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -56,7 +62,8 @@ class TransferData:
         return tuple(dict.fromkeys(name for columns, *_ in self._groups for name in columns))
 
     def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return all rows over `columns`, their scores, what was expected of them, and weights; None where there is no data.
+        """Return all rows over `columns`, their scores, what was expected of them, and weights; None where there is no
+        data.
 
         By the weights fast configs count more, and all tasks the same.
         """

@@ -18,10 +18,11 @@ from romou.compiler.tir.primitives import LANES, Place
 MAX_TILE = 32
 # Iterations of the reduction from which on local memory may be buffered twice.
 _LEAST_BUFFERED = 3
-# Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many products at most.
+# Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many
+# products at most.
 TURN, _MOST_UNROLLED = "turn", 2048
-# Choices of the knob `accumulate`, and the products whose sum is fp16 where `MIXED` adds such sums up in fp32: their error is that of fp16 times
-# the root of half their number.
+# Choices of the knob `accumulate`, and the products whose sum is fp16 where `MIXED` adds such sums up in fp32: their
+# error is that of fp16 times the root of half their number.
 FP32, FP16, MIXED = "float32", "float16", "mixed"
 MOST_MIXED = 64
 # Choices of the knobs that say where an operand lies, and which devices have them.
@@ -31,10 +32,30 @@ HAS_IMAGES = "image: OpenCL devices with large enough images; the default where 
 
 # In the order by which configs are numbered.
 KNOBS = (
-    Knob(name="data", choices=PLACES, default=Place.BUFFER.value, help="memory that the activations are read from", devices=HAS_IMAGES),
-    Knob(name="weight", choices=PLACES, default=Place.BUFFER.value, help="memory that the weight is read from", devices=HAS_IMAGES),
-    Knob(name="output", choices=PLACES, default=Place.BUFFER.value, help="memory that the output is written to", devices=HAS_IMAGES),
-    Knob(name="pixels", choices=("flat", "rows"), default="flat", help="pixels in one row, or row by row as images need"),
+    Knob(
+        name="data",
+        choices=PLACES,
+        default=Place.BUFFER.value,
+        help="memory that the activations are read from",
+        devices=HAS_IMAGES,
+    ),
+    Knob(
+        name="weight",
+        choices=PLACES,
+        default=Place.BUFFER.value,
+        help="memory that the weight is read from",
+        devices=HAS_IMAGES,
+    ),
+    Knob(
+        name="output",
+        choices=PLACES,
+        default=Place.BUFFER.value,
+        help="memory that the output is written to",
+        devices=HAS_IMAGES,
+    ),
+    Knob(
+        name="pixels", choices=("flat", "rows"), default="flat", help="pixels in one row, or row by row as images need"
+    ),
     Knob(
         name="accumulate",
         choices=(FP32, FP16, MIXED),
@@ -42,19 +63,67 @@ KNOBS = (
         help=f"type of the partial sums; mixed: of about {MOST_MIXED} products in fp16, and of these sums in fp32",
         devices="float16, mixed: devices that compute with fp16",
     ),
-    Knob(name="tile_o", choices=(1, 2, 4), default=1, help="texels of output channels that a work-item computes", scales_outputs=True),
-    Knob(name="tile_h", choices=(1, 2, 4), default=1, help="rows of pixels that a work-item computes", scales_outputs=True),
-    Knob(name="tile_w", choices=(1, 2, 3, 4, 7, 8), default=4, help="pixels of a row that a work-item computes", scales_outputs=True),
-    Knob(name="wg_o", choices=(1, 2, 4, 8, 16, 32, 64), default=8, help="work-items of a group along the output channels", scales_outputs=True),
-    Knob(name="wg_w", choices=(1, 2, 4, 8, 16, 32, 64, 128), default=8, help="work-items of a group along the pixels", scales_outputs=True),
-    Knob(name="split_k", choices=(1, 2, 4, 8, 16, 32), default=1, help="work-items that share a sum and add up their parts in local memory"),
-    Knob(name="arrangement", choices=("blocked", "striped"), default="blocked", help="neighbouring outputs belong to one work-item, or to neighbours"),
-    Knob(name="local", choices=(0, 1, 2, 4, 8, 16), default=0, help="texels of the reduction staged in local memory at a time; 0: none"),
+    Knob(
+        name="tile_o",
+        choices=(1, 2, 4),
+        default=1,
+        help="texels of output channels that a work-item computes",
+        scales_outputs=True,
+    ),
+    Knob(
+        name="tile_h",
+        choices=(1, 2, 4),
+        default=1,
+        help="rows of pixels that a work-item computes",
+        scales_outputs=True,
+    ),
+    Knob(
+        name="tile_w",
+        choices=(1, 2, 3, 4, 7, 8),
+        default=4,
+        help="pixels of a row that a work-item computes",
+        scales_outputs=True,
+    ),
+    Knob(
+        name="wg_o",
+        choices=(1, 2, 4, 8, 16, 32, 64),
+        default=8,
+        help="work-items of a group along the output channels",
+        scales_outputs=True,
+    ),
+    Knob(
+        name="wg_w",
+        choices=(1, 2, 4, 8, 16, 32, 64, 128),
+        default=8,
+        help="work-items of a group along the pixels",
+        scales_outputs=True,
+    ),
+    Knob(
+        name="split_k",
+        choices=(1, 2, 4, 8, 16, 32),
+        default=1,
+        help="work-items that share a sum and add up their parts in local memory",
+    ),
+    Knob(
+        name="arrangement",
+        choices=("blocked", "striped"),
+        default="blocked",
+        help="neighbouring outputs belong to one work-item, or to neighbours",
+    ),
+    Knob(
+        name="local",
+        choices=(0, 1, 2, 4, 8, 16),
+        default=0,
+        help="texels of the reduction staged in local memory at a time; 0: none",
+    ),
     Knob(
         name="unroll",
         choices=("lanes", "window", tensor_core.TAPS, TURN),
         default="lanes",
-        help="loops that are unrolled: lanes alone, the window too, or a whole step between barriers; taps: one tap at a time",
+        help=(
+            "loops that are unrolled: lanes alone, the window too, or a whole step between barriers; taps: one tap at a"
+            " time"
+        ),
         devices="taps: tensor cores",
     ),
     VECTOR_WIDTH,
@@ -70,7 +139,10 @@ KNOBS = (
         name="multiply_add",
         choices=("mad", "fma", "plain", tensor_core.MMA, tensor_core.TF32, tensor_core.COOPMAT),
         default="mad",
-        help="how products are added: mad(), fma(), * and +, or by tensor cores (mma: fp16, tf32: floats, coopmat: fp16 as matrices)",
+        help=(
+            "how products are added: mad(), fma(), * and +, or by tensor cores (mma: fp16, tf32: floats, coopmat: fp16"
+            " as matrices)"
+        ),
         devices="mad, plain: OpenCL; mma, tf32, coopmat: tensor cores",
         is_spelling=True,
     ),
@@ -82,15 +154,24 @@ KNOBS = (
         devices="tensor cores",
         exists_on=lambda limits: limits.has_tensor_cores or limits.allows_tf32 or limits.has_cooperative_matrices,
     ),
-    Knob(name="local_buffers", choices=(1, 2), default=1, help="copies of the staged operands in local memory: 2 loads one while the other is used"),
+    Knob(
+        name="local_buffers",
+        choices=(1, 2),
+        default=1,
+        help="copies of the staged operands in local memory: 2 loads one while the other is used",
+    ),
 )
 
 
-def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, own: Mapping[str, Sequence[Choice]]) -> Space:
-    """Return the space of a contraction: the knobs with the choices that its extents make different, and the constraints between them.
+def space_of(
+    flat: Contraction, rows: Contraction, limits: Limits, dtype: str, own: Mapping[str, Sequence[Choice]]
+) -> Space:
+    """Return the space of a contraction: the knobs with the choices that its extents make different, and the
+    constraints between them.
 
-    `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which holds. `dtype` is that of numbers in
-    memory. `own` are choices that the extents do not tell: where operands may lie, pixels and sums.
+    `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which
+    holds. `dtype` is that of numbers in memory. `own` are choices that the extents do not tell: where operands may lie,
+    pixels and sums.
     """
     o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
     is_shared = flat.lhs_varies == "never"
@@ -98,7 +179,11 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
     has_mma = instruction is not None and not flat.is_batched and tensor_core.can_use(flat)
     first, *window = flat.reduce.values()
     can_stage = is_shared and flat.rhs_vector != "none"
-    local = [s for s in _numbers("local") if s == 0 or (can_stage and first % s == 0 and (s >= tensor_core.GROUP or not has_mma))]
+    local = [
+        s
+        for s in _numbers("local")
+        if s == 0 or (can_stage and first % s == 0 and (s >= tensor_core.GROUP or not has_mma))
+    ]
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
     # Where both factors are vectors already, or neither is one, nothing is broadcast.
     is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
@@ -112,10 +197,18 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
         "split_k": [k for k in _numbers("split_k") if first % k == 0 or has_mma] if is_shared else [1],
         "arrangement": ["blocked", "striped"] if not has_mma else ["blocked"],
         "local": local,
-        "unroll": ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma) + [TURN] * (len(local) > 1),
+        "unroll": (
+            ["lanes"]
+            + ["window"] * has_window
+            + [tensor_core.TAPS] * (has_window and has_mma)
+            + [TURN] * (len(local) > 1)
+        ),
         "vector_width": ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1],
         "autobroadcast": [True, False] if is_broadcast else [False],
-        "multiply_add": [*(["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"]), *([instruction] if instruction and has_mma else [])],
+        "multiply_add": [
+            *(["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"]),
+            *([instruction] if instruction and has_mma else []),
+        ],
         "steps": [] if instruction is None else tensor_core.STEPS if has_mma else [1],
         # With two iterations alone, half of all loads would be waited for as before.
         "local_buffers": [1, 2] if any(0 < _LEAST_BUFFERED * s <= first for s in local) else [1],
@@ -127,16 +220,24 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
     def is_allowed(config: Columns) -> Any:
         # With & and |: one config or columns of many. Comparisons with text give bool or array alike.
         is_rows = config.get("pixels", "flat") == "rows"
-        o, h, w = (flat_extent + is_rows * (extent - flat_extent) for flat_extent, extent in zip(flat.extents, rows.extents, strict=True))
+        o, h, w = (
+            flat_extent + is_rows * (extent - flat_extent)
+            for flat_extent, extent in zip(flat.extents, rows.extents, strict=True)
+        )
         tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
-        group_o, group_w, split = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"], config["split_k"]
+        group_o, group_w, split = (
+            config["wg_o"] * config["tile_o"],
+            config["wg_w"] * config["tile_w"],
+            config["split_k"],
+        )
         is_stored_whole = config["output"] == Place.IMAGE
         is_mma = tensor_core.is_mma(config)
         has_image = (config["data"] == Place.IMAGE) | (config["weight"] == Place.IMAGE) | is_stored_whole
         is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
         steps = config["local"] * math.prod(window)
         is_turn = (steps > window[-1]) & (steps * tile * LANES <= _MOST_UNROLLED) & (is_mma == False)  # noqa: E712  as above
-        # The final sum deals the tile's elements out to the split, evenly, which TVM proves only for powers of two; or those of each row, evenly or not.
+        # The final sum deals the tile's elements out to the split, evenly, which TVM proves only for powers of two; or
+        # those of each row, evenly or not.
         most = tile * (LANES - (LANES - 1) * is_stored_whole)
         is_dealt_out = ((tile & (tile - 1) == 0) & (split <= most)) | (split <= config["tile_w"])
         return (
@@ -153,7 +254,8 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
             (config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w),
             (split == 1) | ((config["local"] == 0) & is_dealt_out),
             (config["accumulate"] != MIXED) | (config["local"] == 0),
-            (config["local_buffers"] == 1) | ((config["local"] > 0) & (config["local"] * _LEAST_BUFFERED <= first) & (is_mma == False)),  # noqa: E712  as above
+            (config["local_buffers"] == 1)
+            | ((config["local"] > 0) & (config["local"] * _LEAST_BUFFERED <= first) & (is_mma == False)),  # noqa: E712  as above
             (config["unroll"] != TURN) | is_turn,
             local_bytes(config, flat) <= limits.local_memory_bytes,
         )
@@ -163,16 +265,20 @@ def space_of(flat: Contraction, rows: Contraction, limits: Limits, dtype: str, o
 
 
 def sums_of(c: Contraction, dtype: str, limits: Limits) -> list[str]:
-    """Types that the products may be summed up in; fp16 only where it is stored. The error of a long sum is seen by the check of a trial."""
+    """Types that the products may be summed up in; fp16 only where it is stored. The error of a long sum is seen by the
+    check of a trial.
+    """
     if dtype != "float16" or not limits.has_fp16_arithmetic:
         return [FP32]
     return [FP32, FP16] + [MIXED] * (math.prod(c.reduce.values()) > MOST_MIXED)
 
 
 def steps_of_sum(c: Contraction) -> int:
-    """How many steps of the first reduction axis `MIXED` sums up in fp16 at a time: as many as divide it, and at least one.
+    """How many steps of the first reduction axis `MIXED` sums up in fp16 at a time: as many as divide it, and at least
+    one.
 
-    A quarter as many products over a window: phones' compilers write out the loops of a short block, load ahead for all of it, and spill.
+    A quarter as many products over a window: phones' compilers write out the loops of a short block, load ahead for all
+    of it, and spill.
     """
     first, *window, lanes = c.reduce.values()
     most = MOST_MIXED // 4 if math.prod(window) > 1 else MOST_MIXED
@@ -184,8 +290,9 @@ def _numbers(name: str) -> list[int]:
 
 
 def local_bytes(config: Columns, c: Contraction) -> Any:
-    """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but for half arithmetic
-    and what tensor cores read."""
+    """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but
+    for half arithmetic and what tensor cores read.
+    """
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
     number = number_bytes(config)
     partial = number * (config["split_k"] > 1) * config["split_k"] * group_o * group_w * LANES
@@ -199,7 +306,9 @@ def local_bytes(config: Columns, c: Contraction) -> Any:
         kernel = padded_texels(kernel, lanes * number, local)
     by_itself = number * config["local_buffers"] * local * ((c.texel or lanes) * patch + lanes * kernel)
     # Where no config has tensor cores, nothing depends on their knobs.
-    return partial + (by_itself if is_mma is False else by_itself + is_mma * (tensor_core.staged_bytes(config) - by_itself))
+    return partial + (
+        by_itself if is_mma is False else by_itself + is_mma * (tensor_core.staged_bytes(config) - by_itself)
+    )
 
 
 def number_bytes(config: Columns) -> Any:

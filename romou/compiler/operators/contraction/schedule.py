@@ -9,14 +9,36 @@ from tvm import s_tir
 from romou.base.space import Config
 from romou.compiler.operators.contraction.knobs import FP32, MIXED, TURN, number_bytes
 from romou.compiler.operators.contraction.stages import Stage
-from romou.compiler.scheduling.loops import Block, Loop, bind_threads, load_texels, loops_below, stage_in_local_memory, unroll_tile
-from romou.compiler.tir.primitives import autobroadcast, double_buffer, fp16_arithmetic, multiply_add, unroll_by_compiler
+from romou.compiler.scheduling.loops import (
+    Block,
+    Loop,
+    bind_threads,
+    load_texels,
+    loops_below,
+    stage_in_local_memory,
+    unroll_tile,
+)
+from romou.compiler.tir.primitives import (
+    autobroadcast,
+    double_buffer,
+    fp16_arithmetic,
+    multiply_add,
+    unroll_by_compiler,
+)
 
-# Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where something is.
+# Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where
+# something is.
 _TEXELS, _STAGED_TEXELS = (Stage.PATCH, Stage.RIGHT), (Stage.TEXELS, Stage.RIGHT)
 
 
-def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
+def schedule_stages(
+    sch: s_tir.Schedule,
+    loops: Sequence[Loop],
+    reduce_names: Sequence[str],
+    config: Config,
+    *,
+    has_whole_texels: bool = True,
+) -> None:
     """Tile the output nest whose `loops` are (o, h, w, lane) and pull the stages of `build_stages` into it.
 
     `has_whole_texels`: whether the output's lanes are stored together; else each is guarded, and stored, by itself.
@@ -31,7 +53,8 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         block_w, thread_w, tile_w = sch.split(w, [None, config["wg_w"], config["tile_w"]])
     block_h, tile_h = sch.split(h, [None, config["tile_h"]])
     sch.reorder(block_o, block_h, block_w, thread_o, thread_w, tile_o, tile_h, tile_w, lane)
-    # OpenCL and CUDA allow long grids in x alone: the pixels go there. Fusing with a unit loop would leave a modulo behind.
+    # OpenCL and CUDA allow long grids in x alone: the pixels go there. Fusing with a unit loop would leave a modulo
+    # behind.
     grid_x = sch.fuse(block_h, block_w) if int(sch.get(block_h).extent) > 1 else block_w
     sch.bind(block_o, "blockIdx.y")
     sch.bind(grid_x, "blockIdx.x")
@@ -93,7 +116,9 @@ def _schedule_blocks(sch: s_tir.Schedule, at: Loop, config: Config) -> None:
     _spell_arithmetic(sch, block, config)
     init = sch.decompose_reduction(block, reduction[0])
     unroll_tile(sch, sch.get_loops(init)[-len(spatial) :], config["vector_width"])
-    sch.transform_layout(block, ("write", 0), lambda _block, _item_o, _item_w, *own: own, assume_injective_transform=True)
+    sch.transform_layout(
+        block, ("write", 0), lambda _block, _item_o, _item_w, *own: own, assume_injective_transform=True
+    )
 
 
 def _spell_arithmetic(sch: s_tir.Schedule, block: Block, config: Config) -> None:
@@ -127,7 +152,9 @@ def _stages_of(sch: s_tir.Schedule, names: Sequence[str]) -> list[Block]:
 
 
 def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], config: Config, store: Config) -> None:
-    """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares up."""
+    """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares
+    up.
+    """
     # TVM sees which shares a group needs as long as nothing is cropped.
     part, total = sch.get_sblock(Stage.PART), sch.get_sblock(Stage.ACC)
     sch.compute_at(total, group, preserve_unit_loops=True)

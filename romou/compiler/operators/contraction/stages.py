@@ -26,8 +26,10 @@ class Stage(str, Enum):
         weight -> kernel -> right┘
                                  └─> [block ->] part -> acc -> crop             `split_k` work-items share one
 
-    patch: the data that is staged in local memory, or loaded into registers where nothing is staged.   texels: what of it is in registers.
-    kernel: the weight that is staged in local memory.   right: what of it is loaded into registers several reduction steps at a time.
+    patch: the data that is staged in local memory, or loaded into registers where nothing is staged.
+    texels: what of it is in registers.
+    kernel: the weight that is staged in local memory.
+    right: what of it is loaded into registers several reduction steps at a time.
     block: sums of a few products in fp16, which acc or part adds up in fp32.
     """
 
@@ -47,8 +49,9 @@ class Stage(str, Enum):
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis of which every group has `tile` elements for each of its `items` work-items: an element is known by its work-item in the group and by
-    its place among those that the work-items with that number hold."""
+    """An axis of which every group has `tile` elements for each of its `items` work-items: an element is known by its
+    work-item in the group and by its place among those that the work-items with that number hold.
+    """
 
     tile: int
     items: int
@@ -80,10 +83,11 @@ def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
 
 
 def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: str = "float32") -> te.Tensor:
-    """Stages over a domain padded to whole work groups: [patch, texels, kernel, right,] acc, tile | part, acc; and last `name`, without the padding, in
-    `dtype`.
+    """Stages over a domain padded to whole work groups: [patch, texels, kernel, right,] acc, tile | part, acc; and last
+    `name`, without the padding, in `dtype`.
 
-    What a work-item has for itself is indexed by the work-item first, so that its register tile is dense whatever the arrangement.
+    What a work-item has for itself is indexed by the work-item first, so that its register tile is dense whatever the
+    arrangement.
     """
     o, h, w = c.extents
     domain = (
@@ -96,7 +100,11 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
         if padded == extent:
             return index
         # A tile is inside or outside as a whole where its size divides the extent: then one comparison is enough.
-        return te.min(index // tile, extent // tile - 1) * tile + index % tile if tile > 1 and extent % tile == 0 else te.min(index, extent - 1)
+        return (
+            te.min(index // tile, extent // tile - 1) * tile + index % tile
+            if tile > 1 and extent % tile == 0
+            else te.min(index, extent - 1)
+        )
 
     # Neighbours of a tile that lie side by side.
     tile_w = 1 if config["arrangement"] == "striped" or tensor_core.is_mma(config) else config["tile_w"]
@@ -125,17 +133,34 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
     whole = c.texel or extents[-1]
     apart = {} if c.lhs_vector else {APART: 1}
     if c.lhs_varies == "by texel":
-        patch = te.compute((*extents[:-1], *owned, whole), lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]), name=Stage.PATCH, attrs=apart or None)
+        patch = te.compute(
+            (*extents[:-1], *owned, whole),
+            lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]),
+            name=Stage.PATCH,
+            attrs=apart or None,
+        )
         factor: Callable[..., Any] = lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
     elif c.lhs_varies == "never":
         shape = (*extents[:-1], axis_w.items, *owned[3:], whole)
         if config["local"]:
             along = {ALONG_MEMORY: 0} if c.lhs_neighbours == "reduction" and not tensor_core.is_mma(config) else {}
             shared = {**along, **apart} or None
-            patch = te.compute((*extents[:-1], *domain[1:], whole), lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]), name=Stage.PATCH, attrs=shared)
-            texels = te.compute(shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name=Stage.TEXELS)
+            patch = te.compute(
+                (*extents[:-1], *domain[1:], whole),
+                lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]),
+                name=Stage.PATCH,
+                attrs=shared,
+            )
+            texels = te.compute(
+                shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name=Stage.TEXELS
+            )
         else:
-            texels = te.compute(shape, lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]), name=Stage.PATCH, attrs=apart or None)
+            texels = te.compute(
+                shape,
+                lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]),
+                name=Stage.PATCH,
+                attrs=apart or None,
+            )
         factor = lambda _item_o, item_w, _o, h, w, _lane, *r: texels[(*r[:-1], item_w, h, w, r[-1])]
     else:
         factor = left
@@ -144,15 +169,23 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
     has_steps = c.rhs_vector == "reduction"
     if config["local"] and has_steps:
         shape, along = (*rows, *extents[:-1], domain[0], LANES, extents[-1]), {ALONG_MEMORY: len(rows)}
-        kernel = te.compute(shape, lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name=Stage.KERNEL, attrs=along)
+        kernel = te.compute(
+            shape, lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name=Stage.KERNEL, attrs=along
+        )
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r[:-1], o, lane, r[-1])]
     elif config["local"]:
-        kernel = te.compute((*rows, *extents, domain[0], LANES), lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]), name=Stage.KERNEL)
+        kernel = te.compute(
+            (*rows, *extents, domain[0], LANES),
+            lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]),
+            name=Stage.KERNEL,
+        )
         right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r, o, lane)]
     own_right: Callable[..., Any] = lambda item_o, o, h, lane, *r: right(axis_o.join(item_o, o), h, lane, *r)
     if has_steps:
         shape = (*rows, *extents[:-1], axis_o.items, owned[2], LANES, extents[-1])
-        steps = te.compute(shape, lambda *i: right(axis_o.join(i[-4], i[-3]), i[0], i[-2], *i[len(rows) : -4], i[-1]), name=Stage.RIGHT)
+        steps = te.compute(
+            shape, lambda *i: right(axis_o.join(i[-4], i[-3]), i[0], i[-2], *i[len(rows) : -4], i[-1]), name=Stage.RIGHT
+        )
         own_right = lambda item_o, o, h, lane, *r: steps[(*[h] * c.is_batched, *r[:-1], item_o, o, lane, r[-1])]
 
     def product(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
@@ -163,7 +196,9 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
     pieces = config["split_k"]
     share = extents[0] // pieces
     axes = [te.reduce_axis((0, e), n) for n, e in zip(names, [share, *extents[1:]], strict=True)]
-    summed: Callable[..., Any] = lambda k, *i: te.sum(product(*i, k * share + axes[0] if pieces > 1 else axes[0], *axes[1:]), axis=axes)
+    summed: Callable[..., Any] = lambda k, *i: te.sum(
+        product(*i, k * share + axes[0] if pieces > 1 else axes[0], *axes[1:]), axis=axes
+    )
     if config["accumulate"] == MIXED:
         steps_of_block = math.gcd(steps_of_sum(c), share)
         inner = [te.reduce_axis((0, steps_of_block), names[0]), *axes[1:]]

@@ -1,10 +1,12 @@
-"""Contractions on tensor cores: the same work groups and register tiles as `contraction`, dealt out so that a warp can sum up together.
+"""Contractions on tensor cores: the same work groups and register tiles as `contraction`, dealt out so that a warp can
+sum up together.
 
-fp16 is multiplied as it is. fp32 is rounded to TF32 (10 bits behind the point, as in fp16; the range of fp32), where the user allows it.
+fp16 is multiplied as it is. fp32 is rounded to TF32 (10 bits behind the point, as in fp16; the range of fp32), where
+the user allows it.
 
-A warp is 4 work-items along the pixels (x) times 8 along the output channels (y), and the warps of a work group follow along y. Four texels of input
-channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an instruction takes of each work-item; here stands only the nest
-that it looks for, which by itself computes the same:
+A warp is 4 work-items along the pixels (x) times 8 along the output channels (y), and the warps of a work group follow
+along y. Four texels of input channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an
+instruction takes of each work-item; here stands only the nest that it looks for, which by itself computes the same:
 
     for group in 4: for ilane in 4: for o in tile_o: for w in tile_w: for lane in 4:
         acc[o, w, lane] += data(4 * step + group, ilane, w) * weight(4 * step + group, ilane, o, lane)
@@ -25,16 +27,19 @@ from romou.compiler.operators.contraction.form import Contraction, round_up
 from romou.compiler.passes.cooperative_matrices import local_memory_bytes
 from romou.compiler.tir.primitives import LANES, Place
 
-# Choices of the knob `multiply_add`: PTX calls the instruction mma, and tf32 what it takes of floats; GLSL calls coopmat what a warp multiplies as a whole.
+# Choices of the knob `multiply_add`: PTX calls the instruction mma, and tf32 what it takes of floats; GLSL calls
+# coopmat what a warp multiplies as a whole.
 CHOICES = MMA, TF32, COOPMAT = "mma", "tf32", "coopmat"
-# Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one, so that the innermost loop has no
-# conditions of its own.
+# Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one,
+# so that the innermost loop has no conditions of its own.
 TAPS = "taps"
-# Work-items of a warp along channels and pixels, texels of input channels in a step, pixels of a work-item that are summed up at once.
+# Work-items of a warp along channels and pixels, texels of input channels in a step, pixels of a work-item that are
+# summed up at once.
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
 STEPS = (1, 2, 4)
-# Bytes of all banks of local memory, and how far apart in them texels begin that a warp reads together: none waits for another.
+# Bytes of all banks of local memory, and how far apart in them texels begin that a warp reads together: none waits for
+# another.
 LINE_BYTES, APART_BYTES = 128, 32
 
 
@@ -52,7 +57,9 @@ def can_use(c: Contraction) -> bool:
 
 
 def is_allowed(config: Columns, c: Contraction) -> Any:
-    """Which configs with tensor cores fill whole warps, pairs and groups; of those without, which split evenly. For one config or columns of many."""
+    """Which configs with tensor cores fill whole warps, pairs and groups; of those without, which split evenly. For one
+    config or columns of many.
+    """
     first, texels = (next(iter(form.reduce.values())) for form in (c, flatten(c)))
     is_whole = (
         fills_warps(config)
@@ -60,7 +67,10 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
         & (config["arrangement"] == "blocked")
         & (config["local"] % GROUP == 0)
         & (is_coopmat(config) <= fits_matrices(config))
-        & ((config["local"] == 0) | ((texels == first) & (config["unroll"] == "lanes") & (staged_iterations(config, c) > 0)))
+        & (
+            (config["local"] == 0)
+            | ((texels == first) & (config["unroll"] == "lanes") & (staged_iterations(config, c) > 0))
+        )
         # What is added to fill the last iteration is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * round_up(texels, GROUP))
     )
@@ -69,14 +79,20 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
 
 
 def fits_matrices(config: Columns) -> Any:
-    """Whether a config fills matrices with pixels, sums up in fp32, and leaves all to the warps: texels lie in buffers, nothing is staged or broadcast."""
-    in_buffers = (config["data"] == Place.BUFFER) & (config["weight"] == Place.BUFFER) & (config["output"] == Place.BUFFER)
+    """Whether a config fills matrices with pixels, sums up in fp32, and leaves all to the warps: texels lie in buffers,
+    nothing is staged or broadcast.
+    """
+    in_buffers = (
+        (config["data"] == Place.BUFFER) & (config["weight"] == Place.BUFFER) & (config["output"] == Place.BUFFER)
+    )
     is_plain = (config["local"] == 0) & (config["accumulate"] == "float32") & (config["autobroadcast"] == True)  # noqa: E712  columns
     return in_buffers & is_plain & (config["tile_w"] % (2 * PAIR) == 0)
 
 
 def is_mma(config: Columns) -> Any:
-    """Whether a config, or which of many, sums up on tensor cores; a plain False where none does, so that nothing depends on the knob."""
+    """Whether a config, or which of many, sums up on tensor cores; a plain False where none does, so that nothing
+    depends on the knob.
+    """
     found = takes_fp16(config) | (config["multiply_add"] == TF32)
     return found if np.any(found) else False
 
@@ -92,8 +108,13 @@ def is_coopmat(config: Columns) -> Any:
 
 
 def fills_warps(config: Columns) -> Any:
-    """Whether a config sums up on tensor cores in whole warps and pairs of pixels: all that is valid, and little else."""
-    whole = (config["wg_o"] % WARP_O == 0) & (config["wg_w"] % WARP_W == 0) & (config["tile_w"] % PAIR == 0) & (config["tile_h"] == 1)
+    """Whether a config sums up on tensor cores in whole warps and pairs of pixels: all that is valid, and little else."""  # noqa: E501
+    whole = (
+        (config["wg_o"] % WARP_O == 0)
+        & (config["wg_w"] % WARP_W == 0)
+        & (config["tile_w"] % PAIR == 0)
+        & (config["tile_h"] == 1)
+    )
     return is_mma(config) & whole
 
 
@@ -103,24 +124,32 @@ def together(config: Columns) -> Any:
 
 
 def pair_of_weights(config: Config, texels: int) -> int:
-    """Neighbouring output texels that are clamped to the last ones together, so that one load brings both; 1 where each is for itself."""
+    """Neighbouring output texels that are clamped to the last ones together, so that one load brings both; 1 where each
+    is for itself.
+    """
     # A texel of floats is as much as one load brings.
     return PAIR if takes_fp16(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
 
 
 def padded(texels: int, config: Columns) -> Any:
-    """Texels of the reduction, so many more that they come in whole iterations of every piece; what is staged comes in them anyhow."""
+    """Texels of the reduction, so many more that they come in whole iterations of every piece; what is staged comes in
+    them anyhow.
+    """
     return round_up(texels, (config["local"] == 0) * (GROUP * config.get("steps", 1) * config["split_k"] - 1) + 1)
 
 
 def staged_iterations(config: Columns, c: Contraction) -> Any:
-    """Iterations with copies and sums, where operands are staged: the first `steps` of them have copies alone, the last ones sums."""
+    """Iterations with copies and sums, where operands are staged: the first `steps` of them have copies alone, the last
+    ones sums.
+    """
     first, *window, _ = c.reduce.values()
     return first // np.maximum(config["local"], 1) * math.prod(window) - config["steps"]
 
 
 def staged_bytes(config: Columns) -> Any:
-    """Bytes of local memory where operands are staged: for the current iteration, and for as many more as are copied ahead; or where they are matrices."""
+    """Bytes of local memory where operands are staged: for the current iteration, and for as many more as are copied
+    ahead; or where they are matrices.
+    """
     number = number_bytes(config)
 
     def row(numbers: Any) -> Any:
@@ -129,7 +158,9 @@ def staged_bytes(config: Columns) -> Any:
     rows = row(LANES * config["wg_w"] * config["tile_w"]) + row(LANES * LANES * config["wg_o"] * config["tile_o"])
     staged = (config.get("steps", 1) + 1) * config["local"] * rows * number
     warps = config["wg_o"] * config["wg_w"] * config["split_k"] // (WARP_O * WARP_W)
-    return staged + is_coopmat(config) * warps * local_memory_bytes(config["tile_o"], config["tile_w"], config.get("steps", 1))
+    return staged + is_coopmat(config) * warps * local_memory_bytes(
+        config["tile_o"], config["tile_w"], config.get("steps", 1)
+    )
 
 
 def number_bytes(config: Columns) -> Any:
@@ -138,7 +169,9 @@ def number_bytes(config: Columns) -> Any:
 
 
 def flatten(c: Contraction) -> Contraction:
-    """Reduce over (texel, *window, lane), or over (texel and window, lane) where the texels alone would leave much of a group empty."""
+    """Reduce over (texel, *window, lane), or over (texel and window, lane) where the texels alone would leave much of a
+    group empty.
+    """
     (first, extent), *window, (last, lanes) = c.reduce.items()
     taps = math.prod(e for _, e in window)
     if 4 * round_up(extent, GROUP) * taps <= 5 * round_up(extent * taps, GROUP):
@@ -161,7 +194,9 @@ def flatten(c: Contraction) -> Contraction:
 
 
 def regroup(c: Contraction, config: Config) -> Contraction:
-    """Cut the first reduction axis into groups of four texels: (groups, *window, 4, lanes). What fills the last groups adds zeros."""
+    """Cut the first reduction axis into groups of four texels: (groups, *window, 4, lanes). What fills the last groups
+    adds zeros.
+    """
     c = flatten(c)
     (first, extent), *window, (last, lanes) = c.reduce.items()
     groups = padded(extent, config) // GROUP
@@ -171,11 +206,17 @@ def regroup(c: Contraction, config: Config) -> Contraction:
         *taps, member, last = rest
         texel = group * GROUP + member
         value = lhs(o, h, w, lane, texel, *taps, last)
-        return value if groups * GROUP == extent else te.if_then_else(texel < extent, value, tirx.const(0, c.inputs[0].dtype))
+        return (
+            value
+            if groups * GROUP == extent
+            else te.if_then_else(texel < extent, value, tirx.const(0, c.inputs[0].dtype))
+        )
 
     def weight(o: Any, lane: Any, group: Any, *rest: Any) -> tirx.Expr:
         *taps, member, last = rest
         texel = group * GROUP + member
         return rhs(o, lane, texel if groups * GROUP == extent else te.min(texel, extent - 1), *taps, last)
 
-    return dataclasses.replace(c, reduce={first: groups, **dict(window), "group": GROUP, last: lanes}, lhs=data, rhs=weight)
+    return dataclasses.replace(
+        c, reduce={first: groups, **dict(window), "group": GROUP, last: lanes}, lhs=data, rhs=weight
+    )

@@ -1,4 +1,6 @@
-"""From the stages of a contraction to the nest that tensor cores compute: what each warp and each of its work-items does."""
+"""From the stages of a contraction to the nest that tensor cores compute: what each warp and each of its work-items
+does.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +10,35 @@ from tvm import s_tir
 
 from romou.base.space import Config
 from romou.compiler.operators.contraction.stages import Stage
-from romou.compiler.operators.contraction.tensor_core import APART_BYTES, GROUP, LINE_BYTES, PAIR, TAPS, WARP_O, WARP_W, number_bytes
+from romou.compiler.operators.contraction.tensor_core import (
+    APART_BYTES,
+    GROUP,
+    LINE_BYTES,
+    PAIR,
+    TAPS,
+    WARP_O,
+    WARP_W,
+    number_bytes,
+)
 from romou.compiler.scheduling.loops import Block, Loop, bind_threads, loops_below, stage_in_local_memory, unroll_tile
 from romou.compiler.tir.primitives import LANES, tensor_cores
 
 
-def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config, *, has_whole_texels: bool = True) -> None:
+def schedule_stages(
+    sch: s_tir.Schedule,
+    loops: Sequence[Loop],
+    reduce_names: Sequence[str],
+    config: Config,
+    *,
+    has_whole_texels: bool = True,
+) -> None:
     """Schedule the stages that `regroup` makes, as `contraction.schedule.schedule_stages` does the others."""
     width = LANES if has_whole_texels else 1
     o, h, w, lane = loops
     block_o, warp_o, g, tile_o = sch.split(o, [None, config["wg_o"] // WARP_O, WARP_O, config["tile_o"]])
-    block_w, warp_w, pair, t, pixel = sch.split(w, [None, config["wg_w"] // WARP_W, config["tile_w"] // PAIR, WARP_W, PAIR])
+    block_w, warp_w, pair, t, pixel = sch.split(
+        w, [None, config["wg_w"] // WARP_W, config["tile_w"] // PAIR, WARP_W, PAIR]
+    )
     sch.reorder(block_o, h, block_w, warp_o, warp_w, g, t, tile_o, pair, pixel, lane)
     grid = sch.fuse(h, block_w) if int(sch.get(h).extent) > 1 else block_w
     sch.bind(block_o, "blockIdx.y")
@@ -48,7 +68,8 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
             block = sch.get_sblock(name)
             stage_in_local_memory(sch, block, outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W)
             sch.unroll(loops_below(sch, block, outer)[0])
-            # The four texels that a warp reads at once: (..., texel, row, pixel, lane), (..., texel, lane, channel, lane).
+            # The four texels that a warp reads at once: (..., texel, row, pixel, lane), (..., texel, lane, channel,
+            # lane).
             axis = len(sch.get(block).writes[0].source.shape) - 4
             sch.storage_align(block, 0, axis, LINE_BYTES // number_bytes(config), APART_BYTES // number_bytes(config))
         sch.unroll(inner)
@@ -73,8 +94,12 @@ def schedule_stages(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Se
         sch.transform_layout(sums, ("write", 0), lambda _item_o, _item_w, *own: own, assume_injective_transform=True)
 
 
-def _sum_pieces(sch: s_tir.Schedule, acc: Block, threads: Sequence[Loop], tile: Sequence[Loop], config: Config, width: int) -> None:
-    """acc: the pieces are added up, each number of the tile by one of the work-items that have summed them; whole texels while there are enough."""
+def _sum_pieces(
+    sch: s_tir.Schedule, acc: Block, threads: Sequence[Loop], tile: Sequence[Loop], config: Config, width: int
+) -> None:
+    """acc: the pieces are added up, each number of the tile by one of the work-items that have summed them; whole
+    texels while there are enough.
+    """
     has_texels = config["tile_o"] * config["tile_w"] >= config["split_k"]
     outer, piece = sch.split(sch.fuse(*(tile[:-1] if has_texels else tile)), [None, config["split_k"]])
     sch.reorder(piece, *threads, outer)
@@ -97,8 +122,9 @@ def _sum_pieces(sch: s_tir.Schedule, acc: Block, threads: Sequence[Loop], tile: 
 
 
 def _deal_out(sch: s_tir.Schedule, sums: Block, group: Loop, config: Config) -> None:
-    """The sums of a group, of each piece of the reduction: every work-item has its own in registers, and where there are pieces leaves them in local
-    memory."""
+    """The sums of a group, of each piece of the reduction: every work-item has its own in registers, and where there
+    are pieces leaves them in local memory.
+    """
     *pieces, item_o, t, o, h, w, lane = (loops := loops_below(sch, sums, group))[: 7 if config["split_k"] > 1 else 6]
     warp_o, g, own_o = sch.split(o, [None, WARP_O, config["tile_o"]])
     warp_w, own_w = sch.split(w, [None, config["tile_w"]])

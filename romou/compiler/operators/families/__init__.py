@@ -1,4 +1,6 @@
-"""The operator families, one file each, and who takes what: to add a family, add a file here whose `FAMILY` is a `Family`."""
+"""The operator families, one file each, and who takes what: to add a family, add a file here whose `FAMILY` is a
+`Family`.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ RUNG = "romou.rung"
 
 @functools.lru_cache(maxsize=512)
 def template_of(func: tirx.PrimFunc) -> Template | None:
-    """The schedule template of a fused function; None where no family takes it. Several stages ask, and most families look at all blocks."""
+    """The schedule template of a fused function; None where no family takes it. Several stages ask, and most families
+    look at all blocks.
+    """
     if func.attrs and RUNG in func.attrs:
         return None
     return next((template for family in families() if (template := family.template_of(func)) is not None), None)

@@ -1,8 +1,10 @@
-"""Products of matrices that are both computed at run time: attention (Q K^T and P V), and any matmul whose right side is no constant.
+"""Products of matrices that are both computed at run time: attention (Q K^T and P V), and any matmul whose right side
+is no constant.
 
-lhs, rhs, output: plain buffers, whose axes are those of (*batch, m, k), (*batch, k, n) and (*batch, m, n) in any order in which the innermost
-one of the left side is k, that of the right side k or n, that of the output n. So transposed operands, and the heads that attention cuts its
-rows into, are read and written where they lie. An operand whose batch is 1 serves all.
+lhs, rhs, output: plain buffers, whose axes are those of (*batch, m, k), (*batch, k, n) and (*batch, m, n) in any order
+in which the innermost one of the left side is k, that of the right side k or n, that of the output n. So transposed
+operands, and the heads that attention cuts its rows into, are read and written where they lie. An operand whose batch
+is 1 serves all.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ class BatchMatmul(Workload):
     """Products of matrices that are both computed at run time: (*batch, m, k) x (*batch, k, n).
 
     batch: of the output.   lhs_batch, rhs_batch: of the operands; 1 where one matrix serves all.
-    lhs_axes, rhs_axes, out_axes: the axis of the buffer that holds each of (*batch, m, k), (*batch, k, n) and (*batch, m, n).
+    lhs_axes, rhs_axes, out_axes: the axis of the buffer that holds each of (*batch, m, k), (*batch, k, n) and (*batch,
+    m, n).
     """
 
     batch: tuple[int, ...]
@@ -103,11 +106,22 @@ def _in_order(axes: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
     return tuple(extent for _, extent in sorted(zip(axes, extents, strict=True)))
 
 
-def matmul(batch: tuple[int, ...], m: int, k: int, n: int, dtype: str = "float32", *, is_transposed: bool = False, **given: Any) -> BatchMatmul:
-    """Products of (*batch, m, k) and (*batch, k, n), or (*batch, n, k), of which nothing else is given (see `BatchMatmul`)."""
+def matmul(
+    batch: tuple[int, ...], m: int, k: int, n: int, dtype: str = "float32", *, is_transposed: bool = False, **given: Any
+) -> BatchMatmul:
+    """Products of (*batch, m, k) and (*batch, k, n), or (*batch, n, k), of which nothing else is given (see
+    `BatchMatmul`).
+    """
     axes = tuple(range(rank := len(batch) + 2))
     rhs_axes = (*axes[:-2], rank - 1, rank - 2) if is_transposed else axes
-    settings = {"lhs_batch": batch, "rhs_batch": batch, "lhs_axes": axes, "rhs_axes": rhs_axes, "out_axes": axes, **given}
+    settings = {
+        "lhs_batch": batch,
+        "rhs_batch": batch,
+        "lhs_axes": axes,
+        "rhs_axes": rhs_axes,
+        "out_axes": axes,
+        **given,
+    }
     return BatchMatmul(batch=batch, m=m, k=k, n=n, dtype=dtype, **settings)
 
 
@@ -142,7 +156,13 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         """A product by itself; what transposes it reads through is known to `rewrite`."""
         left, right = (shape_of(arg) for arg in call.args)
         dtype = dtype_of(call.args[0])
-        if left is None or right is None or min(len(left), len(right)) < 2 or dtype not in FLOATS or dtype_of(call.args[1]) != dtype:
+        if (
+            left is None
+            or right is None
+            or min(len(left), len(right)) < 2
+            or dtype not in FLOATS
+            or dtype_of(call.args[1]) != dtype
+        ):
             return None
         rank = max(len(left), len(right)) - 2
         left_batch, right_batch = ((1,) * (rank + 2 - len(shape)) + shape[:-2] for shape in (left, right))
@@ -150,7 +170,9 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         return matmul(batch, left[-2], left[-1], right[-1], dtype, lhs_batch=left_batch, rhs_batch=right_batch)
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """The plain definition; transposes and scalar factors before it become part of how it reads and scales, one after it of how it writes."""
+        """The plain definition; transposes and scalar factors before it become part of how it reads and scales, one
+        after it of how it writes.
+        """
         if op_name(call) == "relax.matmul":
             return self._product(call, graph, None)
         # A product that nothing else uses is written in the order that is wanted, if its columns stay neighbours.
@@ -167,13 +189,22 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         if work is None:
             return None
         rank = len(work.out_axes)
-        lhs, rhs = (_operand(arg, innermost, graph.bound) for arg, innermost in zip(call.args, ((-1,), (-1, -2)), strict=True))
+        lhs, rhs = (
+            _operand(arg, innermost, graph.bound) for arg, innermost in zip(call.args, ((-1,), (-1, -2)), strict=True)
+        )
         lhs, rhs = (_with_rank(operand, rank, graph) for operand in (lhs, rhs))
         if lhs.source.same_as(rhs.source):
             # A kernel that is handed one tensor twice has one parameter for both: the second one is a view.
-            rhs = replace(rhs, source=graph.bb.emit_te(_same, rhs.source, primfunc_name_hint="reshape", primfunc_attrs={"op_pattern": OPAQUE}))
+            rhs = replace(
+                rhs,
+                source=graph.bb.emit_te(
+                    _same, rhs.source, primfunc_name_hint="reshape", primfunc_attrs={"op_pattern": OPAQUE}
+                ),
+            )
         work = replace(work, lhs_axes=lhs.axes, rhs_axes=rhs.axes, out_axes=out_axes or work.out_axes)
-        return self.emit_define(graph, lambda a, b: self.define(work, a, b, lhs.scale * rhs.scale), lhs.source, rhs.source)
+        return self.emit_define(
+            graph, lambda a, b: self.define(work, a, b, lhs.scale * rhs.scale), lhs.source, rhs.source
+        )
 
     def operands(self, w: BatchMatmul) -> Mapping[str, Shape]:
         return {"lhs": w.lhs_shape, "rhs": w.rhs_shape}
@@ -198,7 +229,9 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
             total = te.compute(w.output_shape, lambda *i: total[i] * tirx.const(scale, "float32"), name="scale")
         return stored_as(w.dtype, total)
 
-    def contraction(self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+    def contraction(
+        self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
         """A contraction whose pixels are rows; batches are rows of pixels, each with a right side of its own."""
         step = next(s for s in (4, 2, 1) if w.k % s == 0)
 
@@ -209,7 +242,9 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
             *batch, m, n = (i[axis] for axis in w.out_axes)
             return n // LANES, w.flat_batch(batch), m, n % LANES
 
-        rhs_vector: Literal["lanes", "reduction", "none"] = "reduction" if w.is_rhs_transposed else "lanes" if w.n % LANES == 0 else "none"
+        rhs_vector: Literal["lanes", "reduction", "none"] = (
+            "reduction" if w.is_rhs_transposed else "lanes" if w.n % LANES == 0 else "none"
+        )
         return Contraction(
             inputs=[data, weight],
             extents=(w.out_texels, w.batches, w.m),
@@ -230,10 +265,15 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         return w.n % LANES == 0
 
     def matrices(self, w: BatchMatmul) -> Set[str]:
-        lhs, rhs = w.lhs_axes[-1] == len(w.lhs_axes) - 1 and w.k % LANES == 0, (w.k if w.is_rhs_transposed else w.n) % LANES == 0
+        lhs, rhs = (
+            w.lhs_axes[-1] == len(w.lhs_axes) - 1 and w.k % LANES == 0,
+            (w.k if w.is_rhs_transposed else w.n) % LANES == 0,
+        )
         return {role for role, is_read in (("data", lhs), ("weight", rhs)) if is_read}
 
-    def output_loops(self, sch: s_tir.Schedule, output: Block, w: BatchMatmul, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+    def output_loops(
+        self, sch: s_tir.Schedule, output: Block, w: BatchMatmul, config: Config
+    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         """The output as loops (o, h, w, lane): columns are cut into texels, the axes of the batch are one."""
         loops = sch.get_loops(output)
         *batch, m, n = (loops[axis] for axis in w.out_axes)
@@ -242,7 +282,13 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         return sch, (o, sch.fuse(*batch) if batch else sch.add_unit_loop(m), m, lane)
 
     def case(self, w: BatchMatmul) -> Case:
-        shapes = [(*batch, *sides) for batch, sides in ((w.lhs_batch, (w.m, w.k)), (w.rhs_batch, (w.n, w.k) if w.is_rhs_transposed else (w.k, w.n)))]
+        shapes = [
+            (*batch, *sides)
+            for batch, sides in (
+                (w.lhs_batch, (w.m, w.k)),
+                (w.rhs_batch, (w.n, w.k) if w.is_rhs_transposed else (w.k, w.n)),
+            )
+        ]
         swapped = [*range(len(w.batch)), len(w.batch) + 1, len(w.batch)]
         return Case(
             name=w.name,
@@ -257,7 +303,8 @@ def _same(data: te.Tensor) -> te.Tensor:
 
 
 def _operand(expr: relax.Expr, innermost: Sequence[int], bound: Mapping[relax.Var, relax.Expr]) -> _Operand:
-    """What `expr` is without the transposes and scalar factors before it, as far as one of the axes `innermost` stays the last one in memory.
+    """What `expr` is without the transposes and scalar factors before it, as far as one of the axes `innermost` stays
+    the last one in memory.
 
     A factor below one stays with fp16: sums of what is not scaled down may overflow.
     """

@@ -1,9 +1,10 @@
-"""Convolution on channels packed by four: any kernel, stride, padding, dilation; groups whose channels fill whole texels.
+"""Convolution on channels packed by four: any kernel, stride, padding, dilation; groups whose channels fill whole
+texels.
 
 data    (n, ceil(ic / 4), ih, iw, 4)
 weight  (ic / groups / 4, kh, kw, 4, oc / 4, 4)   lanes: of input channels (in single precision no more than there are), then of output channels
 output  (n, ceil(oc / 4), oh, ow, 4)
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -27,7 +28,16 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
     typical = (
         Conv2d(in_channels=8, in_hw=(13, 11), out_channels=12, kernel=(3, 3), padding=(1, 1, 1, 1)),
         Conv2d(in_channels=3, in_hw=(9, 10), out_channels=7, kernel=(5, 3), stride=(2, 1), padding=(2, 1, 1, 0)),
-        Conv2d(in_channels=16, in_hw=(7, 6), out_channels=8, kernel=(3, 3), padding=(2, 2, 2, 2), dilation=(2, 2), groups=2, batch=2),
+        Conv2d(
+            in_channels=16,
+            in_hw=(7, 6),
+            out_channels=8,
+            kernel=(3, 3),
+            padding=(2, 2, 2, 2),
+            dilation=(2, 2),
+            groups=2,
+            batch=2,
+        ),
     )
 
     def is_mine(self, w: Conv2d) -> bool:
@@ -41,12 +51,16 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
         return (-(-w.in_channels // w.groups // LANES), w.kernel[0], w.kernel[1], _lanes(w), w.out_texels, LANES)
 
     def pack_weight(self, w: Conv2d, weight: np.ndarray) -> np.ndarray:
-        """OIHW (oc, ic / groups, kh, kw) -> (ceil(ic / groups / 4), kh, kw, 4 or fewer, ceil(oc / 4), 4), padded with zeros."""
+        """OIHW (oc, ic / groups, kh, kw)
+        ->  (ceil(ic / groups / 4), kh, kw, 4 or fewer, ceil(oc / 4), 4), padded with zeros.
+        """
         oc, ic, kh, kw = weight.shape
         ic4, oc4 = -(-ic // LANES), -(-oc // LANES)
         full = np.zeros((oc4 * LANES, ic4 * LANES, kh, kw), weight.dtype)
         full[:oc, :ic] = weight
-        return np.ascontiguousarray(full.reshape(oc4, LANES, ic4, LANES, kh, kw).transpose(2, 4, 5, 3, 0, 1)[:, :, :, : _lanes(w)])
+        return np.ascontiguousarray(
+            full.reshape(oc4, LANES, ic4, LANES, kh, kw).transpose(2, 4, 5, 3, 0, 1)[:, :, :, : _lanes(w)]
+        )
 
     def tap_of(self, w: Conv2d, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
         texel, kh, kw, ilane, o, lane = place
@@ -57,13 +71,16 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
 
         def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             return te.sum(
-                _load(w, data, (n, y, x), o, list(r.values())).astype("float32") * weight[(*r.values(), o, lane)].astype("float32"),
+                _load(w, data, (n, y, x), o, list(r.values())).astype("float32")
+                * weight[(*r.values(), o, lane)].astype("float32"),
                 axis=list(r.values()),
             )
 
         return stored_as(w.dtype, te.compute(w.output_shape, value, name="conv2d", attrs=w.block_attrs(self.name)))
 
-    def contraction(self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+    def contraction(
+        self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
         extents, place, output = w.pixels(flat)
 
         def lhs(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, _lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
@@ -97,7 +114,9 @@ def _lanes(w: Conv2d) -> int:
     return min(w.in_channels // w.groups, LANES) if w.dtype == "float32" else LANES
 
 
-def _load(w: Conv2d, data: te.Tensor, pixel: Sequence[Expr], o: Expr, r: Sequence[Expr], *, is_zero_outside: bool = False) -> tirx.Expr:
+def _load(
+    w: Conv2d, data: te.Tensor, pixel: Sequence[Expr], o: Expr, r: Sequence[Expr], *, is_zero_outside: bool = False
+) -> tirx.Expr:
     """The factor of the data for output texel `o` of pixel (n, y, x), at r = (ic, kh, kw, lane) of the reduction."""
     (n, oy, ox), (texel, kh, kw, ilane) = pixel, r
     if w.groups > 1:

@@ -1,12 +1,14 @@
-"""The gradient of a convolution by its filter: for each tap, the products of all pixels of the output's gradient with the input under the tap.
+"""The gradient of a convolution by its filter: for each tap, the products of all pixels of the output's gradient with
+the input under the tap.
 
 data      (n, ceil(ic / 4), ih, iw, 4)      the convolution's input
 gradient  (n, ceil(oc / 4), oh, ow, 4)      of its output
 output    (oc, ic / groups, kh, kw)
 
-As a contraction, texels of output channels are multiplied with (tap, input channel), and the sum goes over the pixels of the batch, four at a time. There
-are few outputs and hundreds of thousands of pixels, so the sum can be cut into pieces (`romou/compiler/operators/pieces.py`; BEAST's paper, section 6: there, the
-filter's gradient is the slowest of the three passes).
+As a contraction, texels of output channels are multiplied with (tap, input channel), and the sum goes over the pixels
+of the batch, four at a time. There are few outputs and hundreds of thousands of pixels, so the sum can be cut into
+pieces (`romou/compiler/operators/pieces.py`; BEAST's paper, section 6: there, the filter's gradient is the slowest of
+the three passes).
 """
 
 from __future__ import annotations
@@ -36,7 +38,8 @@ from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, shape_of
 from romou.compiler.tir.primitives import LANES
 
-# Numbers between the kernels of a sum in pieces; texels of pixels in one of them at least. A sum is cut so that each piece can be staged in steps of four.
+# Numbers between the kernels of a sum in pieces; texels of pixels in one of them at least. A sum is cut so that each
+# piece can be staged in steps of four.
 _MOST_BETWEEN, _LEAST_OF_PIECE, _STEPS = 1 << 24, 64, 4
 # What the gradient of TVM's conv2d by its weight looks like: the batch is summed up as channels are.
 _LAYOUTS = ("CNHW", "IOHW", "CNHW")
@@ -81,11 +84,35 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
     has_constant_weight = False
     operators = frozenset({"relax.nn.conv2d", "relax.strided_slice"})
     typical = (
-        Conv2dBackwardFilter(in_channels=8, in_hw=(9, 7), out_channels=12, kernel=(3, 3), padding=(1, 1, 1, 1), batch=7),
-        Conv2dBackwardFilter(in_channels=3, in_hw=(11, 10), out_channels=7, kernel=(5, 3), stride=(2, 3), padding=(2, 1, 1, 0)),
-        Conv2dBackwardFilter(in_channels=4, in_hw=(9, 8), out_channels=16, kernel=(3, 2), padding=(2, 1, 2, 1), dilation=(2, 1), groups=2, batch=2),
-        Conv2dBackwardFilter(in_channels=6, in_hw=(7, 6), out_channels=6, kernel=(3, 3), stride=(2, 2), padding=(1, 1, 1, 1), groups=6, batch=2),
-        Conv2dBackwardFilter(in_channels=6, in_hw=(7, 6), out_channels=9, kernel=(3, 3), padding=(1, 1, 1, 1), groups=3),
+        Conv2dBackwardFilter(
+            in_channels=8, in_hw=(9, 7), out_channels=12, kernel=(3, 3), padding=(1, 1, 1, 1), batch=7
+        ),
+        Conv2dBackwardFilter(
+            in_channels=3, in_hw=(11, 10), out_channels=7, kernel=(5, 3), stride=(2, 3), padding=(2, 1, 1, 0)
+        ),
+        Conv2dBackwardFilter(
+            in_channels=4,
+            in_hw=(9, 8),
+            out_channels=16,
+            kernel=(3, 2),
+            padding=(2, 1, 2, 1),
+            dilation=(2, 1),
+            groups=2,
+            batch=2,
+        ),
+        Conv2dBackwardFilter(
+            in_channels=6,
+            in_hw=(7, 6),
+            out_channels=6,
+            kernel=(3, 3),
+            stride=(2, 2),
+            padding=(1, 1, 1, 1),
+            groups=6,
+            batch=2,
+        ),
+        Conv2dBackwardFilter(
+            in_channels=6, in_hw=(7, 6), out_channels=9, kernel=(3, 3), padding=(1, 1, 1, 1), groups=3
+        ),
     )
 
     def match(self, call: relax.Call) -> Conv2dBackwardFilter | None:
@@ -93,10 +120,17 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         return self._work_of(call, call)
 
     def _work_of(self, call: relax.Call, cut: relax.Call) -> Conv2dBackwardFilter | None:
-        """The workload of a convolution that sums over the batch, less what `cut` leaves out of its result: with a stride, some rows and columns too many."""
+        """The workload of a convolution that sums over the batch, less what `cut` leaves out of its result: with a
+        stride, some rows and columns too many.
+        """
         attrs = call.attrs
         data, gradient, result = shape_of(call.args[0]), shape_of(call.args[1]), shape_of(cut)
-        if (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != _LAYOUTS or data is None or gradient is None or result is None:
+        if (
+            (attrs.data_layout, attrs.kernel_layout, attrs.out_layout) != _LAYOUTS
+            or data is None
+            or gradient is None
+            or result is None
+        ):
             return None
         if dtype_of(call) not in FLOATS or dtype_of(call.args[1]) != dtype_of(call.args[0]):
             return None
@@ -124,10 +158,15 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         data = None if work is None else _ungrouped(conv.args[0], work, graph)
         if work is None or data is None or (conv is not call and not _is_head(call)):
             return None
-        return self.emit_define(graph, lambda x, y: self.define(work, x, y), graph.packed_expr(data), graph.packed_expr(conv.args[1]))
+        return self.emit_define(
+            graph, lambda x, y: self.define(work, x, y), graph.packed_expr(data), graph.packed_expr(conv.args[1])
+        )
 
     def operands(self, w: Conv2dBackwardFilter) -> Mapping[str, Shape]:
-        return {"data": (w.batch, -(-w.in_channels // LANES), *w.in_hw, LANES), "gradient": (w.batch, w.out_texels, *w.out_hw, LANES)}
+        return {
+            "data": (w.batch, -(-w.in_channels // LANES), *w.in_hw, LANES),
+            "gradient": (w.batch, w.out_texels, *w.out_hw, LANES),
+        }
 
     def bias(self, w: Conv2dBackwardFilter) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
         return (w.out_channels,), lambda o, i, kh, kw: (o,)
@@ -144,7 +183,9 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
 
         return stored_as(w.dtype, te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name)))
 
-    def contraction(self, w: Conv2dBackwardFilter, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+    def contraction(
+        self, w: Conv2dBackwardFilter, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
         return self.in_pieces(w, data, weight, 1)
 
     def pieces(self, w: Conv2dBackwardFilter) -> Sequence[int]:
@@ -155,10 +196,14 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         return {name: WinogradFilter(w, TILES[name]) for name in algorithms(w)}
 
     def in_pieces(self, w: Conv2dBackwardFilter, data: te.Tensor, weight: te.Tensor, count: int) -> Contraction:
-        """A row h for each piece of the sum. Its pixels are (tap, input channel): neighbours are channels of one texel."""
+        """A row h for each piece of the sum. Its pixels are (tap, input channel): neighbours are channels of one texel."""  # noqa: E501
         oh, ow = w.out_hw
         inputs, outputs = w.in_channels // w.groups, w.out_channels // w.groups
-        share, is_whole_texels, is_depthwise = w.texels_of_piece(count), outputs % LANES == 0, w.groups > 1 and inputs == outputs == 1
+        share, is_whole_texels, is_depthwise = (
+            w.texels_of_piece(count),
+            outputs % LANES == 0,
+            w.groups > 1 and inputs == outputs == 1,
+        )
         is_padded = share * count * LANES > w.pixels_of_batch
 
         def pixel(piece: Expr, texel: Expr, step: Expr) -> tuple[Expr, Expr, Expr, Expr]:
@@ -172,7 +217,11 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
                 channel: tuple[Expr, Expr] = o, lane
             else:
                 # Lanes that pad the last texel belong to no group, and are not stored.
-                group = o // (outputs // LANES) if is_whole_texels else te.min(o * LANES + lane, w.out_channels - 1) // outputs
+                group = (
+                    o // (outputs // LANES)
+                    if is_whole_texels
+                    else te.min(o * LANES + lane, w.out_channels - 1) // outputs
+                )
                 i = column % inputs + (group * inputs if w.groups > 1 else 0)
                 channel = i // LANES, i % LANES
             tap = column // (inputs * w.kernel[1]), column // inputs % w.kernel[1]
@@ -182,7 +231,9 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
             _, n, y, x = pixel(piece, texel, step)
             return weight[n, o, y, x, lane]
 
-        varies: Literal["never", "by texel", "by lane"] = "never" if w.groups == 1 else "by texel" if is_whole_texels else "by lane"
+        varies: Literal["never", "by texel", "by lane"] = (
+            "never" if w.groups == 1 else "by texel" if is_whole_texels else "by lane"
+        )
         return Contraction(
             inputs=[data, weight],
             extents=(w.out_texels, count, w.columns),
@@ -202,11 +253,15 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         """Output channels are far apart in memory."""
         return False
 
-    def output_loops(self, sch: s_tir.Schedule, output: Block, w: Conv2dBackwardFilter, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+    def output_loops(
+        self, sch: s_tir.Schedule, output: Block, w: Conv2dBackwardFilter, config: Config
+    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         """The output nest over (o, h, w, lane), in a schedule of its own."""
         inputs = w.in_channels // w.groups
 
-        def place(o: tirx.Expr, _: tirx.Expr, column: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
+        def place(
+            o: tirx.Expr, _: tirx.Expr, column: tirx.Expr, lane: tirx.Expr
+        ) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
             channel = o * LANES + lane
             at = [channel, column % inputs, column // (inputs * w.kernel[1]), column // inputs % w.kernel[1]]
             return at, [channel < w.out_channels]
@@ -226,7 +281,8 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
 
 
 def in_relax(w: Conv2d, x: relax.Expr, gradient: relax.Expr) -> relax.Expr:
-    """The gradient of convolution `w` by its filter as Relax operators, the way TVM writes it: a convolution that sums over the batch.
+    """The gradient of convolution `w` by its filter as Relax operators, the way TVM writes it: a convolution that sums
+    over the batch.
 
     Its result may have rows and columns too many: with a stride, those of the input that no window reaches.
     """
@@ -250,21 +306,43 @@ def in_relax(w: Conv2d, x: relax.Expr, gradient: relax.Expr) -> relax.Expr:
     top, left, bottom, right = w.padding
     sides = zip((ih + top + bottom, iw + left + right), w.out_hw, w.stride, w.dilation, strict=True)
     reached = tuple((extent - (out - 1) * s - 1) // d + 1 for extent, out, s, d in sides)
-    return whole if reached == w.kernel else relax.op.strided_slice(whole, axes, [0] * 4, [w.out_channels, inputs, *w.kernel])
+    return (
+        whole
+        if reached == w.kernel
+        else relax.op.strided_slice(whole, axes, [0] * 4, [w.out_channels, inputs, *w.kernel])
+    )
 
 
 def _under_tap(
-    w: Conv2d, data: te.Tensor, channel: tuple[Expr, Expr], kh: Expr, kw: Expr, n: Expr, oy: Expr, ox: Expr, *, is_pixel: tirx.Expr | bool = True
+    w: Conv2d,
+    data: te.Tensor,
+    channel: tuple[Expr, Expr],
+    kh: Expr,
+    kw: Expr,
+    n: Expr,
+    oy: Expr,
+    ox: Expr,
+    *,
+    is_pixel: tirx.Expr | bool = True,
 ) -> tirx.Expr:
-    """The input's channel (texel, lane) under a tap of the window at pixel (n, oy, ox); zero in the padding, and where there is no pixel."""
+    """The input's channel (texel, lane) under a tap of the window at pixel (n, oy, ox); zero in the padding, and where
+    there is no pixel.
+    """
     (sh, sw), (dh, dw), (top, left, bottom, right), (ih, iw) = w.stride, w.dilation, w.padding, w.in_hw
     y, x = oy * sh + kh * dh - top, ox * sw + kw * dw - left
-    checks = [*([y >= 0] if top > 0 else []), *([y < ih] if bottom > 0 else []), *([x >= 0] if left > 0 else []), *([x < iw] if right > 0 else [])]
+    checks = [
+        *([y >= 0] if top > 0 else []),
+        *([y < ih] if bottom > 0 else []),
+        *([x >= 0] if left > 0 else []),
+        *([x < iw] if right > 0 else []),
+    ]
     return guarded(w.dtype, data[n, channel[0], y, x, channel[1]], is_pixel, *checks)
 
 
 def _ungrouped(data: relax.Expr, w: Conv2d, graph: Graph) -> relax.Expr | None:
-    """The convolution's input, which TVM's gradient of a grouped convolution brings into another order: the batch comes behind the groups."""
+    """The convolution's input, which TVM's gradient of a grouped convolution brings into another order: the batch comes
+    behind the groups.
+    """
     if w.groups == 1:
         return data
     shape = (w.batch, w.in_channels, *w.in_hw)
@@ -280,8 +358,12 @@ def _ungrouped(data: relax.Expr, w: Conv2d, graph: Graph) -> relax.Expr | None:
 
 def _is_head(call: relax.Call) -> bool:
     """Whether a slice takes all axes of a tensor from their beginning on, without leaving anything out."""
-    axes, begin, *others = ([int(getattr(v, "value", v)) for v in argument.fields] for argument in (*call.args[1:3], *call.args[4:]))
-    return axes == list(range(len(axes))) and not any(begin) and all(step == 1 for strides in others for step in strides)
+    axes, begin, *others = (
+        [int(getattr(v, "value", v)) for v in argument.fields] for argument in (*call.args[1:3], *call.args[4:])
+    )
+    return (
+        axes == list(range(len(axes))) and not any(begin) and all(step == 1 for strides in others for step in strides)
+    )
 
 
 def correlate(w: Conv2d, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
@@ -294,7 +376,11 @@ def correlate(w: Conv2d, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
     for kh in range(w.kernel[0]):
         row = padded[:, :, kh * dh :][:, :, : (oh - 1) * sh + 1 : sh]
         windows = np.stack([row[..., kw * dw :][..., : (ow - 1) * sw + 1 : sw] for kw in range(w.kernel[1])])
-        of_group = windows.reshape(w.kernel[1], w.batch, w.groups, inputs, oh, ow).transpose(2, 3, 0, 1, 4, 5).reshape(w.groups, -1, pixels)
+        of_group = (
+            windows.reshape(w.kernel[1], w.batch, w.groups, inputs, oh, ow)
+            .transpose(2, 3, 0, 1, 4, 5)
+            .reshape(w.groups, -1, pixels)
+        )
         rows.append((by_group @ of_group.swapaxes(1, 2)).reshape(w.out_channels, inputs, w.kernel[1]))
     return np.stack(rows, axis=2)
 

@@ -1,12 +1,14 @@
-"""Transposed convolution on channels packed by four, as one convolution of stride 1: no zeros are inserted, nothing is added up twice.
+"""Transposed convolution on channels packed by four, as one convolution of stride 1: no zeros are inserted, nothing is
+added up twice.
 
 data    (n, ceil(ic / 4), ih, iw, 4)
 weight  packed as `conv2d` or `depthwise` packs it, for the convolution `Conv2dTranspose.phases`
 output  (n, ceil(oc / 4), oh, ow, 4)
 
-An output pixel y sees the taps k of the kernel with (y + top - k) % stride == 0: which these are depends on its phase (y + top) % stride alone. So
-the phases are output channels of one convolution over the same input, with as many taps as the fullest phase has. `output` says of which phase
-and pixel an element of the result is (Shi et al., Real-Time Single Image and Video Super-Resolution, CVPR 2016, section 3.2, for the phases).
+An output pixel y sees the taps k of the kernel with (y + top - k) % stride == 0: which these are depends on its phase
+(y + top) % stride alone. So the phases are output channels of one convolution over the same input, with as many taps as
+the fullest phase has. `output` says of which phase and pixel an element of the result is (Shi et al., Real-Time Single
+Image and Video Super-Resolution, CVPR 2016, section 3.2, for the phases).
 """
 
 from __future__ import annotations
@@ -21,7 +23,13 @@ from tvm import relax, s_tir, te, tirx
 from romou.base.space import Config
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.stages import Stage
-from romou.compiler.operators.convolution import ConvolutionFamily, common_fields, is_channels_first, is_of_images, plane_of
+from romou.compiler.operators.convolution import (
+    ConvolutionFamily,
+    common_fields,
+    is_channels_first,
+    is_of_images,
+    plane_of,
+)
 from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
 from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
 from romou.compiler.operators.families.group_conv2d import FAMILY as GROUP_CONV2D
@@ -37,15 +45,25 @@ from romou.compiler.tir.primitives import LANES
 
 @dataclass(frozen=True, kw_only=True)
 class Conv2dTranspose(Conv2d):
-    """A transposed 2-D convolution: `padding` is cut off the result, and output_padding (rows, columns) added to it below and on the right."""
+    """A transposed 2-D convolution: `padding` is cut off the result, and output_padding (rows, columns) added to it
+    below and on the right.
+    """
 
     output_padding: tuple[int, int] = (0, 0)
 
     @property
     def out_hw(self) -> tuple[int, int]:
-        (h, w), (sh, sw), (kh, kw), (dh, dw), (down, across) = self.in_hw, self.stride, self.kernel, self.dilation, self.output_padding
+        (h, w), (sh, sw), (kh, kw), (dh, dw), (down, across) = (
+            self.in_hw,
+            self.stride,
+            self.kernel,
+            self.dilation,
+            self.output_padding,
+        )
         top, left, bottom, right = self.padding
-        return (h - 1) * sh + (kh - 1) * dh + 1 - top - bottom + down, (w - 1) * sw + (kw - 1) * dw + 1 - left - right + across
+        return (h - 1) * sh + (kh - 1) * dh + 1 - top - bottom + down, (w - 1) * sw + (
+            kw - 1
+        ) * dw + 1 - left - right + across
 
     @property
     def texels(self) -> int:
@@ -54,7 +72,9 @@ class Conv2dTranspose(Conv2d):
 
     @property
     def phases(self) -> Conv2d:
-        """The convolution of stride 1 whose output channels are those of all phases, from the first pixel that any phase needs to the last one."""
+        """The convolution of stride 1 whose output channels are those of all phases, from the first pixel that any
+        phase needs to the last one.
+        """
         channels = math.prod(self.stride) * self.texels * LANES
         (kh, top, bottom), (kw, left, right) = (self._phases_along(axis) for axis in (0, 1))
         return Conv2d(
@@ -71,7 +91,9 @@ class Conv2dTranspose(Conv2d):
 
     @property
     def spacing(self) -> tuple[int, int]:
-        """Rows and columns from one tap to the next in the window that is cut into phases; with a stride, a dilated window has zeros between them."""
+        """Rows and columns from one tap to the next in the window that is cut into phases; with a stride, a dilated
+        window has zeros between them.
+        """
         return tuple(d if s > 1 else 1 for s, d in zip(self.stride, self.dilation, strict=True))  # type: ignore[return-value]
 
     def _phases_along(self, axis: int) -> tuple[int, int, int]:
@@ -129,7 +151,9 @@ def backward_input(w: Conv2d) -> Conv2dTranspose:
     """The gradient of a convolution by its input."""
     reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(w.out_hw, w.stride, w.kernel, w.dilation, strict=True)]
     top, left, bottom, right = w.padding
-    rows, columns = (extent + pad - one for extent, pad, one in zip(w.in_hw, (top + bottom, left + right), reach, strict=True))
+    rows, columns = (
+        extent + pad - one for extent, pad, one in zip(w.in_hw, (top + bottom, left + right), reach, strict=True)
+    )
     return Conv2dTranspose(
         batch=w.batch,
         in_channels=w.out_channels,
@@ -146,18 +170,45 @@ def backward_input(w: Conv2d) -> Conv2dTranspose:
 
 
 class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
-    """Transposed convolutions, which are also the gradients of convolutions by their inputs (BEAST's paper, section 5: backward by input)."""
+    """Transposed convolutions, which are also the gradients of convolutions by their inputs (BEAST's paper, section 5:
+    backward by input).
+    """
 
     name = "conv2d_transpose"
     workload = Conv2dTranspose
     operators = frozenset({"relax.nn.conv1d_transpose", "relax.nn.conv2d_transpose", "relax.nn.conv3d_transpose"})
     kernel_layout = "IOHW"
     typical = (
-        Conv2dTranspose(in_channels=8, in_hw=(5, 7), out_channels=12, kernel=(4, 4), stride=(2, 2), padding=(1, 1, 1, 1)),
-        Conv2dTranspose(in_channels=3, in_hw=(5, 4), out_channels=6, kernel=(4, 3), stride=(3, 2), padding=(1, 0, 2, 1), output_padding=(1, 0), batch=2),
-        Conv2dTranspose(in_channels=6, in_hw=(5, 3), out_channels=6, kernel=(3, 3), stride=(2, 2), padding=(2, 2, 2, 2), groups=6),
-        Conv2dTranspose(in_channels=16, in_hw=(5, 4), out_channels=8, kernel=(3, 2), padding=(2, 1, 1, 0), dilation=(2, 1), groups=2),
-        Conv2dTranspose(in_channels=6, in_hw=(4, 5), out_channels=9, kernel=(3, 3), stride=(2, 1), padding=(1, 1, 1, 1), dilation=(3, 2), groups=3, batch=2),
+        Conv2dTranspose(
+            in_channels=8, in_hw=(5, 7), out_channels=12, kernel=(4, 4), stride=(2, 2), padding=(1, 1, 1, 1)
+        ),
+        Conv2dTranspose(
+            in_channels=3,
+            in_hw=(5, 4),
+            out_channels=6,
+            kernel=(4, 3),
+            stride=(3, 2),
+            padding=(1, 0, 2, 1),
+            output_padding=(1, 0),
+            batch=2,
+        ),
+        Conv2dTranspose(
+            in_channels=6, in_hw=(5, 3), out_channels=6, kernel=(3, 3), stride=(2, 2), padding=(2, 2, 2, 2), groups=6
+        ),
+        Conv2dTranspose(
+            in_channels=16, in_hw=(5, 4), out_channels=8, kernel=(3, 2), padding=(2, 1, 1, 0), dilation=(2, 1), groups=2
+        ),
+        Conv2dTranspose(
+            in_channels=6,
+            in_hw=(4, 5),
+            out_channels=9,
+            kernel=(3, 3),
+            stride=(2, 1),
+            padding=(1, 1, 1, 1),
+            dilation=(3, 2),
+            groups=3,
+            batch=2,
+        ),
     )
 
     def work_of(self, call: relax.Call) -> Conv2dTranspose:
@@ -166,20 +217,30 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return Conv2dTranspose(out_channels=outputs * fields["groups"], output_padding=(more[0], more[1]), **fields)
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """Return the packed result, also for windows that reach over several frames: a volume is then a batch of images."""
+        """Return the packed result, also for windows that reach over several frames: a volume is then a batch of
+        images.
+        """
         volume = _Volume.of(call)
         return super().rewrite(call, graph) if volume is None else volume.emit(self, graph)
 
     def winograd(self, w: Conv2dTranspose) -> dict[str, Winograd]:
-        """That of the convolution of the phases; without a stride there is one phase, and it is a convolution as any other."""
+        """That of the convolution of the phases; without a stride there is one phase, and it is a convolution as any
+        other.
+        """
         forms = CONV2D.winograd(w.phases) if w.groups == 1 else {}
-        return forms if w.stride == (1, 1) else {name: WinogradTranspose(w.phases, form.tile, w) for name, form in forms.items()}
+        return (
+            forms
+            if w.stride == (1, 1)
+            else {name: WinogradTranspose(w.phases, form.tile, w) for name, form in forms.items()}
+        )
 
     def weight_shape(self, w: Conv2dTranspose) -> tuple[int, ...]:
         return _of_phases(w).weight_shape(w.phases)
 
     def pack_weight(self, w: Conv2dTranspose, weight: np.ndarray) -> np.ndarray:
-        """IOHW (ic, oc / groups, kh, kw) -> the packed weight of the convolution of the phases, with zeros for taps that a phase lacks."""
+        """IOHW (ic, oc / groups, kh, kw)
+        ->  the packed weight of the convolution of the phases, with zeros for taps that a phase lacks.
+        """
         inputs, kernel = w.in_channels // w.groups, w.kernel
         weight = weight.reshape(w.groups, inputs, -1, *kernel).swapaxes(1, 2).reshape(-1, inputs, *kernel)
         (sh, sw), (th, tw), (dh, dw) = w.stride, w.phases.kernel, w.spacing
@@ -199,7 +260,9 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         y, x = (th - 1 - kh) * sh + phase // sw, (tw - 1 - kw) * sw + phase % sw
         value = weight[o // outputs * inputs + i, o % outputs, y // dh, x // dw]
         between = [position % d == 0 for position, d in ((y, dh), (x, dw)) if d > 1]
-        return guarded(w.dtype, value, o < w.out_channels, i < inputs, y // dh < w.kernel[0], x // dw < w.kernel[1], *between)
+        return guarded(
+            w.dtype, value, o < w.out_channels, i < inputs, y // dh < w.kernel[0], x // dw < w.kernel[1], *between
+        )
 
     def define(self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
         form = self.contraction(w, data, weight, flat=False)
@@ -207,42 +270,60 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
 
         def value(*i: tirx.Expr) -> tirx.Expr:
             o, h, x, lane = form.output(*i)
-            return te.sum(form.lhs(o, h, x, lane, *r).astype("float32") * form.rhs(o, lane, *r).astype("float32"), axis=r)
+            return te.sum(
+                form.lhs(o, h, x, lane, *r).astype("float32") * form.rhs(o, lane, *r).astype("float32"), axis=r
+            )
 
         return stored_as(w.dtype, te.compute(w.output_shape, value, name=self.name, attrs=w.block_attrs(self.name)))
 
-    def contraction(self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+    def contraction(
+        self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
         """The contraction of the phases, whose results are put where they belong."""
         form = _of_phases(w).contraction(w.phases, data, weight, flat, is_zero_outside)
 
-        def output(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        def output(
+            n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr
+        ) -> tuple[Expr, Expr, Expr, Expr]:
             return form.output(n, *w.phase_of(o, y, x), lane)
 
         if w.groups > 1:
             # All phases of a channel read what that channel reads.
             one_phase = w.phases if DEPTHWISE.is_mine(w) else replace(w.phases, out_channels=w.out_channels)
             one = _of_phases(w).contraction(one_phase, data, weight, flat, is_zero_outside)
-            return replace(form, output=output, output_shape=w.output_shape, lhs=lambda o, *at: one.lhs(o % w.texels, *at))
+            return replace(
+                form, output=output, output_shape=w.output_shape, lhs=lambda o, *at: one.lhs(o % w.texels, *at)
+            )
         return replace(form, output=output, output_shape=w.output_shape)
 
     def pixel_rows(self, w: Conv2dTranspose) -> int | None:
         return w.phases.out_hw[0]
 
-    def output_loops(self, sch: s_tir.Schedule, output: Block, w: Conv2dTranspose, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+    def output_loops(
+        self, sch: s_tir.Schedule, output: Block, w: Conv2dTranspose, config: Config
+    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         """The output nest over (o, h, w, lane) of the phases, in a schedule of its own."""
         extents, pixel, _ = w.phases.pixels(config["pixels"] == "flat")
 
         def place(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
             n, row, column = pixel(h, x)
             channel, y, x = w.place_of(o, row, column)
-            return [n, channel, y, x, lane], [tirx.all(v >= 0, v < extent) for v, extent in zip((y, x), w.out_hw, strict=True)]
+            return [n, channel, y, x, lane], [
+                tirx.all(v >= 0, v < extent) for v, extent in zip((y, x), w.out_hw, strict=True)
+            ]
 
         name, sums = str(sch.get(output).name_hint), Stage.TILE if config["split_k"] == 1 else Stage.ACC
         sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, sums, (*extents, LANES), place)))
         return sch, sch.get_loops(sch.get_sblock(name))
 
     def case(self, w: Conv2dTranspose) -> Case:
-        settings = {"strides": w.stride, "padding": w.padding, "output_padding": w.output_padding, "dilation": w.dilation, "groups": w.groups}
+        settings = {
+            "strides": w.stride,
+            "padding": w.padding,
+            "output_padding": w.output_padding,
+            "dilation": w.dilation,
+            "groups": w.groups,
+        }
         return Case(
             name=w.name,
             inputs=[(w.batch, w.in_channels, *w.in_hw)],
@@ -254,26 +335,37 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
 
 @dataclass(frozen=True)
 class _Volume:
-    """A transposed convolution of volumes as one of images: frames of the output are output channels, frames of the input that one sees are input channels.
+    """A transposed convolution of volumes as one of images: frames of the output are output channels, frames of the
+    input that one sees are input channels.
 
-    Output frame q * stride + phase - front sees input frames q - tap, through the frame tap * stride + phase of the kernel.
+    Output frame q * stride + phase - front sees input frames q - tap, through the frame tap * stride + phase of the
+    kernel.
 
-    (n * d, c, ih, iw)  ->  (n * q, taps * c, ih, iw)  ->  (n * q, stride * outputs, oh, ow), which is seen as (n * q * stride, outputs, oh, ow)
-    """
+    (n * d, c, ih, iw)
+
+            ->  (n * q, taps * c, ih, iw)  ->  (n * q, stride * outputs, oh, ow), which is seen as (n * q * stride, outputs, oh, ow)
+    """  # noqa: E501
 
     call: relax.Call
 
     @classmethod
     def of(cls, call: relax.Call) -> _Volume | None:
         """None for what is one of images as it is, and for groups."""
-        if not is_channels_first(call, "IOHW") or is_of_images(call) or int(call.attrs.groups) > 1 or not is_constant(call.args[1]):
+        if (
+            not is_channels_first(call, "IOHW")
+            or is_of_images(call)
+            or int(call.attrs.groups) > 1
+            or not is_constant(call.args[1])
+        ):
             return None
         return cls(call)
 
     def emit(self, family: Conv2dTransposeFamily, graph: Graph) -> relax.Expr:
         """The packed result."""
         (n, c, depth, *pixels), (_, outputs, extent, *kernel) = (static_shape(arg) for arg in self.call.args)
-        stride, dilation, front = (int(getattr(self.call.attrs, name)[0]) for name in ("strides", "dilation", "padding"))
+        stride, dilation, front = (
+            int(getattr(self.call.attrs, name)[0]) for name in ("strides", "dilation", "padding")
+        )
         texels, inputs, frames = -(-outputs // LANES), -(-c // LANES), static_shape(self.call)[2]
         taps, first = -(-((extent - 1) * dilation + 1) // stride), front // stride
         count = (front + frames - 1) // stride - first + 1
@@ -282,7 +374,11 @@ class _Volume:
         # (channel, output, tap, phase) -> (tap, channel), (phase, output)
         weight = full.reshape(inputs * LANES, texels * LANES, taps, stride, *kernel).transpose(2, 0, 3, 1, 4, 5)
         work = replace(
-            Conv2dTranspose(out_channels=stride * texels * LANES, output_padding=plane_of(self.call.attrs.output_padding), **common_fields(self.call)),
+            Conv2dTranspose(
+                out_channels=stride * texels * LANES,
+                output_padding=plane_of(self.call.attrs.output_padding),
+                **common_fields(self.call),
+            ),
             batch=n * count,
             in_channels=taps * inputs * LANES,
         )
@@ -313,13 +409,19 @@ def _of_phases(w: Conv2dTranspose) -> ConvolutionFamily[Conv2d]:
 def _spread(w: Conv2dTranspose, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
     """The operator by NumPy: every input pixel adds a window to the output, off which the padding is cut."""
     (ih, iw), (sh, sw), (dh, dw), (top, left, _, _), (oh, ow) = w.in_hw, w.stride, w.dilation, w.padding, w.out_hw
-    rows, columns = ((size - 1) * s + (k - 1) * d + 1 for size, s, k, d in zip(w.in_hw, w.stride, w.kernel, w.dilation, strict=True))
-    full = np.zeros((w.batch, w.groups, w.out_channels // w.groups, max(top + oh, rows), max(left + ow, columns)), x.dtype)
+    rows, columns = (
+        (size - 1) * s + (k - 1) * d + 1 for size, s, k, d in zip(w.in_hw, w.stride, w.kernel, w.dilation, strict=True)
+    )
+    full = np.zeros(
+        (w.batch, w.groups, w.out_channels // w.groups, max(top + oh, rows), max(left + ow, columns)), x.dtype
+    )
     pixels = x.reshape(w.batch, w.groups, -1, ih * iw)
     taps = weight.reshape(w.groups, w.in_channels // w.groups, -1, *w.kernel).swapaxes(1, 2)
     for i, j in np.ndindex(w.kernel):
         y, x0 = i * dh, j * dw
-        full[:, :, :, y : y + (ih - 1) * sh + 1 : sh, x0 : x0 + (iw - 1) * sw + 1 : sw] += (taps[..., i, j] @ pixels).reshape(w.batch, w.groups, -1, ih, iw)
+        full[:, :, :, y : y + (ih - 1) * sh + 1 : sh, x0 : x0 + (iw - 1) * sw + 1 : sw] += (
+            taps[..., i, j] @ pixels
+        ).reshape(w.batch, w.groups, -1, ih, iw)
     return full[..., top : top + oh, left : left + ow].reshape(w.batch, w.out_channels, oh, ow)
 
 

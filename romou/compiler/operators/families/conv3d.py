@@ -4,7 +4,7 @@ data    (n * id, ceil(ic / 4), ih, iw, 4)      output  (n * od, ceil(oc / 4), oh
 weight  as the family of the convolution of one frame packs it, with an axis for the taps along the depth before the rows of the window
 
 A convolution that sees one frame at a time is one of images, and belongs to the families of these.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -18,7 +18,14 @@ from tvm import relax, s_tir, te, tirx
 from romou.base.space import Config
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction_family import ContractionFamily
-from romou.compiler.operators.convolution import ConvolutionFamily, all_sides, common_fields, convolve, is_channels_first, is_of_images
+from romou.compiler.operators.convolution import (
+    ConvolutionFamily,
+    all_sides,
+    common_fields,
+    convolve,
+    is_channels_first,
+    is_of_images,
+)
 from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
 from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
 from romou.compiler.operators.families.group_conv2d import FAMILY as GROUP_CONV2D
@@ -48,7 +55,9 @@ class Conv3d(Workload):
     @property
     def out_depth(self) -> int:
         """Frames of the output of a volume."""
-        return (self.in_dhw[0] + self.padding[0] + self.padding[3] - (self.kernel[0] - 1) * self.dilation[0] - 1) // self.stride[0] + 1
+        return (
+            self.in_dhw[0] + self.padding[0] + self.padding[3] - (self.kernel[0] - 1) * self.dilation[0] - 1
+        ) // self.stride[0] + 1
 
     @property
     def frames(self) -> Conv2d:
@@ -80,7 +89,9 @@ class Conv3d(Workload):
     @property
     def name(self) -> str:
         """Readable name: shapes as the ONNX graph has them."""
-        shape, kernel = ("x".join(map(str, extents)) for extents in ((self.batch, self.in_channels, *self.in_dhw), self.kernel))
+        shape, kernel = (
+            "x".join(map(str, extents)) for extents in ((self.batch, self.in_channels, *self.in_dhw), self.kernel)
+        )
         same = len({*self.stride}) == 1
         text = f"{shape}_{self.out_channels}_{kernel}_s{self.stride[0] if same else 'x'.join(map(str, self.stride))}"
         if self.dilation != (1, 1, 1):
@@ -98,9 +109,34 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
     operators = frozenset({"relax.nn.conv3d"})
     typical = (
         Conv3d(in_channels=8, in_dhw=(5, 9, 7), out_channels=12, kernel=(3, 3, 3), padding=(1, 1, 1, 1, 1, 1)),
-        Conv3d(in_channels=3, in_dhw=(6, 5, 8), out_channels=6, kernel=(3, 1, 2), stride=(2, 1, 2), padding=(0, 0, 1, 1, 0, 0), dilation=(2, 1, 1), batch=2),
-        Conv3d(in_channels=6, in_dhw=(4, 7, 5), out_channels=6, kernel=(3, 3, 3), padding=(1, 1, 1, 1, 1, 1), stride=(1, 2, 2), groups=6),
-        Conv3d(in_channels=16, in_dhw=(4, 5, 6), out_channels=8, kernel=(2, 3, 3), padding=(1, 1, 1, 0, 1, 1), groups=2, batch=2),
+        Conv3d(
+            in_channels=3,
+            in_dhw=(6, 5, 8),
+            out_channels=6,
+            kernel=(3, 1, 2),
+            stride=(2, 1, 2),
+            padding=(0, 0, 1, 1, 0, 0),
+            dilation=(2, 1, 1),
+            batch=2,
+        ),
+        Conv3d(
+            in_channels=6,
+            in_dhw=(4, 7, 5),
+            out_channels=6,
+            kernel=(3, 3, 3),
+            padding=(1, 1, 1, 1, 1, 1),
+            stride=(1, 2, 2),
+            groups=6,
+        ),
+        Conv3d(
+            in_channels=16,
+            in_dhw=(4, 5, 6),
+            out_channels=8,
+            kernel=(2, 3, 3),
+            padding=(1, 1, 1, 0, 1, 1),
+            groups=2,
+            batch=2,
+        ),
         Conv3d(in_channels=6, in_dhw=(3, 5, 6), out_channels=9, kernel=(2, 2, 2), groups=3),
     )
 
@@ -111,13 +147,22 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
         (n, c, *volume), attrs = static_shape(call.args[0]), call.attrs
         outputs, _, *kernel = static_shape(call.args[1])
         shared = {name: value for name, value in common_fields(call).items() if name in ("groups", "dtype")}
-        triples = {"in_dhw": volume, "kernel": kernel, "stride": attrs.strides, "dilation": attrs.dilation, "padding": all_sides(attrs.padding, 3)}
+        triples = {
+            "in_dhw": volume,
+            "kernel": kernel,
+            "stride": attrs.strides,
+            "dilation": attrs.dilation,
+            "padding": all_sides(attrs.padding, 3),
+        }
         given = {name: tuple(int(number) for number in numbers) for name, numbers in triples.items()}
         return Conv3d(batch=n, in_channels=c, out_channels=outputs, **shared, **given)  # type: ignore[arg-type]
 
     def operands(self, w: Conv3d) -> Mapping[str, Shape]:
         texels = -(-w.in_channels // LANES)
-        return {"data": (w.batch * w.in_dhw[0], texels, *w.in_dhw[1:], LANES), "weight": _of_frames(w).weight_shape(w.taps)}
+        return {
+            "data": (w.batch * w.in_dhw[0], texels, *w.in_dhw[1:], LANES),
+            "weight": _of_frames(w).weight_shape(w.taps),
+        }
 
     def bias(self, w: Conv3d) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
         return _of_frames(w).bias(w.frames)
@@ -137,11 +182,17 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
 
         def value(*i: tirx.Expr) -> tirx.Expr:
             o, h, x, lane = form.output(*i)
-            return te.sum(form.lhs(o, h, x, lane, *r).astype("float32") * form.rhs(o, lane, *r).astype("float32"), axis=r)
+            return te.sum(
+                form.lhs(o, h, x, lane, *r).astype("float32") * form.rhs(o, lane, *r).astype("float32"), axis=r
+            )
 
-        return stored_as(w.dtype, te.compute(w.frames.output_shape, value, name=self.name, attrs=w.block_attrs(self.name)))
+        return stored_as(
+            w.dtype, te.compute(w.frames.output_shape, value, name=self.name, attrs=w.block_attrs(self.name))
+        )
 
-    def contraction(self, w: Conv3d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+    def contraction(
+        self, w: Conv3d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
         """The contraction of a frame with one more axis, along which taps read the frames of a window."""
         family, rows = _of_frames(w), w.kernel[1]
         form = family.contraction(w.frames, data, weight, flat, is_zero_outside)
@@ -163,11 +214,18 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
     def pixel_rows(self, w: Conv3d) -> int | None:
         return w.frames.out_hw[0]
 
-    def output_loops(self, sch: s_tir.Schedule, output: Block, w: Conv3d, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+    def output_loops(
+        self, sch: s_tir.Schedule, output: Block, w: Conv3d, config: Config
+    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         return _of_frames(w).output_loops(sch, output, w.frames, config)
 
     def case(self, w: Conv3d) -> Case:
-        settings = {"strides": list(w.stride), "padding": list(w.padding), "dilation": list(w.dilation), "groups": w.groups}
+        settings = {
+            "strides": list(w.stride),
+            "padding": list(w.padding),
+            "dilation": list(w.dilation),
+            "groups": w.groups,
+        }
         return Case(
             name=w.name,
             inputs=[(w.batch, w.in_channels, *w.in_dhw)],
@@ -189,7 +247,9 @@ class _Frame:
 
 
 def _frame_under(w: Conv3d, image: Expr, kd: Expr) -> tuple[Expr, list[tirx.Expr]]:
-    """The input frame under a tap of the window of an output frame, and the conditions under which it is one of the volume."""
+    """The input frame under a tap of the window of an output frame, and the conditions under which it is one of the
+    volume.
+    """
     volume, out = (image // w.out_depth, image % w.out_depth) if w.batch > 1 else (0, image)
     (depth, *_), front, back = w.in_dhw, w.padding[0], w.padding[3]
     at = out * w.stride[0] + kd * w.dilation[0] - front

@@ -98,13 +98,17 @@ class DenseFamily(ContractionFamily[Dense]):
         k = te.reduce_axis((0, w.k), "k")
         total = te.compute(
             (w.m, w.n),
-            lambda m, n: te.sum(data[m, k].astype("float32") * weight[k, n // LANES, n % LANES].astype("float32"), axis=k),
+            lambda m, n: te.sum(
+                data[m, k].astype("float32") * weight[k, n // LANES, n % LANES].astype("float32"), axis=k
+            ),
             name="dense",
             attrs=w.block_attrs(self.name),
         )
         return stored_as(w.dtype, total)
 
-    def contraction(self, w: Dense, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+    def contraction(
+        self, w: Dense, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
         """A contraction whose pixels are rows; k is cut so that its innermost loop can be unrolled."""
         step = next(s for s in (4, 2, 1) if w.k % s == 0)
         return Contraction(
@@ -126,7 +130,9 @@ class DenseFamily(ContractionFamily[Dense]):
         """Return the data, but for a single row, of which a group reads each number once."""
         return {"data"} if w.m > 1 and w.k % LANES == 0 else frozenset()
 
-    def output_loops(self, sch: s_tir.Schedule, output: Block, w: Dense, config: Config) -> tuple[s_tir.Schedule, Sequence[Loop]]:
+    def output_loops(
+        self, sch: s_tir.Schedule, output: Block, w: Dense, config: Config
+    ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
         """The output (m, n) as loops (o, h, w, lane): columns are cut into texels."""
         m, n = sch.get_loops(output)
         o, lane = sch.split(n, [None, LANES])

@@ -21,7 +21,9 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
     workload = Conv2d
     typical = (
         Conv2d(in_channels=16, in_hw=(13, 13), out_channels=16, kernel=(3, 3), padding=(1, 1, 1, 1), groups=16),
-        Conv2d(in_channels=6, in_hw=(9, 8), out_channels=6, kernel=(5, 5), stride=(2, 2), padding=(2, 2, 2, 2), groups=6),
+        Conv2d(
+            in_channels=6, in_hw=(9, 8), out_channels=6, kernel=(5, 5), stride=(2, 2), padding=(2, 2, 2, 2), groups=6
+        ),
     )
 
     def is_mine(self, w: Conv2d) -> bool:
@@ -51,13 +53,17 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
 
         return stored_as(w.dtype, te.compute(w.output_shape, value, name="depthwise", attrs=w.block_attrs(self.name)))
 
-    def contraction(self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+    def contraction(
+        self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
         """A contraction over the window whose lhs varies with the output channel."""
         extents, place, output = w.pixels(flat)
 
         def lhs(c: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr, kh: tirx.Expr, kw: tirx.Expr) -> tirx.Expr:
             n, oy, ox = place(h, x)
-            return window_index(w, oy, ox, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane], is_zero_outside=is_zero_outside)
+            return window_index(
+                w, oy, ox, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane], is_zero_outside=is_zero_outside
+            )
 
         return Contraction(
             inputs=[data, weight],

@@ -1,11 +1,15 @@
-"""A depthwise convolution and the pointwise one that reads it, as one kernel: what lies between the two never goes to memory.
+"""A depthwise convolution and the pointwise one that reads it, as one kernel: what lies between the two never goes to
+memory.
 
-data -> windows -> bias, activation -> local memory -> products with the pointwise weight -> bias, residual, activation -> output
+data
 
-The pointwise convolution is the contraction that it is by itself. Of what it stages in local memory, `local` texels of channels at a time, every
-element is computed where it would be loaded: a window of the depthwise convolution and its epilogue, by the work-items of the group together. Groups
-along the output channels compute the same windows again, so kernels whose groups take many channels do least.
-"""
+        ->  windows -> bias, activation -> local memory -> products with the pointwise weight -> bias, residual, activation -> output
+
+The pointwise convolution is the contraction that it is by itself. Of what it stages in local memory, `local` texels of
+channels at a time, every element is computed where it would be loaded: a window of the depthwise convolution and its
+epilogue, by the work-items of the group together. Groups along the output channels compute the same windows again, so
+kernels whose groups take many channels do least.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -44,7 +48,12 @@ _WANTED = {"local": 4, "tile_o": 2}
 def is_pair(first: Conv2d, second: Conv2d) -> bool:
     """Whether the second convolution reads one pixel of the depthwise first one for each of its own."""
     is_pointwise = second.kernel == second.stride == (1, 1) and not any(second.padding) and second.groups == 1
-    return type(first) is type(second) is Conv2d and DEPTHWISE.is_mine(first) and is_pointwise and second.in_channels == first.out_channels
+    return (
+        type(first) is type(second) is Conv2d
+        and DEPTHWISE.is_mine(first)
+        and is_pointwise
+        and second.in_channels == first.out_channels
+    )
 
 
 def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.PrimFunc:
@@ -63,28 +72,40 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
         taken.add(name)
         renamed[parameter] = tirx.decl_buffer(parameter.shape, parameter.dtype, name, scope=str(parameter.scope()))
     bodies = [
-        structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var))) for func, names in ((first, renamed), (second, {old: between}))
+        structural_map(func.body, (tirx.Var, lambda var, names=names: names.get(var, var)))
+        for func, names in ((first, renamed), (second, {old: between}))
     ]
     funcs = [tirx.PrimFunc([], body) for body in bodies]
     roots = [func.body.block for func in funcs]
     body = tirx.SeqStmt([nest for func in funcs for nest in nests_of(func)])
     params = [*(renamed[p] for p in first.params[:-1]), *(p for p in second.params if not p.same_as(old))]
-    joined = tirx.PrimFunc(params, with_root(second, body, [between, *(b for root in roots for b in root.alloc_buffers)]).body, second.ret_type, second.attrs)
+    joined = tirx.PrimFunc(
+        params,
+        with_root(second, body, [between, *(b for root in roots for b in root.alloc_buffers)]).body,
+        second.ret_type,
+        second.attrs,
+    )
     return joined.without_attr("global_symbol") if joined.attrs and "global_symbol" in joined.attrs else joined
 
 
 class DepthwisePointwiseTemplate(ContractionTemplate):
-    """The template of a function with both convolutions. Its contraction is the pointwise one; its data is that of the depthwise one."""
+    """The template of a function with both convolutions. Its contraction is the pointwise one; its data is that of the
+    depthwise one.
+    """
 
     def __init__(self, first: s_tir.SBlock, second: Contracted) -> None:
         super().__init__(second)
         self._first = first
         self.family = FAMILY.name
-        self.windows, self._pointwise = (Conv2d.from_json(str(block.annotations[WORKLOAD])) for block in (first, second.block))
+        self.windows, self._pointwise = (
+            Conv2d.from_json(str(block.annotations[WORKLOAD])) for block in (first, second.block)
+        )
 
     @classmethod
     def of_pair(cls, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate | None:
-        """The template for `func`: it holds a depthwise convolution and after it a pointwise one that fit together, and no other contraction."""
+        """The template for `func`: it holds a depthwise convolution and after it a pointwise one that fit together, and
+        no other contraction.
+        """
         blocks = find_blocks(func)
         marked = [b for b in blocks if FAMILY_ATTRIBUTE in b.annotations]
         if [str(b.annotations[FAMILY_ATTRIBUTE]) for b in marked] != [DEPTHWISE.name, CONV2D.name]:
@@ -96,7 +117,9 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         is_read_again = any(read.source in kept for block in blocks[at + 1 :] for read in block.reads)
         is_whole = [int(d) for d in func.params[-1].shape] == [int(d) for d in second.writes[0].source.shape]
         works = (Conv2d.from_json(str(block.annotations[WORKLOAD])) for block in marked)
-        return cls(first, Contracted(func, second, CONV2D)) if is_whole and not is_read_again and is_pair(*works) else None
+        return (
+            cls(first, Contracted(func, second, CONV2D)) if is_whole and not is_read_again and is_pair(*works) else None
+        )
 
     def _on(self, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate:
         template = DepthwisePointwiseTemplate.of_pair(func)
@@ -132,7 +155,9 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         return {DIRECT: DirectAlgorithm(self.contracted, self.placement)}
 
     def space(self, limits: Limits) -> Space:
-        """The knobs of the pointwise convolution, with something staged in local memory; by ALUs, as tensor cores load by themselves."""
+        """The knobs of the pointwise convolution, with something staged in local memory; by ALUs, as tensor cores load
+        by themselves.
+        """
         space = super().space(replace(limits, has_tensor_cores=False, has_cooperative_matrices=False))
         space.knobs["local"] = tuple(steps for steps in space.knobs["local"] if steps)
         space.knobs["split_k"] = (1,)
@@ -145,7 +170,9 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         space = self.space(limits)
         config = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
         for name, wanted in _WANTED.items():
-            larger = config.replace(**{name: max((int(c) for c in space.knobs[name] if int(c) <= wanted), default=config[name])})
+            larger = config.replace(
+                **{name: max((int(c) for c in space.knobs[name] if int(c) <= wanted), default=config[name])}
+            )
             config = larger if space.is_valid(larger) else config
         return [config]
 
@@ -157,13 +184,18 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
 
     def _windows(self) -> tirx.PrimFunc:
         """The depthwise convolution with its windows written out: what has no reduction can be inlined."""
-        w, (data, weight) = self.windows, (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.window_weight))
+        w, (data, weight) = (
+            self.windows,
+            (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.window_weight)),
+        )
         is_zero_outside = is_image(self.data)
 
         def value(n: tirx.Expr, c: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             total = None
             for kh, kw in ((kh, kw) for kh in range(w.kernel[0]) for kw in range(w.kernel[1])):
-                tap = window_index(w, y, x, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane], is_zero_outside=is_zero_outside)
+                tap = window_index(
+                    w, y, x, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane], is_zero_outside=is_zero_outside
+                )
                 product = tap.astype("float32") * weight[kh, kw, c, lane].astype("float32")
                 total = product if total is None else total + product
             return tirx.call_pure_extern("float32", _WINDOW, total)
@@ -172,10 +204,12 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
 
 
 def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
-    """What an epilogue uses twice, as hard swish does, is summed once. spelling: of multiply-adds, a choice of that knob.
+    """What an epilogue uses twice, as hard swish does, is summed once. spelling: of multiply-adds, a choice of that
+    knob.
 
     for lane: patch[…] = activation(sum(…), sum(…))      ->      for lane: window[lane] = sum(…)
-                                                                 for lane: patch[…] = activation(window[lane], window[lane])
+                                                                 for lane: patch[…] = activation(window[lane],
+                                                                 window[lane])
     """
     window = tirx.decl_buffer((LANES,), "float32", "window", scope="local")
     marks = {} if spelling == "plain" else {MULTIPLY_ADD: spelling}
@@ -194,23 +228,35 @@ def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
 
         activated = tirx.BufferStore(store.buffer, structural_map(store.value, (tvm.ir.Call, load)), store.indices)
         summed = tirx.BufferStore(window, sums[0], store.indices[-1:])
-        return tirx.SeqStmt([with_own_axes(nest_of(loop, "window", summed, marks)), nest_of(loop, Stage.PATCH, activated, block.annotations)])
+        return tirx.SeqStmt(
+            [
+                with_own_axes(nest_of(loop, "window", summed, marks)),
+                nest_of(loop, Stage.PATCH, activated, block.annotations),
+            ]
+        )
 
     def nest_of(loop: tirx.For, name: str, store: tirx.BufferStore, annotations: Mapping[str, Any]) -> tirx.For:
         realized = loop.body
         block = s_tir.SBlock(realized.block.iter_vars, [], [], name, store)
-        buffers = {buffer: buffer for buffer in (window, *(region.source for region in (*realized.block.reads, *realized.block.writes)))}
+        buffers = {
+            buffer: buffer
+            for buffer in (window, *(region.source for region in (*realized.block.reads, *realized.block.writes)))
+        }
         reads, writes, _ = s_tir.analysis.get_sblock_access_region(block, buffers)
         block = s_tir.SBlock(realized.block.iter_vars, reads, writes, name, store, annotations=annotations)
         body = s_tir.SBlockRealize(realized.iter_values, realized.predicate, block)
-        return tirx.For(loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations, loop.step)
+        return tirx.For(
+            loop.loop_var, loop.min, loop.extent, loop.kind, body, loop.thread_binding, loop.annotations, loop.step
+        )
 
     root = structural_map(func.body, (tirx.For, keep)).block
     return with_root(func, root.body, [*root.alloc_buffers, window])
 
 
 class DepthwisePointwiseFamily(Family):
-    """Pairs of convolutions in one kernel. No Relax operator is one: `romou/compiler/graph/join_pairs.py` finds pairs among fused functions."""
+    """Pairs of convolutions in one kernel. No Relax operator is one: `romou/compiler/graph/join_pairs.py` finds pairs
+    among fused functions.
+    """
 
     name = "depthwise_pointwise"
     precedence = 2
@@ -230,7 +276,15 @@ class DepthwisePointwiseFamily(Family):
         def compute(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
             return other.compute(one.compute(x, a), b)
 
-        return [Case(name=f"{first.name}_12", inputs=one.inputs, weights=[*one.weights, *other.weights], build=build, compute=compute)]
+        return [
+            Case(
+                name=f"{first.name}_12",
+                inputs=one.inputs,
+                weights=[*one.weights, *other.weights],
+                build=build,
+                compute=compute,
+            )
+        ]
 
 
 FAMILY = DepthwisePointwiseFamily()

@@ -1,5 +1,5 @@
-"""Functions that compute every element of their output by itself: chains of element-wise operators, broadcasts, transposes, packing, slices,
-concatenation, resizing by the nearest pixel.
+"""Functions that compute every element of their output by itself: chains of element-wise operators, broadcasts,
+transposes, packing, slices, concatenation, resizing by the nearest pixel.
 
     out[i, j] = f(a[i, j], b[j], c[j, i], ...)
 
@@ -9,11 +9,13 @@ The output's elements lie in one row, cut into work groups:
     vector        `vector_width` elements along the last axis, where that divides it
     across        so many neighbours of another axis, where the data's neighbours lie along that one: packing and transposing read vectors, too
 
-        out[y, x] = a[x, y]      ->      tile[j, 0:4] = a[4 x + j, 4 y : 4 y + 4];      out[4 y + i, 4 x : 4 x + 4] = tile[0:4, i]
+        out[y, x] = a[x, y]
+            ->  tile[j, 0:4] = a[4 x + j, 4 y : 4 y + 4];      out[4 y + i, 4 x : 4 x + 4] = tile[0:4, i]
 
-Where a vector's width does not divide its axis, the last vector begins at the axis's end less its width, and what the vector before it stores is not stored
+Where a vector's width does not divide its axis, the last vector begins at the axis's end less its width, and what the
+vector before it stores is not stored
 again: unpacking channels writes rows of odd length in vectors, packing them reads such rows.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -43,12 +45,21 @@ from romou.compiler.tir.primitives import LANES
 KNOBS = (
     VECTOR_WIDTH,
     WORK_GROUP,
-    Knob(name="items", choices=(1, 2, 4, 8), default=1, help="vectors that a work-item computes, a group's width apart", scales_outputs=True),
+    Knob(
+        name="items",
+        choices=(1, 2, 4, 8),
+        default=1,
+        help="vectors that a work-item computes, a group's width apart",
+        scales_outputs=True,
+    ),
     Knob(
         name="across",
         choices=(1, LANES),
         default=1,
-        help="neighbours of the axis along which the data's neighbours lie, each with a vector of its own: data is read in vectors, too",
+        help=(
+            "neighbours of the axis along which the data's neighbours lie, each with a vector of its own: data is read"
+            " in vectors, too"
+        ),
         scales_outputs=True,
     ),
 )
@@ -62,15 +73,25 @@ class Elementwise(StreamingTemplate):
 
     def space(self, limits: Limits) -> Space:
         widths = self._widths(self.shape[-1], may_overlap=self._across is not None)
-        own = {"vector_width": widths, "work_group": self._groups(limits), "across": [1] if self._across is None else [1, LANES]}
+        own = {
+            "vector_width": widths,
+            "work_group": self._groups(limits),
+            "across": [1] if self._across is None else [1, LANES],
+        }
         space = Space.of(self.knobs, limits, own)
         outputs, columns = math.prod(self.shape), self.shape[-1]
         smallest = space.knobs["work_group"][0]
         # A group more than twice as large as the whole operator is mostly idle.
         space.add_constraint(
             lambda config: (
-                ((config["work_group"] == smallest) | (config["work_group"] * config["vector_width"] * config["across"] < 2 * outputs))
-                & ((config["items"] == 1) | (config["work_group"] * config["items"] * config["vector_width"] * config["across"] < 2 * outputs))
+                (
+                    (config["work_group"] == smallest)
+                    | (config["work_group"] * config["vector_width"] * config["across"] < 2 * outputs)
+                )
+                & (
+                    (config["items"] == 1)
+                    | (config["work_group"] * config["items"] * config["vector_width"] * config["across"] < 2 * outputs)
+                )
                 & ((columns % config["vector_width"] == 0) | (config["across"] > 1))
             )
         )
@@ -79,7 +100,8 @@ class Elementwise(StreamingTemplate):
     def default_config(self, limits: Limits) -> Config:
         """On phones, squares of the output wherever data lies across: each address takes as long as several numbers.
 
-        Vectors of fp16 that overlap are a gain only where they are moved as bits: OpenCL converts them number by number where they are not aligned.
+        Vectors of fp16 that overlap are a gain only where they are moved as bits: OpenCL converts them number by number
+        where they are not aligned.
         """
         space = self.space(limits)
         widths = [int(width) for width in space.knobs["vector_width"]]
@@ -90,7 +112,9 @@ class Elementwise(StreamingTemplate):
 
     @cached_property
     def _across(self) -> int | None:
-        """The axis along which the data's neighbours lie, where that is not the last one, and vectors along it are whole; None without one."""
+        """The axis along which the data's neighbours lie, where that is not the last one, and vectors along it are
+        whole; None without one.
+        """
         if self._has_truth_values:
             return None
         axes, value = axes_of(self._block), self._block.body.value
@@ -136,7 +160,9 @@ class Elementwise(StreamingTemplate):
         place = [axis[:, None, None] for axis in np.unravel_index(vectors[vectors < math.prod(grid)], grid)]
         place[-1] = np.minimum(place[-1] * width, self.shape[-1] - width) + np.arange(width)
         if self._across is not None:
-            place[self._across] = np.minimum(place[self._across] * across, self.shape[self._across] - across) + np.arange(across)[:, None]
+            place[self._across] = (
+                np.minimum(place[self._across] * across, self.shape[self._across] - across) + np.arange(across)[:, None]
+            )
         return lambda _block: place
 
     def access_width(self, width: int, across: int = 1) -> int:
@@ -144,7 +170,9 @@ class Elementwise(StreamingTemplate):
         return super().access_width(width) if across == 1 else across
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Numbers of the output: what the group computes, but for what is beyond the end, or what the vector before stores."""
+        """Numbers of the output: what the group computes, but for what is beyond the end, or what the vector before
+        stores.
+        """
         width, across = knobs["vector_width"], knobs["across"]
         grid = self._grid(width, across)
         place = np.unravel_index(np.arange(min(knobs["work_group"] * knobs["items"], math.prod(grid))), grid)
@@ -154,7 +182,10 @@ class Elementwise(StreamingTemplate):
         return int(np.prod(new, axis=0).sum())
 
     def work_groups(self, columns: Columns) -> Any:
-        return -(-math.prod(self._grid(columns["vector_width"], columns["across"])) // (columns["work_group"] * columns["items"]))
+        return -(
+            -math.prod(self._grid(columns["vector_width"], columns["across"]))
+            // (columns["work_group"] * columns["items"])
+        )
 
     @property
     def _block(self) -> s_tir.SBlock:
@@ -183,31 +214,46 @@ class Elementwise(StreamingTemplate):
         return launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)
 
     def _square(self, place: Sequence[tirx.Expr], width: int, across: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-        """Statements that load vectors along the data and store vectors along the output; and the registers they need."""
+        """Statements that load vectors along the data and store vectors along the output; and the registers they need."""  # noqa: E501
         assert self._across is not None, "the knob has no other choice"
         block, kind = self._block, str(self._block.body.buffer.dtype)
         axes = [axis.var for axis in block.iter_vars]
-        along, row = (Vectors(axes_of(block), axis, lanes, may_overlap=True) for axis, lanes in ((axes[self._across], across), (axes[-1], width)))
+        along, row = (
+            Vectors(axes_of(block), axis, lanes, may_overlap=True)
+            for axis, lanes in ((axes[self._across], across), (axes[-1], width))
+        )
         form = along.form_of(bounded(block.body.value))
         assert form is not None, "`_across` found it"
-        loaded, turned = (tirx.decl_buffer([width * across], register_type(kind), name, scope="local") for name in ("loaded", "turned"))
+        loaded, turned = (
+            tirx.decl_buffer([width * across], register_type(kind), name, scope="local")
+            for name in ("loaded", "turned")
+        )
         begin, first = along.begin(place[self._across]), {row.vector: row.begin(place[-1])}
         values = {**dict(zip(axes, place, strict=True)), along.vector: begin, axes[-1]: substitute(row.index, first)}
-        load = tirx.BufferStore(loaded, substitute(form, values).astype(str(loaded.dtype)), [row.lane * across + along.lane])
+        load = tirx.BufferStore(
+            loaded, substitute(form, values).astype(str(loaded.dtype)), [row.lane * across + along.lane]
+        )
         step = tirx.Var("step", along.lane.ty)
         turn = tirx.BufferStore(turned, tirx.BufferLoad(loaded, [row.lane * across + step]), [step * width + row.lane])
         into = [*place[:-1], substitute(row.index, first)]
         into[self._across] = substitute(along.index, {along.vector: begin, along.lane: step})
-        store = tirx.BufferStore(block.body.buffer, tirx.BufferLoad(turned, [step * width + row.lane]).astype(kind), into)
+        store = tirx.BufferStore(
+            block.body.buffer, tirx.BufferLoad(turned, [step * width + row.lane]).astype(kind), into
+        )
         loads = loop(row.lane, width, loop(along.lane, across, load, "vectorized"), "unrolled")
         turns = loop(step, across, loop(row.lane, width, turn, "unrolled"), "unrolled")
 
-        # What two vectors compute, the first of them stores. Of the last one of a row three numbers at most are left: one, two as a vector, or both.
+        # What two vectors compute, the first of them stores. Of the last one of a row three numbers at most are left:
+        # one, two as a vector, or both.
         pairs = row.repeated + row.repeated % 2
 
         def stores(low: int, high: int, *lanes: tuple[int, int]) -> tirx.Stmt:
             some, lane = tirx.Var("step", step.ty), tirx.Var("lane", row.lane.ty)
-            stored = [(end - begin, substitute(store, {row.lane: lane + begin, step: some + low})) for begin, end in lanes if begin < end]
+            stored = [
+                (end - begin, substitute(store, {row.lane: lane + begin, step: some + low}))
+                for begin, end in lanes
+                if begin < end
+            ]
             parts = [loop(lane, count, one, "vectorized") for count, one in stored]
             return loop(some, high - low, tirx.SeqStmt(parts) if len(parts) > 1 else parts[0], "unrolled")
 
@@ -222,15 +268,18 @@ class Elementwise(StreamingTemplate):
 
 
 def bounded(value: tirx.Expr) -> tirx.Expr:
-    """Keep 64-bit indices that are read from memory inside the axis that they index: addresses then are computed with 32 bits, which phones have, and no memory
-    but the tensor's is read.
+    """Keep 64-bit indices that are read from memory inside the axis that they index: addresses then are computed with
+    32 bits, which phones have, and no memory but the tensor's is read.
 
     table[at[i], j]      ->      table[max(min(at[i], rows - 1), 0), j]
     """
 
     def load(access: TensorLoad) -> TensorLoad:
         places = zip(access.indices, access.source.shape, strict=True)
-        indices = [_inside(index, extent) if str(index.ty) == "int64" and loads_of(index) else index for index, extent in places]
+        indices = [
+            _inside(index, extent) if str(index.ty) == "int64" and loads_of(index) else index
+            for index, extent in places
+        ]
         return tirx.BufferLoad(access.source, indices)
 
     return structural_map(value, (TensorLoad, load))
@@ -258,7 +307,12 @@ class ElementwiseFamily(Family):
                 build=lambda a, b, c: op.nn.relu(op.add(op.multiply(a, b), c)),
                 compute=lambda a, b, c: np.maximum(a * b + c, 0),
             ),
-            Case(name="concat", inputs=[(5, 7), (5, 13)], build=lambda a, b: op.concat([a, b], axis=1), compute=lambda a, b: np.concatenate([a, b], axis=1)),
+            Case(
+                name="concat",
+                inputs=[(5, 7), (5, 13)],
+                build=lambda a, b: op.concat([a, b], axis=1),
+                compute=lambda a, b: np.concatenate([a, b], axis=1),
+            ),
             Case(
                 name="transpose",
                 inputs=[(2, 13, 19)],

@@ -3,7 +3,7 @@
 data    (n, ceil(ic / 4), ih, iw, 4)   weight  (ic / groups, kh, kw, ceil(oc / 4), 4)   output  (n, ceil(oc / 4), oh, ow, 4)
 
 Neighbouring output channels may read different input channels, so lanes are loaded one by one.
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from romou.compiler.tir.primitives import LANES
 
 
 class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
-    """Grouped convolutions that the other families leave. Its groups cut texels, so no tensor is accessed in whole ones."""
+    """Grouped convolutions that the other families leave. Its groups cut texels, so no tensor is accessed in whole
+    ones.
+    """
 
     name = "group_conv2d"
     precedence = 1
@@ -53,11 +55,17 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
 
         def value(n: tirx.Expr, o: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
             tap = _load(w, data, (n, y, x), o, lane, list(r.values()))
-            return te.sum(tap.astype("float32") * weight[(*r.values(), o, lane)].astype("float32"), axis=list(r.values()))
+            return te.sum(
+                tap.astype("float32") * weight[(*r.values(), o, lane)].astype("float32"), axis=list(r.values())
+            )
 
-        return stored_as(w.dtype, te.compute(w.output_shape, value, name="group_conv2d", attrs=w.block_attrs(self.name)))
+        return stored_as(
+            w.dtype, te.compute(w.output_shape, value, name="group_conv2d", attrs=w.block_attrs(self.name))
+        )
 
-    def contraction(self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False) -> Contraction:
+    def contraction(
+        self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
+    ) -> Contraction:
         """A contraction without vector loads."""
         extents, place, output = w.pixels(flat)
 
@@ -82,7 +90,7 @@ def _reduction(w: Conv2d) -> dict[str, int]:
 
 
 def _load(w: Conv2d, data: te.Tensor, pixel: Sequence[Expr], o: Expr, lane: Expr, r: Sequence[Expr]) -> tirx.Expr:
-    """The factor of the data for a lane of output texel `o` of pixel (n, y, x), at r = (ic, kh, kw) of the reduction."""
+    """The factor of the data for a lane of output texel `o` of pixel (n, y, x), at r = (ic, kh, kw) of the reduction."""  # noqa: E501
     (n, oy, ox), (ic, kh, kw) = pixel, r
     # Lanes that pad the last texel belong to no group; their weights are zero, so any channel in range will do.
     out_channel = te.min(o * LANES + lane, w.out_channels - 1)

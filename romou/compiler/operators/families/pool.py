@@ -1,11 +1,12 @@
-"""Reductions of a window that moves over its input: max and average pooling, packed (NCHW4c) or plain, with padding, dilation and an epilogue.
+"""Reductions of a window that moves over its input: max and average pooling, packed (NCHW4c) or plain, with padding,
+dilation and an epilogue.
 
 out[n, c, y, x, lane] = f(max over (ky, kx) of data[n, c, y * s + ky, x * s + kx, lane])
 
 work-item     `tile` neighbours along x, each a vector of `vector_width` lanes where channels are packed; windows are reduced in registers
 work group    `work_group` of them, which lie in one row, x fastest
 unroll        the window is written out, or one loop for each of its axes
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -26,7 +27,15 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.streaming import WORK_GROUP, Points, StreamingTemplate
-from romou.compiler.scheduling.blocks import Reduction, is_elementwise_of, is_regular, loads_of, reduction_of, reductions_of, replace_loads
+from romou.compiler.scheduling.blocks import (
+    Reduction,
+    is_elementwise_of,
+    is_regular,
+    loads_of,
+    reduction_of,
+    reductions_of,
+    replace_loads,
+)
 from romou.compiler.scheduling.emit import Vectors, axes_of, guarded, launch, loop, place_of, register_type, substitute
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
 from romou.compiler.scheduling.windows import kept_inside, without_branches
@@ -37,8 +46,19 @@ _TILES = (1, 2, 3, 4, 7, 8)
 KNOBS = (
     VECTOR_WIDTH,
     WORK_GROUP,
-    Knob(name="tile", choices=_TILES, default=1, help="neighbours of a row that a work-item computes", scales_outputs=True),
-    Knob(name="is_unrolled", choices=(True, False), default=True, help="write the window out instead of a loop for each of its axes"),
+    Knob(
+        name="tile",
+        choices=_TILES,
+        default=1,
+        help="neighbours of a row that a work-item computes",
+        scales_outputs=True,
+    ),
+    Knob(
+        name="is_unrolled",
+        choices=(True, False),
+        default=True,
+        help="write the window out instead of a loop for each of its axes",
+    ),
 )
 # Loads of a window that is written out, at most.
 _MOST_UNROLLED = 64
@@ -55,7 +75,9 @@ class Pool(StreamingTemplate):
 
     @property
     def is_mine(self) -> bool:
-        """Whether a step along the output and a step in the window add up in an index, and what follows the reduction is element-wise."""
+        """Whether a step along the output and a step in the window add up in an index, and what follows the reduction
+        is element-wise.
+        """
         window, *epilogue = self.blocks
         reduction = reduction_of(window)
         return (
@@ -82,7 +104,10 @@ class Pool(StreamingTemplate):
         smallest = space.knobs["work_group"][0]
         space.add_constraint(
             lambda config: (
-                ((config["work_group"] == smallest) | (config["work_group"] * config["tile"] * config["vector_width"] < 2 * self.elements))
+                (
+                    (config["work_group"] == smallest)
+                    | (config["work_group"] * config["tile"] * config["vector_width"] < 2 * self.elements)
+                )
                 & ((config["is_unrolled"] == False) | (config["tile"] * taps <= _MOST_UNROLLED))  # noqa: E712  `not` does not judge columns
             )
         )
@@ -93,7 +118,14 @@ class Pool(StreamingTemplate):
         config = super().default_config(limits)
         wide = config.replace(tile=4)
         overlaps = 2 * self._window[-1] * self._row > 3 * self._data_row
-        return wide if limits.prefers_images and overlaps and self.space(limits).knows(wide) and self.space(limits).is_valid(wide) else config
+        return (
+            wide
+            if limits.prefers_images
+            and overlaps
+            and self.space(limits).knows(wide)
+            and self.space(limits).is_valid(wide)
+            else config
+        )
 
     @property
     def _data_row(self) -> int:
@@ -137,7 +169,11 @@ class Pool(StreamingTemplate):
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
         """Every tap of the windows of the first tiles."""
-        return self._points(np.arange(min(knobs["work_group"], math.prod(self._grid(knobs["vector_width"], knobs["tile"])))), knobs, is_whole=True)
+        return self._points(
+            np.arange(min(knobs["work_group"], math.prod(self._grid(knobs["vector_width"], knobs["tile"])))),
+            knobs,
+            is_whole=True,
+        )
 
     def points_of_one(self, knobs: Mapping[str, int]) -> Points:
         """Every tap of the first tile; the first one where loops repeat it."""
@@ -158,7 +194,11 @@ class Pool(StreamingTemplate):
         width, tile = knobs["vector_width"], knobs["tile"]
 
         def points(block: s_tir.SBlock) -> list[np.ndarray]:
-            window = [np.arange(extent if is_whole else 1) for extent in self._window] if len(block.iter_vars) > len(self.shape) else []
+            window = (
+                [np.arange(extent if is_whole else 1) for extent in self._window]
+                if len(block.iter_vars) > len(self.shape)
+                else []
+            )
             place = list(np.unravel_index(tiles, self._grid(width, tile)))
             shape = (-1, *[1] * (2 + len(window)))
             place = [p.reshape(shape) for p in place]
@@ -179,22 +219,31 @@ class Pool(StreamingTemplate):
         """The elements of its tiles that lie inside the row."""
         width, tile = knobs["vector_width"], knobs["tile"]
         grid = self._grid(width, tile)
-        tiles = np.unravel_index(np.arange(min(knobs["work_group"], math.prod(grid))), grid)[-2 if self._is_packed else -1]
+        tiles = np.unravel_index(np.arange(min(knobs["work_group"], math.prod(grid))), grid)[
+            -2 if self._is_packed else -1
+        ]
         return int(np.minimum(self._row - tiles * tile, tile).sum()) * (width if self._is_packed else 1)
 
     def work_groups(self, columns: Columns) -> Any:
         return -(-math.prod(self._grid(columns["vector_width"], columns["tile"])) // columns["work_group"])
 
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
-        return [(Vectors(axes_of(block), self._outer(block)[0][-1], width), value) for block, value in zip(self.blocks, self.values, strict=True)]
+        return [
+            (Vectors(axes_of(block), self._outer(block)[0][-1], width), value)
+            for block, value in zip(self.blocks, self.values, strict=True)
+        ]
 
     def _window_vectors(self, width: int, tile: int) -> tuple[Vectors, tirx.Expr]:
-        """What is reduced, also for elements of the last tile that lie behind the row: a tile's windows then read the same numbers wherever it lies."""
+        """What is reduced, also for elements of the last tile that lie behind the row: a tile's windows then read the
+        same numbers wherever it lies.
+        """
         block = self.blocks[0]
         spatial, row = self._outer(block)
         axes = axes_of(block)
         axes[next(var for var in axes if var.same_as(row))] = -(-self._row // tile) * tile
-        return Vectors(axes, spatial[-1], width), kept_inside(self.values[0], axes) if self._row % tile else self.values[0]
+        return Vectors(axes, spatial[-1], width), (
+            kept_inside(self.values[0], axes) if self._row % tile else self.values[0]
+        )
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         width, tile, size = (config[name] for name in ("vector_width", "tile", "work_group"))
@@ -222,8 +271,19 @@ class Pool(StreamingTemplate):
         window = self.blocks[0]
         vectors, term = self._window_vectors(width, tile)
         mine = [step * width + vectors.lane]
-        start = loop(step, tile, loop(lane, width, tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane]), "vectorized"), "unrolled")
-        # The largest so far last: most compilers' maximum is the second operand where one is NaN, which onnxruntime mostly drops here too.
+        start = loop(
+            step,
+            tile,
+            loop(
+                lane,
+                width,
+                tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane]),
+                "vectorized",
+            ),
+            "unrolled",
+        )
+        # The largest so far last: most compilers' maximum is the second operand where one is NaN, which onnxruntime
+        # mostly drops here too.
         total = reduction.combine(reduction.unbounded(term).astype(of_sums), tirx.BufferLoad(sums, mine))
         body, tiles = vectors.store(sums, mine, total)
         buffers += tiles

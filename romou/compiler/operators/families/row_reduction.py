@@ -1,15 +1,17 @@
-"""Reductions of whole rows and what is made of them: softmax, layer and group norm, means and sums over trailing or spatial axes, L2 norms.
+"""Reductions of whole rows and what is made of them: softmax, layer and group norm, means and sums over trailing or
+spatial axes, L2 norms.
 
 m[i] = max over k of x[i, k];  s[i] = sum over k of exp(x[i, k] - m[i]);  out[i, k] = exp(x[i, k] - m[i]) / s[i]
 
 row           the elements that are reduced together; `threads` work-items share a row, each takes every `threads`-th vector of it, and they
-              combine what they have in local memory (Romou paper, Section 5.3: its answer to few outputs and a long reduction)
+              combine what they have in local memory (Romou paper, Section 5.3: its answer to few outputs and a long
+              reduction)
 work group    `rows` rows
 vector        `vector_width` neighbours in memory: of a row, each lane with a partial result of its own, or of as many rows
 sub_group     work-items that combine what they have by functions of their sub-group before; rows may share one, and have several
 combine       how partial results become one: "serial": each work-item adds up all; "tree": a few add up a share each, then each work-item those
 keep          where the row stays between the passes over it: "memory" reads it again, "registers" and "local" read it once
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -67,7 +69,12 @@ KNOBS = (
         devices="those with sub-groups of a known size",
         exists_on=lambda limits: limits.sub_groups is not None,
     ),
-    Knob(name="keep", choices=("registers", "local", "memory"), default="registers", help="where a row stays between the passes over it"),
+    Knob(
+        name="keep",
+        choices=("registers", "local", "memory"),
+        default="registers",
+        help="where a row stays between the passes over it",
+    ),
 )
 # Numbers of a work-item's share of a row that are kept in registers.
 _MOST_KEPT = 32
@@ -98,7 +105,9 @@ class RowReduction(StreamingTemplate):
         own: dict[str, Sequence[Choice]] = {
             "vector_width": self._widths(self._rows.axes[self._rows.axis]),
             "threads": [t for t in _THREADS if t <= most and t < 2 * elements],
-            "rows": [r for r in _GROUP_ROWS if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)],
+            "rows": [
+                r for r in _GROUP_ROWS if r == 1 or (r <= most and r < 2 * rows and r * elements <= _MOST_OF_GROUP)
+            ],
             "sub_group": self._sub_groups(limits),
             "keep": ["memory"] if self._rows.shared_load is None else ["registers", "local", "memory"],
         }
@@ -125,7 +134,9 @@ class RowReduction(StreamingTemplate):
     def _sub_groups(self, limits: Limits) -> list[int]:
         """Choices for the size of sub-groups; their functions take single floats."""
         found = [p.reduction for p in self._rows.passes if p.reduction is not None]
-        is_fit = all(r.operation in SUB_GROUP_OPERATIONS and register_type(str(r.buffer.dtype)) == "float32" for r in found)
+        is_fit = all(
+            r.operation in SUB_GROUP_OPERATIONS and register_type(str(r.buffer.dtype)) == "float32" for r in found
+        )
         return [1, limits.sub_groups.size] if is_fit and limits.sub_groups is not None else [1]
 
     @staticmethod
@@ -138,7 +149,8 @@ class RowReduction(StreamingTemplate):
         return (size == 1) | (is_whole & (np.asarray(config.get("combine", SERIAL)) == SERIAL))
 
     def default_config(self, limits: Limits) -> Config:
-        """Up to four vectors of a row for each work-item, six on phones, groups of 64, the row kept in registers where it fits.
+        """Up to four vectors of a row for each work-item, six on phones, groups of 64, the row kept in registers where
+        it fits.
 
         Without warps (CPUs), where work-items wait for each other one by one, each has rows to itself.
         """
@@ -148,13 +160,22 @@ class RowReduction(StreamingTemplate):
         most, size = (elements, 8) if limits.warp_size == 1 else (6 if limits.prefers_images else 4, 64)
         groups = itertools.product(space.knobs["keep"], space.knobs["threads"], space.knobs["rows"])
         least = LEAST_OF_TREE if limits.prefers_images else limits.max_work_group_size + 1
-        configs = [space.default(vector_width=width, threads=t, rows=r, keep=keep, combine=TREE if int(t) >= least else SERIAL) for keep, t, r in groups]
+        configs = [
+            space.default(vector_width=width, threads=t, rows=r, keep=keep, combine=TREE if int(t) >= least else SERIAL)
+            for keep, t, r in groups
+        ]
 
         def cost(config: Config) -> tuple[float, ...]:
             share = -(-elements // config["threads"])
             is_shared = config["threads"] if limits.warp_size == 1 else 0
             group = config["threads"] * config["rows"]
-            return (is_shared, space.knobs["keep"].index(config["keep"]), max(0, share - most), abs(math.log2(group / size)), config["threads"])
+            return (
+                is_shared,
+                space.knobs["keep"].index(config["keep"]),
+                max(0, share - most),
+                abs(math.log2(group / size)),
+                config["threads"],
+            )
 
         return min((c for c in configs if space.is_valid(c)), key=cost)
 
@@ -179,7 +200,8 @@ class RowReduction(StreamingTemplate):
         return columns["keep"] == "local"
 
     def local_loads(self, columns: Columns) -> Any:
-        """A work-item's share of the row in each pass, and what it adds up of the row's partial results for each reduction.
+        """A work-item's share of the row in each pass, and what it adds up of the row's partial results for each
+        reduction.
 
         Of two steps these are the parts of both, as the first work-items have them.
         """
@@ -210,7 +232,13 @@ class RowReduction(StreamingTemplate):
     @property
     def works_in_rows(self) -> bool:
         rows = self._rows
-        return rows.is_normal and not rows.is_across and len(self.shape) > 1 and self.shape[-1] == rows.axes[rows.axis] and self.shape[-1] % LANES == 0
+        return (
+            rows.is_normal
+            and not rows.is_across
+            and len(self.shape) > 1
+            and self.shape[-1] == rows.axes[rows.axis]
+            and self.shape[-1] % LANES == 0
+        )
 
     # Traffic
 
@@ -254,7 +282,10 @@ class RowReduction(StreamingTemplate):
         def points(block: s_tir.SBlock) -> list[np.ndarray]:
             (mine,) = (p for p in self._rows.passes if p.block.same_as(block))
             if mine.reduction is None:
-                return [values.get(place, np.asarray(0)) if isinstance(place, tirx.Var) else np.asarray(0) for place in mine.place]
+                return [
+                    values.get(place, np.asarray(0)) if isinstance(place, tirx.Var) else np.asarray(0)
+                    for place in mine.place
+                ]
             reduced = [axis.var for axis in mine.reduction.reduced]
             spatial = iter([*row])
             inside = iter([*element])
@@ -266,7 +297,9 @@ class RowReduction(StreamingTemplate):
         """Numbers that a work group stores: its rows, or one for each of them."""
         width = knobs["vector_width"]
         rows, elements = self._rows.count(width)
-        return int(min(knobs["rows"], rows)) * ((width * elements) if self._rows.is_normal else width if self._rows.is_across else 1)
+        return int(min(knobs["rows"], rows)) * (
+            (width * elements) if self._rows.is_normal else width if self._rows.is_across else 1
+        )
 
     # The kernel
 
@@ -296,9 +329,16 @@ class RowReductionFamily(Family):
                 name="layer norm",
                 inputs=[(3, 7, 48), (48,), (48,)],
                 build=lambda x, scale, shift: op.nn.layer_norm(x, scale, shift, axes=[-1]),
-                compute=lambda x, scale, shift: (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * scale + shift,
+                compute=lambda x, scale, shift: (
+                    (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1, keepdims=True) + 1e-5) * scale + shift
+                ),
             ),
-            Case(name="mean of columns", inputs=[(31, 60)], build=lambda x: op.mean(x, axis=[0]), compute=lambda x: x.mean(0)),
+            Case(
+                name="mean of columns",
+                inputs=[(31, 60)],
+                build=lambda x: op.mean(x, axis=[0]),
+                compute=lambda x: x.mean(0),
+            ),
         ]
 
 

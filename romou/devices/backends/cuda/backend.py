@@ -18,13 +18,16 @@ if TYPE_CHECKING:
 
     from romou.devices.backends.dialect import Dialect
 
-# Device file -> architecture, which a report measured through OpenCL does not tell. With the suffix, all instructions of the generation.
+# Device file -> architecture, which a report measured through OpenCL does not tell. With the suffix, all instructions
+# of the generation.
 ARCHITECTURES = {"nvidia_h200": "sm_90a"}
 # Without opting in, a work group has no more local memory than this, whatever the device holds.
 _LOCAL_BYTES = 49152
 # The first architecture with mma.sync.m16n8k16 (PTX ISA).
 _TENSOR_CORES_FROM = 80
-_INSTALL = "It takes an NVIDIA GPU with its driver, and libcudart.so.13: pip install 'romou[cuda]', or a CUDA 13 toolkit."
+_INSTALL = (
+    "It takes an NVIDIA GPU with its driver, and libcudart.so.13: pip install 'romou[cuda]', or a CUDA 13 toolkit."
+)
 # nvml.h: the library, the flag that leaves GPUs alone, and how long a version may be.
 _NVML, _NVML_ATTACH_NONE, _NVML_CHARS = "libnvidia-ml.so.1", 2, 80
 _KERNEL = re.compile(r'^extern "C" __global__ .*?(?P<name>\w+)\(\w[^(]*\) ?(?P<end>[;{])$', re.MULTILINE)
@@ -41,7 +44,11 @@ class Cuda(Backend):
     learns_from = "opencl"
     options = (
         DEVICE,
-        TargetOption(name="arch", pattern=r"sm_\d{2,3}[af]?", error="target option -arch={value}: must be a CUDA architecture such as sm_80 or sm_90a"),
+        TargetOption(
+            name="arch",
+            pattern=r"sm_\d{2,3}[af]?",
+            error="target option -arch={value}: must be a CUDA architecture such as sm_80 or sm_90a",
+        ),
         HOST,
         # It changes numbers: without a word nobody's products are rounded.
         TargetOption(name="tf32", pattern="allow", error="target option -tf32={value}: must be allow, or left out"),
@@ -64,11 +71,15 @@ class Cuda(Backend):
         device_name = super().named_device(device_name)
         if device_name not in ARCHITECTURES:
             known = ", ".join(self.named_devices())
-            raise UsageError(f"device {device_name!r} is no CUDA device; with -device= cuda knows {known}", hint="Leave -device= out for the attached GPU.")
+            raise UsageError(
+                f"device {device_name!r} is no CUDA device; with -device= cuda knows {known}",
+                hint="Leave -device= out for the attached GPU.",
+            )
         return device_name
 
     def architecture(self, options: Mapping[str, Any]) -> str:
-        """What NVRTC makes code for, e.g. "sm_90a": as given in a target's options, else the named device's, else the attached one's.
+        """What NVRTC makes code for, e.g. "sm_90a": as given in a target's options, else the named device's, else the
+        attached one's.
 
         DeviceError where none was given, no device was named and none is attached.
         """
@@ -79,14 +90,24 @@ class Cuda(Backend):
         found = self.list_devices()
         if not found:
             error = self.no_device_error(0, found)
-            raise DeviceError(error.message, hint="Without one, name what to compile for: cuda -device=nvidia_h200, or cuda -arch=sm_80.")
+            raise DeviceError(
+                error.message,
+                hint="Without one, name what to compile for: cuda -device=nvidia_h200, or cuda -arch=sm_80.",
+            )
         return str(found[0]["arch"])
 
     def attached_spec(self) -> HardwareSpec:
-        """See `Backend.attached_spec`; without a device it is what every GPU since 2018 has, as an architecture is enough to compile for."""
+        """See `Backend.attached_spec`; without a device it is what every GPU since 2018 has, as an architecture is
+        enough to compile for.
+        """
         found = self.list_devices()
         if not found:
-            known: dict[str, Any] = {"max_work_group_size": 1024, "local_mem_bytes": _LOCAL_BYTES, "warp_sizes": (32,), "has_half_arithmetic": True}
+            known: dict[str, Any] = {
+                "max_work_group_size": 1024,
+                "local_mem_bytes": _LOCAL_BYTES,
+                "warp_sizes": (32,),
+                "has_half_arithmetic": True,
+            }
             source = "CUDA C++ Programming Guide, compute capabilities from 7.5 on"
             return HardwareSpec(name="cuda", title="any CUDA device", sources=dict.fromkeys(known, source), **known)
         facts = found[0]
@@ -99,7 +120,12 @@ class Cuda(Backend):
             "has_half_arithmetic": True,
         }
         source = f"asked from the driver of {facts['name']} ({facts['platform']})"
-        return HardwareSpec(name=facts["name"], title=f"{facts['name']} ({facts['platform']})", sources=dict.fromkeys(asked, source), **asked)
+        return HardwareSpec(
+            name=facts["name"],
+            title=f"{facts['name']} ({facts['platform']})",
+            sources=dict.fromkeys(asked, source),
+            **asked,
+        )
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
         """See `Backend.device_limits`; warps run in step, which TVM makes use of."""
@@ -126,7 +152,7 @@ class Cuda(Backend):
 
     @property
     def bare_tvm_config(self) -> dict[str, Any]:
-        """See `Backend.bare_tvm_config`. Without an architecture TVM looks for a device, and warns that there is none."""
+        """See `Backend.bare_tvm_config`. Without an architecture TVM looks for a device, and warns that there is none."""  # noqa: E501
         return {"kind": self.tvm_kind, "arch": "sm_50"}
 
     def list_devices(self) -> list[dict[str, Any]]:
@@ -164,7 +190,9 @@ class Cuda(Backend):
 
         if found:
             return super().no_device_error(index, found)
-        return DeviceError(f"no CUDA device: {cuda_runtime.load() or 'the driver offers none'}", index=index, hint=_INSTALL)
+        return DeviceError(
+            f"no CUDA device: {cuda_runtime.load() or 'the driver offers none'}", index=index, hint=_INSTALL
+        )
 
     def toolchain(self) -> tuple[str, Callable[[], str]]:
         from romou.devices.backends.cuda import compiler
@@ -182,7 +210,9 @@ class Cuda(Backend):
         }
 
     def prepare_to_load(self) -> None:
-        """See `Backend.prepare_to_load`. A model compiled on a machine without CUDA holds text, which is compiled when it is loaded."""
+        """See `Backend.prepare_to_load`. A model compiled on a machine without CUDA holds text, which is compiled when
+        it is loaded.
+        """
         from romou.devices.backends.cuda import compiler
         from tvm_patches import cuda_runtime
 
@@ -201,7 +231,9 @@ class Cuda(Backend):
 
 @functools.cache
 def _driver() -> str:
-    """Version of NVIDIA's driver, which the CUDA runtime does not tell, by NVML: `nvidia-smi` asks every GPU of the machine first."""
+    """Version of NVIDIA's driver, which the CUDA runtime does not tell, by NVML: `nvidia-smi` asks every GPU of the
+    machine first.
+    """
     version = ctypes.create_string_buffer(_NVML_CHARS)
     try:
         nvml = ctypes.CDLL(_NVML)
@@ -210,7 +242,12 @@ def _driver() -> str:
     if nvml.nvmlInitWithFlags(_NVML_ATTACH_NONE):
         return "unknown (NVML does not answer)"
     try:
-        return "unknown (NVML does not tell it)" if nvml.nvmlSystemGetDriverVersion(version, _NVML_CHARS) else version.value.decode()
+        return (
+            "unknown (NVML does not tell it)"
+            if nvml.nvmlSystemGetDriverVersion(version, _NVML_CHARS)
+            else version.value.decode()
+        )
     finally:
-        # The flag holds as long as the library is open: for PyTorch, which counts its GPUs by it, there would be none in this process.
+        # The flag holds as long as the library is open: for PyTorch, which counts its GPUs by it, there would be none
+        # in this process.
         nvml.nvmlShutdown()

@@ -1,7 +1,8 @@
 """CUDA C++ to machine code, by NVRTC: no toolkit is needed, and no GPU.
 
-TVM hands the text of a module to the packed function `tvm_callback_cuda_compile`. Its own one wants a whole toolkit, whose path it guesses, and turns on
-approximate mathematics; `install` puts this one in its place, and the functions that Romou's passes call in front of the text.
+TVM hands the text of a module to the packed function `tvm_callback_cuda_compile`. Its own one wants a whole toolkit,
+whose path it guesses, and turns on approximate mathematics; `install` puts this one in its place, and the functions
+that Romou's passes call in front of the text.
 """
 
 from __future__ import annotations
@@ -15,15 +16,25 @@ from typing import Any
 from romou.base.errors import BuildError, CompatError, DeviceError
 from romou.devices.backends.programs import is_keeping, kept
 
-INSTALL = "pip install 'romou[cuda]' (cuda-bindings, nvidia-cuda-nvrtc and nvidia-cuda-runtime of one major version); a CUDA toolkit's NVRTC does as well."
+INSTALL = (
+    "pip install 'romou[cuda]' (cuda-bindings, nvidia-cuda-nvrtc and nvidia-cuda-runtime of one major version); a CUDA"
+    " toolkit's NVRTC does as well."
+)
 
-# What TVM's preamble includes from the C++ library, which only a toolkit brings; a dozen lines do, and are read in no time.
+# What TVM's preamble includes from the C++ library, which only a toolkit brings; a dozen lines do, and are read in no
+# time.
 _INTEGERS = {"int8_t": "signed char", "int16_t": "short", "int32_t": "int", "int64_t": "long long"}
 _HEADERS = {
-    "cuda/std/cstdint": "#pragma once\nnamespace cuda { namespace std {\n"
-    + "".join(f"typedef {c} {name};\ntypedef unsigned {c.removeprefix('signed ')} u{name};\n" for name, c in _INTEGERS.items())
-    + "} }\n",
-    "cuda/std/type_traits": """#pragma once
+    "cuda/std/cstdint": (
+        "#pragma once\nnamespace cuda { namespace std {\n"
+        + "".join(
+            f"typedef {c} {name};\ntypedef unsigned {c.removeprefix('signed ')} u{name};\n"
+            for name, c in _INTEGERS.items()
+        )
+        + "} }\n"
+    ),
+    "cuda/std/type_traits": (
+        """#pragma once
 namespace cuda { namespace std {
 template <bool B> struct truth { static constexpr bool value = B; };
 template <class A, class B> struct is_same : truth<false> {};
@@ -40,15 +51,16 @@ template <class A> struct enable_if<true, A> { typedef A type; };
 template <bool C, class A, class B> struct conditional { typedef A type; };
 template <class A, class B> struct conditional<false, A, B> { typedef B type; };
 } }
-""",
+"""  # noqa: E501
+    ),
 }
 
 
 def compile_cuda(source: str, arch: str) -> bytes:
     """Machine code (cubin) for an architecture such as "sm_90a".
 
-    CompatError where there is no NVRTC on this machine; says what to install. BuildError where NVRTC refused the source, or does not know the architecture;
-    the text is its log.
+    CompatError where there is no NVRTC on this machine; says what to install. BuildError where NVRTC refused the
+    source, or does not know the architecture; the text is its log.
     """
     nvrtc, options = _nvrtc(), _options(arch)
     names, texts = ([text.encode() for text in part] for part in (_HEADERS, _HEADERS.values()))
@@ -59,7 +71,9 @@ def compile_cuda(source: str, arch: str) -> bytes:
             log = bytearray(_value(nvrtc, nvrtc.nvrtcGetProgramLogSize(program)))
             nvrtc.nvrtcGetProgramLog(program, log)
             text = log.rstrip(b"\0\n").decode(errors="replace") or str(status)
-            raise BuildError(f"NVRTC {version()} refused a kernel for {arch}: {text}", arch=arch, log=text, source=source)
+            raise BuildError(
+                f"NVRTC {version()} refused a kernel for {arch}: {text}", arch=arch, log=text, source=source
+            )
         code = bytearray(_value(nvrtc, nvrtc.nvrtcGetCUBINSize(program)))
         _value(nvrtc, nvrtc.nvrtcGetCUBIN(program, code))
         return bytes(code)
@@ -68,11 +82,18 @@ def compile_cuda(source: str, arch: str) -> bytes:
 
 
 def _options(arch: str) -> list[str]:
-    return [f"--gpu-architecture={arch}", "--std=c++17", "--device-int128", *(f"--include-path={folder}" for folder in _include_folders())]
+    return [
+        f"--gpu-architecture={arch}",
+        "--std=c++17",
+        "--device-int128",
+        *(f"--include-path={folder}" for folder in _include_folders()),
+    ]
 
 
 def kept_cuda(source: str, arch: str) -> bytes:
-    """`compile_cuda`, whose answer is kept on disk: by the source, options, architecture, NVRTC's version, and headers. Errors are the same."""
+    """`compile_cuda`, whose answer is kept on disk: by the source, options, architecture, NVRTC's version, and headers.
+    Errors are the same.
+    """
     headers = [(folder, os.stat(folder).st_mtime_ns) for folder in _include_folders()]
     depends = [source, _options(arch), version(), _HEADERS, headers]
     return kept("NVRTC", depends, f"a CUDA module for {arch}", lambda: compile_cuda(source, arch))
@@ -90,7 +111,8 @@ def version() -> str:
 def install() -> None:
     """Make TVM compile CUDA as this file does.
 
-    With a CUDA runtime in the process, modules are compiled when they are built; without one, they are text, and compiled where they are loaded.
+    With a CUDA runtime in the process, modules are compiled when they are built; without one, they are text, and
+    compiled where they are loaded.
     """
     import tvm_ffi
 
@@ -131,15 +153,22 @@ def _nvrtc() -> Any:
         # The first call opens the library.
         nvrtc.nvrtcVersion()
     except ImportError as error:
-        raise CompatError("compiling for CUDA needs NVIDIA's NVRTC: the Python package cuda-bindings is not installed", hint=INSTALL) from error
+        raise CompatError(
+            "compiling for CUDA needs NVIDIA's NVRTC: the Python package cuda-bindings is not installed", hint=INSTALL
+        ) from error
     except RuntimeError as error:
-        raise CompatError(f"compiling for CUDA needs NVIDIA's NVRTC, which cuda-bindings does not find: {str(error).splitlines()[0]}", hint=INSTALL) from error
+        raise CompatError(
+            f"compiling for CUDA needs NVIDIA's NVRTC, which cuda-bindings does not find: {str(error).splitlines()[0]}",
+            hint=INSTALL,
+        ) from error
     return nvrtc
 
 
 @functools.cache
 def _include_folders() -> tuple[str, ...]:
-    """Where CUDA's headers lie; kernels of Romou's templates include none, TVM's own with fp16 or bfloat16 arithmetic do."""
+    """Where CUDA's headers lie; kernels of Romou's templates include none, TVM's own with fp16 or bfloat16 arithmetic
+    do.
+    """
     from cuda import pathfinder
 
     # Before 1.3, it found libraries alone.

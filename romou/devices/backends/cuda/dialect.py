@@ -40,40 +40,51 @@ class CudaCpp(Dialect):
 
 # Name -> definition. In PTX, since CUDA's fp16 header is in no wheel that compiling needs.
 _FUNCTIONS = {
-    "float_of_half": """
+    "float_of_half": (
+        """
 __device__ __forceinline__ float float_of_half(unsigned short bits) {
   float value;
   asm("cvt.f32.f16 %0, %1;" : "=f"(value) : "h"(bits));
   return value;
 }
-""",
-    "half_of_float": """
+"""
+    ),
+    "half_of_float": (
+        """
 __device__ __forceinline__ unsigned short half_of_float(float value) {
   unsigned short bits;
   asm("cvt.rn.f16.f32 %0, %1;" : "=h"(bits) : "f"(value));
   return bits;
 }
-""",
+"""
+    ),
     # Of `SUB_GROUP_CALL`, with warps for sub-groups, which CUDA numbers along x first.
-    "sub_group_shuffle_xor_of_32": """
+    "sub_group_shuffle_xor_of_32": (
+        """
 __device__ __forceinline__ float sub_group_shuffle_xor_of_32(float x, int lanes) {
   return __shfl_xor_sync(0xffffffffu, x, lanes);
 }
-""",
-    "load_texel": """
+"""
+    ),
+    "load_texel": (
+        """
 __device__ __forceinline__ unsigned long long load_texel(int offset, const void* texels) {
   return ((const unsigned long long*)texels)[offset];
 }
-""",
-    "load_texel_pair": """
+"""
+    ),
+    "load_texel_pair": (
+        """
 __device__ __forceinline__ int load_texel_pair(int offset, const void* texels, unsigned long long* into) {
   ulonglong2 both = ((const ulonglong2*)texels)[offset];
   into[0] = both.x;
   into[1] = both.y;
   return 0;
 }
-""",
-    "tensor_core_fma": """
+"""
+    ),
+    "tensor_core_fma": (
+        """
 // One lane of two texels.
 __device__ __forceinline__ unsigned int lane_pair(unsigned long long x, unsigned long long y, int lane) {
   unsigned int a = (unsigned int)(lane < 2 ? x : x >> 32), b = (unsigned int)(lane < 2 ? y : y >> 32);
@@ -93,29 +104,37 @@ __device__ __forceinline__ int tensor_core_fma(int first, float* acc, unsigned l
   }
   return 0;
 }
-""",
-    "copy_halfs_async": """
+"""  # noqa: E501
+    ),
+    "copy_halfs_async": (
+        """
 __device__ __forceinline__ int copy_halfs_async(int offset, const void* texels, int into_offset, void* into, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8, %2;"
       :: "l"(__cvta_generic_to_shared((char*)into + 8 * into_offset)), "l"((const char*)texels + 8LL * offset), "r"(inside ? 8 : 0));
   return 0;
 }
-""",
-    "copy_floats_async": """
+"""  # noqa: E501
+    ),
+    "copy_floats_async": (
+        """
 __device__ __forceinline__ int copy_floats_async(int offset, const void* texels, int into_offset, void* into, bool inside) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 16, %2;"
       :: "l"(__cvta_generic_to_shared((char*)into + 16 * into_offset)), "l"((const char*)texels + 16LL * offset), "r"(inside ? 16 : 0));
   return 0;
 }
-""",
-    "tf32_of_float": """
+"""  # noqa: E501
+    ),
+    "tf32_of_float": (
+        """
 __device__ __forceinline__ float tf32_of_float(float value) {
   unsigned int bits;
   asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(bits) : "f"(value));
   return __uint_as_float(bits);
 }
-""",
-    "tensor_core_fma_tf32": """
+"""
+    ),
+    "tensor_core_fma_tf32": (
+        """
 // Two lanes of two texels of the weight (w: input channel, output channel), two of one of the data.
 __device__ __forceinline__ void mma_tf32(float* c, float w00, float w01, float w10, float w11, float x0, float x1) {
   asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};"
@@ -132,7 +151,8 @@ __device__ __forceinline__ int tensor_core_fma_tf32(int first, float* acc, float
   mma_tf32(c + 2, w2.z, w2.w, w3.z, w3.w, data.z, data.w);
   return 0;
 }
-""",
+"""  # noqa: E501
+    ),
 }
 
 

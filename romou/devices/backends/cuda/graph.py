@@ -12,14 +12,17 @@ from romou.base.errors import DeviceError
 
 
 class CudaGraph:
-    """A run captured on a stream of its own, with all storages that it allocated; `vm` is None where no virtual machine runs, and nothing is allocated."""
+    """A run captured on a stream of its own, with all storages that it allocated; `vm` is None where no virtual machine
+    runs, and nothing is allocated.
+    """
 
     def __init__(self, device: Any, vm: Any | None, run: Callable[[], None]) -> None:
         cuda = self._cuda = _cuda_driver()
         self._device = device
         self._context = _value(cuda, cuda.cuDevicePrimaryCtxRetain(_value(cuda, cuda.cuDeviceGet(device.index))))
         _value(cuda, cuda.cuCtxSetCurrent(self._context))
-        # Storages go back to TVM's pool when the run ends, and the next one to ask would write into what the graph uses.
+        # Storages go back to TVM's pool when the run ends, and the next one to ask would write into what the graph
+        # uses.
         self._kept: list[Any] = []
         graph = self._capture(vm, run)
         try:
@@ -30,8 +33,14 @@ class CudaGraph:
         finally:
             cuda.cuGraphDestroy(graph)
         self.what = f"a CUDA graph of {launches} launches"
-        self._begin, self._end = (_value(cuda, cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DEFAULT.value)) for _ in range(2))
-        for destroy, what in ((cuda.cuGraphExecDestroy, self._executable), (cuda.cuEventDestroy, self._begin), (cuda.cuEventDestroy, self._end)):
+        self._begin, self._end = (
+            _value(cuda, cuda.cuEventCreate(cuda.CUevent_flags.CU_EVENT_DEFAULT.value)) for _ in range(2)
+        )
+        for destroy, what in (
+            (cuda.cuGraphExecDestroy, self._executable),
+            (cuda.cuEventDestroy, self._begin),
+            (cuda.cuEventDestroy, self._end),
+        ):
             # At the process's end the driver may be gone before.
             weakref.finalize(self, destroy, what).atexit = False
 
@@ -86,7 +95,10 @@ def _cuda_driver() -> Any:
     try:
         from cuda.bindings import driver
     except ImportError as error:
-        raise DeviceError("a CUDA graph takes the Python package cuda-bindings, which is not installed", hint="pip install 'romou[cuda]'") from error
+        raise DeviceError(
+            "a CUDA graph takes the Python package cuda-bindings, which is not installed",
+            hint="pip install 'romou[cuda]'",
+        ) from error
     return driver
 
 

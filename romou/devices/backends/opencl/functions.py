@@ -1,14 +1,15 @@
-"""Functions that stand before the kernels that call them, one for each number of lanes: short forms without a branch, within the errors that OpenCL allows,
-and accesses of vectors that begin at any number.
+"""Functions that stand before the kernels that call them, one for each number of lanes: short forms without a branch,
+within the errors that OpenCL allows, and accesses of vectors that begin at any number.
 
 exp    a polynomial of x less whole multiples of 2 log 2, times a power of two twice, which always is a normal number
 sin    x less multiples of pi / 2, in three steps, of which two are exact up to 8192; beyond, 64 bits of 2 / pi, which the exponent chooses, give all that
-       matters of the quotient (Payne and Hanek): near its zeros it is right to 2e-10, elsewhere to 3 units in the last place, whatever the size of x
+       matters of the quotient (Payne and Hanek): near its zeros it is right to 2e-10, elsewhere to 3 units in the last
+       place, whatever the size of x
 tanh   Eigen's rational function of the hyperbolic tangent
 erf    Eigen's rational function of the error function
 square_root, inverse_root    pow(x, 0.5) and pow(x, -0.5), which differ from roots for -0 and -infinity
 load_unaligned, store_unaligned    a vector in a packed structure, which has the alignment of a number; of vload4 Mesa's compilers make a load for each lane
-"""
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -21,8 +22,9 @@ _EXP = """TYPE exp_TYPE(TYPE x) {
   TYPE p = ((((r * 1.96118024e-4f + 1.41043041e-3f) * r + 8.33609886e-3f) * r + 4.16612774e-2f) * r + 1.6666615e-1f) * r + 5.00000358e-1f;
   return select((p * (r * r) + r + 1.0f) * s * s, x, isnan(x));
 }
-"""
-# Sine of x plus so many times pi / 2. Adding 1.5 * 2^23 rounds to a whole number, whose lowest bits are then those of the sum.
+"""  # noqa: E501
+# Sine of x plus so many times pi / 2. Adding 1.5 * 2^23 rounds to a whole number, whose lowest bits are then those of
+# the sum.
 _SIN = """TYPE sin_TYPE(TYPE x, int quarters) {
   TYPE t = x * 0.63661977f + 1.2582912e7f, n = t - 1.2582912e7f;
   TYPE r = n * -7.5497899e-8f + (n * -4.8375129699707031e-4f + (n * -1.5703125f + x));
@@ -43,7 +45,7 @@ _SIN = """TYPE sin_TYPE(TYPE x, int quarters) {
   TYPE v = select(a, b, k << 31);
   return select(x - x, as_TYPE(as_UINT(v) ^ as_UINT((k & 2) << 30)), isfinite(x));
 }
-"""
+"""  # noqa: E501
 _TANH = """TYPE tanh_TYPE(TYPE x) {
   TYPE c = clamp(x, -7.9053111f, 7.9053111f), s = c * c;
   TYPE p = (((s * -2.7607685e-16f + 2.0001879e-13f) * s - 8.6046715e-11f) * s + 5.1222971e-08f) * s + 1.4857224e-05f;
@@ -65,8 +67,14 @@ _ERF = """TYPE erf_TYPE(TYPE x) {
 _SQUARE_ROOT = "TYPE square_root_TYPE(TYPE x) { return select(sqrt(x + 0.0f), fabs(x), x == -INFINITY); }\n"
 _INVERSE_ROOT = "TYPE inverse_root_TYPE(TYPE x) { return select(rsqrt(x + 0.0f), 1.0f / fabs(x), isinf(x)); }\n"
 _PACKED = "struct __attribute__((packed, aligned(sizeof(NUMBER)))) packed { TYPE lanes; };"
-_LOAD = f"TYPE load_unaligned_TYPE(const __global NUMBER* at) {{ {_PACKED} return ((const __global struct packed*)at)->lanes; }}\n"
-_STORE = f"void store_unaligned_TYPE(TYPE value, __global NUMBER* at) {{ {_PACKED} ((__global struct packed*)at)->lanes = value; }}\n"
+_LOAD = (
+    f"TYPE load_unaligned_TYPE(const __global NUMBER* at) {{ {_PACKED} return ((const __global struct"
+    " packed*)at)->lanes; }\n"
+)
+_STORE = (
+    f"void store_unaligned_TYPE(TYPE value, __global NUMBER* at) {{ {_PACKED} ((__global struct packed*)at)->lanes ="
+    " value; }\n"
+)
 _DEFINITIONS = {
     "erf": _ERF,
     "exp": _EXP,
@@ -89,7 +97,9 @@ def function_name(name: str, lanes: int, number: str = "float") -> str:
 
 def definitions(texts: list[str]) -> str:
     """Return the definitions of the functions that kernels call."""
-    return "".join(_definition(name, kind) for name, kind in sorted({found for text in texts for found in _CALLED.findall(text)}))
+    return "".join(
+        _definition(name, kind) for name, kind in sorted({found for text in texts for found in _CALLED.findall(text)})
+    )
 
 
 def _definition(name: str, kind: str) -> str:
@@ -102,7 +112,9 @@ def _definition(name: str, kind: str) -> str:
 
 
 def _chosen(words: Sequence[int]) -> str:
-    """Return the word that comparisons of a place with 32, 64, 96 and 128 choose. Tables in constant memory crash Mesa's compiler for Mali."""
+    """Return the word that comparisons of a place with 32, 64, 96 and 128 choose. Tables in constant memory crash
+    Mesa's compiler for Mali.
+    """
     chosen = f"(UINT)({words[0]:#x}u)"
     for place, word in enumerate(words[1:], 1):
         chosen = f"select({chosen}, (UINT)({word:#x}u), above{place})"

@@ -1,12 +1,13 @@
 """Functions of sub-groups in OpenCL C, for kernels that call those of `SUB_GROUP_CALL`.
 
-Which work-items make a sub-group is the driver's choice, so such kernels ask it who they are: a work-item's number in its group is
+Which work-items make a sub-group is the driver's choice, so such kernels ask it who they are: a work-item's number in
+its group is
 
     get_sub_group_id() * get_max_sub_group_size() + get_sub_group_local_id()
 
-Their groups lie in a row, since some drivers make no sub-group of several rows, and are multiples of a sub-group, so that all of these are whole. The size
-that a kernel is written for is fixed by an attribute where the driver has one; where sub-groups have another size all the same, results are NaN, which no
-check takes for right.
+Their groups lie in a row, since some drivers make no sub-group of several rows, and are multiples of a sub-group, so
+that all of these are whole. The size that a kernel is written for is fixed by an attribute where the driver has one;
+where sub-groups have another size all the same, results are NaN, which no check takes for right.
 """
 
 from __future__ import annotations
@@ -55,7 +56,9 @@ def definitions(texts: Sequence[str]) -> str:
         return ""
     sizes = sorted({int(size) for _, size in called})
     shuffles = _SHUFFLE_HEAD if any(name == "shuffle_xor" for name, _ in called) else ""
-    return _HEAD + shuffles + "".join(map(_attribute, sizes)) + "".join(_definition(name, size) for name, size in called)
+    return (
+        _HEAD + shuffles + "".join(map(_attribute, sizes)) + "".join(_definition(name, size) for name, size in called)
+    )
 
 
 def attribute_name(size: int) -> str:
@@ -70,9 +73,15 @@ def numbered_by_sub_groups(body: str) -> str:
 
 def _attribute(size: int) -> str:
     name, word = attribute_name(size), QUALCOMM_SIZES.get(size)
-    qualcomm = f'#pragma OPENCL EXTENSION {QUALCOMM_SIZED} : enable\n#define {name} __attribute__((qcom_reqd_sub_group_size("{word}")))\n' if word else ""
+    qualcomm = (
+        f"#pragma OPENCL EXTENSION {QUALCOMM_SIZED} : enable\n#define {name}"
+        f' __attribute__((qcom_reqd_sub_group_size("{word}")))\n'
+        if word
+        else ""
+    )
     return (
-        f"#if defined(cl_intel_required_subgroup_size)\n#define {name} __attribute__((intel_reqd_sub_group_size({size})))\n"
+        f"#if defined(cl_intel_required_subgroup_size)\n#define {name}"
+        f" __attribute__((intel_reqd_sub_group_size({size})))\n"
         + (f"#elif defined({QUALCOMM_SIZED})\n{qualcomm}" if word else "")
         + f"#else\n#define {name}\n#endif\n"
     )
@@ -80,4 +89,7 @@ def _attribute(size: int) -> str:
 
 def _definition(name: str, size: str) -> str:
     lanes = ", int lanes" if name == "shuffle_xor" else ""
-    return f"float sub_group_{name}_of_{size}(float x{lanes}) {{ return get_max_sub_group_size() == {size} ? ({_VALUES[name]}) : NAN; }}\n"
+    return (
+        f"float sub_group_{name}_of_{size}(float x{lanes}) {{ return get_max_sub_group_size() == {size} ?"
+        f" ({_VALUES[name]}) : NAN; }}\n"
+    )

@@ -1,7 +1,7 @@
 """Vectors that begin at any number of a buffer, in one access.
 
-TVM's code generator takes a vector apart, number by number, where it does not know it to be aligned, as a pointer to vectors has to be. A row of 299 numbers
-begins at another place of a vector than the row before it.
+TVM's code generator takes a vector apart, number by number, where it does not know it to be aligned, as a pointer to
+vectors has to be. A row of 299 numbers begins at another place of a vector than the row before it.
 """
 
 from __future__ import annotations
@@ -19,19 +19,28 @@ _NUMBERS = {"float32": "float", "uint16": "ushort"}
 
 
 def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Rewrite a lowered device function of which nothing but its text is asked any more: behind it, loads and stores are calls.
+    """Rewrite a lowered device function of which nothing but its text is asked any more: behind it, loads and stores
+    are calls.
 
     v = data[at : at + 4]      ->      v = load_unaligned_float4(&data[at])
     out[at : at + 4] = v       ->      store_unaligned_float4(v, &out[at])
 
-    Of fp32 and the bits of fp16 in global memory: functions that convert fp16 ask for no alignment (`passes/fp16_storage.py`).
+    Of fp32 and the bits of fp16 in global memory: functions that convert fp16 ask for no alignment
+    (`passes/fp16_storage.py`).
     """
     analyzer = tvm.sym.Analyzer()
 
     def start(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Expr | None:
-        """A pointer to the first of numbers that lie side by side and are not known to be an aligned vector; None for any other access."""
+        """A pointer to the first of numbers that lie side by side and are not known to be an aligned vector; None for
+        any other access.
+        """
         index = indices[-1]
-        if len(indices) > 1 or not isinstance(index, tirx.Ramp) or str(buffer.dtype) not in _NUMBERS or str(buffer.scope()) != "global":
+        if (
+            len(indices) > 1
+            or not isinstance(index, tirx.Ramp)
+            or str(buffer.dtype) not in _NUMBERS
+            or str(buffer.scope()) != "global"
+        ):
             return None
         found, lanes = analyzer.modular_set(index.base), int(index.lanes)
         is_aligned = int(found.coeff) % lanes == int(found.base) % lanes == 0
@@ -44,7 +53,11 @@ def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
         at = start(access.buffer, access.indices)
-        return access if at is None else tirx.Evaluate(tirx.call_extern("int32", _name("store", access.value), access.value, at))
+        return (
+            access
+            if at is None
+            else tirx.Evaluate(tirx.call_extern("int32", _name("store", access.value), access.value, at))
+        )
 
     return func.with_body(structural_map(func.body, [(TensorLoad, load), (tirx.BufferStore, store)]))
 

@@ -1,4 +1,4 @@
-"""Vulkan as a backend. Facts come from Romou's own runtime, so they are those of the device that kernels will run on."""
+"""Vulkan as a backend. Facts come from Romou's own runtime, so they are those of the device that kernels will run on."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 _NO_LOADER = "Install the Vulkan loader: apt-get install libvulkan1 (Debian, Ubuntu)."
 _NO_DRIVER = (
-    "Install the GPU vendor's driver, or Mesa's, which runs on the CPU as well (lavapipe): apt-get install mesa-vulkan-drivers. "
-    "If one is installed, VK_DRIVER_FILES may point past it; the usual place is /usr/share/vulkan/icd.d."
+    "Install the GPU vendor's driver, or Mesa's, which runs on the CPU as well (lavapipe): apt-get install"
+    " mesa-vulkan-drivers. If one is installed, VK_DRIVER_FILES may point past it; the usual place is"
+    " /usr/share/vulkan/icd.d."
 )
-_NO_RUNTIME = "Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou (needs g++)."
+_NO_RUNTIME = (
+    "Reinstall Romou so that its C++ runtime is built: pip install --force-reinstall --no-deps romou (needs g++)."
+)
 _BUFFERS = "max_per_stage_descriptor_storage_buffer"
 _CLOCK_KERNEL = """#version 450
 layout(local_size_x_id = 1) in;
@@ -58,7 +61,12 @@ class Vulkan(ComputeApi):
     limit_names = (*COMMON_LIMITS[:1], _BUFFERS, COMMON_LIMITS[1], *IMAGE_LIMITS, *COMMON_LIMITS[2:], BUFFER_BYTES)
     buffer_limit = _BUFFERS
     # The least that every device has.
-    default_limits: Mapping[str, int] = {**Backend.default_limits, "max_num_threads": 128, "texture_spatial_limit": 4096, "texture_depth_limit": 256}
+    default_limits: Mapping[str, int] = {
+        **Backend.default_limits,
+        "max_num_threads": 128,
+        "texture_spatial_limit": 4096,
+        "texture_depth_limit": 256,
+    }
     device_variable = "ROMOU_VULKAN_DEVICE=NAME"
     command_buffer = "a Vulkan command buffer"
     driver_hint = _NO_DRIVER
@@ -95,14 +103,18 @@ class Vulkan(ComputeApi):
         return SubGroups(size=int(facts["subgroup_size"]), has_reductions=reductions, has_shuffles=shuffles)
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-        has_matrices = spec.has_cooperative_matrices if spec.has_cooperative_matrices is not None else spec.name in _WITH_MATRICES
+        has_matrices = (
+            spec.has_cooperative_matrices if spec.has_cooperative_matrices is not None else spec.name in _WITH_MATRICES
+        )
         return {
             "has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic),
             "has_cooperative_matrices": bool(has_matrices) and compiler.knows_matrices(),
             "sub_groups": self.sub_groups(spec),
         }
 
-    def narrower_options(self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]) -> dict[str, Any]:
+    def narrower_options(
+        self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
+    ) -> dict[str, Any]:
         """See `Backend.narrower_options`; a kernel for the device may bind as many buffers as the device does."""
         found = super().narrower_options(limits, abilities, facts)
         if abilities["has_cooperative_matrices"] and not facts["has_cooperative_matrix"]:
@@ -112,7 +124,9 @@ class Vulkan(ComputeApi):
         return found | ({_BUFFERS: buffers} if buffers < limits.get(_BUFFERS, _MANY_BUFFERS) else {})
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
-        """See `Backend.tvm_config`; from here on TVM builds Vulkan kernels as Romou does. It has no name for the limits of images."""
+        """See `Backend.tvm_config`; from here on TVM builds Vulkan kernels as Romou does. It has no name for the limits
+        of images.
+        """
         from romou.devices.backends.vulkan import build
 
         build.install()
@@ -129,7 +143,10 @@ class Vulkan(ComputeApi):
         import tvm
 
         if tvm.get_global_func(self.function("devices"), allow_missing=True) is None:
-            return DeviceError(f"Romou's Vulkan runtime is not loaded: TVM has no function {self.function('devices')}", hint=_NO_RUNTIME)
+            return DeviceError(
+                f"Romou's Vulkan runtime is not loaded: TVM has no function {self.function('devices')}",
+                hint=_NO_RUNTIME,
+            )
         if ctypes.util.find_library("vulkan") is None:
             return DeviceError("no Vulkan loader (libvulkan.so.1) on this machine", hint=f"{_NO_LOADER} {_NO_DRIVER}")
         return DeviceError("the Vulkan loader is there, but no driver offers a device of Vulkan 1.1", hint=_NO_DRIVER)
@@ -137,7 +154,12 @@ class Vulkan(ComputeApi):
     def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
         # The probe computes with fp16 in buffers; images of it are copied, and written as they are.
         if not (facts["has_fp16_arithmetic"] and facts["has_16bit_storage"]):
-            return {"fp16": "fp16: the driver offers no arithmetic (shaderFloat16, storageBuffer16BitAccess); kernels store fp16 and compute in fp32"}
+            return {
+                "fp16": (
+                    "fp16: the driver offers no arithmetic (shaderFloat16, storageBuffer16BitAccess); kernels store"
+                    " fp16 and compute in fp32"
+                )
+            }
         return {}
 
     def toolchain(self) -> tuple[str, Callable[[], str]]:

@@ -1,6 +1,7 @@
 """What may be computed though its condition is false, so that a condition is a choice between values and no branch.
 
-Between branches a compiler can hardly move loads, and a loop that was written out would wait for one before it begins the next.
+Between branches a compiler can hardly move loads, and a loop that was written out would wait for one before it begins
+the next.
 
     inside ? data[i] : vec4(0.0)      ->      mix(vec4(0.0), data[mix(0, i, inside)], bvec4(inside))
     a && b + c < 4                    ->      all(bvec2(a, b + c < 4))
@@ -16,13 +17,25 @@ from tvm.ir import TensorLoad
 from romou.devices.backends.vulkan.calls import extern_of, op_of
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
-_SUMS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max, tirx.And, tirx.Or, tirx.LShift, tirx.RShift, tirx.BitwiseAnd, tirx.BitwiseOr)
+_SUMS = (
+    tirx.Add,
+    tirx.Sub,
+    tirx.Mul,
+    tirx.Min,
+    tirx.Max,
+    tirx.And,
+    tirx.Or,
+    tirx.LShift,
+    tirx.RShift,
+    tirx.BitwiseAnd,
+    tirx.BitwiseOr,
+)
 _DIVISIONS = (tirx.Div, tirx.Mod)
 _LEAVES = (tirx.Var, tirx.IntImm)
 
 
 def is_harmless(expr: Any) -> bool:
-    """Whether an expression may be computed where nobody wants it: no access, no call, no division by what may be zero."""
+    """Whether an expression may be computed where nobody wants it: no access, no call, no division by what may be zero."""  # noqa: E501
     if isinstance(expr, (*_LEAVES, tirx.FloatImm)):
         return True
     if isinstance(expr, _DIVISIONS):
@@ -44,12 +57,18 @@ def terms_of(condition: Any) -> list[Any]:
 
 
 def is_simple(condition: Any) -> bool:
-    """Whether `&&` with this on its right is no branch for glslang: a variable, or a comparison of variables and constants."""
-    return isinstance(condition, _LEAVES) or (isinstance(condition, _COMPARISONS) and isinstance(condition.a, _LEAVES) and isinstance(condition.b, _LEAVES))
+    """Whether `&&` with this on its right is no branch for glslang: a variable, or a comparison of variables and
+    constants.
+    """
+    return isinstance(condition, _LEAVES) or (
+        isinstance(condition, _COMPARISONS) and isinstance(condition.a, _LEAVES) and isinstance(condition.b, _LEAVES)
+    )
 
 
 def loaded_anyway(value: Any, flag: tirx.Var) -> Any | None:
-    """A load that reads the first elements where `flag` is false; None for anything else, and where its index cannot be computed then."""
+    """A load that reads the first elements where `flag` is false; None for anything else, and where its index cannot be
+    computed then.
+    """
     if isinstance(value, tirx.Cast):
         inner = loaded_anyway(value.value, flag)
         return None if inner is None else tirx.Cast(value.ty, inner)
@@ -61,7 +80,9 @@ def loaded_anyway(value: Any, flag: tirx.Var) -> Any | None:
             (start,) = (_moved(access, flag) for access in pointer.args)
             pointer = None if start is None else tirx.address_of(start)
         if pointer is not None and is_harmless(offset):
-            return tirx.call_pure_extern(value.ty, name.value, tirx.Select(flag, offset, tirx.const(0, str(offset.ty))), pointer)
+            return tirx.call_pure_extern(
+                value.ty, name.value, tirx.Select(flag, offset, tirx.const(0, str(offset.ty))), pointer
+            )
     return None
 
 

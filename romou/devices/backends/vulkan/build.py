@@ -1,4 +1,6 @@
-"""The way from lowered device functions to a module that TVM runs: TVM's code generator of the kind, `target.build.vulkan`."""
+"""The way from lowered device functions to a module that TVM runs: TVM's code generator of the kind,
+`target.build.vulkan`.
+"""
 
 from __future__ import annotations
 
@@ -14,13 +16,17 @@ from romou.devices.backends.vulkan.glsl import Kernel, write_kernel
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """Return a module with a kernel for each device function; BuildError for what GLSL cannot express, or the target's limits exclude."""
+    """Return a module with a kernel for each device function; BuildError for what GLSL cannot express, or the target's
+    limits exclude.
+    """
     kernels = [write_kernel(func) for _, func in mod.functions_items()]
     for kernel in kernels:
         _check_buffers(kernel, target)
     codes = compile_shaders([kernel.text for kernel in kernels])
     entries = {kernel.name: _entry(kernel, code) for kernel, code in zip(kernels, codes, strict=True)}
-    return tvm_ffi.get_global_func("romou.vulkan.module")(entries, join({kernel.name: kernel.text for kernel in kernels}))
+    return tvm_ffi.get_global_func("romou.vulkan.module")(
+        entries, join({kernel.name: kernel.text for kernel in kernels})
+    )
 
 
 @functools.cache
@@ -51,4 +57,9 @@ def _check_buffers(kernel: Kernel, target: tvm.target.Target) -> None:
     limit = target.attrs.get("max_per_stage_descriptor_storage_buffer", None)
     if limit is not None and count > int(limit):
         hint = "Put data in images, or raise -max_per_stage_descriptor_storage_buffer where the device takes more."
-        raise BuildError(f"kernel {kernel.name} takes {count} buffers; the device binds {limit} at most", hint=hint, kernel=kernel.name, limit=int(limit))
+        raise BuildError(
+            f"kernel {kernel.name} takes {count} buffers; the device binds {limit} at most",
+            hint=hint,
+            kernel=kernel.name,
+            limit=int(limit),
+        )

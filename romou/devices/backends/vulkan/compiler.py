@@ -1,4 +1,4 @@
-"""GLSL to SPIR-V, by glslang: a process for each shader, several at a time; a model's are kept with compiled programs."""
+"""GLSL to SPIR-V, by glslang: a process for each shader, several at a time; a model's are kept with compiled programs."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def split(source: str) -> dict[str, str]:
 def compile_shaders(sources: Sequence[str]) -> list[bytes]:
     """SPIR-V of each compute shader.
 
-    BuildError where there is no glslang on this machine, with what to install, or where it refused a shader; the text is its log.
+    BuildError where there is no glslang on this machine, with what to install, or where it refused a shader; the text
+    is its log.
     """
     workers = max(1, min(len(sources), os.cpu_count() or 1))
     compile_one = kept_shader if is_keeping() else compile_shader
@@ -53,7 +54,9 @@ def compile_shaders(sources: Sequence[str]) -> list[bytes]:
 
 
 def kept_shader(source: str) -> bytes:
-    """`compile_shader`, whose answer is kept on disk: by the source, options and glslang's version. Errors are the same."""
+    """`compile_shader`, whose answer is kept on disk: by the source, options and glslang's version. Errors are the
+    same.
+    """
     return kept("glslang", [source, _OPTIONS, version()], "a shader", lambda: compile_shader(source))
 
 
@@ -67,7 +70,12 @@ def compile_shader(source: str) -> bytes:
         if done.returncode != 0 or not result.exists():
             said = [line for line in done.stdout.splitlines() if "ERROR" in line]
             log = "\n".join(said).replace(str(shader), "kernel") or done.stderr or f"exit code {done.returncode}"
-            raise BuildError(f"glslang refused a kernel: {log[:2000]}", hint="Report it; other configs may do.", log=log, source=source)
+            raise BuildError(
+                f"glslang refused a kernel: {log[:2000]}",
+                hint="Report it; other configs may do.",
+                log=log,
+                source=source,
+            )
         return result.read_bytes()
 
 
@@ -96,7 +104,11 @@ def version() -> str:
 
 def describe() -> str:
     """Which compiler there is, and what it is too old for; BuildError where there is none."""
-    too_old = "" if knows_matrices() else f"; too old for cooperative matrices, which take {_MATRICES_FROM}: fp16 is multiplied without tensor cores"
+    too_old = (
+        ""
+        if knows_matrices()
+        else f"; too old for cooperative matrices, which take {_MATRICES_FROM}: fp16 is multiplied without tensor cores"
+    )
     return f"glslang {version()} ({glslang()}){too_old}"
 
 
@@ -111,10 +123,18 @@ def _run(tool: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = child_environment()
     if tool.parent.parent.name == _FOLDER:
         # The wheel's program finds its libraries only so.
-        environment["LD_LIBRARY_PATH"] = os.pathsep.join(filter(None, (str(tool.parent.parent / "lib"), environment.get("LD_LIBRARY_PATH"))))
+        environment["LD_LIBRARY_PATH"] = os.pathsep.join(
+            filter(None, (str(tool.parent.parent / "lib"), environment.get("LD_LIBRARY_PATH")))
+        )
     try:
         return subprocess.run(
-            [str(tool), *arguments], capture_output=True, text=True, timeout=_TIMEOUT_S, stdin=subprocess.DEVNULL, env=environment, check=False
+            [str(tool), *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            env=environment,
+            check=False,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise BuildError(f"{tool} failed: {error}", hint=INSTALL) from error

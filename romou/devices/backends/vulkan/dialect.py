@@ -16,14 +16,18 @@ def name_functions() -> None:
     """
     for name, function in (BUILT_IN | OWN).items():
         operator = tvm.ir.Op.get(f"prim.{name}" if name in ("ceil", "clz", "log2") else f"tirx.{name}")
-        operator.set_attr("vulkan.FLowerIntrinsic", lambda call, function=function: tirx.call_pure_extern(call.ty, function, *call.args))
+        operator.set_attr(
+            "vulkan.FLowerIntrinsic",
+            lambda call, function=function: tirx.call_pure_extern(call.ty, function, *call.args),
+        )
 
 
 name_functions()
 
 
 class Glsl(OpenCLC):
-    """Vectors are values, as in OpenCL C, whose words for broadcasts, multiply-adds and fp16 in memory passes write; `glsl.py` reads them.
+    """Vectors are values, as in OpenCL C, whose words for broadcasts, multiply-adds and fp16 in memory passes write;
+    `glsl.py` reads them.
 
     four copies of a scalar     vec4(x)
     a * b + c                   a * b + c, which the driver may fuse; fma(a, b, c)
@@ -64,7 +68,9 @@ class Glsl(OpenCLC):
         # `glsl.py` sees by itself which words a vector takes.
         return super().load_fp16(offset, pointer, lanes, False)
 
-    def store_fp16(self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Stmt:
+    def store_fp16(
+        self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool
+    ) -> tirx.Stmt:
         return super().store_fp16(value, offset, pointer, lanes, False)
 
     def keep_nan(self, extreme: tirx.Max | tirx.Min) -> tirx.Expr | None:

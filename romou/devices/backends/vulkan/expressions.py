@@ -1,4 +1,6 @@
-"""Expressions of lowered TIR as GLSL. `_EXPRESSIONS` and `_CALLS` are the tables of what can be written; anything else is a BuildError."""
+"""Expressions of lowered TIR as GLSL. `_EXPRESSIONS` and `_CALLS` are the tables of what can be written; anything else
+is a BuildError.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,13 @@ from romou.devices.backends.vulkan.types import MOST_LANES, Type, type_of
 
 LANES = "xyzw"
 _INFIX = {
-    tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.Div: "/", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=", tirx.EQ: "==", tirx.NE: "!=",
-    tirx.And: "&&", tirx.Or: "||", tirx.BitwiseAnd: "&", tirx.BitwiseOr: "|", tirx.BitwiseXor: "^", tirx.LShift: "<<", tirx.RShift: ">>",
+    tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.Div: "/", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=", tirx.EQ: "==", tirx.NE: "!=",  # noqa: E501
+    tirx.And: "&&", tirx.Or: "||", tirx.BitwiseAnd: "&", tirx.BitwiseOr: "|", tirx.BitwiseXor: "^", tirx.LShift: "<<", tirx.RShift: ">>",  # noqa: E501
 }  # fmt: skip
 # GLSL has no bits of truth values.
 _OF_TRUTH = {tirx.BitwiseAnd: "&&", tirx.BitwiseOr: "||", tirx.BitwiseXor: "^^"}
 _OF_VECTORS = {
-    tirx.LT: "lessThan", tirx.LE: "lessThanEqual", tirx.GT: "greaterThan", tirx.GE: "greaterThanEqual", tirx.EQ: "equal", tirx.NE: "notEqual",
+    tirx.LT: "lessThan", tirx.LE: "lessThanEqual", tirx.GT: "greaterThan", tirx.GE: "greaterThanEqual", tirx.EQ: "equal", tirx.NE: "notEqual",  # noqa: E501
 }  # fmt: skip
 _SUFFIX = {"float16": "hf", "float64": "lf", "int64": "L", "uint8": "u", "uint16": "u", "uint32": "u", "uint64": "UL"}
 _BITS = {
@@ -57,7 +59,8 @@ class Expressions(Text):
 
     def __init__(self, kernel_name: str) -> None:
         super().__init__(kernel_name)
-        # Functions of DEFINITIONS, with the lanes of what they are called with; Vulkan features, in the order in which they were found.
+        # Functions of DEFINITIONS, with the lanes of what they are called with; Vulkan features, in the order in which
+        # they were found.
         self.calls: set[tuple[str, int]] = set()
         self.needs: dict[str, None] = {}
         # Functions of subgroups, each an operation and the size that it counts on.
@@ -87,11 +90,19 @@ class Expressions(Text):
                 self.needs.setdefault(need)
             # Memory of 64 bits takes arithmetic of 64 bits.
             kind = kind.stored
-        if found.is_read and found.is_written and any(binding == found.binding and other != kind for binding, other in self.views):
+        if (
+            found.is_read
+            and found.is_written
+            and any(binding == found.binding and other != kind for binding, other in self.views)
+        ):
             self.fail(f"a buffer ({found.name}) that is read and written as two types")
         key = (found.binding, kind)
         if key not in self.views:
-            self.views[key] = found.name if all(binding != found.binding for binding, _ in self.views) else self.unique(f"{found.name}_{kind}")
+            self.views[key] = (
+                found.name
+                if all(binding != found.binding for binding, _ in self.views)
+                else self.unique(f"{found.name}_{kind}")
+            )
         return self.views[key]
 
     def call(self, name: str, lanes: int, *arguments: str) -> str:
@@ -131,7 +142,11 @@ class Expressions(Text):
             return f"{value.value}{_SUFFIX.get(kind.base, '')}"
         number = float(value.value)
         if math.isfinite(number):
-            short = repr(number) if kind.base == "float64" else str(np.float32(number) if kind.base == "float32" else np.float16(number))
+            short = (
+                repr(number)
+                if kind.base == "float64"
+                else str(np.float32(number) if kind.base == "float32" else np.float16(number))
+            )
             if not math.isfinite(float(short)):
                 short = str(np.finfo(kind.base).max * math.copysign(1, number))
             return (short if "." in short or "e" in short else f"{short}.0") + _SUFFIX.get(kind.base, "")
@@ -145,7 +160,10 @@ class Expressions(Text):
             return f"{_OF_VECTORS[type(expr)]}({self.text(expr.a)}, {self.text(expr.b)})"
         if kind.lanes > 1 and kind.base == "bool":
             # Vectors of truth values have no operators.
-            return f"{kind.register}(uvec{kind.lanes}({self.text(expr.a)}) {operator[0]} uvec{kind.lanes}({self.text(expr.b)}))"
+            return (
+                f"{kind.register}(uvec{kind.lanes}({self.text(expr.a)}) {operator[0]}"
+                f" uvec{kind.lanes}({self.text(expr.b)}))"
+            )
         if operands.base == "bool":
             operator = _OF_TRUTH.get(type(expr), operator)
         # Each is written once: of a sum of many terms, twice at each of them would be without end.
@@ -225,7 +243,11 @@ class Expressions(Text):
     def is_register(self, value: Any) -> bool:
         """Whether a load, cast or not, is of registers, which are there anyway, and have no addresses."""
         value = value.value if isinstance(value, tirx.Cast) else value
-        return isinstance(value, TensorLoad) and value.source not in self.parameters and not str(value.source.scope()).startswith("shared")
+        return (
+            isinstance(value, TensorLoad)
+            and value.source not in self.parameters
+            and not str(value.source.scope()).startswith("shared")
+        )
 
     def let(self, expr: tirx.Let) -> str:
         self.names[expr.var] = self.operand(expr.value)
@@ -234,7 +256,10 @@ class Expressions(Text):
     def ramp(self, expr: tirx.Ramp) -> str:
         kind = self.used(str(expr.ty))
         steps = ", ".join(str(lane) for lane in range(kind.lanes))
-        return f"{kind.register}({self.text(expr.base)}) + {kind.register}({self.text(expr.stride)}) * {kind.register}({steps})"
+        return (
+            f"{kind.register}({self.text(expr.base)}) + {kind.register}({self.text(expr.stride)}) *"
+            f" {kind.register}({steps})"
+        )
 
     def broadcast(self, expr: tirx.Broadcast) -> str:
         return f"{self.used(str(expr.ty)).register}({self.text(expr.value)})"
@@ -273,16 +298,30 @@ class Expressions(Text):
         return f"{kind.register}({', '.join(read(f'{name}[{self.lane(index, lane)}]') for lane in range(lanes))})"
 
     def whole(self, index: Any, found: Parameter, element: Type) -> Any | None:
-        """The index in an array of vectors of an access that covers one of them, for buffers that are not both read and written."""
-        if not isinstance(index, tirx.Ramp) or element.lanes > 1 or index.lanes == 3 or (found.is_read and found.is_written):
+        """The index in an array of vectors of an access that covers one of them, for buffers that are not both read and
+        written.
+        """
+        if (
+            not isinstance(index, tirx.Ramp)
+            or element.lanes > 1
+            or index.lanes == 3
+            or (found.is_read and found.is_written)
+        ):
             return None
         lanes, step = int(index.lanes), self.analyzer.modular_set(index.base)
-        is_whole = isinstance(index.stride, tirx.IntImm) and int(index.stride) == 1 and int(step.coeff) % lanes == 0 and int(step.base) % lanes == 0
+        is_whole = (
+            isinstance(index.stride, tirx.IntImm)
+            and int(index.stride) == 1
+            and int(step.coeff) % lanes == 0
+            and int(step.base) % lanes == 0
+        )
         return self.divided(index.base, lanes) if is_whole else None
 
     def divided(self, multiple: Any, by: int) -> Any:
         if isinstance(multiple, tirx.Select):
-            return tirx.Select(multiple.condition, self.divided(multiple.true_value, by), self.divided(multiple.false_value, by))
+            return tirx.Select(
+                multiple.condition, self.divided(multiple.true_value, by), self.divided(multiple.false_value, by)
+            )
         return self.analyzer.simplify(tirx.floordiv(multiple, by))
 
     def array(self, buffer: Any) -> tuple[str, Type, int]:
@@ -326,12 +365,18 @@ class Expressions(Text):
             return self.call("half4_of", 4, f"{self.view(found, 'uvec2')}[{self.index(offset)}]")
         if base is None and lanes == 2:
             return f"unpackHalf2x16({self.view(found, 'uint')}[{self.index(offset)}])"
-        starts = [self.analyzer.simplify((offset * lanes if base is None else base + offset * lanes) + lane) for lane in range(lanes)]
+        starts = [
+            self.analyzer.simplify((offset * lanes if base is None else base + offset * lanes) + lane)
+            for lane in range(lanes)
+        ]
         if found.is_read and found.is_written:
             elements = [f"float({self.view(found, Type('float16', 1))}[{self.index(start)}])" for start in starts]
         else:
             words = self.view(found, "uint")
-            elements = [self.call("half_of", 1, f"{words}[{closed(self.index(start))} >> 1]", self.index(start)) for start in starts]
+            elements = [
+                self.call("half_of", 1, f"{words}[{closed(self.index(start))} >> 1]", self.index(start))
+                for start in starts
+            ]
         return elements[0] if lanes == 1 else f"vec{lanes}({', '.join(elements)})"
 
     def texel(self, call: Call) -> str:

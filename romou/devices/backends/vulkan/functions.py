@@ -1,10 +1,11 @@
 """Functions that kernels call: their names in GLSL, and the definitions of those that GLSL lacks or leaves too coarse.
 
-Vulkan allows sin and cos an error of 2^-11, atan 4096 units in the last place, and tanh whatever its formula loses near zero. What is defined here is as
-exact as OpenCL asks, by the polynomials of Cephes (sin, cos, asin, atan) and Eigen (tanh, erf). Each definition is of a number; vectors call it by lane.
+Vulkan allows sin and cos an error of 2^-11, atan 4096 units in the last place, and tanh whatever its formula loses near
+zero. What is defined here is as exact as OpenCL asks, by the polynomials of Cephes (sin, cos, asin, atan) and Eigen
+(tanh, erf). Each definition is of a number; vectors call it by lane.
 
-A comparison of a float with itself may be folded to true, and a maximum built of comparisons to one that drops NaN: Vulkan promises NaN to nobody without
-further extensions. So NaN is looked for in the bits.
+A comparison of a float with itself may be folded to true, and a maximum built of comparisons to one that drops NaN:
+Vulkan promises NaN to nobody without further extensions. So NaN is looked for in the bits.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ BUILT_IN = {
 
 # TVM's operator -> function of DEFINITIONS.
 OWN = {
-    "acos": "acos_of", "acosh": "acosh_of", "asin": "asin_of", "asinh": "asinh_of", "atan": "atan_of", "atan2": "atan2_of", "atanh": "atanh_of",
-    "copysign": "copysign", "cos": "cos_of", "cosh": "cosh_of", "erf": "erf", "exp10": "exp10", "fmod": "fmod", "hypot": "hypot", "isnan": "is_nan",
-    "ldexp": "ldexp_of", "log": "log_of", "log10": "log10", "log1p": "log1p", "nextafter": "nextafter", "pow": "power", "round": "round_away", "sin": "sin_of",
+    "acos": "acos_of", "acosh": "acosh_of", "asin": "asin_of", "asinh": "asinh_of", "atan": "atan_of", "atan2": "atan2_of", "atanh": "atanh_of",  # noqa: E501
+    "copysign": "copysign", "cos": "cos_of", "cosh": "cosh_of", "erf": "erf", "exp10": "exp10", "fmod": "fmod", "hypot": "hypot", "isnan": "is_nan",  # noqa: E501
+    "ldexp": "ldexp_of", "log": "log_of", "log10": "log10", "log1p": "log1p", "nextafter": "nextafter", "pow": "power", "round": "round_away", "sin": "sin_of",  # noqa: E501
     "sinh": "sinh_of", "tan": "tan_of", "tanh": "tanh_of",
 }  # fmt: skip
 
@@ -30,28 +31,37 @@ DEFINITIONS = {
     # By choices between values: a conditional expression would be a branch, for each lane of what a kernel writes.
     "max_with_nan": "float max_with_nan(float a, float b) { return mix(mix(max(a, b), b, is_nan(b)), a, is_nan(a)); }",
     "min_with_nan": "float min_with_nan(float a, float b) { return mix(mix(min(a, b), b, is_nan(b)), a, is_nan(a)); }",
-    "is_nan_of_double": """bool is_nan_of_double(double x) {
+    "is_nan_of_double": (
+        """bool is_nan_of_double(double x) {
   uvec2 bits = unpackDouble2x32(x);
   uint high = bits.y & 0x7FFFFFFFu;
   return high > 0x7FF00000u || (high == 0x7FF00000u && bits.x != 0u);
-}""",
-    "max_with_nan_of_double": """double max_with_nan_of_double(double a, double b) {
+}"""
+    ),
+    "max_with_nan_of_double": (
+        """double max_with_nan_of_double(double a, double b) {
   return mix(mix(max(a, b), b, is_nan_of_double(b)), a, is_nan_of_double(a));
-}""",
-    "min_with_nan_of_double": """double min_with_nan_of_double(double a, double b) {
+}"""
+    ),
+    "min_with_nan_of_double": (
+        """double min_with_nan_of_double(double a, double b) {
   return mix(mix(min(a, b), b, is_nan_of_double(b)), a, is_nan_of_double(a));
-}""",
-    "quotient": """float quotient(float a, float b) {
+}"""
+    ),
+    "quotient": (
+        """float quotient(float a, float b) {
   // A division by the device, and what it leaves of a, which the products of halves of 12 bits give exactly: fma may be none.
   precise float q = a / b, p = q * b;
   float q1 = uintBitsToFloat(floatBitsToUint(q) & 0xFFFFF000u), b1 = uintBitsToFloat(floatBitsToUint(b) & 0xFFFFF000u);
   precise float q2 = q - q1, b2 = b - b1;
   precise float e = q1 * b1 - p + q1 * b2 + q2 * b1 + q2 * b2, better = q + (a - p - e) / b;
   return abs(a) > 1e-20 && abs(a) < 1e37 && abs(q) < 1e30 ? better : q;
-}""",
+}"""  # noqa: E501
+    ),
     "rem": "int rem(int a, int b) { return a - a / b * b; }",
     # In integers: the quotient may have 277 bits. Eight are divided at a time.
-    "fmod": """float fmod(float a, float b) {
+    "fmod": (
+        """float fmod(float a, float b) {
   uint x = floatBitsToUint(a) & 0x7FFFFFFFu, y = floatBitsToUint(b) & 0x7FFFFFFFu;
   if (x >= 0x7F800000u || y > 0x7F800000u || y == 0u) return uintBitsToFloat(0x7FC00000u);
   if (x < y) return a;
@@ -59,69 +69,97 @@ DEFINITIONS = {
   uint m = x >> 23 == 0u ? x : x & 0x7FFFFFu | 0x800000u, n = y >> 23 == 0u ? y : y & 0x7FFFFFu | 0x800000u;
   for (; i > j; i -= min(i - j, 8)) m = m % n << min(i - j, 8);
   return copysign(ldexp(float(m % n), j - 150), a);
-}""",
+}"""
+    ),
     "clz": "int clz(int x) { return 31 - findMSB(uint(x)); }",
     "exp10": "float exp10(float x) { return exp2(x * 3.3219281); }",
     "log10": "float log10(float x) { return log_of(x) * 0.4342945; }",
     # Near 1 Vulkan bounds the absolute error, not the relative one.
-    "log_of": "float log_of(float x) { return x < 0.0 ? uintBitsToFloat(0x7FC00000u) : abs(x - 1.0) < 0.3 ? log1p(x - 1.0) : log(x); }",
-    "hypot": """float hypot(float a, float b) {
+    "log_of": (
+        "float log_of(float x) { return x < 0.0 ? uintBitsToFloat(0x7FC00000u) : abs(x - 1.0) < 0.3 ? log1p(x - 1.0) :"
+        " log(x); }"
+    ),
+    "hypot": (
+        """float hypot(float a, float b) {
   float m = max(abs(a), abs(b)), n = min(abs(a), abs(b)) / m;
   return is_nan(a) ? a : m == 0.0 || isinf(m) ? m : m * sqrt(1.0 + n * n);
-}""",
+}"""
+    ),
     "ldexp_of": "float ldexp_of(float x, float e) { return ldexp(x, int(e)); }",
-    "copysign": "float copysign(float x, float s) { return uintBitsToFloat(floatBitsToUint(x) & 0x7FFFFFFFu | floatBitsToUint(s) & 0x80000000u); }",
+    "copysign": (
+        "float copysign(float x, float s) { return uintBitsToFloat(floatBitsToUint(x) & 0x7FFFFFFFu |"
+        " floatBitsToUint(s) & 0x80000000u); }"
+    ),
     "round_away": "float round_away(float x) { float t = trunc(x); return abs(x - t) >= 0.5 ? t + sign(x) : t; }",
-    "nextafter": """float nextafter(float x, float y) {
+    "nextafter": (
+        """float nextafter(float x, float y) {
   if (is_nan(x) || is_nan(y)) return x + y;
   if (x == y) return y;
   if (x == 0.0) return copysign(uintBitsToFloat(1u), y);
   return intBitsToFloat(floatBitsToInt(x) + ((x < y) == (x > 0.0) ? 1 : -1));
-}""",
-    "power": """float power(float x, float y) {
+}"""
+    ),
+    "power": (
+        """float power(float x, float y) {
   if (y == 0.0 || x == 1.0) return 1.0;
   if (is_nan(x) || is_nan(y)) return is_nan(x) ? x : y;
   float a = abs(x), r = a == 0.0 ? (y < 0.0 ? uintBitsToFloat(0x7F800000u) : 0.0) : a == 1.0 ? 1.0 : pow(a, y);
   if (floatBitsToInt(x) >= 0) return r;
   if (isinf(y) || floor(y) == y) return !isinf(y) && fract(y * 0.5) != 0.0 ? -r : r;
   return a == 0.0 || isinf(a) ? r : uintBitsToFloat(0x7FC00000u);
-}""",
-    "log1p": """float log1p(float x) {
+}"""
+    ),
+    "log1p": (
+        """float log1p(float x) {
   float t = x / (2.0 + x), s = t * t;
   return x > -0.33 && x < 0.5 ? 2.0 * t * (1.0 + s * (0.33333333 + s * (0.2 + s * (0.14285714 + s * 0.11111111)))) : log(1.0 + x);
-}""",
-    "asinh_of": """float asinh_of(float x) {
+}"""  # noqa: E501
+    ),
+    "asinh_of": (
+        """float asinh_of(float x) {
   float a = abs(x);
   return copysign(a > 1e18 ? log(a) + 0.6931472 : log1p(a + a * a / (1.0 + sqrt(a * a + 1.0))), x);
-}""",
-    "acosh_of": """float acosh_of(float x) {
+}"""
+    ),
+    "acosh_of": (
+        """float acosh_of(float x) {
   float t = x - 1.0;
   return x < 1.0 ? uintBitsToFloat(0x7FC00000u) : x > 1e18 ? log(x) + 0.6931472 : log1p(t + sqrt(2.0 * t + t * t));
-}""",
-    "atanh_of": """float atanh_of(float x) {
+}"""
+    ),
+    "atanh_of": (
+        """float atanh_of(float x) {
   float a = abs(x);
   return a > 1.0 ? uintBitsToFloat(0x7FC00000u) : copysign(0.5 * log1p(2.0 * a / (1.0 - a)), x);
-}""",
-    "sinh_of": """float sinh_of(float x) {
+}"""
+    ),
+    "sinh_of": (
+        """float sinh_of(float x) {
   float s = x * x, h = exp(abs(x) * 0.5);
   return abs(x) < 1.0 ? x * (1.0 + s / 6.0 * (1.0 + s / 20.0 * (1.0 + s / 42.0 * (1.0 + s / 72.0)))) : copysign(0.5 * h * h - 0.5 / h / h, x);
-}""",
+}"""  # noqa: E501
+    ),
     "cosh_of": "float cosh_of(float x) { float h = exp(abs(x) * 0.5); return 0.5 * h * h + 0.5 / h / h; }",
-    "tanh_of": """float tanh_of(float x) {
+    "tanh_of": (
+        """float tanh_of(float x) {
   float c = clamp(x, -7.9053111, 7.9053111), s = c * c;
   float p = ((((((-2.7607685e-16 * s + 2.0001879e-13) * s - 8.6046715e-11) * s + 5.1222971e-08) * s + 1.4857224e-05) * s + 6.3726193e-04) * s + 4.8935246e-03);
   float q = ((1.1982584e-06 * s + 1.1853471e-04) * s + 2.2684346e-03) * s + 4.8935252e-03;
   return is_nan(x) ? x : c * p / q;
-}""",
-    "erf": """float erf(float x) {
+}"""  # noqa: E501
+    ),
+    "erf": (
+        """float erf(float x) {
   float c = clamp(x, -3.925, 3.925), s = c * c;
   float p = ((((((-2.7261423e-10 * s + 2.7706814e-08) * s - 2.1010240e-06) * s - 5.6925064e-05) * s - 7.3499063e-04) * s - 2.9545998e-03) * s - 1.6096033e-02);
   float q = (((-1.4566072e-05 * s - 2.1337406e-04) * s - 1.6828270e-03) * s - 7.3733293e-03) * s - 1.4264739e-02;
   return is_nan(x) ? x : clamp(c * p / q, -1.0, 1.0);
-}""",
-    # Sine of x plus so many times pi / 2: multiples of that are taken away in three steps, of which two are exact up to 8192. Beyond, 64 bits of 2 / pi give
-    # all that matters of the quotient (`backends/opencl/functions.py`).
-    "sin_from": """float sin_from(float x, int quarters) {
+}"""  # noqa: E501
+    ),
+    # Sine of x plus so many times pi / 2: multiples of that are taken away in three steps, of which two are exact up to
+    # 8192. Beyond, 64 bits of 2 / pi give all that matters of the quotient (`backends/opencl/functions.py`).
+    "sin_from": (
+        """float sin_from(float x, int quarters) {
   uint bits = floatBitsToUint(x);
   if ((bits & 0x7F800000u) == 0x7F800000u) return uintBitsToFloat(0x7FC00000u);
   precise float n = roundEven(x * 0.63661977);
@@ -147,41 +185,53 @@ DEFINITIONS = {
   float b = 1.0 - 0.5 * s + s * s * ((2.4433157e-5 * s - 1.3887316e-3) * s + 4.1666646e-2);
   float v = (k & 1) == 0 ? a : b;
   return (k & 2) == 0 ? v : -v;
-}""",
+}"""  # noqa: E501
+    ),
     "sin_of": "float sin_of(float x) { return sin_from(x, 0); }",
     "cos_of": "float cos_of(float x) { return sin_from(x, 1); }",
     "tan_of": "float tan_of(float x) { return sin_from(x, 0) / sin_from(x, 1); }",
-    "atan_of": """float atan_of(float x) {
+    "atan_of": (
+        """float atan_of(float x) {
   float a = abs(x), start = a > 2.4142136 ? 1.5707963 : a > 0.41421356 ? 0.78539816 : 0.0;
   float t = a > 2.4142136 ? -1.0 / a : a > 0.41421356 ? (a - 1.0) / (a + 1.0) : a, s = t * t;
   return copysign(start + (t + t * s * (((8.05374449538e-2 * s - 1.38776856032e-1) * s + 1.99777106478e-1) * s - 3.33329491539e-1)), x);
-}""",
-    "atan2_of": """float atan2_of(float y, float x) {
+}"""  # noqa: E501
+    ),
+    "atan2_of": (
+        """float atan2_of(float y, float x) {
   if (x == 0.0 && y == 0.0) return copysign(floatBitsToInt(x) < 0 ? 3.1415927 : 0.0, y);
   bool is_steep = abs(y) > abs(x);
   float a = is_steep ? 1.5707963 - atan_of(abs(x) / abs(y)) : atan_of(abs(y) / abs(x));
   return copysign(x < 0.0 ? 3.1415927 - a : a, y);
-}""",
-    "asin_of": """float asin_of(float x) {
+}"""
+    ),
+    "asin_of": (
+        """float asin_of(float x) {
   float a = abs(x);
   bool is_large = a > 0.5;
   float s = is_large ? 0.5 * (1.0 - a) : a * a, t = is_large ? sqrt(s) : a;
   float r = t + t * s * ((((4.2163199048e-2 * s + 2.4181311049e-2) * s + 4.5470025998e-2) * s + 7.4953002686e-2) * s + 1.6666752422e-1);
   return a > 1.0 ? uintBitsToFloat(0x7FC00000u) : copysign(is_large ? 1.5707963 - 2.0 * r : r, x);
-}""",
-    "acos_of": """float acos_of(float x) {
+}"""  # noqa: E501
+    ),
+    "acos_of": (
+        """float acos_of(float x) {
   float h = 2.0 * asin_of(sqrt(0.5 * (1.0 - min(abs(x), 1.0))));
   return !(abs(x) <= 1.0) ? uintBitsToFloat(0x7FC00000u) : abs(x) <= 0.5 ? 1.5707963 - asin_of(x) : x < 0.0 ? 3.1415927 - h : h;
-}""",
+}"""  # noqa: E501
+    ),
     # fp16 in memory, as words of two numbers.
     "half_of": "float half_of(uint pair, int i) { return unpackHalf2x16(pair >> ((i & 1) * 16)).x; }",
     "half4_of": "vec4 half4_of(uvec2 pairs) { return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y)); }",
     "bits_of_half4": "uvec2 bits_of_half4(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }",
-    # Zeros outside an image: the device gives them by itself, or a comparison does. The runtime knows when it makes the pipeline.
-    "texel": """layout(constant_id = 0) const bool HAS_ZEROS_OUTSIDE = false;
+    # Zeros outside an image: the device gives them by itself, or a comparison does. The runtime knows when it makes the
+    # pipeline.
+    "texel": (
+        """layout(constant_id = 0) const bool HAS_ZEROS_OUTSIDE = false;
 vec4 texel(texture2DArray image, ivec3 at) {
   return HAS_ZEROS_OUTSIDE || all(lessThan(uvec3(at), uvec3(textureSize(image, 0)))) ? texelFetch(image, at, 0) : vec4(0.0);
-}""",
+}"""  # noqa: E501
+    ),
 }
 _CALL = re.compile(r"\b(\w+)\(")
 _HEAD = re.compile(r"^(\w+) (\w+)\((.*?)\) \{", re.MULTILINE)
@@ -189,12 +239,18 @@ _OF_LANES = {"float": "vec", "double": "dvec", "int": "ivec", "bool": "bvec"}
 
 
 def definitions(calls: set[tuple[str, int]]) -> str:
-    """Return the text of the functions that a kernel calls, those first that others call; `calls`: names, and lanes of what they are called with."""
+    """Return the text of the functions that a kernel calls, those first that others call; `calls`: names, and lanes of
+    what they are called with.
+    """
     found: dict[str, None] = {}
     for name, _ in sorted(calls):
         _with_callees(name, found)
     texts = [DEFINITIONS[name] for name in found]
-    texts += [_by_lane(name, lanes) for name, lanes in sorted(calls) if lanes > 1 and not name.startswith(("texel", "half", "bits"))]
+    texts += [
+        _by_lane(name, lanes)
+        for name, lanes in sorted(calls)
+        if lanes > 1 and not name.startswith(("texel", "half", "bits"))
+    ]
     return "".join(f"{text}\n" for text in texts)
 
 

@@ -3,9 +3,10 @@
     data: T.handle("float32x4")                     layout(std430, binding = 0) restrict readonly buffer Data { vec4 data[]; };
     acc[0] = mad((float4)(x), data[i], acc[0])      ->      acc[0] = vec4(x) * data[i] + acc[0];
 
-A parameter is declared once for each type that the kernel accesses it as (a view): floats, vectors of four, words of two fp16 numbers. `_STATEMENTS` is the
-table of the statements that can be written; the head of the text, which declares what they turned out to use, is put in front of them at the end.
-"""
+A parameter is declared once for each type that the kernel accesses it as (a view): floats, vectors of four, words of
+two fp16 numbers. `_STATEMENTS` is the table of the statements that can be written; the head of the text, which declares
+what they turned out to use, is put in front of them at the end.
+"""  # noqa: E501
 
 from __future__ import annotations
 
@@ -34,9 +35,12 @@ _SHARED = ("shared", "shared.dyn")
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A device function as the runtime takes it. arguments: what each parameter is in order, "buffer:r", "image:w:float16", "scalar:int32".
+    """A device function as the runtime takes it. arguments: what each parameter is in order, "buffer:r",
+    "image:w:float16", "scalar:int32".
 
-    types, launch: as TVM's FunctionInfo has them.   push_offsets: bytes of each scalar in the push constants.   needs: Vulkan features.
+    types, launch: as TVM's FunctionInfo has them.
+    push_offsets: bytes of each scalar in the push constants.
+    needs: Vulkan features.
     """
 
     name: str
@@ -70,13 +74,20 @@ class _Writer(Expressions):
     def kernel(self) -> Kernel:
         for parameter in self.func.params:
             if isinstance(parameter.ty, PointerType):
-                element, is_image = type_of(str(parameter.ty.element_type)), "texture" in str(parameter.ty.storage_scope)
+                element, is_image = (
+                    type_of(str(parameter.ty.element_type)),
+                    "texture" in str(parameter.ty.storage_scope),
+                )
                 name = self.unique(str(parameter.name).removesuffix("_ptr"))
-                self.parameters[parameter] = Parameter(name=name, element=element, is_image=is_image, binding=len(self.parameters))
+                self.parameters[parameter] = Parameter(
+                    name=name, element=element, is_image=is_image, binding=len(self.parameters)
+                )
             else:
                 self.scalars.append((self.name(parameter), self.used(str(parameter.ty))))
         structural_walk(self.func.body, (tirx.DeclBuffer, self.declare))
-        structural_walk(self.func.body, [(TensorLoad, self.note_load), (tirx.BufferStore, self.note_store), (Call, self.note_call)])
+        structural_walk(
+            self.func.body, [(TensorLoad, self.note_load), (tirx.BufferStore, self.note_store), (Call, self.note_call)]
+        )
         structural_walk(self.func.body, (tirx.AllocBuffer, self.note_matrices))
         self.block(self.func.body)
         x, y, z = self.sides.values()
@@ -123,12 +134,17 @@ class _Writer(Expressions):
             extensions.append("GL_EXT_control_flow_attributes")
         yield "#version 450"
         yield from (f"#extension {extension} : require" for extension in extensions if extension)
-        yield f"layout({', '.join(f'local_size_{axis} = {side}' for axis, side in zip('xyz', local_size, strict=True))}) in;"
+        yield (
+            f"layout({', '.join(f'local_size_{axis} = {side}' for axis, side in zip('xyz', local_size, strict=True))}) in;"  # noqa: E501
+        )
         # A parameter and its buffers are one.
         for found in {id(p): p for p in self.parameters.values()}.values():
             yield from self.image(found) if found.is_image else self.buffer(found)
         if self.scalars:
-            yield f"layout(push_constant) uniform Scalars {{ {' '.join(f'{kind.register} {name};' for name, kind in self.scalars)} }};"
+            yield (
+                "layout(push_constant) uniform Scalars {"
+                f" {' '.join(f'{kind.register} {name};' for name, kind in self.scalars)} }};"
+            )
         yield from (f"shared {kind.register} {name}[{count}];" for name, kind, count in self.shared)
         yield definitions(self.calls)
         yield from sub_groups.definitions(self.sub_groups)
@@ -137,7 +153,10 @@ class _Writer(Expressions):
         if found.is_read:
             yield f"layout(binding = {found.binding}) uniform texture2DArray {found.name};"
         elif found.is_written:
-            yield f"layout(binding = {found.binding}, rgba{found.element.bits}f) uniform restrict writeonly image2DArray {found.name};"
+            yield (
+                f"layout(binding = {found.binding}, rgba{found.element.bits}f) uniform restrict writeonly image2DArray"
+                f" {found.name};"
+            )
 
     def buffer(self, found: Parameter) -> Iterator[str]:
         views = [(kind, name) for (binding, kind), name in self.views.items() if binding == found.binding]
@@ -167,7 +186,10 @@ class _Writer(Expressions):
             self.sub_groups.add((of_sub_groups[1], int(of_sub_groups[2])))
             self.number_items(sub_groups.ITEM)
             return
-        is_half, is_texel = extern_of(call).startswith(("vload_half", "vstore_half", "load_texel")), op_of(call).startswith("tirx.texture2d")
+        is_half, is_texel = (
+            extern_of(call).startswith(("vload_half", "vstore_half", "load_texel")),
+            op_of(call).startswith("tirx.texture2d"),
+        )
         if not is_half and not is_texel:
             return
         found = self.parameters.get(pointed(call.args[-1] if is_half else call.args[0])[0])
@@ -280,11 +302,18 @@ class _Writer(Expressions):
 
     def loop(self, stmt: tirx.For) -> None:
         kind, start, end = self.used(str(stmt.loop_var.ty)), stmt.min, self.analyzer.simplify(stmt.min + stmt.extent)
-        first, last, at_once = self.text(start), self.operand(end), 1 if stmt.step is not None else iterations_at_once(stmt, self.parameters.__contains__)
+        first, last, at_once = (
+            self.text(start),
+            self.operand(end),
+            1 if stmt.step is not None else iterations_at_once(stmt, self.parameters.__contains__),
+        )
         name = self.name(stmt.loop_var)
         if at_once in (1, stmt.extent):
             step = "++" if stmt.step is None else f" += {self.text(stmt.step)}"
-            self.line(f"{'[[unroll]] ' if at_once > 1 else ''}for ({kind.register} {name} = {first}; {name} < {last}; {name}{step}) {{")
+            self.line(
+                f"{'[[unroll]] ' if at_once > 1 else ''}for ({kind.register} {name} = {first}; {name} < {last};"
+                f" {name}{step}) {{"
+            )
             self.block(stmt.body)
         else:
             begin, step = self.unique(f"{name}_start"), self.unique(f"{name}_step")
@@ -336,7 +365,9 @@ class _Writer(Expressions):
 
         def at(first: int, count: int = 1) -> matrices.Matrices:
             array, _, _ = self.array(pointed(call.args[first])[0])
-            return matrices.Matrices(array=array, start=self.index(call.args[first + 1]), stride=int(call.args[first + 2]), count=count)
+            return matrices.Matrices(
+                array=array, start=self.index(call.args[first + 1]), stride=int(call.args[first + 2]), count=count
+            )
 
         if extern_of(call) == "store_matrix":
             self.line(matrices.stored(name, int(call.args[2]), at(3)))
@@ -349,7 +380,10 @@ class _Writer(Expressions):
         buffer, base = pointed(pointer)
         found, lanes = self.parameters[buffer], type_of(str(value.ty)).lanes
         if base is None and lanes == 4 and not (found.is_read and found.is_written):
-            self.line(f"{self.view(found, 'uvec2')}[{self.index(offset)}] = {self.call('bits_of_half4', 4, self.text(value))};")
+            self.line(
+                f"{self.view(found, 'uvec2')}[{self.index(offset)}] ="
+                f" {self.call('bits_of_half4', 4, self.text(value))};"
+            )
             return
         name = self.view(found, Type("float16", 1))
         if lanes == 1:
@@ -366,7 +400,10 @@ class _Writer(Expressions):
         image, *at, _, value = call.args
         kind, text = type_of(str(value.ty)), self.text(value)
         place = ", ".join(map(self.index, at))
-        self.line(f"imageStore({self.parameters[pointed(image)[0]].name}, ivec3({place}), {text if kind.base == 'float32' else f'vec4({text})'});")
+        self.line(
+            f"imageStore({self.parameters[pointed(image)[0]].name}, ivec3({place}),"
+            f" {text if kind.base == 'float32' else f'vec4({text})'});"
+        )
 
 
 _STATEMENTS: dict[type, Callable[[_Writer, Any], None]] = {

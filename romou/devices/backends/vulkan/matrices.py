@@ -1,7 +1,8 @@
 """Cooperative matrices in GLSL (GL_KHR_cooperative_matrix): how kernels declare, load, multiply and store them.
 
-A subgroup of 32 work-items holds a matrix together. All matrices are 16 x 16, of fp16 as factors and of fp32 as sums, and lie in local memory column
-by column. The driver numbers subgroups as it likes, so kernels with matrices ask it who they are:
+A subgroup of 32 work-items holds a matrix together. All matrices are 16 x 16, of fp16 as factors and of fp32 as sums,
+and lie in local memory column by column. The driver numbers subgroups as it likes, so kernels with matrices ask it who
+they are:
 
     int item = int(gl_SubgroupID * 32 + gl_SubgroupInvocationID);      the work-item's number in its work group
 """

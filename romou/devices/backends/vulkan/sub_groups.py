@@ -1,12 +1,13 @@
 """Functions of subgroups in GLSL (GL_KHR_shader_subgroup), for kernels that call those of `SUB_GROUP_CALL`.
 
-A kernel that calls one lays its work group out in a row and asks the driver who it is, as one with cooperative matrices does (`matrices.py`):
+A kernel that calls one lays its work group out in a row and asks the driver who it is, as one with cooperative matrices
+does (`matrices.py`):
 
     int item = int(gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID);      the work-item's number in its work group
 
-Groups are multiples of a subgroup, and the runtime asks for whole ones of the size that the driver names. Where that is another than the kernel's, results
-are NaN, which no check takes for right.
-"""
+Groups are multiples of a subgroup, and the runtime asks for whole ones of the size that the driver names. Where that is
+another than the kernel's, results are NaN, which no check takes for right.
+"""  # noqa: E501
 
 from __future__ import annotations
 

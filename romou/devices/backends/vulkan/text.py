@@ -13,7 +13,7 @@ _WORDS = """active all asm attribute bool buffer case cast centroid class cohere
 false filter fixed flat float for goto half highp if image in inline input int interface invariant layout long lowp main max mediump min mix namespace
 new noinline noise out output packed partition patch precise precision public readonly resource restrict return sample sampler shared short sizeof
 smooth static struct subroutine superp switch template texture this true typedef uint uniform union unsigned using varying void volatile while
-writeonly"""
+writeonly"""  # noqa: E501
 _RESERVED = frozenset(_WORDS.split())
 
 

@@ -11,11 +11,11 @@ from romou.base.errors import BuildError
 
 # Scalar in registers -> prefix of its vectors.
 _VECTORS = {
-    "float": "vec", "int": "ivec", "uint": "uvec", "bool": "bvec", "double": "dvec", "float16_t": "f16vec", "int64_t": "i64vec", "uint64_t": "u64vec",
+    "float": "vec", "int": "ivec", "uint": "uvec", "bool": "bvec", "double": "dvec", "float16_t": "f16vec", "int64_t": "i64vec", "uint64_t": "u64vec",  # noqa: E501
     "int8_t": "i8vec", "uint8_t": "u8vec", "int16_t": "i16vec", "uint16_t": "u16vec",
 }  # fmt: skip
 _REGISTERS = {
-    "float32": "float", "float16": "float16_t", "float64": "double", "bool": "bool", "int8": "int", "int16": "int", "int32": "int", "int64": "int64_t",
+    "float32": "float", "float16": "float16_t", "float64": "double", "bool": "bool", "int8": "int", "int16": "int", "int32": "int", "int64": "int64_t",  # noqa: E501
     "uint8": "uint", "uint16": "uint", "uint32": "uint", "uint64": "uint64_t",
 }  # fmt: skip
 _STORED = {"bool": "uint8_t", "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t"}

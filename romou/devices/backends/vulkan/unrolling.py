@@ -24,7 +24,9 @@ MOST_STATEMENTS = 384
 
 
 def iterations_at_once(loop: tirx.For, is_memory: Callable[[Any], bool]) -> int:
-    """The largest divisor of a loop's extent whose iterations are not too much when they are written out. `is_memory`: whether a buffer has to be loaded."""
+    """The largest divisor of a loop's extent whose iterations are not too much when they are written out. `is_memory`:
+    whether a buffer has to be loaded.
+    """
     extent = loop.extent
     if not isinstance(extent, tirx.IntImm) or _has_other_control_flow(loop.body):
         return 1
@@ -50,10 +52,14 @@ def _size(stmt: Any, is_memory: Callable[[Any], bool]) -> tuple[int, int]:
         return loads * times, statements * times
     found: list[Any] = []
     structural_walk(stmt, ((TensorLoad, Call, tirx.BufferStore), found.append))
-    return sum(_is_load(each, is_memory) for each in found), 1 + sum(isinstance(each, tirx.BufferStore) for each in found)
+    return sum(_is_load(each, is_memory) for each in found), 1 + sum(
+        isinstance(each, tirx.BufferStore) for each in found
+    )
 
 
 def _is_load(found: Any, is_memory: Callable[[Any], bool]) -> bool:
     if isinstance(found, TensorLoad):
         return is_memory(found.source)
-    return isinstance(found, Call) and (op_of(found) == "tirx.texture2d_load" or extern_of(found).startswith("vload_half"))
+    return isinstance(found, Call) and (
+        op_of(found) == "tirx.texture2d_load" or extern_of(found).startswith("vload_half")
+    )

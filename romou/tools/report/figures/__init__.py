@@ -1,6 +1,20 @@
 """The figures of a report, in the order of the page. To add one: a module with a FIGURE, and its place here."""
 
-from romou.tools.report.figures import convergence, device, funnel, histogram, knobs, layers, memory, passes, registers, roofline
+from romou.tools.report.figures import (
+    convergence,
+    device,
+    funnel,
+    histogram,
+    knobs,
+    layers,
+    memory,
+    passes,
+    registers,
+    roofline,
+)
 from romou.tools.report.figures.figure import Figure
 
-FIGURES: tuple[Figure, ...] = tuple(module.FIGURE for module in (layers, convergence, roofline, funnel, histogram, knobs, registers, passes, memory, device))
+FIGURES: tuple[Figure, ...] = tuple(
+    module.FIGURE
+    for module in (layers, convergence, roofline, funnel, histogram, knobs, registers, passes, memory, device)
+)

@@ -15,7 +15,8 @@ _PAUSE_S = 120.0
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each trial of a layer: layer, trial, seconds, ms, best_ms, expected_ms, outcome; and of all layers, with the sum of the best times.
+    """Return a row for each trial of a layer: layer, trial, seconds, ms, best_ms, expected_ms, outcome; and of all
+    layers, with the sum of the best times.
 
     ms and best_ms are None while nothing worked; expected_ms where the cost model had no say.
     """
@@ -33,7 +34,12 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         if record.time_s is not None:
             best[key] = min(best.get(key, record.time_s), record.time_s)
         row = {"seconds": seconds, "outcome": str(record.outcome)}
-        own = {"layer": evidence.labels[key], "trial": trials[key], "ms": _ms(record.time_s), "best_ms": _ms(best.get(key))}
+        own = {
+            "layer": evidence.labels[key],
+            "trial": trials[key],
+            "ms": _ms(record.time_s),
+            "best_ms": _ms(best.get(key)),
+        }
         found.append({**own, **row, "expected_ms": _ms(record.expected_s)})
         if best.keys() == evidence.best_s.keys():
             total = sum(evidence.calls.get(task, 1) * seconds for task, seconds in best.items())
@@ -66,16 +72,30 @@ _Y = {"field": "value", "type": "quantitative", "scale": {"type": "log", "base":
 
 
 def _marks(kind: str, mark: dict[str, Any], **encoding: Any) -> dict[str, Any]:
-    return {"needs": kind, "transform": [{"filter": f"datum.kind == '{kind}'"}], "mark": mark, "encoding": {"x": _X, "y": _Y, **encoding}}
+    return {
+        "needs": kind,
+        "transform": [{"filter": f"datum.kind == '{kind}'"}],
+        "mark": mark,
+        "encoding": {"x": _X, "y": _Y, **encoding},
+    }
 
 
 FIGURE = Figure(
     name="convergence",
     title="Search",
-    note="The line is the best time so far (of all layers: the sum over the model's calls). Points are trials, rings what the cost model had expected of them.",
+    note=(
+        "The line is the best time so far (of all layers: the sum over the model's calls). Points are trials, rings"
+        " what the cost model had expected of them."
+    ),
     rows=rows,
     spec={
-        "params": [{"name": "along", "value": "trial", "bind": {"input": "radio", "options": ["trial", "seconds"], "name": "along "}}],
+        "params": [
+            {
+                "name": "along",
+                "value": "trial",
+                "bind": {"input": "radio", "options": ["trial", "seconds"], "name": "along "},
+            }
+        ],
         "transform": [
             {"filter": "datum.layer == layer"},
             {"calculate": "datum[along]", "as": "x"},
@@ -86,7 +106,11 @@ FIGURE = Figure(
         "layer": [
             _marks("best_ms", {"type": "line", "interpolate": "step-after"}),
             _marks("ms", {"type": "point", "filled": True, "tooltip": {"content": "data"}}),
-            _marks("expected_ms", {"type": "point", "filled": False, "size": 80, "tooltip": {"content": "data"}}, color={"datum": "expected", "title": None}),
+            _marks(
+                "expected_ms",
+                {"type": "point", "filled": False, "size": 80, "tooltip": {"content": "data"}},
+                color={"datum": "expected", "title": None},
+            ),
         ],
     },
 )

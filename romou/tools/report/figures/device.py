@@ -33,7 +33,13 @@ FIGURE = Figure(
         "height": 240,
         "mark": {"type": "line", "point": {"size": 14}, "tooltip": {"content": "data"}},
         "encoding": {
-            "x": {"field": "x", "type": "quantitative", "scale": {"type": "symlog"}, "title": None, "axis": {"format": "~s"}},
+            "x": {
+                "field": "x",
+                "type": "quantitative",
+                "scale": {"type": "symlog"},
+                "title": None,
+                "axis": {"format": "~s"},
+            },
             "y": {"field": "y", "type": "quantitative", "title": None, "axis": {"format": "~s"}},
         },
     },

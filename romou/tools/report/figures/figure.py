@@ -25,7 +25,7 @@ class Figure:
     spec    Vega-Lite, without data; the page adds the rows, and the parameter `layer`. One of several layers (of marks) may name a column under "needs":
             it is left out where no row has a value there
     menus   of the rows: parameter of the spec -> what its menu offers, the first one chosen at first
-    """
+    """  # noqa: E501
 
     name: str
     title: str

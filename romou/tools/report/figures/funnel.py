@@ -20,18 +20,31 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         stages = [("all combinations", report.declared, ""), ("template", report.before, "constraints of the schedule")]
         stages += [(one.criterion, one.left, one.source) for one in report.criteria]
         trials = evidence.by_task.get(task.key, [])
-        stages += [("kept", report.kept, "after criteria gave way where too few configs were left"), ("measured", len(trials), "")]
+        stages += [
+            ("kept", report.kept, "after criteria gave way where too few configs were left"),
+            ("measured", len(trials), ""),
+        ]
         stages.append(("right and timed", sum(r.time_s is not None for r in trials), ""))
-        found += [{"layer": layer, "stage": stage, "configs": configs, "source": source} for stage, configs, source in stages]
+        found += [
+            {"layer": layer, "stage": stage, "configs": configs, "source": source} for stage, configs, source in stages
+        ]
         gave_way += [f"{layer}: {', '.join(report.relaxed)}"] if report.relaxed else []
-    remark = f"Criteria gave way in {len(gave_way)} of {len(evidence.spaces)} layers, since too few configs would have been left." if gave_way else ""
+    remark = (
+        f"Criteria gave way in {len(gave_way)} of {len(evidence.spaces)} layers, since too few configs would have been"
+        " left."
+        if gave_way
+        else ""
+    )
     return found, remark
 
 
 FIGURE = Figure(
     name="funnel",
     title="Pruning",
-    note="Configs that are left after each criterion, one after another; of all layers: the sum. The axis is logarithmic.",
+    note=(
+        "Configs that are left after each criterion, one after another; of all layers: the sum. The axis is"
+        " logarithmic."
+    ),
     rows=rows,
     spec={
         "transform": [
@@ -43,7 +56,12 @@ FIGURE = Figure(
         "height": {"step": 18},
         "encoding": {
             "y": {"field": "stage", "type": "nominal", "sort": None, "title": None},
-            "x": {"field": "configs", "type": "quantitative", "scale": {"type": "log", "domainMin": 0.7}, "title": "configs"},
+            "x": {
+                "field": "configs",
+                "type": "quantitative",
+                "scale": {"type": "log", "domainMin": 0.7},
+                "title": "configs",
+            },
             "x2": {"datum": 0.7},
         },
         "mark": {"type": "bar", "tooltip": {"content": "data"}},

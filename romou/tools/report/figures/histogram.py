@@ -27,7 +27,10 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
                 failed += 1
     if not counts:
         raise UnknownError("No trial worked, so there are no times to count.")
-    found = [{"layer": layer, "slower_from": 2 ** (b / _BINS), "slower_to": 2 ** ((b + 1) / _BINS), "trials": n} for (layer, b), n in sorted(counts.items())]
+    found = [
+        {"layer": layer, "slower_from": 2 ** (b / _BINS), "slower_to": 2 ** ((b + 1) / _BINS), "trials": n}
+        for (layer, b), n in sorted(counts.items())
+    ]
     return found, f"{failed} of {total} trials failed and have no time." if failed else ""
 
 
@@ -44,7 +47,12 @@ FIGURE = Figure(
         "height": 220,
         "mark": {"type": "bar", "tooltip": {"content": "data"}},
         "encoding": {
-            "x": {"field": "slower_from", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "times the best time"},
+            "x": {
+                "field": "slower_from",
+                "type": "quantitative",
+                "scale": {"type": "log", "base": 2},
+                "title": "times the best time",
+            },
             "x2": {"field": "slower_to"},
             "y": {"field": "trials", "type": "quantitative", "title": "trials"},
             "y2": {"datum": 0},

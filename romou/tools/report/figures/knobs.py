@@ -10,7 +10,9 @@ PREFIX = "knob "
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each trial that worked: layer, share (best time of the layer / its time), and its choice of every knob under "knob NAME"."""
+    """Return a row for each trial that worked: layer, share (best time of the layer / its time), and its choice of
+    every knob under "knob NAME".
+    """
     if not evidence.by_task:
         raise UnknownError(NEEDS_RECORDS)
     found: list[Row] = []
@@ -25,7 +27,9 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 
 
 def menus(found: list[Row]) -> dict[str, list[str]]:
-    """Return all knobs for each of the two axes; first those that most trials have, of these the ones with the most choices."""
+    """Return all knobs for each of the two axes; first those that most trials have, of these the ones with the most
+    choices.
+    """
     values: dict[str, list[object]] = {}
     for row in found:
         for name in row:
@@ -38,7 +42,10 @@ def menus(found: list[Row]) -> dict[str, list[str]]:
 FIGURE = Figure(
     name="knobs",
     title="Two knobs",
-    note="For each pair of choices the best time of the layer divided by the best one with that pair: 1 is the fastest config, 0.5 takes twice as long.",
+    note=(
+        "For each pair of choices the best time of the layer divided by the best one with that pair: 1 is the fastest"
+        " config, 0.5 takes twice as long."
+    ),
     rows=rows,
     menus=menus,
     spec={
@@ -48,14 +55,22 @@ FIGURE = Figure(
             {"calculate": "datum[knob_x]", "as": "x"},
             {"calculate": "datum[knob_y]", "as": "y"},
             {"filter": "isValid(datum.x) && isValid(datum.y)"},
-            {"aggregate": [{"op": "max", "field": "share", "as": "share"}, {"op": "count", "as": "trials"}], "groupby": ["x", "y"]},
+            {
+                "aggregate": [{"op": "max", "field": "share", "as": "share"}, {"op": "count", "as": "trials"}],
+                "groupby": ["x", "y"],
+            },
         ],
         "height": 260,
         "mark": {"type": "rect", "tooltip": {"content": "data"}},
         "encoding": {
             "x": {"field": "x", "type": "ordinal", "title": None, "axis": {"labelAngle": 0}},
             "y": {"field": "y", "type": "ordinal", "title": None},
-            "color": {"field": "share", "type": "quantitative", "scale": {"domain": [0, 1], "scheme": "viridis"}, "title": "best / time"},
+            "color": {
+                "field": "share",
+                "type": "quantitative",
+                "scale": {"domain": [0, 1], "scheme": "viridis"},
+                "title": "best / time",
+            },
         },
     },
 )

@@ -7,7 +7,9 @@ from romou.tools.report.figures.figure import LAYER_AXIS, OF_LAYER, Figure
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each layer and version: layer, version, ms of all calls, ms_of_call, calls. The most expensive layer first."""
+    """Return a row for each layer and version: layer, version, ms of all calls, ms_of_call, calls. The most expensive
+    layer first.
+    """
     found: list[Row] = []
     if evidence.summary is not None:
         for row in evidence.summary.rows:
@@ -17,12 +19,21 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         for key, best_s in evidence.best_s.items():
             # The first record of a task is its default schedule.
             for version, time_s in (("default schedule", evidence.by_task[key][0].time_s), ("tuned", best_s)):
-                found.append(_row(evidence.labels[key], version, evidence.calls.get(key, 1), None if time_s is None else time_s * 1e3))
+                found.append(
+                    _row(
+                        evidence.labels[key],
+                        version,
+                        evidence.calls.get(key, 1),
+                        None if time_s is None else time_s * 1e3,
+                    )
+                )
     for one in evidence.bench.operators if evidence.bench is not None else ():
         found.append(_row(evidence.labels[one.key], "bench", one.calls, one.time_ms))
     timed = [row for row in found if row["ms"] is not None]
     if not timed:
-        raise UnknownError("No layer was timed: give a folder of records, a tuned model (.romou), or a file of `romou bench`.")
+        raise UnknownError(
+            "No layer was timed: give a folder of records, a tuned model (.romou), or a file of `romou bench`."
+        )
     most = {row["layer"]: max(r["ms"] for r in timed if r["layer"] == row["layer"]) for row in timed}
     missing = sorted({row["layer"] for row in found} - most.keys())
     remark = f"Not timed: {', '.join(missing)}." if missing else ""
@@ -32,7 +43,13 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 
 
 def _row(layer: str, version: str, calls: int, ms: float | None) -> Row:
-    return {"layer": layer, "version": version, "calls": calls, "ms_of_call": ms, "ms": None if ms is None else ms * calls}
+    return {
+        "layer": layer,
+        "version": version,
+        "calls": calls,
+        "ms_of_call": ms,
+        "ms": None if ms is None else ms * calls,
+    }
 
 
 FIGURE = Figure(

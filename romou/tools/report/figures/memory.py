@@ -12,7 +12,9 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         raise UnknownError(NEEDS_MODEL)
     plan = evidence.memory
     calls = zip(plan.calls, plan.live, strict=True)
-    found: list[Row] = [{"call": place, "function": function, "mib": live / 2**20} for place, (function, live) in enumerate(calls, 1)]
+    found: list[Row] = [
+        {"call": place, "function": function, "mib": live / 2**20} for place, (function, live) in enumerate(calls, 1)
+    ]
     most = max(found, key=lambda row: row["mib"])
     use = plan.use
     held = f"{use.tensors / 2**20:.2f} MiB are allocated for them, {use.weights / 2**20:.2f} MiB for weights"
@@ -22,7 +24,10 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 FIGURE = Figure(
     name="memory",
     title="Memory",
-    note="Activations and workspaces that are live during each call, slices of one buffer counted once. What shares no memory is allocated on top.",
+    note=(
+        "Activations and workspaces that are live during each call, slices of one buffer counted once. What shares no"
+        " memory is allocated on top."
+    ),
     rows=rows,
     spec={
         "height": 200,

@@ -7,7 +7,9 @@ from romou.tools.report.figures.figure import LAYER_AXIS, OF_LAYER, Figure
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each layer and step: layer, passes, operations (integer operations in loops of a work-item, times trips), share (of those without)."""
+    """Return a row for each layer and step: layer, passes, operations (integer operations in loops of a work-item,
+    times trips), share (of those without).
+    """
     if not evidence.operations:
         raise UnknownError(NEEDS_MODEL)
     found = [
@@ -22,7 +24,10 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 FIGURE = Figure(
     name="passes",
     title="Passes",
-    note="Integer operations in the loops of the chosen kernel, without the passes and with one more at a time, in shares. Counted, not timed.",
+    note=(
+        "Integer operations in the loops of the chosen kernel, without the passes and with one more at a time, in"
+        " shares. Counted, not timed."
+    ),
     rows=rows,
     spec={
         "transform": [OF_LAYER],
@@ -31,7 +36,12 @@ FIGURE = Figure(
         "encoding": {
             "y": LAYER_AXIS,
             "yOffset": {"field": "passes", "sort": None},
-            "x": {"field": "share", "type": "quantitative", "title": "integer operations, share", "axis": {"format": "%"}},
+            "x": {
+                "field": "share",
+                "type": "quantitative",
+                "title": "integer operations, share",
+                "axis": {"format": "%"},
+            },
             "color": {"field": "passes", "type": "nominal", "sort": None, "title": None},
         },
     },

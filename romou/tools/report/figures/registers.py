@@ -14,7 +14,8 @@ from romou.tuner.pruning.forms import form_of
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each trial: layer, registers (32 bit, of a work-item), limit (None where it is not known), work_group, slower (times the best).
+    """Return a row for each trial: layer, registers (32 bit, of a work-item), limit (None where it is not known),
+    work_group, slower (times the best).
 
     Registers are those of the formulas that prune.
     """
@@ -24,18 +25,30 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         raise UnknownError(NEEDS_RECORDS)
     found: list[Row] = []
     for task, space in evidence.spaces:
-        timed = [record for record in evidence.by_task.get(task.key, []) if record.time_s and space.knows(record.config)]
+        timed = [
+            record for record in evidence.by_task.get(task.key, []) if record.time_s and space.knows(record.config)
+        ]
         if not timed:
             continue
-        usage = form_of(task.template, task.limits(evidence.target)).usage(columns_of([Config(record.config) for record in timed]))
+        usage = form_of(task.template, task.limits(evidence.target)).usage(
+            columns_of([Config(record.config) for record in timed])
+        )
         verdict = judge(usage, evidence.spec or HardwareSpec(name="unknown", title="")).get("registers")
         used, limit, size = (
             np.broadcast_to(np.asarray(values), len(timed))
-            for values in (usage.needed_registers if verdict is None else verdict.used, np.nan if verdict is None else verdict.limit, usage.work_group_size)
+            for values in (
+                usage.needed_registers if verdict is None else verdict.used,
+                np.nan if verdict is None else verdict.limit,
+                usage.work_group_size,
+            )
         )
         for record, registers, most, group in zip(timed, used, limit, size, strict=True):
             assert record.time_s is not None
-            row = {"layer": evidence.labels[task.key], "registers": float(registers), "limit": None if np.isnan(most) else float(most)}
+            row = {
+                "layer": evidence.labels[task.key],
+                "registers": float(registers),
+                "limit": None if np.isnan(most) else float(most),
+            }
             found.append({**row, "work_group": int(group), "slower": record.time_s / evidence.best_s[task.key]})
     if not found:
         raise UnknownError("No trial of these records belongs to the model on this target.")
@@ -46,25 +59,43 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 FIGURE = Figure(
     name="registers",
     title="Registers",
-    note="32-bit registers that a work-item needs, by the formulas of pruning, over the size of its work group. The line is the most it may take.",
+    note=(
+        "32-bit registers that a work-item needs, by the formulas of pruning, over the size of its work group. The line"
+        " is the most it may take."
+    ),
     rows=rows,
     spec={
         # One field for both, since an axis of a field without values has no end.
         "transform": [{"fold": ["registers", "limit"], "as": ["kind", "value"]}, {"filter": "isValid(datum.value)"}],
         "height": 260,
-        "encoding": {"x": {"field": "work_group", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "work-items of a group"}},
+        "encoding": {
+            "x": {
+                "field": "work_group",
+                "type": "quantitative",
+                "scale": {"type": "log", "base": 2},
+                "title": "work-items of a group",
+            }
+        },
         "layer": [
             {
                 "transform": [OF_LAYER, {"filter": "datum.kind == 'registers'"}],
                 "mark": {"type": "point", "filled": True, "size": 45, "tooltip": {"content": "data"}},
                 "encoding": {
                     "y": {"field": "value", "type": "quantitative", "title": "registers"},
-                    "color": {"field": "slower", "type": "quantitative", "scale": {"type": "log", "scheme": "viridis", "reverse": True}, "title": "times best"},
+                    "color": {
+                        "field": "slower",
+                        "type": "quantitative",
+                        "scale": {"type": "log", "scheme": "viridis", "reverse": True},
+                        "title": "times best",
+                    },
                 },
             },
             {
                 "needs": "limit",
-                "transform": [{"filter": "datum.kind == 'limit'"}, {"aggregate": [{"op": "min", "field": "value", "as": "value"}], "groupby": ["work_group"]}],
+                "transform": [
+                    {"filter": "datum.kind == 'limit'"},
+                    {"aggregate": [{"op": "min", "field": "value", "as": "value"}], "groupby": ["work_group"]},
+                ],
                 "mark": {"type": "line", "interpolate": "step-after"},
                 "encoding": {"y": {"field": "value", "type": "quantitative"}},
             },

@@ -1,4 +1,6 @@
-"""Indices as sums of variables times numbers: which constant bytes an access of local memory has, and what an unrolled iteration adds to them."""
+"""Indices as sums of variables times numbers: which constant bytes an access of local memory has, and what an unrolled
+iteration adds to them.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ from romou.tuner.analysis.registers.values import Values
 
 @dataclass(frozen=True, eq=False)
 class IndexSum:
-    """Variables times numbers, of which those that count a loop's iterations add `strides` each iteration, and a constant.
+    """Variables times numbers, of which those that count a loop's iterations add `strides` each iteration, and a
+    constant.
 
     is_plain: whether the index is a mere sum; otherwise `variables` are all that are in it.
     """
@@ -28,12 +31,19 @@ class IndexSum:
     def plus(self, other: IndexSum) -> IndexSum:
         """The sum of both."""
         constant, is_plain = self.constant + other.constant, self.is_plain and other.is_plain
-        return IndexSum(_added(self.variables, other.variables), _added(self.strides, other.strides), constant, is_plain)
+        return IndexSum(
+            _added(self.variables, other.variables), _added(self.strides, other.strides), constant, is_plain
+        )
 
     def times(self, factor: int) -> IndexSum:
         """The product with a constant."""
         variables = {value: each * factor for value, each in self.variables.items()}
-        return IndexSum(variables, {counter: each * factor for counter, each in self.strides.items()}, self.constant * factor, self.is_plain)
+        return IndexSum(
+            variables,
+            {counter: each * factor for counter, each in self.strides.items()},
+            self.constant * factor,
+            self.is_plain,
+        )
 
 
 def _added(a: Mapping[Any, int], b: Mapping[Any, int]) -> dict[Any, int]:
@@ -59,7 +69,9 @@ class IndexSums:
         self._counters.add(self._values.number_of(var))
 
     def bind(self, var: tirx.Var, value: tirx.Expr) -> bool:
-        """Note what a variable is; True where it is a sum with counters: then only the constant differs between iterations that are unrolled."""
+        """Note what a variable is; True where it is a sum with counters: then only the constant differs between
+        iterations that are unrolled.
+        """
         found = self.of(value)
         if found.strides and found.is_plain:
             self._with_counters[self._values.number_of(var)] = found
@@ -91,8 +103,12 @@ class IndexSums:
                 return self.of(index.base)
         return IndexSum(dict.fromkeys(self._uses_of(index), 1), is_plain=False)
 
-    def address(self, index: tirx.Expr, element_bytes: int) -> tuple[frozenset[tuple[Value, int]], int, Mapping[int, int]]:
-        """Variables of an address in local memory with their bytes, its constant bytes, and the bytes that iterations of loops add."""
+    def address(
+        self, index: tirx.Expr, element_bytes: int
+    ) -> tuple[frozenset[tuple[Value, int]], int, Mapping[int, int]]:
+        """Variables of an address in local memory with their bytes, its constant bytes, and the bytes that iterations
+        of loops add.
+        """
         whole = self._in_full(self.of(index)).times(element_bytes)
         # Iterations are told by `strides`.
         base = frozenset((value, each) for value, each in whole.variables.items() if value[0] not in self._counters)
@@ -100,5 +116,7 @@ class IndexSums:
 
     def _in_full(self, found: IndexSum) -> IndexSum:
         """A sum in which variables that are sums themselves are taken apart."""
-        parts = (self._invariants.get(value, IndexSum({value: 1})).times(factor) for value, factor in found.variables.items())
+        parts = (
+            self._invariants.get(value, IndexSum({value: 1})).times(factor) for value, factor in found.variables.items()
+        )
         return functools.reduce(IndexSum.plus, parts, IndexSum(constant=found.constant, strides=found.strides))

@@ -1,4 +1,6 @@
-"""Instructions of a work-item, as the reader makes them and the scheduler puts them in order, and what is known of Adreno's."""
+"""Instructions of a work-item, as the reader makes them and the scheduler puts them in order, and what is known of
+Adreno's.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ Kind: TypeAlias = Literal["load", "store", "index", "value", "copy", "barrier"]
 
 # Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer.
 ADDRESS: dict[str, int] = {"image": 3, "buffer": 2}
-# For so many instructions what uses a load is put off (Mesa, soft_ss_delay and soft_sy_delay), and how many compute an address, without its index.
+# For so many instructions what uses a load is put off (Mesa, soft_ss_delay and soft_sy_delay), and how many compute an
+# address, without its index.
 DELAY = {"local": 10, "image": 100, "buffer": 176}
 SLOTS = {"local": 1, "image": 6, "buffer": 10}
 # An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
@@ -24,12 +27,16 @@ _LOCAL_REACH = 4096
 class Instruction:
     """One load, store or group of arithmetic.
 
-    kind: "index" is integers, which wait for nothing that is loaded. A "copy" of values takes no registers. No access of memory passes a "barrier".
+    kind: "index" is integers, which wait for nothing that is loaded. A "copy" of values takes no registers. No access
+    of memory passes a "barrier".
     uses, defines: values.
     place: memory that it reads or writes.
-    address: registers of its address. The values that it is made of are among `uses` of a load, and are `indices` of a store.
-    base, offset: an address in local memory: the variables in it with the bytes that each adds, and its constant bytes, those before its array included.
-    strides, moved: loops with the bytes that each of their iterations adds, and the bytes that iterations of unrolled loops have added.
+    address: registers of its address. The values that it is made of are among `uses` of a load, and are `indices` of a
+    store.
+    base, offset: an address in local memory: the variables in it with the bytes that each adds, and its constant bytes,
+    those before its array included.
+    strides, moved: loops with the bytes that each of their iterations adds, and the bytes that iterations of unrolled
+    loops have added.
     slots: instructions that compute the index.
     """
 
@@ -50,14 +57,26 @@ class Instruction:
         if not iteration or loop not in self.strides:
             return self
         bytes_moved = iteration * self.strides[loop]
-        return replace(self, offset=self.offset + bytes_moved) if is_early else replace(self, moved=self.moved + bytes_moved)
+        return (
+            replace(self, offset=self.offset + bytes_moved)
+            if is_early
+            else replace(self, moved=self.moved + bytes_moved)
+        )
 
     @property
     def far_address(self) -> Value | None:
-        """The address that it needs because a constant offset does not reach so far from `base`; as much as is within reach is left to the offset."""
+        """The address that it needs because a constant offset does not reach so far from `base`; as much as is within
+        reach is left to the offset.
+        """
         if self.base is None or self.offset + self.moved < _LOCAL_REACH:
             return None
-        parts = self.moved if self.offset < _LOCAL_REACH else self.offset if self.moved < _LOCAL_REACH else self.offset + self.moved
+        parts = (
+            self.moved
+            if self.offset < _LOCAL_REACH
+            else self.offset
+            if self.moved < _LOCAL_REACH
+            else self.offset + self.moved
+        )
         return ("address", self.base, parts)
 
 

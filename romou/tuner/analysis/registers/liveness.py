@@ -74,12 +74,18 @@ def _with_far_addresses(instructions: Sequence[Instruction], sizes: dict[Value, 
 
 def _defined_in(code: Sequence[Code]) -> frozenset[Value]:
     return frozenset(
-        value for item in code for value in (item.defines if isinstance(item, Instruction) else _defined_in(item.body) if isinstance(item, Loop) else ())
+        value
+        for item in code
+        for value in (
+            item.defines if isinstance(item, Instruction) else _defined_in(item.body) if isinstance(item, Loop) else ()
+        )
     )
 
 
 def _before(code: Sequence[Code], behind: frozenset[Value]) -> frozenset[Value]:
     """What is live before code that `_live` made."""
     for item in code:
-        return item.before if isinstance(item, Block) else _before(item.body, behind) if isinstance(item, Loop) else behind
+        return (
+            item.before if isinstance(item, Block) else _before(item.body, behind) if isinstance(item, Loop) else behind
+        )
     return behind

@@ -14,12 +14,13 @@ from romou.tuner.analysis.registers.index_sums import IndexSums
 from romou.tuner.analysis.registers.instructions import ADDRESS, BlockEnd, Code, Instruction, Loop, Place, Value
 from romou.tuner.analysis.registers.values import Values, loads_lane_by_lane, place_of
 
-# Loops that a compiler unrolls: so many iterations at most (Mesa's limit), and so many operations when done. What an operation counts: each product
-# of floats by lanes, an index as 2, an access of memory with its 64-bit address or an image's coordinates as 8, of local memory as 2, a
-# condition with the selection behind it as 20, and so does an iteration. Fitted: it tells for 94% of 556 random kernels how many loops Mesa's Adreno
-# compiler keeps.
+# Loops that a compiler unrolls: so many iterations at most (Mesa's limit), and so many operations when done. What an
+# operation counts: each product of floats by lanes, an index as 2, an access of memory with its 64-bit address or an
+# image's coordinates as 8, of local memory as 2, a condition with the selection behind it as 20, and so does an
+# iteration. Fitted: it tells for 94% of 556 random kernels how many loops Mesa's Adreno compiler keeps.
 _MOST_ITERATIONS, _MOST_OPERATIONS = 32, 1600
-# Up to so many operations (Mesa's limit; products by lanes, accesses and indices as 1) a loop is unrolled before addresses are taken apart.
+# Up to so many operations (Mesa's limit; products by lanes, accesses and indices as 1) a loop is unrolled before
+# addresses are taken apart.
 _MOST_EARLY_OPERATIONS = 832
 _INDEX_COST, _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 2, 8, 2, 20
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
@@ -27,7 +28,9 @@ _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, ti
 
 @dataclass
 class _Cost:
-    """Operations so far in a loop's body, as `_MOST_OPERATIONS` and `_MOST_EARLY_OPERATIONS` count them, and instructions for integers."""
+    """Operations so far in a loop's body, as `_MOST_OPERATIONS` and `_MOST_EARLY_OPERATIONS` count them, and
+    instructions for integers.
+    """
 
     operations: int = 0
     early: int = 0
@@ -60,7 +63,12 @@ class Reader:
             case tirx.IfThenElse():
                 code, uses = self._expression(stmt.condition)
                 self._cost.operations += _CONDITION_COST
-                branches = [one for branch in (stmt.then_case, stmt.else_case) if branch is not None for one in [*self._statement(branch), BlockEnd()]]
+                branches = [
+                    one
+                    for branch in (stmt.then_case, stmt.else_case)
+                    if branch is not None
+                    for one in [*self._statement(branch), BlockEnd()]
+                ]
                 return [*code, Instruction("index", uses), BlockEnd(), *branches]
             case tirx.Bind():
                 return self._bind(stmt)
@@ -84,12 +92,21 @@ class Reader:
         if iterations > _MOST_ITERATIONS or cost > _MOST_OPERATIONS:
             self._cost.operations += before.operations + _INDEX_COST
             self._cost.early += before.early
-            code = [Instruction("index", (), counter), BlockEnd(), Loop([*body, Instruction("index", counter, counter)]), BlockEnd()]
+            code = [
+                Instruction("index", (), counter),
+                BlockEnd(),
+                Loop([*body, Instruction("index", counter, counter)]),
+                BlockEnd(),
+            ]
         else:
             self._cost.operations, self._cost.early = before.operations + cost, before.early + early
             self.values.sizes.update(dict.fromkeys(counter, 0))  # its values are constants
             name, is_early = self.values.number_of(loop.loop_var), early <= _MOST_EARLY_OPERATIONS
-            code = [one.in_iteration(name, i, is_early=is_early) if isinstance(one, Instruction) else one for i in range(iterations) for one in body]
+            code = [
+                one.in_iteration(name, i, is_early=is_early) if isinstance(one, Instruction) else one
+                for i in range(iterations)
+                for one in body
+            ]
         self._depth -= 1
         return [Instruction("index", (), tuple(self._kept)), *code] if self._depth == 0 and self._kept else code
 
@@ -140,7 +157,11 @@ class Reader:
         code, uses = self._expression(value)
         before = self._cost.slots
         more, indices = self._together(index)
-        return [*code, *more, Instruction("store", uses, (), place, ADDRESS[place], indices, slots=self._cost.slots - before)]
+        return [
+            *code,
+            *more,
+            Instruction("store", uses, (), place, ADDRESS[place], indices, slots=self._cost.slots - before),
+        ]
 
     def _assign(self, values: tuple[Value, ...], value: Any, *, is_part: bool = False) -> list[Code]:
         if place_of(value) is not None:
@@ -153,7 +174,13 @@ class Reader:
     def _load(self, load: Any, values: tuple[Value, ...]) -> list[Code]:
         place = place_of(load)
         assert place is not None
-        index = load.indices if isinstance(load, tvm.ir.TensorLoad) else load.args[1:4] if place == "image" else load.args[1:2]
+        index = (
+            load.indices
+            if isinstance(load, tvm.ir.TensorLoad)
+            else load.args[1:4]
+            if place == "image"
+            else load.args[1:2]
+        )
         before = self._cost.slots
         code, uses = self._together(index)
         slots = self._cost.slots - before
@@ -191,7 +218,9 @@ class Reader:
         """Instructions for the loads in it, and the values that it uses."""
         if isinstance(expr, tirx.Var):
             found = self._sums.known(expr)
-            return [], tuple(found.variables) if found else self.values.copies.get(self.values.number_of(expr)) or self.values.variable(expr)
+            return [], tuple(found.variables) if found else self.values.copies.get(
+                self.values.number_of(expr)
+            ) or self.values.variable(expr)
         if place_of(expr) is not None:
             values = self.values.loaded(expr)
             return self._load(expr, values), values
@@ -200,7 +229,9 @@ class Reader:
             return code, (*self.values.elements(expr.source, expr.indices[0], lanes_of(expr)), *uses)
         if isinstance(expr, tirx.Shuffle):
             (code, uses), lane = self._expression(expr.vectors[0]), expr.indices[0]
-            return code, uses[int(lane) : int(lane) + 1] if len(uses) == lanes_of(expr.vectors[0]) and isinstance(lane, tirx.IntImm) else uses
+            return code, uses[int(lane) : int(lane) + 1] if len(uses) == lanes_of(expr.vectors[0]) and isinstance(
+                lane, tirx.IntImm
+            ) else uses
         if isinstance(expr, tirx.Let):
             # The variable is no register of its own: the compiler computes its value where it is used.
             code, self.values.copies[self.values.number_of(expr.var)] = self._expression(expr.value)
@@ -219,11 +250,14 @@ class Reader:
         return code, tuple(dict.fromkeys(uses))
 
     def _conditional(self, expr: tvm.ir.Call) -> tuple[list[Code], tuple[Value, ...]]:
-        """A load under a condition is a branch of its own. Where the condition has two parts, the way past it leaves the value undefined: it then keeps
-        its registers from one iteration to the next."""
+        """A load under a condition is a branch of its own. Where the condition has two parts, the way past it leaves
+        the value undefined: it then keeps its registers from one iteration to the next.
+        """
         condition, then, otherwise = expr.args
         self._cost.operations += _CONDITION_COST
-        (code, uses), (inside, values), (outside, others) = (self._expression(part) for part in (condition, then, otherwise))
+        (code, uses), (inside, values), (outside, others) = (
+            self._expression(part) for part in (condition, then, otherwise)
+        )
         if not any(isinstance(one, Instruction) and one.kind == "load" for one in inside):
             return [*code, *inside, *outside], (*uses, *values, *others)
         if self._depth and isinstance(condition, tirx.And):

@@ -1,4 +1,4 @@
-"""The order in which Mesa's scheduler puts a basic block, and the registers that are live in it (Mesa 25, ir3_sched.c)."""
+"""The order in which Mesa's scheduler puts a basic block, and the registers that are live in it (Mesa 25, ir3_sched.c)."""  # noqa: E501
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from romou.tuner.analysis.registers.instructions import DELAY, SLOTS, Block, Val
 
 # Loads from memory, and from local memory, of which so many may be under way before what uses them is waited for.
 _UNDER_WAY = 8
-# While an address is computed it takes more registers (an index, its sign, half an address, a carry), and four are at a time: a result can be used three
-# cycles later.
+# While an address is computed it takes more registers (an index, its sign, half an address, a carry), and four are at a
+# time: a result can be used three cycles later.
 _COMPUTED, _COMPUTED_AT_ONCE = 4, 4
-# A value that is defined again is another one: it goes by its key and the instruction that defines it, -1 for what is there before.
+# A value that is defined again is another one: it goes by its key and the instruction that defines it, -1 for what is
+# there before.
 _Definition = tuple[Value, int]
 
 
@@ -61,20 +62,28 @@ class _Dependences:
         self.final = {current.get(value, (value, -1)) for value in block.behind}
         # Registers of what each instruction defines and somebody uses.
         self.defined = [
-            sum(sizes[value] for value in one.defines if (value, number) in self.uses_left or (value, number) in self.final)
+            sum(
+                sizes[value]
+                for value in one.defines
+                if (value, number) in self.uses_left or (value, number) in self.final
+            )
             for number, one in enumerate(self.instructions)
         ]
 
 
 def live_as_written(block: Block, sizes: dict[Value, float]) -> float:
-    """Return the most registers that are live at once where instructions stay in their order, each address right before its access."""
+    """Return the most registers that are live at once where instructions stay in their order, each address right before
+    its access.
+    """
     found = _Dependences(block, sizes)
     left = dict(found.uses_left)
     now = peak = sum(sizes[value] for value in block.before)
     for number, one in enumerate(found.instructions):
         for definition in found.used[number]:
             left[definition] -= 1
-        last = {definition for definition in found.used[number] if not left[definition] and definition not in found.final}
+        last = {
+            definition for definition in found.used[number] if not left[definition] and definition not in found.final
+        }
         peak = max(peak, now + one.address * (one.kind == "load"))
         now += found.defined[number] - sum(sizes[value] for value, _ in last)
         peak = max(peak, now)
@@ -82,7 +91,9 @@ def live_as_written(block: Block, sizes: dict[Value, float]) -> float:
 
 
 class Scheduler:
-    """One basic block, put in order instruction by instruction. A load and a store are put in order twice, first their address."""
+    """One basic block, put in order instruction by instruction. A load and a store are put in order twice, first their
+    address.
+    """
 
     def __init__(self, block: Block, sizes: dict[Value, float]) -> None:
         found = _Dependences(block, sizes)
@@ -116,7 +127,9 @@ class Scheduler:
         return self._peak, self._written
 
     def _advance(self) -> None:
-        """Do what comes next: first what frees registers, or adds none; then what is used next. What would wait comes when nothing else is left."""
+        """Do what comes next: first what frees registers, or adds none; then what is used next. What would wait comes
+        when nothing else is left.
+        """
         ready = [number for number in self._ready if not self._is_barred(number)]
         put_off = [number for number in ready if self._is_put_off(number)]
         waits = set(put_off)
@@ -136,7 +149,11 @@ class Scheduler:
     def _effect(self, number: int) -> float:
         """Registers that it adds, as Mesa counts them."""
         one = self._instructions[number]
-        return self._defined[number] - one.address - self._freed(number, counted_only=True) * (one.kind != "load" or not one.address)
+        return (
+            self._defined[number]
+            - one.address
+            - self._freed(number, counted_only=True) * (one.kind != "load" or not one.address)
+        )
 
     def _nearest_use(self, number: int) -> int:
         if self._instructions[number].kind == "load" and self._defined[number] > 1:
@@ -147,7 +164,11 @@ class Scheduler:
         one, sources, previous = self._instructions[number], self._sources[number], self._previous[number]
         if self._delay[True] and (sources & self._under_way[True] or previous in self._under_way[True]):
             return True
-        if self._delay[False] and self._loads_left and (sources & self._under_way[False] or previous in self._under_way[False]):
+        if (
+            self._delay[False]
+            and self._loads_left
+            and (sources & self._under_way[False] or previous in self._under_way[False])
+        ):
             return True
         return one.kind == "load" and len(self._under_way[one.place == "local"]) >= _UNDER_WAY
 
@@ -197,7 +218,10 @@ class Scheduler:
         self._now += one.address
         self._written += one.address
         self._pass(SLOTS[one.place] + one.slots)
-        self._peak = max(self._peak, self._now + (one.place != "local") * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)))
+        self._peak = max(
+            self._peak,
+            self._now + (one.place != "local") * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)),
+        )
         self._wait_no_more(number)
 
     def _use(self, number: int) -> None:
@@ -221,9 +245,13 @@ class Scheduler:
             insort(self._ready, number)
 
     def _freed(self, number: int, *, counted_only: bool = False) -> float:
-        """Registers whose last use it is; `counted_only`: those that Mesa counts, which are not there before the block unless a loop carries them."""
+        """Registers whose last use it is; `counted_only`: those that Mesa counts, which are not there before the block
+        unless a loop carries them.
+        """
         return sum(
             self._sizes[one[0]]
             for one in self._used[number]
-            if self._uses_left[one] == 1 and one not in self._final and not (counted_only and one[1] < 0 and one[0] not in self._carried)
+            if self._uses_left[one] == 1
+            and one not in self._final
+            and not (counted_only and one[1] < 0 and one[0] not in self._carried)
         )

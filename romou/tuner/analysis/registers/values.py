@@ -66,7 +66,10 @@ class Values:
                 self._by_lane.add(self.number_of(vector.source if isinstance(vector, tvm.ir.TensorLoad) else vector))
 
         accesses = ((tvm.ir.TensorLoad, tirx.BufferStore), access)
-        structural_walk(body, [(tirx.AllocBuffer, allocation), accesses, (tirx.Bind, bind), (tvm.ir.Call, call), (tirx.Shuffle, lanes)])
+        structural_walk(
+            body,
+            [(tirx.AllocBuffer, allocation), accesses, (tirx.Bind, bind), (tvm.ir.Call, call), (tirx.Shuffle, lanes)],
+        )
         # What is read by lane as a copy lives by lane.
         self._by_lane.update(variable for variable, buffer in copied if buffer in self._by_lane)
 
@@ -81,7 +84,12 @@ class Values:
     def variable(self, var: tirx.Var) -> tuple[Value, ...]:
         """The values of a variable; several where it lives by lane."""
         kind = tvm.DataType(dtype_of(var) or "handle")
-        return self._value((self.number_of(var),), self.number_of(var), registers_of(var) if str(kind) != "handle" else 0, int(kind.lanes))
+        return self._value(
+            (self.number_of(var),),
+            self.number_of(var),
+            registers_of(var) if str(kind) != "handle" else 0,
+            int(kind.lanes),
+        )
 
     def elements(self, buffer: tirx.Var, index: tirx.Expr, lanes: int) -> tuple[Value, ...]:
         """The values of a private array at an index."""
@@ -104,7 +112,9 @@ class Values:
         return self._value(("kept", next(self._fresh)), 0, registers_of(expr), 1)
 
     def _value(self, value: Value, name: int, registers: float, lanes: int) -> tuple[Value, ...]:
-        values = tuple((*value, "lane", lane) for lane in range(lanes)) if lanes > 1 and name in self._by_lane else (value,)
+        values = (
+            tuple((*value, "lane", lane) for lane in range(lanes)) if lanes > 1 and name in self._by_lane else (value,)
+        )
         for one in values:
             self.sizes.setdefault(one, registers / len(values))
         return values
