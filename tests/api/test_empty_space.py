@@ -14,9 +14,9 @@ from small_networks import Graph
 
 import romou
 from romou.base.errors import SpaceEmptyError
-from romou.compiler import task as tunable
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
+from romou.tuner.pruning import tasks as pruned_tasks
 from romou.tuner.pruning.tasks import pruned_space
 from romou.tuner.records import FILE_NAME
 
@@ -26,14 +26,14 @@ TARGET = "null -device=adreno640"
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> str:
     """Part of the name of a convolution that has no valid config."""
-    real = tunable.prune
+    real = pruned_tasks.prune
 
     def prune(template: Any, space: Any, *arguments: Any, **how: Any) -> Any:
         if "_12_3x3" in template.name:
             space.add_constraint(lambda columns: False)
         return real(template, space, *arguments, **how)
 
-    monkeypatch.setattr(tunable, "prune", prune)
+    monkeypatch.setattr(pruned_tasks, "prune", prune)
     return "_12_3x3"
 
 

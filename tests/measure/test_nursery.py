@@ -55,7 +55,7 @@ def test_one_that_nobody_needed_ends_at_once() -> None:
     ending.
     """
     code = (
-        "import atexit; from romou.tuner.measure import nursery; atexit.register(lambda:"
+        "import atexit; from romou.runtime.workers import nursery; atexit.register(lambda:"
         " print(nursery._current[1]._process.returncode)); nursery.begin()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -106,9 +106,7 @@ def test_extents_by_scope() -> None:
 
 
 @pytest.mark.parametrize(("first", "is_texel"), [(4, True), (3, False)])
-def test_a_matrix_is_read_in_whole_texels_of_its_rows(
-    opencl_device: tvm.runtime.Device, first: int, is_texel: bool
-) -> None:
+def test_a_matrix_is_read_in_texels(opencl_device: tvm.runtime.Device, first: int, is_texel: bool) -> None:
     """Texel x of a row is columns 4 x to 4 x + 3; vectors that begin elsewhere lie in two texels."""
 
     @I.ir_module

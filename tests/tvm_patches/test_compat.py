@@ -89,7 +89,7 @@ import ctypes, os
 os.environ["TVM_DEVICE_BACKEND_AUTOLOAD"] = "0"
 import tvm
 ctypes.CDLL({str(other)!r})
-from romou import tvm_patches
+import tvm_patches
 from tvm_patches import compat
 tvm_patches.autoload()
 assert tvm.opencl(0).exist

@@ -78,10 +78,9 @@ class ComputeApi(Backend):
     def sub_groups(self, spec: HardwareSpec) -> SubGroups | None:
         """What kernels can do with sub-groups; None where that is nothing, or not known."""
         reductions, shuffles = bool(spec.has_sub_group_reductions), bool(spec.has_sub_group_shuffles)
-        is_usable = spec.sub_group_size is not None and (reductions or shuffles)
-        return (
-            SubGroups(size=spec.sub_group_size, has_reductions=reductions, has_shuffles=shuffles) if is_usable else None
-        )  # type: ignore[arg-type]
+        if spec.sub_group_size is None or not (reductions or shuffles):
+            return None
+        return SubGroups(size=spec.sub_group_size, has_reductions=reductions, has_shuffles=shuffles)
 
     def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
         """What kernels for `wanted` find on an attached device, with the size they ask for where it lets them choose;

@@ -8,6 +8,7 @@ import dataclasses
 import json
 import math
 from collections.abc import Callable, Collection, Mapping
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -159,9 +160,8 @@ class Bench:
         if not isinstance(schema, int) or schema not in _REPLACED:
             raise UsageError(f"written in schema {schema!r}, this Romou reads {' and '.join(map(str, _REPLACED))}")
         operators = _read(data, "operators", list)
-        found = tuple(
-            _field(f"operators[{i}]", lambda o=o: _operator(o, _REPLACED[schema])) for i, o in enumerate(operators)
-        )  # type: ignore[misc]
+        replaced = _REPLACED[schema]
+        found = tuple(_field(f"operators[{i}]", partial(_operator, o, replaced)) for i, o in enumerate(operators))
         names = [o.name for o in found]
         if len(set(names)) != len(names):
             raise UsageError("two operators have one name")
