@@ -15,6 +15,17 @@ from tvm import s_tir, tirx
 from tvm.tirx import compilation_pipeline
 from tvm_ffi.structural import structural_map
 
+from romou.compiler.graph import (
+    bound_indices,
+    check_families,
+    drop_empty,
+    fuse_operators,
+    join_pairs,
+    pack_channels,
+    place_images,
+    share_buffers,
+    split_weights,
+)
 from romou.compiler.passes.address_elimination import eliminate_addresses
 from romou.compiler.passes.advancing_pointers import advance_pointers
 from romou.compiler.passes.argument_checks import trust_arguments
@@ -42,7 +53,24 @@ from romou.compiler.passes.shared_loads import share_loads
 from romou.compiler.passes.short_functions import shorten_functions
 from romou.compiler.passes.tensor_cores import use_tensor_cores
 from romou.compiler.passes.vector_pointers import vectorize_pointers
+from romou.compiler.stages import stage
 from romou.devices.backends.dialect import Dialect, dialect_of
+
+# ONNX as Relax -> fused functions, with their tensors in buffers or images.
+GRAPH = (
+    stage(drop_empty, "no kernel computes a tensor without elements"),
+    stage(bound_indices, "indices of gathers are in range, so kernels do not check them"),
+    stage(split_weights, "a device has a largest buffer", "target"),
+    stage(pack_channels, "four channels are one texel and one vector", "rungs"),
+    stage(fuse_operators, "a kernel computes an operator and its epilogue", "target", "rungs"),
+    stage(check_families, "a family that fails is named with its nodes before anything depends on it"),
+    stage(place_images, "reads of images pass through the texture cache", "target"),
+)
+# Run again each time when measurements change the pairs.
+JOINED = (
+    stage(join_pairs, "two operators in one kernel save a tensor between them", "pairs"),
+    stage(share_buffers, "a concatenation or slice of channels needs no copy"),
+)
 
 NAME = "romou"
 # The last pass of device functions that changes what they use of the device.

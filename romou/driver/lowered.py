@@ -3,34 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, replace
 
 import tvm
-from tvm import tirx
 
 from romou.base.errors import as_build_error
 from romou.base.rung import Rung
 from romou.compiler.frontend import ImportedModel
-from romou.compiler.graph import (
-    Pair,
-    bound_indices,
-    drop_empty,
-    find_pairs,
-    fuse_operators,
-    join_pairs,
-    pack_channels,
-    place_images,
-    share_buffers,
-    split_weights,
-)
+from romou.compiler.graph import Pair, find_pairs
 from romou.compiler.graph.extract import extract_tasks
-from romou.compiler.graph.origins import NO_RUNGS, Rungs, function_origins
-from romou.compiler.operators.families import template_of
+from romou.compiler.graph.origins import NO_RUNGS, Rungs
+from romou.compiler.pipeline import GRAPH, JOINED
+from romou.compiler.stages import Context, run
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
-from romou.runtime.module import CompiledModel, Failures, Kept, compile_model
+from romou.runtime.module import CompiledModel, Kept, compile_model
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +45,7 @@ class Graph:
 
     imported: ImportedModel
     placed: tvm.IRModule
+    target: Target
     fused: tvm.IRModule
     tasks: list[TunableTask]
     task_of: dict[str, TunableTask]
@@ -69,12 +59,21 @@ class Graph:
         return None if self.compiling is None else self.compiling.result()
 
     @classmethod
-    def of(cls, imported: ImportedModel, placed: tvm.IRModule, moved: tuple[Moved, ...] = ()) -> Graph:
-        fused = share_buffers(placed)
+    def of(
+        cls,
+        imported: ImportedModel,
+        placed: tvm.IRModule,
+        target: Target,
+        moved: tuple[Moved, ...] = (),
+        pairs: Sequence[Pair] = (),
+    ) -> Graph:
+        fused = run(JOINED, placed, Context(target=target, pairs=pairs))
         tasks, key_of = extract_tasks(fused)
         by_key = {task.key: task for task in tasks}
         task_of = {name: by_key[key] for name, key in key_of.items()}
-        return cls(imported=imported, placed=placed, fused=fused, tasks=tasks, task_of=task_of, moved=moved)
+        return cls(
+            imported=imported, placed=placed, target=target, fused=fused, tasks=tasks, task_of=task_of, moved=moved
+        )
 
     @functools.cached_property
     def pairs(self) -> list[Pair]:
@@ -93,7 +92,7 @@ class Graph:
         itself if no pair is.
         """
         chosen = [pair for pair in self.pairs if is_chosen(pair.task.key)]
-        return Graph.of(self.imported, join_pairs(self.placed, chosen), self.moved) if chosen else self
+        return Graph.of(self.imported, self.placed, self.target, self.moved, chosen) if chosen else self
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> Graph:
         """Return a copy in which the pairs are joined that are faster as one kernel than as two. seconds: by task key,
@@ -134,18 +133,4 @@ def lowered(imported: ImportedModel, target: Target, rungs: Rungs = NO_RUNGS, mo
         A step failed as a whole.
     """
     with as_build_error("the model's graph"):
-        plain = split_weights(bound_indices(drop_empty(imported.mod)), target)
-        fused = fuse_operators(pack_channels(plain, rungs), target, rungs)
-        _check_families(fused)
-        return Graph.of(imported, place_images(fused, target), moved)
-
-
-def _check_families(fused: tvm.IRModule) -> None:
-    """Ask the families for each function; BrokenFunctionsError where one fails. The answers are kept for the steps that
-    ask again.
-    """
-    failures = Failures()
-    for var, func in fused.functions_items():
-        if isinstance(func, tirx.PrimFunc):
-            failures.attempt(str(var.name_hint), f"the kernel {var.name_hint}", functools.partial(template_of, func))
-    failures.check(function_origins(fused))
+        return Graph.of(imported, run(GRAPH, imported.mod, Context(target=target, rungs=rungs)), target, moved)

@@ -14,8 +14,9 @@ import romou.compiler.pipeline as pipeline
 from romou.base.errors import as_build_error
 from romou.base.rung import Rung
 from romou.base.space import Config
-from romou.compiler.assembly.build import Failures, Kept, build_executable
+from romou.compiler.assembly.build import Kept, build_executable
 from romou.compiler.assembly.default_schedules import default_schedule, simplest_schedule
+from romou.compiler.failures import Failures
 from romou.compiler.memory.entries import mark_entries
 from romou.compiler.memory.images import place_weights, store_weights
 from romou.compiler.memory.memory import MemoryPlan, plan_memory

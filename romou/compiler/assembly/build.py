@@ -5,10 +5,10 @@ What was built once is kept: a model of which some functions change is built aga
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import tvm
 from tvm import relax, tirx
@@ -16,13 +16,13 @@ from tvm.relax import vm_build
 from tvm.tirx.build import codegen_build, split_host_device_mods
 from tvm_ffi.structural import structural_hash
 
-from romou.base.errors import BrokenFunctionsError, BuildError, CompatError, DeviceError, UsageError, as_build_error
+from romou.base.errors import BuildError
+from romou.compiler.failures import Failures
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
 
 _ENTRY = "tirx.is_entry_func"
-_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,29 +42,6 @@ class Kept:
 
     scheduled: dict[Hashable, tirx.PrimFunc] = field(default_factory=dict)
     lowered: dict[Hashable, Lowered] = field(default_factory=dict)
-
-
-class Failures:
-    """Failures of single functions, collected so that one call tells all."""
-
-    def __init__(self) -> None:
-        self._errors: dict[str, Exception] = {}
-
-    def attempt(self, name: str, what: str, make: Callable[[], _T]) -> _T | None:
-        """Return what `make` returns; None if it fails. An error of the user, the device or the installation is raised."""  # noqa: E501
-        try:
-            with as_build_error(what):
-                return make()
-        except (UsageError, DeviceError, CompatError):
-            raise
-        except Exception as error:  # as_build_error lets no others through than Romou's
-            self._errors.setdefault(name, error)
-            return None
-
-    def check(self, origins: Mapping[str, frozenset[str]] | None = None) -> None:
-        """Raise BrokenFunctionsError where something failed. origins: see there."""
-        if self._errors:
-            raise BrokenFunctionsError.of(self._errors, origins)
 
 
 def build_executable(scheduled: tvm.IRModule, target: Target, tir_pipeline: str, kept: Kept) -> relax.VMExecutable:

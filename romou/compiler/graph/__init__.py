@@ -3,6 +3,7 @@ are slices of others.
 """
 
 from romou.compiler.graph.bound_indices import bound_indices
+from romou.compiler.graph.check_families import check_families
 from romou.compiler.graph.drop_empty import drop_empty
 from romou.compiler.graph.fuse import fuse_operators
 from romou.compiler.graph.join_pairs import Pair, find_pairs, join_pairs, tasks_of
@@ -14,6 +15,7 @@ from romou.compiler.graph.split_weights import split_weights
 __all__ = [
     "Pair",
     "bound_indices",
+    "check_families",
     "drop_empty",
     "find_pairs",
     "fuse_operators",

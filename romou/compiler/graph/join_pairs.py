@@ -90,6 +90,8 @@ def tasks_of(pairs: Sequence[Pair]) -> list[TunableTask]:
 
 def join_pairs(mod: tvm.IRModule, pairs: Sequence[Pair]) -> tvm.IRModule:
     """Return the module with these of its pairs joined, wherever they are called."""
+    if not pairs:
+        return mod
     chosen = {(pair.first, pair.second, pair.position): pair.name for pair in pairs}
     calls = {one.second: one for one in _calls_in_pairs(mod) if one.key in chosen}
 

@@ -8,7 +8,7 @@ from romou.compiler.assembly.assemble import (
     schedule_model,
     scheduled_functions,
 )
-from romou.compiler.assembly.build import Failures, Kept
+from romou.compiler.assembly.build import Kept
 from romou.compiler.memory.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.saved import load
@@ -18,7 +18,6 @@ from romou.runtime.module.tuned_model import Argument, TunedModel
 __all__ = [
     "Argument",
     "CompiledModel",
-    "Failures",
     "HostRow",
     "Kept",
     "LayerRow",
