@@ -6,12 +6,14 @@ Both hold {aspect: {key: number}}; a number that was not decided is missing, and
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
+
+from romou.devices.hardware.conclusions import conclusions, register_lanes
 
 # Fact -> where it stands in a report; the first one that is there counts.
 _PLACES: dict[str, tuple[str, ...]] = {
     "shader_cores": ("Cores.CoreCount", "Device.SmCount"),
-    "alus_per_core": ("Gflops.AluCount",),
     "registers_per_lane": ("RegCount.RegCount",),
     "max_work_group_size": ("Device.LogicThreadCount",),
     "l1_texture_cache_bytes": ("ImageCacheHierarchyPChase.CachePixelCountLv1",),
@@ -54,8 +56,10 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
         place = next((p for p in places if _value(data, p) is not None), None)
         if place:
             found[fact] = (_value(data, place), place)
-    found |= _warps(data) | _registers(data) | _caches(data)
-    if _value(data, "Gflops.FloatArch") == "SISD":
+    found |= _warps(data) | _registers(data)
+    concluded = conclusions(partial(_value, data), is_cpu=bool(driver.get("is_cpu")))
+    found |= {fact: (one.value, one.source) for fact, one in concluded.items() if fact not in found}
+    if _value(data, "Gflops.FloatArch") == "SISD" and _value(data, "Gflops.Autobroadcast") is not None:
         # It computes scalars: a vector of copies is never made, and neither way to write a product is the better one.
         found.pop("has_scalar_vector_broadcast", None)
     if "extensions" in driver:
@@ -82,41 +86,10 @@ def _warps(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
 
 
 def _registers(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    kind, groups = _value(data, "RegCount.RegType"), _value(data, "RegCount.FullRegConcurWorkgroupCount")
-    found = {} if kind is None else {"register_file": (str(kind).lower(), "RegCount.RegType")}
-    cores = _value(data, "Cores.CoreCount") or _value(data, "Device.SmCount")
-    warp = _value(data, "WarpSizeMethodB.WarpThreadCount")
-    # A group of the probe is one work-item, and takes the registers of a warp.
-    if groups and cores and warp:
-        found["register_lanes_per_core"] = (
-            round(groups / cores * warp),
-            "RegCount.FullRegConcurWorkgroupCount / cores x warp",
-        )
-    return found
-
-
-def _caches(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    """Levels behind buffers: the last one is L2, a first one before it L1. Microsoft's report calls every bend a level:
-    its driver's word is taken instead.
-    """
-    if _HEADER not in data:
-        size = _value(data, "Device.CacheSize")
-        rate = _value(data, "BufferBandwidth.MaxBandwidth")
-        found = {
-            "l2_cache_bytes": (size, "Device.CacheSize"),
-            "l2_bandwidth_gbps": (rate, "BufferBandwidth.MaxBandwidth"),
-        }
-        return {key: (value, place) for key, (value, place) in found.items() if value is not None}
-    aspect = "BufferCacheHierarchyPChase"
-    levels = [i for i in range(1, 5) if _value(data, f"{aspect}.CacheVectorCountLv{i}") is not None]
-    found = {}
-    for fact, level in (("l1_buffer", levels[0] if len(levels) > 1 else None), ("l2", levels[-1] if levels else None)):
-        if level is not None:
-            found[f"{fact}_cache_bytes"] = (
-                _value(data, f"{aspect}.CacheVectorCountLv{level}"),
-                f"{aspect}.CacheVectorCountLv{level}",
-            )
-            rate = _value(data, f"BufferBandwidth.BandwidthLv{level}")
-            if rate is not None:
-                found[f"{fact}_bandwidth_gbps"] = (rate, f"BufferBandwidth.BandwidthLv{level}")
+    kind, lanes = _value(data, "RegCount.RegType"), register_lanes(partial(_value, data))
+    found: dict[str, tuple[Any, str]] = {}
+    if kind is not None:
+        found["register_file"] = (str(kind).lower(), "RegCount.RegType")
+    if lanes is not None:
+        found["register_lanes_per_core"] = (lanes, "RegCount.FullRegConcurWorkgroupCount / cores x warp")
     return found

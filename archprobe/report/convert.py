@@ -1,0 +1,78 @@
+"""Turns the files of Microsoft's ArchProbe into a report of this package: its curves analysed anew, its word for the
+driver's limits.
+"""
+
+from __future__ import annotations
+
+import datetime
+from pathlib import Path
+from typing import Any
+
+from archprobe.analysis.answer import answered
+from archprobe.curve import Findings
+from archprobe.report import original
+from archprobe.report.document import FORMAT, Report
+
+_REPORT = "ArchProbeReport.json"
+_BYTES, _TEXELS = "bytes", "texels"
+# Limits that a driver states: no curve stands behind them.
+_LIMITS = {
+    "CacheSize": _BYTES,
+    "CachelineSize": _BYTES,
+    "LogicThreadCount": "work-items",
+    "MaxBufferSize": _BYTES,
+    "MaxConstMemSize": _BYTES,
+    "MaxImageHeight": _TEXELS,
+    "MaxImageWidth": _TEXELS,
+    "MaxLocalMemSize": _BYTES,
+    "PageSize_QCOM": _BYTES,
+    "SmCount": "count",
+}
+
+
+def converted(folder: Path, name: str) -> Report:
+    """Return this package's report of the device `name`, which Microsoft's ArchProbe measured into `folder`.
+
+    Raises
+    ------
+    ReportError
+        A file is missing or not of its form.
+    UsageError
+        The folder holds no curve.
+    """
+    from archprobe import __version__
+
+    answers = original.analyse(folder)
+    stated = original.read_report(folder / _REPORT).get("Device", {})
+    limits = {
+        key: answered(stated[key], unit, 0.9, "the driver says so, by Microsoft's ArchProbe")
+        for key, unit in _LIMITS.items()
+        if key in stated
+    }
+    # A page size under this key is what Qualcomm's drivers have.
+    vendor = "QUALCOMM" if "PageSize_QCOM" in stated else "not recorded"
+    driver: dict[str, Any] = {
+        "name": name,
+        "vendor": vendor,
+        "driver": "not recorded",
+        "platform": "not recorded",
+        "version": "not recorded",
+        "is_cpu": False,
+    }
+    date = datetime.datetime.fromtimestamp((folder / _REPORT).stat().st_mtime, datetime.timezone.utc)
+    header = {
+        "Format": FORMAT,
+        "Version": __version__,
+        "Date": date.isoformat(timespec="seconds"),
+        "IsQuick": False,
+        "IsComplete": True,
+        "Driver": driver,
+        "Software": {"measured by": "Microsoft's ArchProbe"},
+    }
+    return Report(
+        header=header,
+        aspects={
+            "Device": Findings(answers=limits),
+            **{aspect: Findings(answers=found) for aspect, found in answers.items()},
+        },
+    )
