@@ -25,7 +25,7 @@ from rich.console import Console
 from rich.table import Table
 
 from romou.base.errors import RomouError
-from romou.compiler.graph.typical import typical_tasks
+from romou.compiler.typical import typical_tasks
 from romou.devices.backends import installed
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function

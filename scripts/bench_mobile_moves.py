@@ -23,9 +23,10 @@ from tvm import relax
 from tvm.relax import op
 
 from romou.base.errors import BuildError
-from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.place_images import SCOPE
+from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image
 from romou.devices.mobile_compilers import GPUS, compile_all, find_compilers, mobile_gpu

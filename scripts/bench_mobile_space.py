@@ -29,8 +29,9 @@ from rich.console import Console
 from romou.base.errors import BuildError, InvalidConfigError, RomouError
 from romou.base.space import Config
 from romou.compiler.frontend import Precision, import_onnx
-from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.devices.mobile_compilers import GPUS, compile_all, find_compilers, mesa_version, mobile_gpu
 from romou.devices.targets import Target

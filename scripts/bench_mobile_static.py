@@ -36,9 +36,10 @@ from tvm.tirx import compilation_pipeline
 import romou
 from romou.base.errors import BuildError, RomouError
 from romou.compiler.frontend import Precision, import_onnx
-from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.place_images import SCOPE
+from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image
 from romou.devices.backends.launch import launch_size, thread_extents

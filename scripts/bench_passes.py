@@ -27,8 +27,9 @@ from romou.base.errors import RomouError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_reference, build_task
 from romou.compiler.frontend import import_onnx
-from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.runtime.module.tensors import device_tensor

@@ -170,7 +170,7 @@ def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
 
     from romou.base.space import Config, Space
     from romou.compiler.assembly.kernel import build_reference, build_task
-    from romou.compiler.graph.typical import typical_tasks
+    from romou.compiler.typical import typical_tasks
     from romou.devices.targets import Target
     from romou.runtime.module.tensors import device_tensor
     from romou.tuner.measure import verify

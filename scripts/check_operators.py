@@ -36,9 +36,9 @@ from romou.base.errors import BuildError, InvalidConfigError, RomouError, UsageE
 from romou.base.outcome import Outcome
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
-from romou.compiler.graph.typical import typical_tasks
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
+from romou.compiler.typical import typical_tasks
 from romou.devices.targets import Target
 from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 

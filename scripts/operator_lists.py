@@ -1,4 +1,4 @@
-"""Lists of operators, those in scripts/data first of all. What families call typical: `romou.compiler.graph.typical`."""  # noqa: E501
+"""Lists of operators, those in scripts/data first of all. What families call typical: `romou.compiler.typical`."""
 
 from __future__ import annotations
 

@@ -19,12 +19,12 @@ from tvm import relax
 
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_reference, build_task
-from romou.compiler.graph import fuse_operators
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.operators.families.batch_matmul import matmul
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.families.depthwise_pointwise import join
+from romou.compiler.pipeline import fuse_operators
 from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
 from romou.devices.backends import backend

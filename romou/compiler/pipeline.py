@@ -1,31 +1,49 @@
-"""The whole way from scheduled TIR to what the code generator sees, in order.
+"""The compiler on one screen: all passes, in order, each with its reason. A pass that is not listed here does not run.
 
-It is TVM's S-TIR pipeline less the passes for hardware that Romou does not target, less TVM's common-subexpression
-elimination, and plus the passes of this folder. TVM's own simplifier inlines every variable that its elimination makes;
-ours runs after the last simplification. Passes that only change how a kernel is written can be left out:
+    GRAPH   a model in Relax      ->  fused functions, their tensors in buffers or images
+    MODULE  fused functions       ->  scheduled kernels, and calls of them with planned memory
+    KERNEL  one scheduled kernel  ->  a function for the host (HOST) and one for the device (DEVICE), then source text
+
+`ROMOU_DUMP=all` or `romou inspect MODEL --stages` write the module after every stage.
+
+KERNEL is TVM's S-TIR pipeline with the passes of `romou/compiler/passes` and without passes for other hardware. TVM's
+common-subexpression elimination is left out, because TVM's simplifier inlines every variable that it makes. Romou's
+elimination runs after the last simplification. Passes that only change how a kernel is written can be disabled:
 `PassContext(disabled_pass=["eliminate_addresses"])`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import relax, s_tir, tirx
 from tvm.tirx import compilation_pipeline
-from tvm_ffi.structural import structural_map
 
 from romou.compiler.graph import (
     bound_indices,
     check_families,
     drop_empty,
-    fuse_operators,
     join_pairs,
     pack_channels,
     place_images,
     share_buffers,
     split_weights,
 )
+from romou.compiler.graph.fuse import (
+    group_operators,
+    legalize_operators,
+    merge_views,
+    shorten_names,
+    sum_along_rows,
+)
+from romou.compiler.graph.origins import NO_RUNGS, Rungs, mark_rungs, name_origins, part_groups
+from romou.compiler.graph.sink_reshapes import sink_reshapes
+from romou.compiler.graph.split_concats import split_concats
+from romou.compiler.graph.split_groups import split_groups, split_untaken
 from romou.compiler.passes.address_elimination import eliminate_addresses
 from romou.compiler.passes.advancing_pointers import advance_pointers
 from romou.compiler.passes.argument_checks import trust_arguments
@@ -39,181 +57,178 @@ from romou.compiler.passes.code_generator import (
     narrow_choices,
     number_truth_values,
     unroll_by_compiler,
+    unroll_without_pragmas,
 )
 from romou.compiler.passes.double_buffers import double_buffers
 from romou.compiler.passes.early_return import return_early
 from romou.compiler.passes.exact_division import divide_exactly
-from romou.compiler.passes.flat_buffers import flatten_buffers
+from romou.compiler.passes.flat_buffers import flatten_buffers, flatten_without_images
 from romou.compiler.passes.fp16_storage import widen_fp16
 from romou.compiler.passes.image_addressing import address_images, name_stored_texels
 from romou.compiler.passes.nan import keep_nan
-from romou.compiler.passes.narrow_integers import narrow_integers
+from romou.compiler.passes.narrow_integers import keep_stored_types, narrow_integers
 from romou.compiler.passes.own_memory import name_own_memory
 from romou.compiler.passes.shared_loads import share_loads
 from romou.compiler.passes.short_functions import shorten_functions
 from romou.compiler.passes.tensor_cores import use_tensor_cores
 from romou.compiler.passes.vector_pointers import vectorize_pointers
-from romou.compiler.stages import stage
-from romou.devices.backends.dialect import Dialect, dialect_of
+from romou.compiler.stages import Context, Stage, listed, part, stage
 
-# ONNX as Relax -> fused functions, with their tensors in buffers or images.
-GRAPH = (
+if TYPE_CHECKING:
+    from romou.devices.targets import Target
+
+NAME = "romou"
+# The last pass of DEVICE that changes the registers, the memory or the work group of a kernel.
+LAST_OF_DEVICE = "name_register_reads"
+
+GRAPH = listed(
+    "graph",
     stage(drop_empty, "no kernel computes a tensor without elements"),
     stage(bound_indices, "indices of gathers are in range, so kernels do not check them"),
-    stage(split_weights, "a device has a largest buffer", "target"),
+    stage(split_weights, "a buffer of the device has a largest size", "target"),
     stage(pack_channels, "four channels are one texel and one vector", "rungs"),
-    stage(fuse_operators, "a kernel computes an operator and its epilogue", "target", "rungs"),
-    stage(check_families, "a family that fails is named with its nodes before anything depends on it"),
-    stage(place_images, "reads of images pass through the texture cache", "target"),
-)
-# Run again each time when measurements change the pairs.
-JOINED = (
-    stage(join_pairs, "two operators in one kernel save a tensor between them", "pairs"),
+    # Fusion: Relax operators -> TIR functions of a contraction and its epilogue
+    stage(split_concats, "a kernel binds a limited number of buffers", "max_buffers"),
+    stage(sum_along_rows, "TVM's running sums along the last axis are wrong in OpenCL"),
+    stage(sink_reshapes, "a reshape between a contraction and its epilogue keeps them apart"),
+    stage(legalize_operators, "kernels are TIR", "target"),
+    stage(relax.transform.FoldConstant(), "weights are packed and converted at compile time", keeps="operators"),
+    stage(group_operators, "an epilogue in the same kernel saves a tensor in memory"),
+    stage(part_groups, "a group without a working kernel is computed operator by operator", "operators", "rungs"),
+    stage(split_untaken, "an operator family takes each part of a group that none takes as a whole"),
+    stage(split_groups, "a kernel binds a limited number of buffers", "max_buffers"),
+    stage(name_origins, "a kernel that fails is traced back to ONNX nodes", "operators"),
+    stage(relax.transform.FuseTIR(), "a group becomes one TIR function"),
+    stage(relax.transform.DeadCodeElimination(), "operators that are now in a group are unused"),
+    stage(merge_views, "reshapes of reshapes are one view, which needs no kernel"),
+    stage(shorten_names, "compilers put a kernel's name into file names"),
+    stage(mark_rungs, "no family takes a function whose kernel failed", "rungs"),
+    # Memory of activations
+    stage(check_families, "a family that fails is named with its ONNX nodes"),
+    stage(place_images, "reads of images go through the texture cache", "target"),
+    # Run again whenever measurements decide which pairs are joined
+    stage(join_pairs, "two operators in one kernel save the tensor between them", "pairs"),
     stage(share_buffers, "a concatenation or slice of channels needs no copy"),
 )
 
-NAME = "romou"
-# The last pass of device functions that changes what they use of the device.
-LAST_OF_DEVICE = "name_register_reads"
+KERNEL = listed(
+    "",
+    # Blocks to loops
+    stage(s_tir.transform.CanonicalizeLoop(), "loops start at 0 with step 1"),
+    stage(s_tir.transform.LowerCrossThreadReduction(), "reductions across work-items become calls"),
+    stage(s_tir.transform.LowerInitBlock(), "the initial value of a reduction is a statement"),
+    stage(s_tir.transform.PlanAndUpdateBufferAllocationLocation(), "buffers are allocated where they are used"),
+    stage(s_tir.transform.ConvertBlocksToOpaque(), "block variables become loop variables"),
+    stage(s_tir.transform.LiftThreadBinding(), "loops of work-items are outside of all others"),
+    stage(s_tir.transform.CompactBufferAllocation(), "a staged buffer holds only one tile"),
+    stage(s_tir.transform.LowerAutoCopy(), "copies to local memory are spread over a work group"),
+    stage(s_tir.transform.UnifyThreadBinding(), "one variable for each axis of work-items"),
+    stage(s_tir.transform.LowerMatchBuffer(), "a view of a buffer is the buffer with moved indices"),
+    stage(s_tir.transform.StmtSimplify(), "the next passes match simple indices"),
+    stage(s_tir.transform.AnnotateIrregularLoop(), "loops with a break are left as they are"),
+    stage(s_tir.transform.InjectSoftwarePipeline(), "the next tile is loaded while one is computed"),
+    stage(s_tir.transform.LowerOpaqueBlock(), "only loops, allocations and statements are left"),
+    # Images are addressed by the tensor's own axes, in whole texels: after vectors are made, before buffers are flat
+    stage(flatten_without_images, "TVM's schedules for CUDA vectorize other axes than the last"),
+    stage(tirx.transform.VectorizeLoop(), "four lanes are one vector"),
+    stage(number_truth_values, "TVM stores vectors of truth values as wider integers"),
+    stage(address_images, "reads and stores of images become read_image and write_image"),
+    stage(spell_arithmetic, "a product with one lane of a vector is a broadcast"),
+    stage(divide_exactly, "OpenCL's division may be wrong in the last bits"),
+    # Loops to straight-line code
+    stage(flatten_buffers, "memory has one dimension"),
+    stage(tirx.transform.BF16ComputeLegalize(), "devices compute bf16 as fp32"),
+    stage(tirx.transform.NarrowDataType(32), "GPUs compute 64-bit indices slowly"),
+    stage(keep_stored_types, "TVM narrows 64-bit data together with indices"),
+    stage(s_tir.transform.LoopPartition(), "iterations at a border are a loop of their own"),
+    stage(s_tir.transform.InjectVirtualThread(), "virtual threads become loops"),
+    stage(tirx.transform.StorageRewrite(), "buffers that are not live together share memory"),
+    stage(s_tir.transform.HoistIfThenElse(), "a condition that a loop does not change is outside of it"),
+    stage(tirx.transform.UnrollLoop(), "tiles are in registers only if their loops are unrolled"),
+    stage(s_tir.transform.RenormalizeSplitPattern(), "quotients by products become nested quotients"),
+    stage(tirx.transform.StmtSimplify(), "unrolled indices are constants"),
+    stage(tirx.transform.RemoveNoOp(), "empty statements go"),
+    stage(s_tir.transform.RewriteUnsafeSelect(), "a select that guards a load is a branch"),
+    # Memory, barriers, and the split into host and device
+    stage(tirx.transform.FP8ComputeLegalize(), "devices compute fp8 as fp32"),
+    stage(tirx.transform.VerifyMemory(), "a host that reads device memory is an error here"),
+    stage(tirx.transform.AnnotateEntryFunc(), "a library has one entry"),
+    stage(s_tir.transform.ThreadSync("shared"), "barriers for local memory"),
+    stage(s_tir.transform.ThreadSync("shared.dyn"), "barriers for dynamic local memory"),
+    stage(s_tir.transform.ThreadSync("warp"), "barriers for a warp"),
+    stage(name_own_memory, "a work-item's private memory is not merged with local memory"),
+    stage(double_buffers, "a second half of local memory saves a barrier in each iteration"),
+    stage(s_tir.transform.LowerThreadAllreduce(), "reductions across work-items become loops over local memory"),
+    stage(s_tir.transform.MergeSharedMemoryAllocations(), "one allocation of dynamic local memory"),
+    stage(tirx.transform.SplitHostDevice(), "from here on there are a host function and kernels"),
+    stage(tirx.transform.MakePackedAPI(), "the host function reads packed arguments"),
+    stage(tirx.transform.FP8StorageLegalize(), "fp8 is stored as bytes"),
+    stage(tirx.transform.BF16StorageLegalize(), "bf16 is stored as 16-bit integers"),
+)
+
+HOST = listed(
+    "host",
+    stage(trust_arguments, "checks of arguments are most of a model's host code"),
+    stage(tirx.transform.RemoveNoOp(), "empty statements go"),
+    stage(tirx.transform.LowerTVMBuiltin(), "launches become calls of the runtime"),
+    stage(tirx.transform.LowerIntrin(), "LLVM's intrinsics"),
+    after=KERNEL,
+)
+
+DEVICE = listed(
+    "",
+    stage(tirx.transform.LowerWarpMemory(), "memory of a warp becomes registers and shuffles"),
+    # While stores are stores of buffers
+    stage(return_early, "work-items without an output skip the kernel"),
+    # While accesses are accesses of scalar buffers
+    stage(widen_fp16, "fp16 is storage: kernels compute in fp32"),
+    stage(copy_asynchronously, "loads of the next tile bypass the registers"),
+    stage(vectorize_pointers, "one vector access instead of a scalar access for each lane"),
+    # Behind LowerThreadAllreduce, which writes conditions
+    stage(narrow_integers, "GPUs compute 64-bit integers slowly"),
+    stage(tirx.transform.StmtSimplify(), "the last simplification"),
+    stage(use_tensor_cores, "marked loops become matrix instructions"),
+    # Last of the passes that rewrite integers: any simplification after it would undo it
+    stage(eliminate_addresses, "an address is computed once, outside of the loops that do not change it"),
+    stage(share_loads, "equal loads in one iteration are one load"),
+    stage(name_stored_texels, "TVM writes a stored texel's value once for each lane"),
+    stage(name_register_reads, "TVM's CUDA code generator confuses vectors of equal text"),
+    stage(tirx.transform.UnrollLoop(), "registers that loops fill are registers only if the loops are unrolled"),
+    # Behind UnrollLoop: these loops stay
+    stage(unroll_by_compiler, "the device's compiler unrolls long loops"),
+    stage(unroll_without_pragmas, "OpenCL C has no pragma for the device's compiler"),
+    stage(advance_pointers, "a pointer that advances replaces an address in each iteration"),
+    stage(shorten_functions, "compilers need long for long straight-line code"),
+    # No estimate counts the comparison: beside a load, a maximum costs nothing
+    stage(keep_nan, "a maximum with NaN is NaN"),
+    stage(compare_lanes, "OpenCL's vectors of truth values are -1"),
+    stage(gather_bytes, "TVM packs bytes that are not adjacent into an integer"),
+    stage(tirx.transform.LowerIntrin(), "functions of the device's language"),
+    stage(narrow_choices, "select of OpenCL takes a condition of the operands' width"),
+    stage(keep_digits, "TVM prints seven digits of a constant"),
+    after=HOST,
+)
+
+Pass: TypeAlias = "Callable[[tvm.IRModule], tvm.IRModule]"
 
 
-@tvm.transform.module_pass(opt_level=0)
-def flatten_without_images(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Flatten buffers before vectors are made, where no image needs axes: TVM's own schedules for CUDA vectorize other
-    axes than the last.
-    """
-    return mod if all(dialect.has_images for dialect in _dialects(mod)) else flatten_buffers(mod)
+def run(stages: Iterable[Stage], mod: tvm.IRModule, context: Context | None = None) -> tvm.IRModule:
+    """Run the stages one after the other."""
+    for each in stages:
+        mod = each(mod, context)
+        if each.keeps and context is not None:
+            context = replace(context, **{each.keeps: mod})
+    return mod
 
 
-@tvm.transform.module_pass(opt_level=0)
-def unroll_without_pragmas(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
-    """Write out loops that are left to the compiler, where its language (OpenCL C) has no way to ask it."""
-    return mod if any(dialect.has_unroll_pragma for dialect in _dialects(mod)) else tirx.transform.UnrollLoop()(mod)
+def fuse_operators(mod: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
+    """Run the stages of GRAPH from Relax operators to fused TIR functions."""
+    return run(part(GRAPH, "split_concats", "mark_rungs"), mod, Context(target=target, rungs=rungs))
 
 
-@tirx.transform.prim_func_pass(opt_level=0)
-def keep_stored_types(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Let stores give what their buffers hold: TVM's narrowing of indices makes vectors of 32-bit constants of 64-bit
-    ones, data too.
-    """
-
-    def store(access: tirx.BufferStore) -> tirx.Stmt:
-        lanes = int(tvm.DataType(str(access.value.ty)).lanes)
-        dtype = (
-            str(access.buffer.dtype)
-            if lanes == 1 or "x" in str(access.buffer.dtype)
-            else f"{access.buffer.dtype}x{lanes}"
-        )
-        if str(access.value.ty) == dtype or "int" not in dtype:
-            return access
-        return tirx.BufferStore(access.buffer, access.value.astype(dtype), access.indices)
-
-    return func.with_body(structural_map(func.body, (tirx.BufferStore, store)))
-
-
-def _dialects(mod: tvm.IRModule) -> list[Dialect]:
-    return [dialect_of(func) for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
-
-
-def romou_tir_pipeline() -> tuple[
-    tvm.transform.Pass, Callable[[], tvm.transform.Pass], Callable[[], tvm.transform.Pass]
-]:
-    """Passes for (the whole module, host functions, device functions), as `tvm.tirx.build(pipeline=...)` wants them."""
-    lower = tvm.transform.Sequential(
-        [
-            # Blocks to loops
-            s_tir.transform.CanonicalizeLoop(),
-            s_tir.transform.LowerCrossThreadReduction(),
-            s_tir.transform.LowerInitBlock(),
-            s_tir.transform.PlanAndUpdateBufferAllocationLocation(),
-            s_tir.transform.ConvertBlocksToOpaque(),
-            s_tir.transform.LiftThreadBinding(),
-            s_tir.transform.CompactBufferAllocation(),
-            s_tir.transform.LowerAutoCopy(),
-            s_tir.transform.UnifyThreadBinding(),
-            s_tir.transform.LowerMatchBuffer(),
-            s_tir.transform.StmtSimplify(),
-            s_tir.transform.AnnotateIrregularLoop(),
-            s_tir.transform.InjectSoftwarePipeline(),
-            s_tir.transform.LowerOpaqueBlock(),
-            flatten_without_images,
-            # Images are addressed by the tensor's own axes, in whole texels: after vectors are made, before buffers are
-            # flattened.
-            tirx.transform.VectorizeLoop(),
-            number_truth_values,
-            address_images,
-            spell_arithmetic,
-            divide_exactly,
-            # Loops to straight-line code
-            flatten_buffers,
-            tirx.transform.BF16ComputeLegalize(),
-            tirx.transform.NarrowDataType(32),
-            keep_stored_types,
-            s_tir.transform.LoopPartition(),
-            s_tir.transform.InjectVirtualThread(),
-            tirx.transform.StorageRewrite(),
-            s_tir.transform.HoistIfThenElse(),
-            tirx.transform.UnrollLoop(),
-            s_tir.transform.RenormalizeSplitPattern(),
-            tirx.transform.StmtSimplify(),
-            tirx.transform.RemoveNoOp(),
-            s_tir.transform.RewriteUnsafeSelect(),
-            # Memory, barriers, and the split into host and device
-            tirx.transform.FP8ComputeLegalize(),
-            tirx.transform.VerifyMemory(),
-            tirx.transform.AnnotateEntryFunc(),
-            s_tir.transform.ThreadSync("shared"),
-            s_tir.transform.ThreadSync("shared.dyn"),
-            s_tir.transform.ThreadSync("warp"),
-            name_own_memory,
-            # What was summed up in one half of local memory needs no barrier before the other half is filled.
-            double_buffers,
-            s_tir.transform.LowerThreadAllreduce(),
-            s_tir.transform.MergeSharedMemoryAllocations(),
-            tirx.transform.SplitHostDevice(),
-            tirx.transform.MakePackedAPI(),
-            tirx.transform.FP8StorageLegalize(),
-            tirx.transform.BF16StorageLegalize(),
-        ]
-    )
-    host = tvm.transform.Sequential(
-        [trust_arguments, tirx.transform.RemoveNoOp(), tirx.transform.LowerTVMBuiltin(), tirx.transform.LowerIntrin()]
-    )
-    device = tvm.transform.Sequential(
-        [
-            tirx.transform.LowerWarpMemory(),
-            # While stores still are those of buffers
-            return_early,
-            # While accesses still are those of scalar buffers
-            widen_fp16,
-            copy_asynchronously,
-            vectorize_pointers,
-            # Behind LowerThreadAllreduce, which writes conditions.
-            narrow_integers,
-            tirx.transform.StmtSimplify(),
-            use_tensor_cores,
-            # Last of what rewrites integers: any simplification after it would undo it.
-            eliminate_addresses,
-            share_loads,
-            name_stored_texels,
-            name_register_reads,
-            # Registers that loops fill are registers only when these are written out.
-            tirx.transform.UnrollLoop(),
-            # Behind it: these stay loops here.
-            unroll_by_compiler,
-            unroll_without_pragmas,
-            advance_pointers,
-            shorten_functions,
-            # No estimate counts the comparison: what a maximum costs beside it is nothing beside a load.
-            keep_nan,
-            compare_lanes,
-            gather_bytes,
-            tirx.transform.LowerIntrin(),
-            narrow_choices,
-            keep_digits,
-        ]
-    )
-    return lower, lambda: host, lambda: device
+def romou_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
+    """Return passes for (the whole module, host functions, device functions), as `tvm.tirx.build` reads them."""
+    return partial(run, KERNEL), lambda: partial(run, HOST), lambda: partial(run, DEVICE)
 
 
 compilation_pipeline.register_tir_pipeline(NAME, romou_tir_pipeline)

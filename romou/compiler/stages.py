@@ -1,18 +1,38 @@
-"""A stage of the compiler: a pass, its reason, and the parts of the context that it reads. `pipeline.py` lists them."""
+"""A stage of the compiler: a pass, the reason for it, and the parts of the context that it reads.
+
+`pipeline.py` lists all stages.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
 
 import tvm
 
+from romou.base.errors import unknown_name
 from romou.compiler.graph.join_pairs import Pair
 from romou.compiler.graph.origins import Rungs
+from romou.compiler.operators.winograd import StoredWeight
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
+
+
+class Kernels(Protocol):
+    """The configs of a model. `schedule` fills in how its kernels read their weights.
+
+    stored: function name -> position of the weight, and the conversion of its values.
+    scopes: function name -> position of an argument -> memory scope.
+    """
+
+    stored: Mapping[str, tuple[int, StoredWeight]]
+    scopes: Mapping[str, Mapping[int, str]]
+
+    def schedule(self, mod: tvm.IRModule) -> tvm.IRModule:
+        """Return `mod` with a kernel for each function."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -21,11 +41,20 @@ class Context:
 
     rungs: nodes that are computed in a simpler way, see `romou.driver.ladder`.
     pairs: functions that share a kernel.
+    operators: the graph before operators were grouped. `run` fills it in.
+    kernels: configs. Only stages of a module read them.
     """
 
     target: Target
     rungs: Rungs = field(default_factory=dict)
     pairs: Sequence[Pair] = ()
+    operators: tvm.IRModule | None = None
+    kernels: Kernels | None = None
+
+    @property
+    def max_buffers(self) -> int | None:
+        """Most buffers that a kernel binds on the target."""
+        return self.target.limits.max_buffers
 
 
 @dataclass(frozen=True)
@@ -33,11 +62,16 @@ class Stage:
     """One line of a pipeline.
 
     run: a pass of TVM, or a function of a module and of the fields `reads` of the context.
+    keeps: field of the context that keeps the result for later stages.
+    level, number: of the file that a dump of the stage is written to.
     """
 
     run: Callable[..., tvm.IRModule]
     reason: str
     reads: tuple[str, ...] = ()
+    keeps: str = ""
+    level: str = ""
+    number: int = 0
 
     @property
     def name(self) -> str:
@@ -46,17 +80,29 @@ class Stage:
             return str(self.run.info.name).rsplit(".", 1)[-1]
         return self.run.__name__
 
-    def __call__(self, mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-        return self.run(mod, *(getattr(context, name) for name in self.reads))
+    def __call__(self, mod: tvm.IRModule, context: Context | None) -> tvm.IRModule:
+        if not isinstance(self.run, tvm.transform.Pass):
+            return self.run(mod, *(getattr(context, name) for name in self.reads))
+        with contextlib.nullcontext() if context is None else context.target.tvm_target:
+            # Only a sequence skips the passes that the surrounding PassContext disables.
+            return tvm.transform.Sequential([self.run])(mod)
 
 
-def stage(run: Callable[..., tvm.IRModule], reason: str, *reads: str) -> Stage:
+def stage(run: Callable[..., tvm.IRModule], reason: str, *reads: str, keeps: str = "") -> Stage:
     """Return the stage that runs `run` with the fields `reads` of the context."""
-    return Stage(run, reason, reads)
+    return Stage(run, reason, reads, keeps)
 
 
-def run(stages: Iterable[Stage], mod: tvm.IRModule, context: Context) -> tvm.IRModule:
-    """Run the stages one after the other."""
-    for each in stages:
-        mod = each(mod, context)
-    return mod
+def listed(level: str, *stages: Stage, after: Sequence[Stage] = ()) -> tuple[Stage, ...]:
+    """Return the stages of a level, numbered behind those in `after`."""
+    first = after[-1].number + 1 if after else 1
+    return tuple(replace(each, level=level, number=number) for number, each in enumerate(stages, first))
+
+
+def part(stages: Sequence[Stage], first: str | None = None, last: str | None = None) -> Sequence[Stage]:
+    """Return the stages from `first` to `last`, both included."""
+    names = [each.name for each in stages]
+    for name in (first, last):
+        if name is not None and name not in names:
+            raise unknown_name("stage", name, names)
+    return stages[names.index(first) if first else 0 : names.index(last) + 1 if last else None]

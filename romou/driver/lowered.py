@@ -15,8 +15,8 @@ from romou.compiler.frontend import ImportedModel
 from romou.compiler.graph import Pair, find_pairs
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.graph.origins import NO_RUNGS, Rungs
-from romou.compiler.pipeline import GRAPH, JOINED
-from romou.compiler.stages import Context, run
+from romou.compiler.pipeline import GRAPH, run
+from romou.compiler.stages import Context, part
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.runtime.module import CompiledModel, Kept, compile_model
@@ -67,7 +67,7 @@ class Graph:
         moved: tuple[Moved, ...] = (),
         pairs: Sequence[Pair] = (),
     ) -> Graph:
-        fused = run(JOINED, placed, Context(target=target, pairs=pairs))
+        fused = run(part(GRAPH, "join_pairs"), placed, Context(target=target, pairs=pairs))
         tasks, key_of = extract_tasks(fused)
         by_key = {task.key: task for task in tasks}
         task_of = {name: by_key[key] for name, key in key_of.items()}
@@ -133,4 +133,5 @@ def lowered(imported: ImportedModel, target: Target, rungs: Rungs = NO_RUNGS, mo
         A step failed as a whole.
     """
     with as_build_error("the model's graph"):
-        return Graph.of(imported, run(GRAPH, imported.mod, Context(target=target, rungs=rungs)), target, moved)
+        context = Context(target=target, rungs=rungs)
+        return Graph.of(imported, run(part(GRAPH, last="place_images"), imported.mod, context), target, moved)

@@ -13,7 +13,7 @@ from typing import Any
 from romou.base.errors import DeviceError, RomouError, UsageError
 from romou.base.finding import Finding
 from romou.base.outcome import Outcome
-from romou.compiler.graph.typical import typical_tasks
+from romou.compiler.typical import typical_tasks
 from romou.devices.backends import device_backends
 from romou.devices.backends.base import Backend
 from romou.devices.hardware import known_devices

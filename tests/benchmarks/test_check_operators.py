@@ -15,8 +15,8 @@ from click.testing import CliRunner
 from kernel_references import fast_reference
 from operators import conv, task_of
 
-from romou.compiler.graph.typical import typical_tasks
 from romou.compiler.task import TunableTask
+from romou.compiler.typical import typical_tasks
 from romou.devices.targets import Target
 from romou.runtime.workers.calls import resolve
 

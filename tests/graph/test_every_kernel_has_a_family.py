@@ -15,8 +15,9 @@ from small_networks import Graph, attention_net, products_net, residual_net
 
 from romou import models
 from romou.compiler.frontend.onnx_import import import_onnx
-from romou.compiler.graph import fuse_operators, pack_channels
+from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import count_calls, extract_tasks
+from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target
 

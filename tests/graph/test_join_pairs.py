@@ -14,8 +14,9 @@ from small_networks import Graph, random_inputs
 import romou
 from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.compiler.graph import find_pairs, fuse_operators, join_pairs, pack_channels, place_images, tasks_of
+from romou.compiler.graph import find_pairs, join_pairs, pack_channels, place_images, tasks_of
 from romou.compiler.graph.extract import count_calls
+from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target
 from romou.driver.assemble import model_of
 from romou.driver.graph import import_model, lower

@@ -20,12 +20,12 @@ from tvm_ffi.structural import structural_equal
 
 from romou.base.space import Block
 from romou.compiler.graph.extract import extract_tasks
-from romou.compiler.graph.typical import graph_of
 from romou.compiler.operators.families import families, family_of, workload_of
 from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.traversal import nodes_in
+from romou.compiler.typical import graph_of
 from romou.devices.targets import Target
 
 SEED = 3

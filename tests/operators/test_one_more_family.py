@@ -18,10 +18,10 @@ import romou
 import romou.compiler.operators.families as package
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph.extract import extract_tasks
-from romou.compiler.graph.typical import graph_of
 from romou.compiler.operators.families import families, template_of
 from romou.compiler.operators.family import Family
 from romou.compiler.single_operator import task_of
+from romou.compiler.typical import graph_of
 from romou.devices.targets import Target
 from romou.tuner.pruning.tasks import pruned_space
 

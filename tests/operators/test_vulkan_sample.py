@@ -11,8 +11,8 @@ import tvm
 from operators import built, error_of, lines_of, random_arrays, reference, run
 
 from romou.base.space import Config
-from romou.compiler.graph.typical import typical_tasks
 from romou.compiler.task import TunableTask
+from romou.compiler.typical import typical_tasks
 from romou.devices.backends.vulkan import BACKEND
 from romou.devices.targets import Target
 

@@ -5,7 +5,6 @@ are slices of others.
 from romou.compiler.graph.bound_indices import bound_indices
 from romou.compiler.graph.check_families import check_families
 from romou.compiler.graph.drop_empty import drop_empty
-from romou.compiler.graph.fuse import fuse_operators
 from romou.compiler.graph.join_pairs import Pair, find_pairs, join_pairs, tasks_of
 from romou.compiler.graph.pack_channels import pack_channels
 from romou.compiler.graph.place_images import place_images
@@ -18,7 +17,6 @@ __all__ = [
     "check_families",
     "drop_empty",
     "find_pairs",
-    "fuse_operators",
     "join_pairs",
     "pack_channels",
     "place_images",

@@ -1,4 +1,4 @@
-"""Lower Relax operators to TIR functions and fuse every contraction with its epilogue."""
+"""Relax operators as TIR functions, in groups that become one kernel each."""
 
 from __future__ import annotations
 
@@ -11,13 +11,8 @@ from tvm.relax.dpl import is_op, rewrite_call, wildcard
 from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BrokenNodesError
-from romou.base.rung import Rung
 from romou.compiler.graph.legalize import LEGALIZED
-from romou.compiler.graph.origins import NO_RUNGS, Rungs, mark_rungs, nodes_from, part_groups, with_fused_origins
 from romou.compiler.graph.rewrite import with_main
-from romou.compiler.graph.sink_reshapes import sink_reshapes
-from romou.compiler.graph.split_concats import split_concats
-from romou.compiler.graph.split_groups import split_groups, split_untaken
 from romou.compiler.scheduling.blocks import inlined, is_regular, is_view, reductions_of
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import bindings_of, origins_of
@@ -32,47 +27,42 @@ _LONGEST_NAME = 110
 _MOST_FUSED = 32
 
 
-def fuse_operators(mod: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
+def legalize_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    """relax.add(x, y)      ->      call_tir(add, (x, y))
+
+    Raises
+    ------
+    BrokenNodesError
+        An operator has no TIR function; names its ONNX nodes.
+    """
+    legalize = tvm.transform.Sequential(
+        [
+            # Sorts and running sums have no other form for GPUs.
+            relax.backend.DispatchSortScan(),
+            relax.transform.LegalizeOps(LEGALIZED),
+            relax.transform.AnnotateTIROpPattern(),
+        ]
+    )
+    with target.tvm_target:
+        try:
+            return legalize(mod)
+        except Exception:
+            _name_broken(mod, legalize)
+            raise
+
+
+def group_operators(mod: tvm.IRModule) -> tvm.IRModule:
     """conv2d(x, w); add(_, bias); add(_, skip); relu(_)   ->   fused_conv2d_add_add_relu(x, w, bias, skip)
 
-    What follows a contraction element-wise (bias, residual, activation) becomes its epilogue; other element-wise chains
-    become one function each. Reshapes in between are moved out of the way. What no operator family takes is split, and
-    so is what would bind more buffers than the device does.
-
-    rungs: nodes whose operators are functions by themselves, and those whose functions no family is to schedule.
+    Elementwise operators behind a contraction (bias, residual, activation) become its epilogue. Other elementwise
+    chains become one group each.
     """
-    most_buffers = target.limits.max_buffers
-    mod = sink_reshapes(sum_along_rows(mod if most_buffers is None else split_concats(mod, most_buffers)))
-    to_functions = [
-        # Sorts and running sums have no other form for GPUs.
-        relax.backend.DispatchSortScan(),
-        relax.transform.LegalizeOps(LEGALIZED),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-    ]
     current = tvm.transform.PassContext.current()
     config = {**dict(current.config), "relax.FuseOps.max_depth": _MOST_FUSED}
-    with (
-        target.tvm_target,
-        tvm.transform.PassContext(
-            opt_level=current.opt_level, disabled_pass=list(current.disabled_pass), config=config
-        ),
+    with tvm.transform.PassContext(
+        opt_level=current.opt_level, disabled_pass=list(current.disabled_pass), config=config
     ):
-        try:
-            single = tvm.transform.Sequential(to_functions)(mod)
-        except Exception:
-            _name_broken(mod, tvm.transform.Sequential(to_functions[:-1]))
-            raise
-        groups = relax.transform.FuseOps()(single)
-        apart = nodes_from(rungs, Rung.APART)
-        if apart:
-            groups = part_groups(single, groups, apart)
-        groups = split_untaken(groups)
-        if most_buffers is not None:
-            groups = split_groups(groups, most_buffers)
-        groups = with_fused_origins(single, groups)
-        fused = tvm.transform.Sequential([relax.transform.FuseTIR(), relax.transform.DeadCodeElimination()])(groups)
-        return mark_rungs(shorten_names(merge_views(fused)), rungs)
+        return relax.transform.FuseOps()(mod)
 
 
 def _name_broken(mod: tvm.IRModule, to_functions: tvm.transform.Pass) -> None:

@@ -6,7 +6,7 @@ that it had before fusion.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Hashable, Mapping
+from collections.abc import Hashable, Mapping
 from typing import TypeAlias
 
 import tvm
@@ -98,26 +98,29 @@ def _group_of(value: relax.Expr, mod: tvm.IRModule) -> relax.Function | None:
     return function if isinstance(function, relax.Function) else None
 
 
-def with_fused_origins(before: tvm.IRModule, after: tvm.IRModule) -> tvm.IRModule:
-    """`after`, whose `main` names the origins of its variables."""
-    main, origins = after["main"], fused_origins(before, after)
+def name_origins(mod: tvm.IRModule, operators: tvm.IRModule) -> tvm.IRModule:
+    """Name in each variable of `main` the ONNX nodes that its call computes. operators: `mod` before fusion."""
+    main, origins = mod["main"], fused_origins(operators, mod)
     outside = {binding.var: origins.get(binding.var, NOWHERE) for binding in bindings_of(main)}
-    return with_main(after, with_origins(main, outside))
+    return with_main(mod, with_origins(main, outside))
 
 
-def part_groups(before: tvm.IRModule, after: tvm.IRModule, nodes: Collection[str]) -> tvm.IRModule:
+def part_groups(mod: tvm.IRModule, operators: tvm.IRModule, rungs: Rungs) -> tvm.IRModule:
     """y = fused_conv2d_add_relu(x, w, bias)   ->   c = conv2d(x, w);  a = add(c, bias);  y = relu(a)
 
-    Of the groups with an operator of one of `nodes`, for which a kernel together failed; the other groups stay as they
-    are.
+    Only groups are parted that hold a node on the rung `APART` or below: no kernel computes them together. operators:
+    `mod` before fusion.
     """
-    origins, chosen = fused_origins(before, after), frozenset(nodes)
+    chosen = nodes_from(rungs, Rung.APART)
+    if not chosen:
+        return mod
+    origins = fused_origins(operators, mod)
 
     class Parter(Walker):
         def visit(self, binding: relax.Binding) -> None:
             if isinstance(binding, relax.MatchCast):
                 return self.match_cast(binding)
-            group = _group_of(binding.value, after)
+            group = _group_of(binding.value, mod)
             if group is None or not origins.get(binding.var, NOWHERE) & chosen:
                 self.plain[binding.var] = self.bb.emit(self.plain_expr(binding.value))
                 return None
@@ -127,7 +130,7 @@ def part_groups(before: tvm.IRModule, after: tvm.IRModule, nodes: Collection[str
             self.plain[binding.var] = self.plain_expr(group.body.body)
             return None
 
-    return rebuild_main(after, Parter())
+    return rebuild_main(mod, Parter())
 
 
 def mark_rungs(mod: tvm.IRModule, rungs: Rungs) -> tvm.IRModule:

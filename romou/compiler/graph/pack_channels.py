@@ -36,7 +36,7 @@ def pack_channels(mod: tvm.IRModule, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
     """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is. rungs: nodes that no
     family is to take are left alone.
     """
-    mod = split_into_slices(mod)
+    mod = _split_into_slices(mod)
     packer = _Packer(nodes_from(rungs, Rung.RULES))
     for block in mod["main"].body.blocks:
         packer.users.update(relax.analysis.udchain(block))
@@ -44,7 +44,7 @@ def pack_channels(mod: tvm.IRModule, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
     return rebuild_main(mod, packer)
 
 
-def split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
+def _split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
     """a, b = split(x); exp(a)      ->      exp(slice(x))
 
     A kernel that writes several tensors fuses with nothing; a slice is read where it is used, without a copy.

@@ -11,14 +11,16 @@ from tvm.relax.dpl import is_op, rewrite_call, wildcard
 from romou.compiler.graph.rewrite import with_main
 
 
-def split_concats(mod: tvm.IRModule, most_buffers: int) -> tvm.IRModule:
+def split_concats(mod: tvm.IRModule, max_buffers: int | None) -> tvm.IRModule:
     """concat(a, b, c, d, e, f)      ->      concat(concat(a, b, c), concat(d, e, f)), for four buffers, one of which is the result
 
     stack(a, ..., f) likewise, as a concatenation of reshaped tensors.
     """  # noqa: E501
+    if max_buffers is None:
+        return mod
 
     def joined(tensors: list[relax.Expr], axis: int) -> relax.Expr:
-        most = max(2, most_buffers - 1)
+        most = max(2, max_buffers - 1)
         if len(tensors) <= most:
             return relax.op.concat(tensors, axis)
         # As few as hold all, each about as long as the others.
@@ -30,7 +32,7 @@ def split_concats(mod: tvm.IRModule, most_buffers: int) -> tvm.IRModule:
         if not isinstance(call, relax.Call):
             return call  # a variable that is bound to one, where nothing else is bound
         tensors = call.args[0]
-        if not isinstance(tensors, relax.Tuple) or len(tensors.fields) < most_buffers or call.attrs.axis is None:
+        if not isinstance(tensors, relax.Tuple) or len(tensors.fields) < max_buffers or call.attrs.axis is None:
             return call
         fields, axis = list(tensors.fields), int(call.attrs.axis)
         if call.op.name == "relax.stack":

@@ -30,14 +30,16 @@ class _Piece:
         return self.bindings[-1].var
 
 
-def split_groups(mod: tvm.IRModule, most_buffers: int) -> tvm.IRModule:
+def split_groups(mod: tvm.IRModule, max_buffers: int | None) -> tvm.IRModule:
     """y = fused_conv2d_add_add_relu(x, w, bias, skip)   ->   t = fused_conv2d_add_add_relu_0(x, w, bias);  y = fused_conv2d_add_add_relu_1(t, skip)
 
     Run between fusion and `FuseTIR`, when a group is a Relax function of calls. An operator that takes too much by
     itself stays as it is.
     """  # noqa: E501
+    if max_buffers is None:
+        return mod
     return _split(
-        mod, lambda group, _name: _longest_pieces(group, most_buffers) if len(group.params) >= most_buffers else []
+        mod, lambda group, _name: _longest_pieces(group, max_buffers) if len(group.params) >= max_buffers else []
     )
 
 

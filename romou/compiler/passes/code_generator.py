@@ -33,7 +33,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_muta
 
 from romou.compiler.passes.bindings import sequence_of, statements_of
 from romou.compiler.tir.primitives import UNROLL_BY_COMPILER
-from romou.devices.backends.dialect import Dialect, dialect_of
+from romou.devices.backends.dialect import Dialect, dialect_of, dialects_of
 
 _PROMOTED = ("int8", "uint8", "int16", "uint16")
 _ELEMENTWISE = (
@@ -69,6 +69,12 @@ def _unrolled(loop: tirx.For) -> tirx.For:
         loop.annotations,
         loop.step,
     )
+
+
+@tvm.transform.module_pass(opt_level=0)
+def unroll_without_pragmas(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Unroll the loops that `unroll_by_compiler` leaves, if the device's language (OpenCL C) has no pragma for it."""
+    return mod if any(dialect.has_unroll_pragma for dialect in dialects_of(mod)) else tirx.transform.UnrollLoop()(mod)
 
 
 @tirx.transform.prim_func_pass(opt_level=0)

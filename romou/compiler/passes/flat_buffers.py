@@ -20,6 +20,7 @@ from tvm import tirx
 
 from romou.compiler.tir.calls import extern_name
 from romou.compiler.tir.traversal import rewriting
+from romou.devices.backends.dialect import dialects_of
 
 _FUNCTIONS: dict[str, type] = {"romou_floor_mod": tirx.FloorMod, "romou_floor_div": tirx.FloorDiv}
 _NAMES = {kind: name for name, kind in _FUNCTIONS.items()}
@@ -70,3 +71,12 @@ def show_quotients(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
 flatten_buffers = tvm.transform.Sequential(
     [hide_quotients, tirx.transform.FlattenBuffer(), show_quotients], name="flatten_buffers"
 )
+
+
+@tvm.transform.module_pass(opt_level=0)
+def flatten_without_images(mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tvm.IRModule:
+    """Flatten buffers before vectors are made, if no image needs the tensors' axes.
+
+    TVM's own schedules for CUDA vectorize other axes than the last.
+    """
+    return mod if all(dialect.has_images for dialect in dialects_of(mod)) else flatten_buffers(mod)

@@ -105,3 +105,23 @@ def _narrowed(expr: tirx.Expr, analyzer: tvm.sym.Analyzer) -> tirx.Expr | None:
 def _both_narrowed(expr: Any, analyzer: tvm.sym.Analyzer) -> tuple[tirx.Expr, tirx.Expr] | None:
     a, b = _narrowed(expr.a, analyzer), _narrowed(expr.b, analyzer)
     return None if a is None or b is None else (a, b)
+
+
+@tirx.transform.prim_func_pass(opt_level=0)
+def keep_stored_types(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
+    """Let stores give what their buffers hold: TVM's narrowing of indices makes vectors of 32-bit constants of 64-bit
+    ones, data too.
+    """
+
+    def store(access: tirx.BufferStore) -> tirx.Stmt:
+        lanes = int(tvm.DataType(str(access.value.ty)).lanes)
+        dtype = (
+            str(access.buffer.dtype)
+            if lanes == 1 or "x" in str(access.buffer.dtype)
+            else f"{access.buffer.dtype}x{lanes}"
+        )
+        if str(access.value.ty) == dtype or "int" not in dtype:
+            return access
+        return tirx.BufferStore(access.buffer, access.value.astype(dtype), access.indices)
+
+    return func.with_body(structural_map(func.body, (tirx.BufferStore, store)))

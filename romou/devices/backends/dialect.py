@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import tvm
 from tvm import tirx
 from tvm.ir import PointerType
 
@@ -122,6 +123,11 @@ def dialect_of(func: tirx.PrimFunc) -> Dialect:
     target = func.attrs.get("target", None) if func.attrs else None
     kind = "" if target is None else str(target.kind.name)
     return backend(kind if kind in installed() else DEFAULT_KIND).dialect
+
+
+def dialects_of(mod: tvm.IRModule) -> list[Dialect]:
+    """Return the language of each function of a module."""
+    return [dialect_of(func) for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
 
 
 # Functions that a language with tensor cores defines (`backends/cuda/dialect.py`), or writes as it goes. Texels are

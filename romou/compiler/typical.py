@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import tvm
 
 from romou.compiler.graph.extract import extract_tasks
-from romou.compiler.graph.fuse import fuse_operators
-from romou.compiler.graph.join_pairs import find_pairs, join_pairs
-from romou.compiler.graph.pack_channels import pack_channels
+from romou.compiler.graph.join_pairs import find_pairs
 from romou.compiler.operators.families import families
 from romou.compiler.operators.family import Case
+from romou.compiler.pipeline import GRAPH, run
+from romou.compiler.stages import Context, part
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 
@@ -27,5 +29,7 @@ def graph_of(case: Case, target: Target, dtype: str = "float32") -> tuple[tvm.IR
     """
     rng = np.random.default_rng(0)
     weights = [rng.standard_normal(shape).astype(dtype) for shape in case.weights]
-    mod = fuse_operators(pack_channels(case.module(weights, dtype)), target)
-    return join_pairs(mod, find_pairs(mod, target.limits.max_buffers)), weights
+    context = Context(target=target)
+    mod = run(part(GRAPH, "pack_channels", "mark_rungs"), case.module(weights, dtype), context)
+    pairs = find_pairs(mod, context.max_buffers)
+    return run(part(GRAPH, "join_pairs", "join_pairs"), mod, replace(context, pairs=pairs)), weights
