@@ -142,7 +142,10 @@ def _changed(**facts: Any) -> dict[str, Any]:
     [
         ([], "device data: expected a JSON object, got list"),
         ({"name": "x"}, "device data: missing key 'title', 'facts'"),
-        ({"nam": "x"}, "device data: unknown key 'nam'; known: facts, name, nearest, title\nDid you mean 'name'?"),
+        (
+            {"nam": "x"},
+            "device data: unknown key 'nam'; known: facts, family, name, nearest, title\nDid you mean 'name'?",
+        ),
         ({"name": "x", "title": "x", "facts": 1}, "device data: 'facts' must be a JSON object, got int"),
         (
             _changed(l2_cache_bytes={"unit": "KB"}),

@@ -44,6 +44,7 @@ from romou.compiler.operators.winograd import SIDES, TILES
 from romou.compiler.operators.winograd_matrices import matrices
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
+from romou.devices.presets import load_preset
 from romou.devices.targets import Target
 from romou.runtime.rpc import Address
 from romou.tools.inspection.kernels import inspect_function
@@ -341,7 +342,7 @@ def test_transforms_keep_to_the_limits_of_a_device() -> None:
         (96, 9215, {"winograd2"}),
         (63, 16384, set()),
     ):
-        limits = Limits(max_work_group_size=items, local_memory_bytes=local_bytes)
+        limits = Limits(max_work_group_size=items, local_memory_bytes=local_bytes, preset=load_preset("gpu"))
         assert {*template.space(limits).knobs.get("algorithm", ["direct"])} == {"direct", *names}
         assert {c.get("algorithm", "direct") for c in template.starts(limits)} == {"direct", *names}
 

@@ -15,12 +15,14 @@ from tvm import s_tir, te, tirx
 
 from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
+from romou.base.preset import Algorithms
 from romou.base.space import Config, Space
 from romou.compiler.operators.contraction import Contraction, tensor_core, tensor_core_schedule
-from romou.compiler.operators.contraction.defaults import default_config, staged_config
+from romou.compiler.operators.contraction.defaults import default_config
 from romou.compiler.operators.contraction.knobs import MOST_MIXED, space_of, sums_of
 from romou.compiler.operators.contraction.schedule import schedule_stages
 from romou.compiler.operators.contraction.stages import Stage, build_stages
+from romou.compiler.operators.contraction.tensor_core_defaults import staged_config
 from romou.compiler.operators.operator import Operator
 from romou.compiler.operators.packed_weight import PACKED, is_computed, schedule_packing
 from romou.compiler.operators.pieces import PIECES, build_pieces, bytes_between, schedule_pieces
@@ -46,16 +48,9 @@ ALGORITHM = Knob(
 )
 
 
-# Instruction slots. Under Mesa's compiler for Adreno 630 a product takes 1.5 instructions, issued in three of four
-# slots, we assume; transforms of a 3x3 convolution take about 19 for each number that they move. Two launches more take
-# as long as some millions.
-_PRODUCT, _MOVED, _LAUNCHED = 2, 25, 3e7
-# Where a texel's window alone is a long sum in fp16, a product takes half of that under Mesa's compiler for Mali-G76;
-# shorter sums are added up in fp32 too often.
-_PRODUCT_OF_LONG_SUM = 1
-# Side of an input tile from which on transforms lose digits that a default config should keep, by the type of what lies
-# between the kernels.
-_LOSING = {"float32": 7, "float16": 5}
+# Side of an input tile from which on transforms lose digits that a default config should keep, by the type of the
+# numbers between the kernels.
+_INEXACT_SIDE = {"float32": 7, "float16": 5}
 
 
 @dataclass(frozen=True)
@@ -139,20 +134,21 @@ class Algorithm(ABC):
     def schedule(self, config: Config) -> s_tir.Schedule:
         """The scheduled function. Raises `s_tir.ScheduleError` where TVM's scheduler refuses the config."""
 
-    def slots(self, limits: Limits) -> float:
-        """How long it takes on a phone, in instruction slots of all its cores. Each kernel computes or waits for the
-        memory, whichever takes longer.
+    def slots(self, limits: Limits, costs: Algorithms) -> float:
+        """Return the time that all kernels take, in instruction slots of all cores.
+
+        Each kernel computes or waits for the memory, whichever takes longer.
         """
         tensors = (self.contracted.data.shape, self.contracted.weight.shape, self.contracted.func.params[-1].shape)
         _, *step = self.contraction(flat=True).reduce.values()
         is_long = self.work.dtype == "float16" and limits.prefers_fp16 and math.prod(step) > MOST_MIXED
-        product = _PRODUCT_OF_LONG_SUM if is_long else _PRODUCT
-        return self._kernel_slots(
-            limits, product * self.work.flops / 2, sum(math.prod(int(d) for d in shape) for shape in tensors)
-        )
+        product = costs.long_fp16_product if is_long else costs.product
+        numbers = sum(math.prod(int(d) for d in shape) for shape in tensors)
+        return self._kernel_slots(limits, costs, product * self.work.flops / 2, numbers)
 
-    def _kernel_slots(self, limits: Limits, instructions: float, numbers: int) -> float:
-        return max(instructions, limits.instructions_per_byte * int(tvm.DataType(self.work.dtype).itemsize) * numbers)
+    def _kernel_slots(self, limits: Limits, costs: Algorithms, instructions: float, numbers: int) -> float:
+        per_byte = limits.instructions_per_byte or costs.per_byte
+        return max(instructions, per_byte * int(tvm.DataType(self.work.dtype).itemsize) * numbers)
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
@@ -237,19 +233,17 @@ class WinogradAlgorithm(Algorithm):
         self.transform_bytes = tvm.DataType(self.work.dtype).itemsize * (form.transform_elements + weights)
         self.transform_registers = form.transform_registers
 
-    def slots(self, limits: Limits) -> float:
+    def slots(self, limits: Limits, costs: Algorithms) -> float:
         form = self.form
-        if form.side >= _LOSING[self.work.dtype]:
-            # The digits that such tiles lose are for a search to accept.
+        if form.side >= _INEXACT_SIDE[self.work.dtype]:
+            # Only a search accepts the digits that such tiles lose.
             return math.inf
         products = form.products * form.work.in_channels * form.work.out_channels
         between = LANES * form.side**2 * form.tiles * (form.in_texels + form.work.out_texels)
-        transforms = self._kernel_slots(limits, _MOVED * form.transform_elements, form.transform_elements)
-        return (
-            transforms
-            + self._kernel_slots(limits, _PRODUCT * products, between + math.prod(form.weight_shape))
-            + _LAUNCHED
-        )
+        moved = costs.transformed_number * form.transform_elements
+        transforms = self._kernel_slots(limits, costs, moved, form.transform_elements)
+        read = between + math.prod(form.weight_shape)
+        return transforms + self._kernel_slots(limits, costs, costs.product * products, read) + costs.launches
 
     @property
     def weight_shape(self) -> tuple[int, ...]:

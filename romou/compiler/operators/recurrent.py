@@ -27,19 +27,9 @@ from tvm_patches.onnx_converters.recurrent_loop import SUMMED, TIME_LOOP
 if TYPE_CHECKING:
     from romou.base.limits import Limits
 
-# Work-items of a group; of a nest without sums, and of one with sums where the device has no warps.
+# Work-items of a group for a nest without sums.
 _GROUP = 64
-# The same of one with sums, on a CPU, whose cores take whole groups.
-_GROUP_OF_CPU = 16
-# Sequences of a work-item, at most.
-_MOST_ROWS = 4
 _FLOAT_BYTES = 4
-# Registers of a work-item, where they are not known.
-_REGISTERS = 128
-# Work-items that share a sum, at most: what they have is added up by one of them.
-_MOST_THREADS = 32
-# Units that a work-item sums up at least.
-_LEAST_SUMMED = 8
 
 
 def is_time_loop(func: tirx.PrimFunc) -> bool:
@@ -155,7 +145,7 @@ class _Items:
 def _items(nest: _Nest, limits: Limits, product: tirx.For | None) -> _Items:
     """Vectors where the units allow, rows that share the weights, and threads for a sum that keep the device busy."""
     directions, batch, hidden = nest.extents
-    most = min(_GROUP, limits.max_work_group_size)
+    preset, most = limits.preset.recurrent, min(_GROUP, limits.max_work_group_size)
     if product is None:
         return _Items(nest=nest, units=min(most, hidden))
     gates, summed = int(product.body.extent), int(product.extent)
@@ -163,18 +153,17 @@ def _items(nest: _Nest, limits: Limits, product: tirx.For | None) -> _Items:
     # Partial sums of all of them are in local memory.
     room = limits.local_memory_bytes // (_FLOAT_BYTES * most * gates * width)
     # Sums fill half of the registers, at most.
-    registers = (limits.registers or _REGISTERS) // 2 // (gates * width)
-    rows = max(1, min(_MOST_ROWS, batch, room, registers))
+    registers = (limits.registers or preset.registers) // 2 // (gates * width)
+    rows = max(1, min(preset.max_rows, batch, room, registers))
     vectors, threads = hidden // width, 1
-    # Without warps (CPUs) work-items wait for each other one by one.
     while (
-        limits.warp_size > 1
-        and threads < min(_MOST_THREADS, most)
+        preset.is_sum_shared
+        and threads < min(preset.max_sum_threads, most)
         and vectors * -(-batch // rows) * directions * threads < limits.busy_work_items
-        and summed // threads > _LEAST_SUMMED
+        and summed // threads > preset.min_summed
     ):
         threads *= 2
-    units = (_GROUP_OF_CPU if limits.warp_size == 1 else most) // threads
+    units = (most if preset.is_sum_shared else preset.group) // threads
     return _Items(nest=nest, width=width, rows=rows, units=max(1, min(units, vectors)), threads=threads)
 
 

@@ -25,8 +25,8 @@ from romou.compiler.operators.algorithms import (
 )
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.contraction import Contraction, tensor_core
-from romou.compiler.operators.contraction.defaults import work_items
 from romou.compiler.operators.contraction.knobs import KNOBS
+from romou.compiler.operators.contraction.occupancy import work_items
 from romou.compiler.operators.operator import Operator
 from romou.compiler.operators.pieces import PIECES
 from romou.compiler.operators.winograd import StoredWeight
@@ -225,9 +225,9 @@ class ContractionTemplate(Template):
             ),
             sums[-1],
         )
-        least = min(usable, key=lambda name: usable[name].slots(limits))
-        if limits.prefers_images and least not in sums:
-            first = least
+        if (costs := limits.preset.algorithms) is not None:
+            least = min(usable, key=lambda name: usable[name].slots(limits, costs))
+            first = first if least in sums else least
         return [*found[first], *(config for name, configs in found.items() if name != first for config in configs)]
 
     def _usable(self, limits: Limits) -> dict[str, Algorithm]:
@@ -260,7 +260,7 @@ class ContractionTemplate(Template):
         # fp16 that is converted when it is read, which is all of it where it is only stored, is read by functions with
         # an offset.
         reads_numbers = self.workload.dtype == "float32" or limits.has_fp16_arithmetic
-        has_pointers = limits.prefers_images and reads_buffers and reads_numbers
+        has_pointers = limits.is_mobile and reads_buffers and reads_numbers
         return tvm.IRModule({"main": advance_pointers(scheduled) if has_pointers else scheduled})
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:

@@ -1,6 +1,14 @@
 """Facts about devices."""
 
-from romou.devices.hardware.files import device_called, known_devices, load_device, load_spec
+from romou.devices.hardware.files import device_called, families_of, known_devices, load_device, load_spec
 from romou.devices.hardware.spec import HardwareSpec, spec_from_dict
 
-__all__ = ["HardwareSpec", "device_called", "known_devices", "load_device", "load_spec", "spec_from_dict"]
+__all__ = [
+    "HardwareSpec",
+    "device_called",
+    "families_of",
+    "known_devices",
+    "load_device",
+    "load_spec",
+    "spec_from_dict",
+]

@@ -88,7 +88,8 @@ def load_spec(path: Path) -> HardwareSpec:
         except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             text = f"device file {path} is not a report as ArchProbe writes it: {type(error).__name__}: {error}"
             raise UsageError(text, hint="Measure the device again: `archprobe run`.", path=str(path)) from error
-        data = {"name": path.stem, "title": title, "facts": facts}
+        data = {"name": path.stem, "title": title, "facts": facts} | _named_family(title)
+        return spec_from_dict(data, origin=str(path))
     spec = spec_from_dict(_with_family(data, path), origin=str(path))
     if spec.name != path.stem:
         raise UsageError(
@@ -96,6 +97,13 @@ def load_spec(path: Path) -> HardwareSpec:
             path=str(path),
         )
     return spec
+
+
+def _named_family(title: str) -> dict[str, str]:
+    """Return {"family": name} if a report's title names a known device of a family. A report knows no family itself."""
+    called = device_called(title)
+    data = {} if called is None else _read(_device_files()[called])
+    return {"family": data["family"]} if "family" in data else {}
 
 
 def _read(path: Path) -> Any:
@@ -109,18 +117,27 @@ def _read(path: Path) -> Any:
         raise UsageError(f"device file {path} is not JSON: {error}", path=str(path)) from error
 
 
+def families_of(name: str | None) -> tuple[str, ...]:
+    """Return a family and its ancestors, nearest first: ("adreno_7xx", "adreno")."""
+    return () if name is None else (name, *families_of(_read_family(name).get("family")))
+
+
+@functools.cache
+def _read_family(name: str) -> dict[str, Any]:
+    file = _FAMILIES / f"{name}.json"
+    if not file.is_file():
+        raise unknown_name("family of devices", name, [known.stem for known in _FAMILIES.glob("*.json")])
+    data: dict[str, Any] = _read(file)
+    return data
+
+
 def _with_family(data: Any, path: Path) -> Any:
-    """A file's content without its "family": what it does not know is the family's, and what that does not know the
-    family's family's.
-    """
+    """Return a file's content, with unknown facts taken from its family and the family's ancestors."""
     if not isinstance(data, dict) or "family" not in data:
         return data
     facts = checked_header(data, str(path), _INHERITED)
-    file = _FAMILIES / f"{data['family']}.json"
-    if not file.is_file():
-        raise unknown_name("family of devices", data["family"], [known.stem for known in _FAMILIES.glob("*.json")])
-    family = _with_family(_read(file), file)
-    merged = {**family, **{key: value for key, value in data.items() if key != "family"}}
+    family = _with_family(_read_family(data["family"]), _FAMILIES / f"{data['family']}.json")
+    merged = {**family, **data}
     if merged.get("nearest") == merged["name"]:
         del merged["nearest"]
     return {

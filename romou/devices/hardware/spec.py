@@ -16,7 +16,7 @@ from typing import Any
 
 from romou.base.errors import UsageError, unknown_name
 
-_HEADER, _OPTIONAL_HEADER = ("name", "title", "facts"), ("nearest",)
+_HEADER, _OPTIONAL_HEADER = ("name", "title", "facts"), ("nearest", "family")
 _MAY_BE_ABSENT = ("bytes", "texels")
 _MOST, _MOST_BYTES = 2**31 - 1, 2**40
 
@@ -36,7 +36,10 @@ class HardwareSpec:
     `register_file` "pooled": the work-items in flight share ``registers_per_core`` registers (fewer work-items, more
     registers each); "dedicated": each work-item owns ``registers_per_lane`` and no more.
 
-    nearest: name of the most similar device, of which more was measured; None where there is none.
+    is_mobile: whether it is the GPU of a phone, a tablet or a laptop that shares memory with the CPU. If unknown, see
+    `is_phone_gpu`.
+    nearest: name of the most similar device that was measured more; None if there is none.
+    family: name of the device's family (romou/devices/hardware/families); None if the file names none.
     """
 
     name: str
@@ -79,8 +82,22 @@ class HardwareSpec:
     has_half_arithmetic: bool | None = _fact("yes or no", bool, is_limit=True)
     has_cooperative_matrices: bool | None = _fact("yes or no", bool, is_limit=True)
     fp16_rate: float | None = _fact("fp16 multiply-adds for each of fp32", int, float)
+    is_mobile: bool | None = _fact("yes or no", bool)
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     nearest: str | None = None
+    family: str | None = None
+
+    @property
+    def is_cpu(self) -> bool:
+        """Whether the device is a CPU: its work-items run one by one."""
+        return self.warp_sizes == (1,)
+
+    @property
+    def is_phone_gpu(self) -> bool:
+        """Whether the device is a mobile GPU. If no file says so: whether it reads images faster than buffers, as
+        mobile GPUs do and neither CPUs nor NVIDIA's GPUs.
+        """
+        return not self.is_cpu and (self.prefers_images if self.is_mobile is None else self.is_mobile)
 
     @property
     def registers_per_core(self) -> int | None:
@@ -137,7 +154,8 @@ class HardwareSpec:
 
     def _filled(self, other: HardwareSpec, sources: Mapping[str, str]) -> HardwareSpec:
         gaps = {key: getattr(other, key) for key in sources if getattr(other, key) is not None}
-        return dataclasses.replace(self, **gaps, sources={**self.sources, **{key: sources[key] for key in gaps}})
+        sources = {**self.sources, **{key: sources[key] for key in gaps}}
+        return dataclasses.replace(self, **gaps, sources=sources, family=self.family or other.family)
 
     def to_dict(self) -> dict[str, Any]:
         """The device file's form; ``spec_from_dict`` reads it back."""
@@ -148,7 +166,7 @@ class HardwareSpec:
             facts[key] = {"value": value, "unit": unit, "source": self.source_of(key)}
         return (
             {"name": self.name, "title": self.title}
-            | ({"nearest": self.nearest} if self.nearest else {})
+            | {key: name for key, name in (("nearest", self.nearest), ("family", self.family)) if name}
             | {"facts": facts}
         )
 
@@ -168,7 +186,12 @@ def spec_from_dict(data: Any, *, origin: str = "device data") -> HardwareSpec:
     values = {key: _checked_value(key, facts[key], origin) for key in SCHEMA if key in facts}
     sources = {key: facts[key]["source"] for key in values}
     return HardwareSpec(
-        name=str(data["name"]), title=str(data["title"]), nearest=data.get("nearest"), sources=sources, **values
+        name=str(data["name"]),
+        title=str(data["title"]),
+        nearest=data.get("nearest"),
+        family=data.get("family"),
+        sources=sources,
+        **values,
     )
 
 

@@ -12,6 +12,7 @@ from romou.devices.backends import DEFAULT_KIND
 from romou.devices.backends.base import BUFFER_BYTES, Backend
 from romou.devices.hardware import HardwareSpec, load_device
 from romou.devices.hardware.quirks import rules_for
+from romou.devices.presets import preset_for
 from romou.devices.targets.text import ATTACHED, checked_options, parse, parse_json
 
 if TYPE_CHECKING:
@@ -114,46 +115,41 @@ class Target:
 
     @property
     def limits(self) -> Limits:
-        """What kernels have to keep to, and what the device likes."""
+        """The limits that kernels keep to, and the facts that default configs depend on."""
         numbers, spec = {**self.backend.default_limits, **self._known_limits}, self.spec
-        group, is_cpu = numbers["max_num_threads"], spec.warp_sizes == (1,)
+        group, is_cpu = numbers["max_num_threads"], spec.is_cpu
+        # Facts about caches may be the nearest device's, and so may the family.
+        similar = self._guessed(spec) if spec.nearest else spec
         has_images = self._may_have_images and "texture_spatial_limit" in self._known_limits
-        is_pooled = spec.register_file == "pooled"
+        max_image = (numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None
+        # A CPU is busy with a work group per core. If the number of cores is unknown, no default is bent to fill them.
+        busy = group * spec.shader_cores if spec.shader_cores and not is_cpu else 1
+        is_alpha_known = not is_cpu and spec.alus_per_core is not None
+        pooled = spec.registers_per_core if spec.register_file == "pooled" else None
         return Limits(
             max_work_group_size=group,
             local_memory_bytes=numbers["max_shared_memory_per_block"],
-            # A CPU is busy with a work group a core; where the number of cores is unknown, no default is bent to fill
-            # them.
-            busy_work_items=group * spec.shader_cores if spec.shader_cores and not is_cpu else 1,
+            preset=preset_for(similar),
+            family=similar.family,
+            is_mobile=similar.is_phone_gpu,
+            busy_work_items=busy,
             warp_size=min(spec.warp_sizes or (1,)),
-            most_with_local_memory=(
-                None if is_cpu or spec.alus_per_core is None else int(LOCAL_MEMORY_ALPHA * spec.alus_per_core)
-            ),
+            most_with_local_memory=int(LOCAL_MEMORY_ALPHA * (spec.alus_per_core or 0)) if is_alpha_known else None,
             registers=spec.registers_per_lane,
-            registers_of_all=(
-                spec.registers_per_core * (spec.shader_cores or 1)
-                if is_pooled and spec.registers_per_core is not None
-                else None
-            ),
+            registers_of_all=None if pooled is None else pooled * (spec.shader_cores or 1),
             max_buffers=numbers.get(self.backend.buffer_limit),
             max_buffer_bytes=numbers.get(BUFFER_BYTES),
-            instructions_per_byte=spec.instructions_per_byte or Limits.instructions_per_byte,
-            max_image=(
-                (numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None
-            ),
-            prefers_images=has_images
-            and (
-                self._options.get("images") == "prefer"
-                or (self._guessed(spec) if spec.nearest else spec).prefers_images
-            ),
+            instructions_per_byte=spec.instructions_per_byte,
+            max_image=max_image,
+            prefers_images=has_images and (self._options.get("images") == "prefer" or similar.prefers_images),
             without=tuple(tuple(pair.split(":")) for pair in str(self._options.get("without", "")).split("+") if pair),  # type: ignore[misc]
             **self.backend.abilities(spec, self._options),
         )
 
     @property
     def _may_have_images(self) -> bool:
-        # A CPU computes what a texture unit does, slowly.
-        return self.backend.has_images and self.spec.warp_sizes != (1,) and self._options.get("images") != "never"
+        # A CPU emulates texture units, slowly.
+        return self.backend.has_images and not self.spec.is_cpu and self._options.get("images") != "never"
 
     @property
     def lacks_image_sizes(self) -> bool:

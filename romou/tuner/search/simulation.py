@@ -23,6 +23,7 @@ from romou.base.space import Config, Space
 from romou.compiler.operators.families import workload_of
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
+from romou.devices.presets import load_preset
 from romou.devices.targets import Target
 from romou.tuner.measure.fingerprint import DeviceFingerprint
 from romou.tuner.measure.types import BuildResult, Candidate, MeasureResult
@@ -166,7 +167,9 @@ class SimulatedTask(TunableTask):
 def _limits(recorded: RecordedSpace) -> Limits:
     limits = {_FORMER_NAMES.get(name, name): value for name, value in recorded.context["limits"].items()}
     without = tuple((knob, choice) for knob, choice in limits.get("without", ()))
-    return Limits(**{**limits, "max_image": limits["max_image"] and tuple(limits["max_image"]), "without": without})
+    max_image = limits["max_image"] and tuple(limits["max_image"])
+    preset = load_preset(limits.get("preset", {"name": "gpu"})["name"])
+    return Limits(**{**limits, "max_image": max_image, "without": without, "preset": preset})
 
 
 class SimulatedDevice:

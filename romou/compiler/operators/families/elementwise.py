@@ -98,7 +98,7 @@ class Elementwise(StreamingTemplate):
         return space
 
     def default_config(self, limits: Limits) -> Config:
-        """On phones, squares of the output wherever data lies across: each address takes as long as several numbers.
+        """On phones, squares of the output if the data is transposed: an address takes as long as several numbers.
 
         Vectors of fp16 that overlap are a gain only where they are moved as bits: OpenCL converts them number by number
         where they are not aligned.
@@ -108,7 +108,9 @@ class Elementwise(StreamingTemplate):
         may_overlap = self.element_bytes > 2 or (not self.images and only_moves(self._block.body.value))
         # A texel of an image is one vector, whatever the length of a row.
         whole = [width for width in widths if may_overlap or self.shape[-1] % width == 0] or widths
-        return self._admitted(space, across=LANES if limits.prefers_images else 1, vector_width=max(whole))
+        return self._admitted(
+            space, across=LANES if limits.preset.streaming.has_square_tiles else 1, vector_width=max(whole)
+        )
 
     @cached_property
     def _across(self) -> int | None:

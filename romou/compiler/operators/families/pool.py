@@ -114,18 +114,11 @@ class Pool(StreamingTemplate):
         return space
 
     def default_config(self, limits: Limits) -> Config:
-        """On phones, four neighbours of a row whose windows overlap: what several windows hold is loaded once."""
-        config = super().default_config(limits)
-        wide = config.replace(tile=4)
-        overlaps = 2 * self._window[-1] * self._row > 3 * self._data_row
-        return (
-            wide
-            if limits.prefers_images
-            and overlaps
-            and self.space(limits).knows(wide)
-            and self.space(limits).is_valid(wide)
-            else config
-        )
+        """Return a config with the preset's tile if windows overlap: what they share is loaded once."""
+        config, space = super().default_config(limits), self.space(limits)
+        wide = config.replace(tile=limits.preset.streaming.pool_tile)
+        has_overlaps = 2 * self._window[-1] * self._row > 3 * self._data_row
+        return wide if has_overlaps and space.knows(wide) and space.is_valid(wide) else config
 
     @property
     def _data_row(self) -> int:

@@ -149,17 +149,16 @@ class RowReduction(StreamingTemplate):
         return (size == 1) | (is_whole & (np.asarray(config.get("combine", SERIAL)) == SERIAL))
 
     def default_config(self, limits: Limits) -> Config:
-        """Up to four vectors of a row for each work-item, six on phones, groups of 64, the row kept in registers where
-        it fits.
+        """Return a config with as many vectors of a row for a work-item, and groups as large, as the preset says.
 
-        Without warps (CPUs), where work-items wait for each other one by one, each has rows to itself.
+        The row is kept in registers if it fits. Without warps (CPUs) work-items run one by one, so none shares a row.
         """
-        space = self.space(limits)
+        space, preset = self.space(limits), limits.preset.streaming
         width = space.knobs["vector_width"][0]
         _, elements = self._rows.count(width)
-        most, size = (elements, 8) if limits.warp_size == 1 else (6 if limits.prefers_images else 4, 64)
+        most = elements if preset.row_vectors is None else preset.row_vectors
         groups = itertools.product(space.knobs["keep"], space.knobs["threads"], space.knobs["rows"])
-        least = LEAST_OF_TREE if limits.prefers_images else limits.max_work_group_size + 1
+        least = LEAST_OF_TREE if preset.has_reduction_trees else limits.max_work_group_size + 1
         configs = [
             space.default(vector_width=width, threads=t, rows=r, keep=keep, combine=TREE if int(t) >= least else SERIAL)
             for keep, t, r in groups
@@ -173,7 +172,7 @@ class RowReduction(StreamingTemplate):
                 is_shared,
                 space.knobs["keep"].index(config["keep"]),
                 max(0, share - most),
-                abs(math.log2(group / size)),
+                abs(math.log2(group / preset.row_group)),
                 config["threads"],
             )
 

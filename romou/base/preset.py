@@ -1,0 +1,155 @@
+"""The numbers of default configs that were fitted to a device's compiler or hardware.
+
+`romou.devices.presets` reads them from JSON files, which also state unit, source and what each number was fitted to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Registers:
+    """How the GPU's compiler allocates registers in a contraction, for register tiles that do not spill.
+
+    max_fill: fraction of the registers that a default config may fill.
+    addresses: registers for addresses and other scalars.
+    prefetched: registers for the loads that the compiler issues ahead.
+    max_unrolled_products: multiply-adds of a work-item up to which the compiler unrolls the rows of a window.
+    max_unrolled_constant_products: the same limit if all columns are constants.
+    live_fraction: fraction of an unrolled sum's loads that are live at the same time.
+    min_rolled_texels: texels of an fp32 sum without a window from which on the compiler keeps the loop rolled and
+        loads one weight after the other; None if it always loads ahead.
+    spilling_windows: windows at a stride whose default tile spills: "none", "cut" (a padded row ends inside a tile, or
+        the window is unrolled), or "all".
+    """
+
+    max_fill: float
+    addresses: int
+    prefetched: int
+    max_unrolled_products: int
+    max_unrolled_constant_products: int
+    live_fraction: float
+    min_rolled_texels: int | None = None
+    spilling_windows: Literal["none", "cut", "all"] = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Occupancy:
+    """How many work-items keep the device busy.
+
+    min_busy_fraction: fraction of `Limits.busy_work_items` that is enough.
+    min_register_rounds: how often the register file has to be refilled; None if that is no criterion.
+    """
+
+    min_busy_fraction: float
+    min_register_rounds: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Algorithms:
+    """Instruction slots, for the choice between direct sums and Winograd's algorithm.
+
+    product: a multiply-add.
+    long_fp16_product: a multiply-add of a sum that is fp16 over a whole texel's window.
+    transformed_number: a number that a transform reads or writes.
+    launches: the launches of the two transforms.
+    per_byte: slots while the memory delivers a byte, if the device's rates are not known.
+    """
+
+    product: float
+    long_fp16_product: float
+    transformed_number: float
+    launches: float
+    per_byte: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorCores:
+    """Cycles of a core whose warps multiply matrices.
+
+    mma: a matrix instruction of fp16; TF32 takes twice as long.
+    partition_mma: the same instruction on one of the core's four partitions.
+    l1_line: a line of the first-level cache that a load touches.
+    load_latency: the loads of an iteration.
+    start: a work group's start and end.
+    staged_latency: an iteration with staged operands until its first product.
+    l2_bytes: bytes per cycle that the second-level cache delivers to a core.
+    max_warps: warps in flight on a core.
+    """
+
+    mma: int
+    partition_mma: int
+    l1_line: int
+    load_latency: int
+    start: int
+    staged_latency: int
+    l2_bytes: int
+    max_warps: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Streaming:
+    """Default configs of families that read their inputs once.
+
+    row_vectors: vectors of a row that a work-item reduces; None: the whole row.
+    row_group: work-items of a group that reduces rows.
+    has_reduction_trees: whether many work-items of a row combine their results in a tree.
+    pool_tile: neighbours that a work-item computes if their windows overlap.
+    has_square_tiles: whether transposes are computed in squares of 4 x 4.
+    """
+
+    row_vectors: int | None
+    row_group: int
+    has_reduction_trees: bool
+    pool_tile: int
+    has_square_tiles: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Recurrent:
+    """Kernels of recurrent operators.
+
+    group: work-items of a group that sums.
+    is_sum_shared: whether several work-items share a sum.
+    registers: registers of a work-item, if the device's number is not known.
+    max_rows: sequences of a work-item.
+    max_sum_threads: work-items that share a sum.
+    min_summed: units that each of them sums up.
+    """
+
+    group: int
+    is_sum_shared: bool
+    registers: int
+    max_rows: int
+    max_sum_threads: int
+    min_summed: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class MixedSums:
+    """Sums of products in fp16 that are added up in fp32.
+
+    max_3d_window: products of a window of three axes up to which the compiler does not spill.
+    """
+
+    max_3d_window: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Preset:
+    """Fitted numbers for a kind of device.
+
+    registers: None if default tiles are not fitted to the registers.
+    algorithms: None if sums are direct by default.
+    """
+
+    name: str
+    registers: Registers | None = None
+    algorithms: Algorithms | None = None
+    occupancy: Occupancy
+    mixed_sums: MixedSums
+    tensor_cores: TensorCores
+    streaming: Streaming
+    recurrent: Recurrent

@@ -1,0 +1,108 @@
+"""Work groups that fill warps, and work-items that fill the device."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from romou.base.knob import nearest
+from romou.base.limits import Limits
+from romou.base.space import Config, Space
+from romou.compiler.operators.contraction.form import Contraction, round_up
+from romou.compiler.operators.contraction.registers import estimated_registers
+
+# Work-items along each side of a group, if the operator is large enough.
+SIDE = 8
+# Steps of the reduction of each piece: a shorter piece costs more in the final sum than it saves.
+_MIN_STEPS_OF_PIECE = 4
+# Padding that a larger group may compute, as a multiple of the least padding of all groups.
+_PADDING_TOLERANCE = 1.1
+
+
+def work_items(contraction: Contraction, config: Config) -> int:
+    """Return the number of work-items of a config, those that share a sum included."""
+    o, h, w = contraction.extents
+    tiles = -(-o // config["tile_o"]) * -(-h // config["tile_h"]) * -(-w // config["tile_w"])
+    return int(tiles * config["split_k"])
+
+
+def min_work_items(limits: Limits, contraction: Contraction, tile: Config) -> float:
+    """Return the fewest work-items that still fill the device.
+
+    If the cores share registers among the work-items in flight, a few rounds of these are enough.
+    """
+    occupancy, model = limits.preset.occupancy, limits.preset.registers
+    busy = limits.busy_work_items * occupancy.min_busy_fraction
+    if limits.registers_of_all is None or occupancy.min_register_rounds is None or model is None:
+        return busy
+    in_flight = limits.registers_of_all / estimated_registers(contraction, tile, model)
+    return min(busy, occupancy.min_register_rounds * in_flight)
+
+
+def warp_of(limits: Limits) -> int:
+    """Return the work-items of a warp that fit into a group."""
+    return min(limits.warp_size, limits.max_work_group_size)
+
+
+def split_sums(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
+    """Return `config` with its sums split until the device is busy, as far as that pays."""
+    steps = next(iter(contraction.reduce.values()))
+    for split in [k for k in space.knobs["split_k"] if isinstance(k, int) and 1 < k <= steps // _MIN_STEPS_OF_PIECE]:
+        # The group keeps its size and fills a warp: its other sides shrink by the split.
+        wide = min(config["wg_w"], SIDE)
+        high = max(16, warp_of(limits) // wide)
+        if limits.most_with_local_memory is not None:
+            # Partial sums meet in local memory.
+            high = min(high, limits.most_with_local_memory // wide)
+        if high < split:
+            break
+        candidate = config.replace(split_k=split, wg_w=wide, wg_o=nearest(space.knobs["wg_o"], max(1, high // split)))
+        is_idle = work_items(contraction, config) < min_work_items(limits, contraction, config)
+        if is_idle and is_allowed(space, candidate, limits):
+            config = candidate
+    return config
+
+
+def lost_images(space: Space, limits: Limits) -> bool:
+    """Return whether a phone keeps tensors in buffers that would be in images otherwise.
+
+    Their configs keep to what images need, rows of pixels and stores of whole texels, so that only the memory differs.
+    """
+    return limits.is_mobile and limits.max_image is None and "pixels" in space.knobs
+
+
+def is_allowed(space: Space, config: Config, limits: Limits) -> bool:
+    """Return whether a config is valid, and would be with the images that a phone has lost."""
+    stores_texels = config["split_k"] <= config["tile_o"] * config["tile_h"] * config["tile_w"]
+    return space.is_valid(config) and (stores_texels or not lost_images(space, limits))
+
+
+def fit_group(space: Space, contraction: Contraction, config: Config, warp_size: int) -> Config:
+    """Choose the largest (then widest) group with little padding and no partly filled warp.
+
+    It has at most `SIDE` work-items along each side, or as many as a warp in all. It is wider than that only to fill a
+    warp.
+    """
+    o, _, w = contraction.extents
+    for name in ("wg_o", "wg_w"):
+        sides = [side for side in space.knobs[name] if int(side) <= SIDE]
+        config = [config, *candidates(space, config, {name: sides})][-1]
+    wide, size = config["wg_w"], max(config["wg_o"] * config["wg_w"], warp_size)
+    costs = {}
+    for shape in candidates(space, config, {name: space.knobs[name] for name in ("wg_w", "wg_o")}):
+        group = shape["wg_o"] * shape["wg_w"]
+        if group <= (size if shape["wg_w"] <= wide else warp_size):
+            covered = round_up(o, shape["wg_o"] * shape["tile_o"]) * round_up(w, shape["wg_w"] * shape["tile_w"])
+            costs[shape] = covered * round_up(group, warp_size) / group
+    cheap = [shape for shape, cost in costs.items() if cost <= _PADDING_TOLERANCE * min(costs.values())]
+    return max(cheap, key=lambda c: (c["wg_o"] * c["wg_w"], min(c["wg_w"], wide), c["wg_o"]), default=config)
+
+
+def candidates(space: Space, config: Config, choices: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
+    """Yield `config` with each valid combination of the choices of some knobs."""
+    known = ([value for value in values if value in space.knobs[name]] for name, values in choices.items())
+    combinations = itertools.product(*known)
+    return filter(
+        space.is_valid, (config.replace(**dict(zip(choices, values, strict=True))) for values in combinations)
+    )

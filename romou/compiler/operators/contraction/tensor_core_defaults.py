@@ -1,0 +1,117 @@
+"""Default configs with tensor cores, by a rough count of cycles (`romou.base.preset.TensorCores`)."""
+
+from __future__ import annotations
+
+import math
+
+from romou.base.limits import Limits
+from romou.base.preset import TensorCores
+from romou.base.space import Config, Space
+from romou.compiler.operators.contraction import tensor_core
+from romou.compiler.operators.contraction.form import Contraction
+from romou.compiler.operators.contraction.occupancy import candidates
+from romou.compiler.tir.primitives import LANES
+
+# Parts of a core that issue matrix instructions independently, and bytes of an fp16 number: the instruction set's.
+_PARTITIONS, _FP16_BYTES = 4, 2
+
+
+def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
+    """Return the config with tensor cores that takes fewest cycles; `config` if there are none."""
+    choice = _choice_of(space)
+    if choice is None:
+        return config
+    sides = {
+        "tile_o": (1, 2),
+        "tile_w": (2, 4, 8),
+        "wg_o": (8, 16),
+        "wg_w": (4, 8, 16),
+        "split_k": space.knobs["split_k"],
+        "steps": (1, 2),
+    }
+    warp = config.replace(multiply_add=choice, tile_h=1, local=0, vector_width=LANES, unroll="lanes")
+    costs, cores = limits.preset.tensor_cores, _cores(limits)
+    return min(
+        candidates(space, warp, sides), key=lambda candidate: _cycles(c, candidate, costs, cores), default=config
+    )
+
+
+def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
+    """Return the config with staged operands whose iterations take fewest cycles; None if there is none."""
+    choice = _choice_of(space)
+    if choice is None or max(space.knobs["local"]) == 0:
+        return None
+    sides = {
+        "tile_o": (1, 2),
+        "tile_w": (4, 8),
+        "wg_o": (8, 16),
+        "wg_w": (4, 8, 16),
+        "local": (8, 4, 16),
+        "steps": (4, 2),
+    }
+    warp = config.replace(multiply_add=choice, tile_h=1, split_k=1, vector_width=LANES, unroll="lanes")
+    costs, cores = limits.preset.tensor_cores, _cores(limits)
+    return min(
+        candidates(space, warp, sides), key=lambda candidate: _staged_cycles(c, candidate, costs, cores), default=None
+    )
+
+
+def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> float:
+    """Return the cycles of a kernel whose operands are read from memory.
+
+    A load takes as long as the cache lines that a warp touches. An iteration waits for its loads while other groups on
+    the core go on.
+    """
+    tile_o, tile_w, split = config["tile_o"], config["tile_w"], config["split_k"]
+    texels, *window, _ = tensor_core.flatten(c).reduce.values()
+    groups, warps = _groups(c, config), _warps(config) * split
+    steps = tensor_core.padded(texels, config) // (tensor_core.GROUP * split) * math.prod(window)
+    loads = costs.l1_line * (LANES * tile_o + tile_w // tensor_core.PAIR)
+    products = costs.mma * _instructions(config) * tile_o * tile_w
+    busy = -(-groups // cores) * warps * steps * (loads + products)
+    rounds = -(-groups // (cores * max(costs.max_warps // warps, 1)))
+    return float(busy + rounds * (costs.start + steps / config["steps"] * costs.load_latency))
+
+
+def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> float:
+    """Return the cycles of a kernel whose operands are copied into local memory, far enough ahead.
+
+    In an iteration every warp waits for the others and for its first operands, then multiplies. Local memory takes a
+    cycle for each of its lines that is read or written. Each iteration takes as long as the slowest of the three.
+    """
+    tile_o, tile_w, local = config["tile_o"], config["tile_w"], config["local"]
+    texels, *window, _ = c.reduce.values()
+    groups, warps, instructions = -(-_groups(c, config) // cores), _warps(config), _instructions(config)
+    products = instructions * local // tensor_core.GROUP * tile_o * tile_w
+    loads = 2 * instructions * local // tensor_core.GROUP * (LANES * tile_o + tile_w // tensor_core.PAIR)
+    staged_texels = config["wg_w"] * tile_w + LANES * config["wg_o"] * tile_o
+    copied = instructions * local * staged_texels * _FP16_BYTES * LANES
+    iteration = max(
+        costs.staged_latency + costs.partition_mma * products * -(-groups * warps // _PARTITIONS),
+        groups * (warps * loads + copied / tensor_core.LINE_BYTES),
+        groups * copied / costs.l2_bytes,
+    )
+    return float(texels // local * math.prod(window) * iteration)
+
+
+def _instructions(config: Config) -> int:
+    """Return the matrix instructions for a product of fp16's size: fp32 needs twice as many, and as many bytes."""
+    return 2 if config["multiply_add"] == tensor_core.TF32 else 1
+
+
+def _choice_of(space: Space) -> str | None:
+    return next((choice for choice in tensor_core.CHOICES if choice in space.knobs["multiply_add"]), None)
+
+
+def _cores(limits: Limits) -> int:
+    return max(limits.busy_work_items // limits.max_work_group_size, 1)
+
+
+def _warps(config: Config) -> int:
+    """Return the warps of a group, for one piece of the reduction."""
+    return int(config["wg_o"] * config["wg_w"] // (tensor_core.WARP_O * tensor_core.WARP_W))
+
+
+def _groups(c: Contraction, config: Config) -> int:
+    o, h, w = c.extents
+    return int(-(-o // (config["wg_o"] * config["tile_o"])) * h * -(-w // (config["wg_w"] * config["tile_w"])))

@@ -1,0 +1,135 @@
+"""Register tiles for phones: the fewest instructions without spills."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from romou.base.limits import Limits
+from romou.base.preset import Registers
+from romou.base.space import Config, Space
+from romou.compiler.operators.contraction.form import Contraction, round_up
+from romou.compiler.operators.contraction.knobs import FP32
+from romou.compiler.operators.contraction.occupancy import (
+    SIDE,
+    candidates,
+    fit_group,
+    min_work_items,
+    split_sums,
+    warp_of,
+    work_items,
+)
+from romou.compiler.operators.contraction.registers import estimated_registers, rolled_registers, window_row
+from romou.compiler.tir.primitives import LANES
+
+
+def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
+    """Return `config` with the register tile that takes fewest instructions and does not spill.
+
+    A load costs about as much as a multiply-add of a texel. Padding beyond the ends of rows and channels counts, too.
+    Devices without a register model keep the tile of `config`.
+    """
+    model = limits.preset.registers
+    if model is None or limits.registers is None or contraction.lhs_varies == "by texel":
+        return config
+    rules = _TileRules(space, contraction, limits, model)
+    if rules.is_float:
+        config = next(candidates(space, config, rules.sides_of_strided_windows(config)), config)
+    most = model.max_fill * limits.registers
+    tiles = candidates(space, config, rules.sides)
+    fitting = [tile for tile in tiles if rules.registers(tile) <= most and rules.is_busy(tile)]
+    best = min([config, *fitting], key=rules.instructions)
+    return config.replace(tile_o=best["tile_o"], tile_w=best["tile_w"])
+
+
+@dataclass(frozen=True)
+class _TileRules:
+    """The rules by which the tiles of a contraction are compared."""
+
+    space: Space
+    contraction: Contraction
+    limits: Limits
+    model: Registers
+
+    @property
+    def is_float(self) -> bool:
+        return self.space.knobs["accumulate"] == (FP32,)
+
+    @property
+    def sides(self) -> dict[str, tuple[int, ...]]:
+        """The tiles to compare.
+
+        A single pixel, as dense layers have, gets its work-items by splitting its sums, and a larger tile splits them
+        among more. If the loop that is left is short, compilers unroll it, which takes registers for each output.
+        """
+        width, texels = self.contraction.extents[2], next(iter(self.contraction.reduce.values()))
+        is_long = width == 1 < self.limits.busy_work_items and LANES * texels > self.model.max_unrolled_products
+        return {"tile_o": (1, 2, 4) if is_long else (1, 2), "tile_w": (4, 7, 8) if width > 1 else (1,)}
+
+    def registers(self, tile: Config) -> int:
+        texels, *window, _ = self.contraction.reduce.values()
+        # In fp16 such a loop spills, so it counts as unrolled.
+        is_rolled = (
+            self.is_float
+            and self.contraction.rhs_vector == "lanes"
+            and math.prod(window) == 1
+            and self.model.min_rolled_texels is not None
+            and texels >= self.model.min_rolled_texels
+        )
+        if is_rolled:
+            return rolled_registers(self.contraction, tile)
+        return estimated_registers(self.contraction, tile, self.model)
+
+    def instructions(self, tile: Config) -> float:
+        """Return the instructions of a row of all output channels, padding and idle lanes included."""
+        o, _, w = self.contraction.extents
+        *_, lanes = self.contraction.reduce.values()
+        is_depthwise = self.contraction.lhs_varies == "by lane"
+        loaded = (
+            window_row(self.contraction, tile["tile_w"]) if is_depthwise else lanes * tile["tile_o"] + tile["tile_w"]
+        )
+        loads = loaded / (lanes * tile["tile_o"] * tile["tile_w"])
+        warp = warp_of(self.limits)
+        group = fit_group(self.space, self.contraction, tile, warp)
+        items = group["wg_o"] * group["wg_w"]
+        # A few neighbours along a row share a group, as far as the row goes. If there are too few channels to fill a
+        # warp, more do.
+        has_channels = warp // SIDE * tile["tile_o"] < 2 * o
+        along_row = next(side for side in (4, 2, 1) if side * tile["tile_w"] <= w or side == 1)
+        wide = along_row if has_channels else group["wg_w"]
+        # A single pixel gets more work-items by splitting its sums.
+        idle = round_up(items, warp) / items if w > 1 else 1
+        return float((1 + loads) * round_up(o, tile["tile_o"]) * round_up(w, wide * tile["tile_w"]) * idle)
+
+    def is_busy(self, tile: Config) -> bool:
+        """Return whether the tile leaves enough work-items.
+
+        A tile of a whole row gets its work-items by splitting its sums. It leaves no lane idle, and reads each pixel
+        once for all taps of a row.
+        """
+        width = self.contraction.extents[2]
+        if 1 < width <= tile["tile_w"]:
+            grouped = fit_group(self.space, self.contraction, tile, warp_of(self.limits))
+            tile = split_sums(self.space, self.contraction, grouped, self.limits)
+        is_filled = work_items(self.contraction, tile) >= min_work_items(self.limits, self.contraction, tile)
+        return width == 1 or is_filled
+
+    def sides_of_strided_windows(self, config: Config) -> dict[str, tuple[int, ...]]:
+        """Return smaller sides for windows at a stride whose default tile spills: they have little input in common.
+
+        `Registers.spilling_windows` says which windows spill.
+        """
+        _, _, w = self.contraction.extents
+        stride, spilling = self.contraction.stride, self.model.spilling_windows
+        texels, *window, lanes = self.contraction.reduce.values()
+        is_dense = stride == 1 or math.prod(window) == 1 or self.contraction.lhs_varies == "by lane"
+        if is_dense or spilling == "none":
+            return {}
+        square: dict[str, tuple[int, ...]] = {"tile_o": (2,), "tile_w": (2,)}
+        if texels > 1:
+            is_cut = stride == 2 and self.contraction.is_padded and w % config["tile_w"] > 0
+            return square if spilling == "all" or is_cut else {}
+        if spilling == "all":
+            return square if stride > 2 else {}
+        products = LANES * config["tile_o"] * config["tile_w"] * lanes * math.prod(window)
+        return {"tile_w": (2,)} if stride == 2 and products <= self.model.max_unrolled_products else {}

@@ -1,0 +1,95 @@
+"""Presets: fitted numbers are data with units and sources, and each device has the preset of its family."""
+
+from __future__ import annotations
+
+import copy
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import romou.compiler.operators
+from romou.base.errors import UsageError
+from romou.devices.hardware import known_devices
+from romou.devices.presets import known_presets, load_preset
+from romou.devices.presets.files import numbers_of, preset_from_dict
+from romou.devices.targets import Target
+
+
+def test_every_preset_loads_and_every_number_says_what_it_was_fitted_to() -> None:
+    assert {"adreno", "cpu", "gpu", "mali_bifrost", "mali_valhall", "mobile"} == {*known_presets()}
+    for name in known_presets():
+        preset = load_preset(name)
+        assert preset.name == name
+        for section, numbers in numbers_of(name).items():
+            for key, number in numbers.items():
+                assert getattr(getattr(preset, section), key) == number["value"]
+                assert all(len(number[part].split()) > 0 for part in ("unit", "fitted_to", "source")), (name, key)
+
+
+@pytest.mark.parametrize("name", known_devices())
+def test_a_device_has_the_preset_of_its_family(name: str) -> None:
+    limits = Target(f"opencl -device={name}").limits
+    expected = {"adreno": "adreno", "mali_b": "mali_bifrost", "mali_v": "mali_valhall"}
+    family = next((preset for prefix, preset in expected.items() if (limits.family or "").startswith(prefix)), None)
+    assert limits.preset.name == (family or ("cpu" if name == "host" else "gpu"))
+    assert limits.is_mobile == (family is not None) == (limits.preset.registers is not None)
+
+
+def test_a_mobile_gpu_of_no_family_has_the_preset_of_mobile_gpus(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fact = '{"value": %s, "unit": "%s", "source": "its box"}'
+    facts = f'"is_mobile": {fact % ("true", "yes or no")}, "warp_sizes": {fact % ("[32]", "work-items")}'
+    (tmp_path / "mine.json").write_text(f'{{"name": "mine", "title": "Mine", "facts": {{{facts}}}}}')
+    monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
+    limits = Target("opencl -device=mine").limits
+    assert (limits.preset.name, limits.is_mobile, limits.family) == ("mobile", True, None)
+
+
+def test_an_unknown_preset_fails_with_the_nearest_name() -> None:
+    with pytest.raises(UsageError, match="unknown preset 'adren'; known: adreno, .*\nDid you mean 'adreno'?"):
+        load_preset("adren")
+
+
+@pytest.mark.parametrize(
+    ("section", "key", "value", "message"),
+    [
+        ("registers", "max_unrolled_product", 1, "unknown number 'max_unrolled_product'; known: .*'max_unrolled_pro"),
+        ("register", "addresses", 1, "unknown section 'register'; known: .*Did you mean 'registers'?"),
+        ("registers", "addresses", 1.5, "registers.addresses must be a whole number, got 1.5"),
+        ("registers", "addresses", True, "registers.addresses must be a whole number, got True"),
+        ("registers", "max_fill", -1, "registers.max_fill must be a number, zero or more, got -1"),
+        ("registers", "spilling_windows", "some", "must be 'none' or 'cut' or 'all', got 'some'"),
+        ("streaming", "row_vectors", "six", "must be a whole number or null, got 'six'"),
+    ],
+)
+def test_a_wrong_number_fails_by_name(section: str, key: str, value: Any, message: str) -> None:
+    sections = copy.deepcopy(numbers_of("adreno"))
+    sections.setdefault(section, {})[key] = {"value": value, "unit": "1", "fitted_to": "a test", "source": "a test"}
+    with pytest.raises(UsageError, match=re.compile(message, re.DOTALL)):
+        preset_from_dict(sections, "test")
+
+
+def test_a_missing_number_fails_by_name() -> None:
+    sections = copy.deepcopy(numbers_of("adreno"))
+    del sections["registers"]["max_fill"]
+    with pytest.raises(UsageError, match="preset test: registers: missing max_fill"):
+        preset_from_dict(sections, "test")
+    del sections["streaming"], sections["registers"]
+    with pytest.raises(UsageError, match="preset test: missing section streaming"):
+        preset_from_dict(sections, "test")
+
+
+def test_no_operator_names_a_compiler_that_a_number_was_fitted_to() -> None:
+    """Such a number belongs into a preset, beside its source."""
+    root = Path(romou.compiler.operators.__file__).parent
+    constants = re.compile(r"^_?[A-Z][A-Z_, ]+ = [\d(.]", re.MULTILINE)
+    for path in root.rglob("*.py"):
+        text = path.read_text(encoding="utf-8")
+        for match in constants.finditer(text):
+            lines = text[: match.start()].splitlines()
+            comment = next((i for i, line in enumerate(reversed(lines)) if not line.startswith("#")), 0)
+            said = " ".join(lines[len(lines) - comment :])
+            assert not re.search(r"Mesa|Adreno|Mali|H200|NVIDIA", said), f"{path}: {match[0]}"
