@@ -87,10 +87,14 @@ def run(device: str, rpc: str, output: Path, quick: bool, only: str, fresh: bool
         TimeElapsedColumn(),
     )
     with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
-        whole = bar.add_task(opened.facts.name, total=len(chosen))
+        # Each probe runs twice.
+        whole = bar.add_task(opened.facts.name, total=2 * len(chosen))
+        started: list[Probe] = []
 
         def on_progress(probe: Probe, share: float) -> None:
-            bar.update(whole, completed=[p.name for p in chosen].index(probe.name) + share, description=probe.title)
+            if share == 0:
+                started.append(probe)
+            bar.update(whole, completed=len(started) - 1 + share, description=probe.title)
 
         def on_done(probe: Probe, findings: Findings) -> None:
             bar.console.print(_line(probe, findings), highlight=False, markup=False, soft_wrap=True)
@@ -98,7 +102,7 @@ def run(device: str, rpc: str, output: Path, quick: bool, only: str, fresh: bool
         report = session.run(
             opened, chosen, output, is_quick=quick, is_fresh=fresh, on_progress=on_progress, on_done=on_done
         )
-        bar.update(whole, completed=len(chosen))
+        bar.update(whole, completed=2 * len(chosen))
     seconds = sum(findings.seconds for findings in report.aspects.values())
     click.echo(f"{len(report.aspects)} aspects of {report.device_name} in {seconds:.0f} s: {output}")
 
@@ -116,7 +120,8 @@ def show(report: Path, is_wide: bool) -> None:
 
 @app.command()
 @click.argument("folder", type=_PATH)
-def analyse(folder: Path) -> None:
+@click.option("--output", "-o", type=_PATH, help="Write them as a report, named for the device: pixel4.json.")
+def analyse(folder: Path, output: Path | None) -> None:
     """Draw conclusions from the CSV files that Microsoft's ArchProbe wrote to FOLDER, and say which of its own they do
     not support.
     """
@@ -127,6 +132,11 @@ def analyse(folder: Path) -> None:
     if conclusions.is_file():
         for doubt in original.doubts(original.read_report(conclusions), found):
             console.print(f"doubtful: {doubt}", highlight=False, markup=False)
+    if output is not None:
+        from archprobe.report.convert import converted
+
+        converted(folder, output.stem).save(output)
+        click.echo(f"wrote {output}")
 
 
 @app.command()

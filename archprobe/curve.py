@@ -71,7 +71,7 @@ def _short(values: Sequence[float]) -> list[float]:
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Findings:
     """Everything that one probe found: answers by the keys of the report, curves, and how it ended (one of STATES) with
-    the reason.
+    the reason. runs: how often it was measured; an answer holds in all of them.
     """
 
     answers: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
@@ -80,6 +80,7 @@ class Findings:
     reason: str = ""
     method: str = ""
     seconds: float = 0.0
+    runs: int = 1
 
     def __post_init__(self) -> None:
         if self.state not in STATES:
@@ -94,6 +95,7 @@ class Findings:
             "Reason": self.reason,
             "Method": self.method,
             "Seconds": round(self.seconds, 3),
+            "Runs": self.runs,
             "Answers": {key: answer.to_dict() for key, answer in self.answers.items()},
             "Curves": [curve.to_dict() for curve in self.curves],
         }
@@ -107,6 +109,7 @@ class Findings:
                 reason=data["Reason"],
                 method=data["Method"],
                 seconds=data["Seconds"],
+                runs=data.get("Runs", 1),
                 answers={key: Answer.from_dict(answer) for key, answer in data["Answers"].items()},
                 curves=tuple(Curve.from_dict(curve) for curve in data["Curves"]),
             )

@@ -35,6 +35,10 @@ class Answer:
             )
         if not 0 <= self.confidence <= 1:
             raise ValueError(f"confidence must be in 0 to 1, got {self.confidence}")
+        if (self.low is None) != (self.high is None):
+            raise ValueError(f"an interval has two ends, got {self.low!r} and {self.high!r}")
+        if self.low is not None and self.high is not None and self.low > self.high:
+            raise ValueError(f"an interval must not end below its start: {self.low:g} to {self.high:g} {self.unit}")
         if not self.reason:
             raise ValueError("an answer says how it was found, or why it was not")
 

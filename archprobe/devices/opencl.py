@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
+import os
+import shutil
+import tempfile
 import warnings
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +18,8 @@ import numpy as np
 from archprobe.devices.base import Device, DeviceKind, Facts
 from archprobe.errors import BuildError, DeviceError, KernelError
 
+# The platform of Intel's driver for CPUs.
+_OF_PYPI = "Intel(R) OpenCL"
 PRELUDE = """
 #define FLOAT4(a, b, c, d) (float4)(a, b, c, d)
 #define TOTAL4(v) ((v).x + (v).y + (v).z + (v).w)
@@ -109,15 +119,58 @@ def _seconds(event: Any) -> float:
 
 
 def list_devices() -> list[Any]:
-    """Return the OpenCL devices of all platforms, as pyopencl gives them; empty without a driver."""
+    """Return the OpenCL devices of all platforms, as pyopencl gives them; empty without a driver.
+
+    Intel's driver from PyPI is the last platform, as in Romou's runtime, so a device has the same number in both.
+    """
+    return [device for platform in _platforms() for device in platform.get_devices()]
+
+
+@functools.cache
+def _platforms() -> list[Any]:
+    """Return the platforms that the loader finds when it is first asked, and Intel's driver from PyPI behind them."""
+    driver = _driver_from_pypi()
+    with _with_driver(driver) if driver else contextlib.nullcontext():
+        try:
+            import pyopencl as cl
+        except ImportError as error:
+            raise DeviceError("pyopencl is not installed; `pip install pyopencl`") from error
+        try:
+            platforms = cl.get_platforms()
+        except cl.Error:
+            return []
+    return sorted(platforms, key=lambda platform: driver is not None and platform.name == _OF_PYPI)
+
+
+def _driver_from_pypi() -> str | None:
+    """Return Intel's driver for CPUs, if its wheels are installed; what it needs is in the process then."""
     try:
-        import pyopencl as cl
-    except ImportError as error:
-        raise DeviceError("pyopencl is not installed; `pip install pyopencl`") from error
-    try:
-        return [device for platform in cl.get_platforms() for device in platform.get_devices()]
-    except cl.Error:
-        return []
+        from tvm_patches import pypi_driver
+    except ImportError:
+        return None
+    libraries = pypi_driver.libraries()
+    for library in libraries[:-1]:
+        ctypes.CDLL(library, mode=ctypes.RTLD_GLOBAL)
+    return libraries[-1] if libraries else None
+
+
+@contextlib.contextmanager
+def _with_driver(driver: str) -> Iterator[None]:
+    """Show the loader one more driver. It reads the variable once; whatever this process starts later never sees it."""
+    before = os.environ.get("OCL_ICD_VENDORS")
+    vendors = Path(before or "/etc/OpenCL/vendors")
+    with tempfile.TemporaryDirectory(prefix="archprobe-icd-") as folder:
+        for file in vendors.glob("*.icd") if vendors.is_dir() else [vendors] if vendors.is_file() else ():
+            shutil.copy(file, folder)
+        Path(folder, "pypi.icd").write_text(driver + "\n", encoding="utf-8")
+        os.environ["OCL_ICD_VENDORS"] = folder
+        try:
+            yield
+        finally:
+            if before is None:
+                del os.environ["OCL_ICD_VENDORS"]
+            else:
+                os.environ["OCL_ICD_VENDORS"] = before
 
 
 def _open(index: int) -> OpenCLDevice:

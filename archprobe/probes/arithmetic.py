@@ -346,6 +346,7 @@ def division(bench: Bench) -> Findings:
     aspect="Throttling",
     title="Sustained against burst speed",
     method="multiply-adds on all cores for 20 seconds (2 in a quick run); the last quarter's rate against the first's",
+    is_repeated=False,
 )
 def throttling(bench: Bench) -> Findings:
     groups, size = full_grid(bench)

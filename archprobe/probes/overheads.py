@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from archprobe.analysis.answer import answered, declined
+from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.analysis.bandwidth import rate
 from archprobe.bench import Bench, Run, powers
 from archprobe.curve import Curve, Findings
@@ -99,9 +99,16 @@ def barrier(bench: Bench) -> Findings:
     for size in (64, 256, sizes[-1]):
         if size in sizes:
             i = sizes.index(size)
-            value = float(max(cost[i], 0.0))
-            low, high = max(0.0, float(cost[i] - error[i])), float(cost[i] + error[i])
-            answers[f"BarrierTime{size}"] = answered(
-                value, "ns", 0.9, f"with barriers less without, in one group of {size}", low=low, high=high
-            )
+            answers[f"BarrierTime{size}"] = difference(float(cost[i]), float(error[i]), size)
     return Findings(answers=answers, curves=tuple(curves))
+
+
+def difference(cost_ns: float, error_ns: float, size: int) -> Answer:
+    """Return the time of a barrier: the loop's time with barriers less the time without. Declined if the loop is faster
+    with barriers by more than its error, which is a disturbed machine's or a compiler's doing.
+    """
+    reason = f"with barriers less without, in one group of {size}"
+    if cost_ns + error_ns <= 0:
+        return declined("ns", f"{reason}: {cost_ns:.3g} ns, so something else than the barrier was measured")
+    value = max(cost_ns, 0.0)
+    return answered(value, "ns", 0.9, reason, low=max(0.0, cost_ns - error_ns), high=max(cost_ns + error_ns, value))

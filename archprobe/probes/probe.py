@@ -18,6 +18,7 @@ class Probe:
     """One question about a device. `measure` runs the sweep and its analysis; `method` describes them in a sentence and
     goes into the report.
 
+    `is_repeated`: whether a second run has to confirm the first one's answers.
     `not_on_cpu` is the reason why the question has no meaning on a CPU, or empty where it has one.
     """
 
@@ -29,6 +30,7 @@ class Probe:
     not_on_cpu: str = ""
     needs_images: bool = False
     is_for_opencl: bool = False
+    is_repeated: bool = True
 
 
 def probe(aspect: str, title: str, method: str, **conditions: Any) -> Callable[[Measure], Probe]:

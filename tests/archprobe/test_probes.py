@@ -151,14 +151,27 @@ def test_a_probe_that_fails_is_a_finding(bench: Bench) -> None:
         assert session.run_probe(off, bench).reason == "no lanes"
 
 
-def counted(name: str, log: list[str], *, stops: bool = False) -> Probe:
+def counted(name: str, log: list[str], *, stops: bool = False, stops_at: int = 0, is_repeated: bool = False) -> Probe:
     def measure(bench: Bench) -> Findings:
         log.append(name)
-        if stops:
+        if stops or log.count(name) == stops_at:
             raise KeyboardInterrupt
         return Findings(answers={"N": answered(len(bench.known), "count", 0.9, "counted")})
 
-    return Probe(name=name, aspect=name.upper(), title=name, method="m", measure=measure)
+    return Probe(name=name, aspect=name.upper(), title=name, method="m", measure=measure, is_repeated=is_repeated)
+
+
+def test_second_runs_come_after_all_first_ones_and_go_on_too(device: Device, tmp_path: Path) -> None:
+    path, log = tmp_path / "r.json", []
+    probes = [counted(name, log, is_repeated=True) for name in "ab"]
+    stopped = [counted("a", log, is_repeated=True, stops_at=2), probes[1]]
+    with pytest.raises(KeyboardInterrupt):
+        session.run(device, stopped, path)
+    assert log == ["a", "b", "a"]
+    report = session.run(device, probes, path)
+    assert log == ["a", "b", "a", "a", "b"]
+    assert [findings.runs for findings in report.aspects.values()] == [2, 2]
+    assert report.header["IsComplete"]
 
 
 def test_a_run_that_was_cut_off_goes_on(device: Device, tmp_path: Path) -> None:
