@@ -108,6 +108,42 @@ def knobs() -> str:
     return f"{_HEAD}# Knobs\n\n{head}\n\n{_table(('knob', 'choices', 'default', 'devices', 'meaning'), rows)}"
 
 
+def devices() -> str:
+    """The device files, their families, and the presets with all numbers."""
+    from romou.devices.hardware import known_families, known_shipped_devices, load_device, load_family
+    from romou.devices.presets import known_presets, preset_for
+    from romou.devices.presets.files import own_numbers_of, read_preset
+
+    known = [load_device(name) for name in known_shipped_devices()]
+    files = [
+        (f"`{spec.name}`", spec.title, spec.family or "", f"[{preset_for(spec).name}](#{preset_for(spec).name})")
+        for spec in known
+    ]
+    families = [
+        (f"`{name}`", load_family(name)["title"], load_family(name).get("family", "")) for name in known_families()
+    ]
+    parts = [
+        "# Devices and presets",
+        "A device file holds facts with unit and source: `romou devices --facts NAME` prints them. A family holds what"
+        " its devices have in common. A preset holds the numbers of default configs that are fitted to a compiler or a"
+        " device; what it leaves out is taken from the preset that it is like.",
+        "## Devices\n\n" + _table(("name", "device", "family", "preset"), files),
+        "## Families\n\n" + _table(("name", "devices", "part of"), families),
+        "## Presets",
+    ]
+    for name in known_presets():
+        data = read_preset(name)
+        like = f" Like [{data['like']}](#{data['like']}), but for:" if "like" in data else ""
+        rows = [
+            (f"`{section}.{key}`", _spelled(number["value"]), number["unit"], number["fitted_to"], number["source"])
+            for section, numbers in own_numbers_of(name).items()
+            for key, number in numbers.items()
+        ]
+        head = ("number", "value", "unit", "fitted to", "source")
+        parts.append(f"### {name}\n\n{data['title']}.{like}\n\n{_table(head, rows)}")
+    return _HEAD + "\n\n".join(part.rstrip("\n") for part in parts) + "\n"
+
+
 def _spelled(choice: object) -> str:
     return ("no", "yes")[choice] if isinstance(choice, bool) else str(choice)
 
@@ -189,6 +225,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/criteria.md": criteria,
     "docs/knobs.md": knobs,
     "docs/python.md": python,
+    "docs/devices.md": devices,
 }
 
 if __name__ == "__main__":

@@ -62,7 +62,7 @@ def test_an_unknown_preset_fails_with_the_nearest_name() -> None:
         ("registers", "addresses", True, "registers.addresses must be a whole number, got True"),
         ("registers", "max_fill", -1, "registers.max_fill must be a number, zero or more, got -1"),
         ("registers", "spilling_windows", "some", "must be 'none' or 'cut' or 'all', got 'some'"),
-        ("streaming", "row_vectors", "six", "must be a whole number or null, got 'six'"),
+        ("streaming", "row_vectors", "six", "must be a whole number or none, got 'six'"),
     ],
 )
 def test_a_wrong_number_fails_by_name(section: str, key: str, value: Any, message: str) -> None:

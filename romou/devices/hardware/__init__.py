@@ -1,6 +1,15 @@
 """Facts about devices."""
 
-from romou.devices.hardware.files import device_called, families_of, known_devices, load_device, load_spec
+from romou.devices.hardware.files import (
+    device_called,
+    families_of,
+    known_devices,
+    known_families,
+    known_shipped_devices,
+    load_device,
+    load_family,
+    load_spec,
+)
 from romou.devices.hardware.spec import HardwareSpec, spec_from_dict
 
 __all__ = [
@@ -8,7 +17,10 @@ __all__ = [
     "device_called",
     "families_of",
     "known_devices",
+    "known_families",
+    "known_shipped_devices",
     "load_device",
+    "load_family",
     "load_spec",
     "spec_from_dict",
 ]

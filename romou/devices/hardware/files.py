@@ -38,6 +38,16 @@ def known_devices() -> tuple[str, ...]:
     return tuple(sorted(_device_files()))
 
 
+def known_shipped_devices() -> tuple[str, ...]:
+    """Return the names of the device files that Romou ships, sorted."""
+    return tuple(sorted(path.stem for path in _DEVICES.glob("*.json")))
+
+
+def known_families() -> tuple[str, ...]:
+    """Return the names of all families, sorted."""
+    return tuple(sorted(path.stem for path in _FAMILIES.glob("*.json")))
+
+
 def _device_files() -> dict[str, Path]:
     """Name -> file; one of the user's stands before a shipped one of the same name."""
     own = variable("ROMOU_DEVICES")
@@ -119,14 +129,15 @@ def _read(path: Path) -> Any:
 
 def families_of(name: str | None) -> tuple[str, ...]:
     """Return a family and its ancestors, nearest first: ("adreno_7xx", "adreno")."""
-    return () if name is None else (name, *families_of(_read_family(name).get("family")))
+    return () if name is None else (name, *families_of(load_family(name).get("family")))
 
 
 @functools.cache
-def _read_family(name: str) -> dict[str, Any]:
+def load_family(name: str) -> dict[str, Any]:
+    """Return the content of a family's file. UsageError with the nearest name if there is none."""
     file = _FAMILIES / f"{name}.json"
     if not file.is_file():
-        raise unknown_name("family of devices", name, [known.stem for known in _FAMILIES.glob("*.json")])
+        raise unknown_name("family of devices", name, known_families())
     data: dict[str, Any] = _read(file)
     return data
 
@@ -136,7 +147,7 @@ def _with_family(data: Any, path: Path) -> Any:
     if not isinstance(data, dict) or "family" not in data:
         return data
     facts = checked_header(data, str(path), _INHERITED)
-    family = _with_family(_read_family(data["family"]), _FAMILIES / f"{data['family']}.json")
+    family = _with_family(load_family(data["family"]), _FAMILIES / f"{data['family']}.json")
     merged = {**family, **data}
     if merged.get("nearest") == merged["name"]:
         del merged["nearest"]

@@ -16,7 +16,7 @@ import json
 import typing
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from romou.base.errors import UsageError, unknown_name
 from romou.base.files import read_file
@@ -24,6 +24,7 @@ from romou.base.preset import Preset
 from romou.devices.hardware import HardwareSpec, families_of
 
 _FOLDER = Path(__file__).parent
+Sections: TypeAlias = dict[str, dict[str, Mapping[str, Any]]]
 _HEADER, _NUMBER = ("name", "title", "numbers", "like"), ("value", "unit", "fitted_to", "source")
 
 
@@ -55,20 +56,33 @@ def load_preset(name: str) -> Preset:
     return preset_from_dict(numbers_of(name), name)
 
 
-def numbers_of(name: str) -> dict[str, dict[str, Mapping[str, Any]]]:
-    """Return section -> key -> number of a preset, with value, unit, fitted_to and source."""
-    data = json.loads(read_file(_FOLDER / f"{name}.json"))
-    _check_keys(data, _HEADER, "key", name)
-    sections = numbers_of(data["like"]) if "like" in data else {}
-    for section, numbers in data["numbers"].items():
-        for key, number in numbers.items():
-            if set(number) != set(_NUMBER) or not all(str(number[part]).strip() for part in _NUMBER):
-                raise UsageError(f"preset {name}: {section}.{key} needs {', '.join(_NUMBER)}; got {number!r}", key=key)
+def numbers_of(name: str) -> Sections:
+    """Return section -> key -> number of a preset, with those of the presets that it is like."""
+    like = read_preset(name).get("like")
+    sections = {} if like is None else numbers_of(like)
+    for section, numbers in own_numbers_of(name).items():
         sections[section] = {**sections.get(section, {}), **numbers}
     return sections
 
 
-def preset_from_dict(sections: Mapping[str, Mapping[str, Mapping[str, Any]]], name: str) -> Preset:
+def own_numbers_of(name: str) -> Sections:
+    """Return section -> key -> number of a preset's file: value, unit, fitted_to and source."""
+    sections: Sections = read_preset(name)["numbers"]
+    for section, numbers in sections.items():
+        for key, number in numbers.items():
+            if set(number) != set(_NUMBER) or not all(str(number[part]).strip() for part in _NUMBER):
+                raise UsageError(f"preset {name}: {section}.{key} needs {', '.join(_NUMBER)}; got {number!r}", key=key)
+    return sections
+
+
+def read_preset(name: str) -> dict[str, Any]:
+    """Return the content of a preset's file."""
+    data: dict[str, Any] = json.loads(read_file(_FOLDER / f"{name}.json"))
+    _check_keys(data, _HEADER, "key", name)
+    return data
+
+
+def preset_from_dict(sections: Sections, name: str) -> Preset:
     """Check sections of numbers and return them as a preset. UsageError names the first thing that is wrong."""
     kinds = dict(_section_types())
     _check_keys(sections, kinds, "section", name)
@@ -121,7 +135,7 @@ def _is_of(value: Any, hint: Any) -> bool:
 def _spelled(hint: Any) -> str:
     if typing.get_origin(hint) is typing.Literal:
         return " or ".join(map(repr, typing.get_args(hint)))
-    words = {int: "a whole number", float: "a number, zero or more", bool: "true or false", type(None): "null"}
+    words = {int: "a whole number", float: "a number, zero or more", bool: "true or false", type(None): "none"}
     return " or ".join(words[kind] for kind in typing.get_args(hint) or (hint,))
 
 
