@@ -32,10 +32,10 @@ from rich.console import Console
 from rich.table import Table
 
 from romou import models
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend import Precision
 from romou.devices.targets import Target
-from romou.driver.graph import import_model, lower
-from romou.driver.place import as_target
+from romou.driver.site import as_target
 from romou.tuner.measure import BuildResult, Candidate, LocalBuilder, MeasureOptions
 from romou.tuner.measure.builder import FolderBuilder
 from romou.tuner.measure.dask_builder import DaskBuilder
@@ -43,7 +43,9 @@ from romou.tuner.measure.dask_builder import DaskBuilder
 
 def candidates_of(model: str, target: Target, count: int, seed: int) -> list[Candidate]:
     """Random configs of a network's tasks in turns."""
-    graph = lower(import_model(models.load(model), None, Precision.checked("float32", None, None)), target)
+    graph = Compilation.of(
+        import_model(models.load(model), None, Precision.checked("float32", None, None)), target
+    ).with_default_kernels()
     tasks = [task for task in graph.tasks if task.template.sums_products]
     rng = np.random.default_rng(seed)
     each = -(-count // len(tasks))

@@ -13,14 +13,14 @@ import tvm
 from romou.base.errors import UsageError
 from romou.base.space import Config
 from romou.base.version import __version__
-from romou.compiler.frontend import Precision
+from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.frontend import ImportedModel, Precision
 from romou.compiler.graph.extract import count_calls
 from romou.devices.targets import Target
-from romou.driver.assemble import layer_rows, model_of, unmeasured
-from romou.driver.graph import import_model, lower
-from romou.driver.place import Place, as_target, timing
+from romou.driver.model import tuned_model
 from romou.driver.records import recorded_configs, valid_configs
-from romou.runtime.module import scheduled_functions
+from romou.driver.site import TimingSite, as_target, timing
+from romou.driver.summary import layer_rows, unmeasured
 from romou.tools.regression import Bench, operators_of, with_times
 from tvm_patches.compat import check_versions
 
@@ -90,9 +90,9 @@ def bench(
     check_rounds(repeats)
     target = as_target(target)
     asked = Precision.checked(precision, io_precision, calibration)
-    with timing(target, rpc) as place:
+    with timing(target, rpc) as find_site:
         how: dict[str, Any] = {"shapes": shapes, "constants": constants, "precision": asked, "repeats": repeats}
-        how |= {"seed": seed, "label": label, "place": place if times else None}
+        how |= {"seed": seed, "label": label, "find_site": find_site if times else None}
         return bench_of(model, target, work_dir=work_dir, configs=None, **how)
 
 
@@ -108,46 +108,46 @@ def bench_of(
     repeats: int,
     seed: int,
     label: str | None,
-    place: Callable[[], Place] | None,
+    find_site: Callable[[], TimingSite] | None,
 ) -> Bench:
     """See `bench`.
 
     configs: task key -> config, instead of records; one that the task's space does not hold gives way to the default.
-    place: see `timing`; None: only what can be read off the kernels.
+    find_site: see `timing`. None: only what can be read off the kernels.
     """
     check_versions()
     imported = import_model(model, shapes, precision, constants)
-    at = Place(named=target, target=target) if place is None else place()
-    graph = lower(imported, at.target)
+    site = TimingSite(named=target, target=target) if find_site is None else find_site()
+    compilation = Compilation.of(imported, site.target).with_default_kernels()
     if configs is None:
-        seconds, chosen = recorded_configs(work_dir, graph, at.target, at.device)
-        graph = graph.joined_where_faster(seconds)
+        seconds, chosen = recorded_configs(work_dir, compilation, site.target, site.device)
+        compilation = compilation.joined_where_faster(seconds)
     else:
-        graph = graph.joined_where(configs.__contains__)
-        chosen = valid_configs(graph.tasks, configs, at.target)
+        compilation = compilation.joined_where(configs.__contains__)
+        chosen = valid_configs(compilation.tasks, configs, site.target)
+    compilation = compilation.with_configs(chosen)
     made = Bench(
-        model=label
-        or (
-            str(model)
-            if isinstance(model, str | Path)
-            else imported.onnx_model.graph.name
-            if imported.onnx_model
-            else "imported"
-        ),
+        model=label or _label_of(model, imported),
         target=target.to_json(),
-        device=at.device.to_dict() if at.device is not None else None,
+        device=site.device.to_dict() if site.device is not None else None,
         romou=__version__,
         tvm=tvm.__version__,
         time=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         operators=operators_of(
-            scheduled_functions(graph.fused, graph.task_of, chosen, at.target), count_calls(graph.fused), at.target
+            compilation.scheduled_functions(), count_calls(compilation.functions.fused), site.target
         ),
     )
-    if place is None:
+    if find_site is None:
         return made
-    compiled = model_of(graph, at, chosen, unmeasured(graph, at.named, rows=layer_rows(graph, {})))
-    made = replace(made, compiled=compiled)
-    return with_times(made, compiled, repeats, seed=seed) if repeats else made
+    summary = unmeasured(compilation, site.named, rows=layer_rows(compilation, {}))
+    made = replace(made, compiled=tuned_model(compilation, site, summary))
+    return with_times(made, made.compiled, repeats, seed=seed) if repeats and made.compiled is not None else made
+
+
+def _label_of(model: object, imported: ImportedModel) -> str:
+    if isinstance(model, str | Path):
+        return str(model)
+    return imported.onnx_model.graph.name if imported.onnx_model else "imported"
 
 
 def check_rounds(repeats: int) -> None:

@@ -11,7 +11,7 @@ from romou.base.errors import DeviceError, UsageError
 from romou.base.space import Config
 from romou.compiler.frontend import Precision
 from romou.devices.targets import Target
-from romou.driver.place import Place, timing
+from romou.driver.site import TimingSite, timing
 from romou.runtime.module import TunedModel
 from romou.tools.regression import (
     Bench,
@@ -116,7 +116,7 @@ def compare(
             configs = None if work_dir is not None else {o.key: Config(o.config) for o in before.operators if o.config}
             # Timed below, when it is known against what.
             how: dict[str, Any] = {"shapes": shapes, "constants": constants, "precision": asked, "repeats": 0}
-            how |= {"seed": seed, "label": label, "place": place if times else None}
+            how |= {"seed": seed, "label": label, "find_site": place if times else None}
             after = bench_of(after, target, work_dir=work_dir, configs=configs, **how)
         common_operators(before, after)  # before the long part
         if not times:
@@ -176,7 +176,7 @@ def _is_bench_file(given: object) -> TypeGuard[str | Path]:
     return isinstance(given, str | Path) and str(given).endswith(".json")
 
 
-def _module_of(made: Bench, given: object, place: Callable[[], Place], rpc: str | None) -> TunedModel | None:
+def _module_of(made: Bench, given: object, place: Callable[[], TimingSite], rpc: str | None) -> TunedModel | None:
     if made.compiled is not None or not isinstance(given, str | Path):
         return made.compiled
     return load_module(made, given, device=lambda: place().index, rpc=rpc)

@@ -8,13 +8,12 @@ from typing import TYPE_CHECKING
 
 from romou.base.arguments import instance_of, path_of
 from romou.base.errors import unknown_name
-from romou.base.space import Config
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend import Precision, with_constants
 from romou.devices.targets import Target
-from romou.driver.graph import Graph, import_model, lower
-from romou.driver.place import as_target
 from romou.driver.records import recorded_configs
-from romou.runtime.module import MemoryPlan, plan_memory, schedule_model, scheduled_functions
+from romou.driver.site import as_target
+from romou.runtime.module import MemoryPlan
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
 from tvm_patches.compat import check_versions
 
@@ -74,14 +73,14 @@ def inspect(
     if kernel is not None:
         instance_of("kernel", kernel, str)
     target = as_target(target)
-    graph, configs = _graph_of(
+    compilation = _compilation_of(
         with_constants(model, constants),
         target,
         shapes,
         Precision.checked(precision, io_precision, calibration),
         work_dir,
     )
-    functions = scheduled_functions(graph.fused, graph.task_of, configs, target)
+    functions = compilation.scheduled_functions()
     found: list[InspectedKernel] = []
     known = {one.name for one in functions}
     for one in functions:
@@ -124,27 +123,27 @@ def memory_plan(
         As in `inspect`.
     """
     target = as_target(target)
-    graph, configs = _graph_of(
+    compilation = _compilation_of(
         with_constants(model, constants),
         target,
         shapes,
         Precision.checked(precision, io_precision, calibration),
         work_dir,
     )
-    return plan_memory(schedule_model(graph.fused, graph.task_of, configs, target))
+    return compilation.memory_plan()
 
 
-def _graph_of(
+def _compilation_of(
     model: onnx.ModelProto | str | Path,
     target: Target,
     shapes: Mapping[str, Sequence[int]] | None,
     precision: Precision,
     work_dir: str | Path | None,
-) -> tuple[Graph, dict[str, Config | None]]:
-    """The graph, with pairs joined as the records have it, and the recorded configs."""
+) -> Compilation:
+    """Return the lowered model with recorded configs, and with pairs joined that were faster as one kernel."""
     check_versions()
     if work_dir is not None:
         path_of("work_dir", work_dir)
-    graph = lower(import_model(model, shapes, precision), target)
-    seconds, configs = recorded_configs(work_dir, graph, target)
-    return graph.joined_where_faster(seconds), configs
+    compilation = Compilation.of(import_model(model, shapes, precision), target).with_default_kernels()
+    seconds, configs = recorded_configs(work_dir, compilation, target)
+    return compilation.joined_where_faster(seconds).with_configs(configs)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.arguments import path_of
 from romou.base.errors import UsageError
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend import with_constants
 from romou.compiler.frontend.precision import AS_GIVEN, Precision
 from romou.devices.hardware import load_device, load_spec
 from romou.devices.targets import Target
-from romou.driver.graph import import_model, lower
-from romou.driver.place import as_target
 from romou.driver.records import recorded_configs
-from romou.runtime.module import Summary, plan_memory, schedule_model
+from romou.driver.site import as_target
+from romou.runtime.module import Summary
 from romou.runtime.module.manifest import META, read_manifest
 from romou.tools.inspection.breakdown import operations_step_by_step
 from romou.tools.regression import Bench
@@ -171,10 +171,10 @@ def _with_model(
     if target is None:
         raise UsageError("the sources do not say the target; name it, for example target='opencl -device=host'")
     check_versions()
-    graph = lower(import_model(model, shapes, precision), target)
-    if evidence.by_task and not any(task.key in evidence.by_task for task in graph.tasks):
+    compilation = Compilation.of(import_model(model, shapes, precision), target).with_default_kernels()
+    if evidence.by_task and not any(task.key in evidence.by_task for task in compilation.tasks):
         text = (
-            f"none of the {len(evidence.by_task)} recorded kernels is one of the model's {len(graph.tasks)} for"
+            f"none of the {len(evidence.by_task)} recorded kernels is one of the model's {len(compilation.tasks)} for"
             f" {target}, {precision.kind}"
         )
         raise UsageError(
@@ -183,14 +183,14 @@ def _with_model(
                 "Name the model, target, shapes and precision of the tuning (--model, --target, --shape, --precision)."
             ),
         )
-    seconds, configs = recorded_configs(folder, graph, target)
-    graph = graph.joined_where_faster(seconds)
+    seconds, configs = recorded_configs(folder, compilation, target)
+    compilation = compilation.joined_where_faster(seconds).with_configs(configs)
     evidence = replace(
         evidence,
-        spaces=tuple((task, pruned_space(task, target)) for task in graph.tasks),
-        memory=plan_memory(schedule_model(graph.fused, graph.task_of, configs, target)),
+        spaces=tuple((task, pruned_space(task, target)) for task in compilation.tasks),
+        memory=compilation.memory_plan(),
     )
-    worth = [task for task in graph.tasks if task.template.sums_products]
+    worth = [task for task in compilation.tasks if task.template.sums_products]
     slowest = sorted(worth, key=lambda task: -task.calls * evidence.best_s.get(task.key, 0.0))[:_BROKEN_DOWN]
     operations = {}
     for task in slowest:

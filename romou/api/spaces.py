@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from romou.base.arguments import instance_of
 from romou.base.space import Space
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend import Precision, with_constants
 from romou.devices.targets import Target
-from romou.driver.graph import import_model, lower
-from romou.driver.place import as_target
+from romou.driver.site import as_target
 from romou.tuner.pruning import PrunedSpace, Rules
 from romou.tuner.pruning.tasks import pruned_space
 from tvm_patches.compat import check_versions
@@ -94,4 +94,4 @@ def _tasks(
 ) -> tuple[Target, list[TunableTask]]:
     check_versions()
     target = as_target(target)
-    return target, lower(import_model(model, shapes, precision), target).tasks
+    return target, Compilation.of(import_model(model, shapes, precision), target).with_default_kernels().tasks

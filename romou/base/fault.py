@@ -14,7 +14,7 @@ from romou.base.errors import RomouError
 _ROMOU = Path(__file__).resolve().parents[1]
 # What fails below a call from there is Romou's own fault, wherever it was noticed: these files write the code that TVM
 # then refuses.
-_AUTHORS = tuple(str(_ROMOU / folder) for folder in ("schedules", "passes"))
+_AUTHORS = tuple(str(_ROMOU / "compiler" / folder) for folder in ("operators", "scheduling", "passes"))
 _LIBRARIES = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib", "stdlib"))
 
 

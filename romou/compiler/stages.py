@@ -39,7 +39,7 @@ class Kernels(Protocol):
 class Context:
     """Inputs of stages besides the module.
 
-    rungs: nodes that are computed in a simpler way, see `romou.driver.ladder`.
+    rungs: nodes that are computed in a simpler way, see `romou.compiler.fallback`.
     pairs: functions that share a kernel.
     operators: the graph before operators were grouped. `run` fills it in.
     kernels: configs. Only stages of a module read them.

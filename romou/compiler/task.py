@@ -96,6 +96,15 @@ class TunableTask(Task):
         """Default configs that were asked for."""
         return {}
 
+    def direct_config(self, target: Target) -> Config:
+        """Return the default config, with an algorithm that has neither workspaces nor larger weights."""
+        return self.template.direct(self.default_config(target))
+
+    def with_fp32_sums(self, config: Config, target: Target) -> Config | None:
+        """Return `config` with sums in fp32; None if the space on `target` has no such config."""
+        changed, space = self.template.with_fp32_sums(config), self.space(target)
+        return changed if space.knows(changed) and space.is_valid(changed) else None
+
     def starts(self, target: Target) -> list[Config]:
         """A decent config of each algorithm, the default config first."""
         return self.template.starts(self.limits(target))

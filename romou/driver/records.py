@@ -19,15 +19,15 @@ from romou.tuner.measure import DeviceFingerprint
 from romou.tuner.records import Records, RecordStore
 
 if TYPE_CHECKING:
+    from romou.compiler.compilation import Compilation
     from romou.compiler.task import TunableTask
-    from romou.driver.graph import Graph
 
 logger = logging.getLogger("romou")
 
 
 @contextlib.contextmanager
 def open_records(
-    work_dir: str | Path | Literal[False] | None, graph: Graph, target: Target
+    work_dir: str | Path | Literal[False] | None, compilation: Compilation, target: Target
 ) -> Iterator[tuple[Records, Path | None]]:
     """The records of a tuning run, and their folder: `work_dir`, or for None the user's cache. Records without a folder
     end with the process: for False, or where the cache cannot be used.
@@ -40,7 +40,7 @@ def open_records(
         return
     if work_dir is not None and path_of("work_dir", work_dir).exists() and not Path(work_dir).is_dir():
         raise UsageError(f"work_dir {str(work_dir)!r} is a file; give a folder")
-    folder = _cache_folder(graph, target) if work_dir is None else Path(work_dir)
+    folder = _cache_folder(compilation, target) if work_dir is None else Path(work_dir)
     try:
         store = RecordStore(folder)
     except RecordError as error:
@@ -54,14 +54,14 @@ def open_records(
         yield store, folder
 
 
-def _cache_folder(graph: Graph, target: Target) -> Path:
-    kernels = hashlib.sha256(" ".join(sorted(task.key for task in graph.tasks)).encode()).hexdigest()[:16]
+def _cache_folder(compilation: Compilation, target: Target) -> Path:
+    kernels = hashlib.sha256(" ".join(sorted(task.key for task in compilation.tasks)).encode()).hexdigest()[:16]
     cache = environment.from_environment().cache_dir.expanduser()
     return cache / "records" / kernels / re.sub(r"[^\w.]+", "-", str(target)).strip("-")
 
 
 def recorded_configs(
-    work_dir: str | Path | None, graph: Graph, target: Target, device: DeviceFingerprint | None = None
+    work_dir: str | Path | None, compilation: Compilation, target: Target, device: DeviceFingerprint | None = None
 ) -> tuple[dict[str, float], dict[str, Config | None]]:
     """TunableTask key -> seconds and config of its fastest record, of those that the task's space on `target` holds; of joined tasks as well.
 
@@ -73,7 +73,7 @@ def recorded_configs(
         raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
     # The last time of a config counts: it may have been measured again.
     times: dict[str, dict[Config, float | None]] = {}
-    spaces = {task.key: task.space(target) for task in (*graph.tasks, *(pair.task for pair in graph.pairs))}
+    spaces = {task.key: task.space(target) for task in (*compilation.tasks, *(pair.task for pair in compilation.pairs))}
     left_out = 0
     with RecordStore(work_dir) as store:
         for record in store:

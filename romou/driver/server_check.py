@@ -19,7 +19,7 @@ from romou.devices.backends.base import Backend
 from romou.devices.hardware import known_devices
 from romou.devices.hardware.quirks import compiler_version, quirks_of
 from romou.devices.targets import Target
-from romou.driver.place import for_server
+from romou.driver.site import for_server
 from romou.runtime.rpc import Address, Connection, connect
 from romou.tuner.measure import Candidate, LocalBuilder, MeasureOptions, RpcRunner
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import onnx
 
 from romou.base.errors import DeviceError, NumericError, RomouError
-from romou.base.linking import is_here
 from romou.compiler.frontend import draws_of
 from romou.compiler.frontend.graph import captured, shapes_of
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, MIXED
@@ -44,29 +43,43 @@ _HINTS = {
 _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Bernoulli", "Multinomial")
 
 
-def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) -> tuple[float | None, float | None]:
-    """(error of the worst output against onnxruntime's, what it may be) on random inputs; None where the model has
-    random outputs, or onnxruntime cannot run it.
+class OutputCheck(NamedTuple):
+    """A model's outputs against onnxruntime's.
 
-    The error is the relative L2 error, infinite for another shape or dtype.
+    error: relative L2 error of the worst output, infinite for another shape or dtype; None if nothing was compared.
+    limit: the largest error that counts as right.
+    """
+
+    error: float | None = None
+    limit: float | None = None
+
+    @property
+    def is_wrong(self) -> bool:
+        """Whether outputs were compared and one has too large an error."""
+        return self.error is not None and self.limit is not None and not self.error <= self.limit
+
+
+def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) -> OutputCheck:
+    """Run a model on the first calibration inputs or on random ones, and compare its outputs with onnxruntime's.
+
+    Nothing is compared if the model has random outputs or if onnxruntime cannot run it.
     """
     if imported.onnx_model is None or any(_is_random(node) for node in imported.onnx_model.graph.node):
-        return None, None
+        return OutputCheck()
     inputs = _inputs_of(imported, model)
     reference = run_onnxruntime(imported.onnx_model, inputs)
     if reference is None:
-        return None, None
+        return OutputCheck()
     declared = shapes_of(imported.onnx_model.graph)
-    if any(
-        declared.get(name, found.shape) != found.shape for name, found in zip(imported.outputs, reference, strict=True)
-    ):
-        # Random bounds of a Slice, say, that break the promise of the shape that the model gives.
+    shapes = zip(imported.outputs, (output.shape for output in reference), strict=True)
+    if any(declared.get(name, shape) != shape for name, shape in shapes):
+        # For example random bounds of a Slice
         logger.warning(
             "random inputs give outputs of other shapes than the model declares, so its outputs are not checked"
         )
-        return None, None
+        return OutputCheck()
     limit = _limit(reference, target, imported.precision.kind)
-    return _worst(model.run(inputs), reference, limit, imported.onnx_model, inputs), limit
+    return OutputCheck(_worst(model.run(inputs), reference, limit, imported.onnx_model, inputs), limit)
 
 
 def _inputs_of(imported: ImportedModel, model: TunedModel, seed: int = 0) -> dict[str, np.ndarray]:
@@ -103,56 +116,12 @@ def check_stability(model: TunedModel, imported: ImportedModel, *, runs: int = 5
             return
 
 
-def is_attached(target: Target, device: int | None) -> bool:
-    """Whether a model that is compiled for a target, and for the device of an index or None, runs on a device of this
-    machine.
-    """
-    if not is_here(target.host):
-        return False
-    if device is not None or target.device_name is None:
-        return True
-    try:
-        # Of all names, "host" alone says which device it means.
-        return target.device_name == "host" and target.backend.device_index("host") == 0
-    except DeviceError:
-        return False
-
-
-def stand_in(target: Target) -> int | None:
-    """Index of the CPU's device on which kernels for a device that is not attached are checked; None where there is
-    none.
-
-    Of several it is the one whose limits leave most kernels as they are.
-    """
-    if not is_here(target.host):
-        return None
-    limited = [
-        (i, str(target.limited_to(facts)))
-        for i, facts in enumerate(target.backend.list_devices())
-        if facts["type"] == "cpu"
-    ]
-    return min(limited, key=lambda one: (one[1] != str(target), len(one[1])))[0] if limited else None
-
-
-def runs_on_stand_in(model: TunedModel, target: Target, limited: Target) -> bool:
-    """Whether a model that is compiled for a target runs on a device as it is. limited: the target within the device's
-    limits.
-    """
-    without = "storage" if "-half=storage" in str(limited) else None
-    same = target if without is None else target.with_options(half=without)
-    return str(same) == str(limited) and not (
-        target.limits.has_fp16_arithmetic
-        and without
-        and any("cl_khr_fp16" in text for text in model.sources().values())
-    )
-
-
 def verified(
-    model: TunedModel, imported: ImportedModel, target: Target, compiled: Callable[[onnx.ModelProto], TunedModel]
-) -> tuple[float | None, float | None]:
-    """See `check_outputs`.
+    model: TunedModel, imported: ImportedModel, target: Target, compile_part: Callable[[onnx.ModelProto], TunedModel]
+) -> OutputCheck:
+    """Return `check_outputs` of a model whose outputs are right.
 
-    compiled: compiles other models in the same way; asked where this one is wrong.
+    compile_part: compiles the first nodes of the model in the same way, to find the first wrong one.
 
     Raises
     ------
@@ -162,40 +131,37 @@ def verified(
         The model does not run.
     """
     try:
-        error, limit = check_outputs(model, imported, target)
+        check = check_outputs(model, imported, target)
     except RuntimeError as problem:
         reason = str(problem).strip().splitlines()[-1]
         hint = "verify=False (--no-verify) compiles without running the model."
         raise DeviceError(
             f"the compiled model does not run on {target.kind}:{model.device_index}: {reason}", hint=hint
         ) from problem
-    if is_wrong(error, limit):
-        raise wrong_outputs(
-            model, imported, target, compiled, (error, limit), "verify=False (--no-verify) compiles without this check."
-        )
-    return error, limit
-
-
-def is_wrong(error: float | None, limit: float | None) -> bool:
-    """Whether outputs were checked and differ by more than they may."""
-    return error is not None and limit is not None and not error <= limit
+    if check.is_wrong:
+        way_out = "verify=False (--no-verify) compiles without this check."
+        raise wrong_outputs(model, imported, target, compile_part, check, way_out=way_out)
+    return check
 
 
 def wrong_outputs(
     model: TunedModel,
     imported: ImportedModel,
     target: Target,
-    compiled: Callable[[onnx.ModelProto], TunedModel],
-    found: tuple[float | None, float | None],
+    compile_part: Callable[[onnx.ModelProto], TunedModel],
+    check: OutputCheck,
+    *,
     way_out: str,
 ) -> NumericError:
-    """The error that names the first operator whose output is wrong. found: what `check_outputs` gave.
-    compiled: see `verified`.
-    way_out: of the check.
+    """Return the error that names the first operator whose output is wrong.
+
+    compile_part: see `verified`.
+    way_out: the last sentence of the hint.
     """
-    error, limit = found
+    error, limit = check
     assert imported.onnx_model is not None
-    node = _first_wrong(imported.onnx_model, compiled, target, imported.precision.kind, _inputs_of(imported, model))
+    inputs = _inputs_of(imported, model)
+    node = _first_wrong(imported.onnx_model, compile_part, target, imported.precision.kind, inputs)
     name = node.name or ", ".join(node.output)
     return NumericError(
         f"the compiled model's outputs differ from onnxruntime's by {error:.2e} (relative L2), the limit is"

@@ -17,16 +17,17 @@ from small_networks import Graph
 from tvm_ffi.structural import structural_map
 
 import romou
-import romou.driver.lowered
 from romou.base.errors import BuildError, ModelError, NumericError
 from romou.base.rung import Rung
 from romou.cli import main
+from romou.compiler import lowering
 from romou.compiler.assembly import build
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.graph.origins import function_origins
 from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.stages import stage
 from romou.devices.targets import Target
-from romou.driver.graph import import_model, lower
 from romou.models import load, names
 
 HOST = "opencl"
@@ -52,9 +53,9 @@ def nodes_of(model: onnx.ModelProto) -> dict[str, str]:
 
 def where(model: onnx.ModelProto, target: str = HOST) -> dict[str, Rung]:
     """Operator -> rung, of those that have no kernel as they should."""
-    graph = lower(import_model(model, None), Target(target))
+    graph = Compilation.of(import_model(model, None), Target(target)).with_default_kernels()
     known = {output: operator for operator, output in nodes_of(model).items()}
-    return {known[node]: one.rung for one in graph.moved for node in one.nodes}
+    return {known[node]: move.rung for move in graph.fallbacks.current_moves for node in move.nodes}
 
 
 def check(model: onnx.ModelProto) -> None:
@@ -198,20 +199,19 @@ def test_a_refusal_is_no_fault_of_our_own(
     fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     break_code_generator(monkeypatch, "tanh")
-    lower(import_model(net(), None), Target(HOST))
+    Compilation.of(import_model(net(), None), Target(HOST)).with_default_kernels()
     assert not [record for record in caplog.records if record.levelno >= logging.ERROR]
 
 
 def test_nodes_that_fail_only_together_are_found_by_bisection(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """No function and no node is named, and each node by itself is fine."""
-    place = romou.driver.lowered.place_images
 
-    def planted(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
+    def planted(mod: tvm.IRModule) -> tvm.IRModule:
         if {"relu", "tanh"} <= {part for var in mod.get_global_vars() for part in var.name_hint.split("_")}:
             raise ValueError("relu and tanh do not go together")
-        return place(mod, target)
+        return mod
 
-    monkeypatch.setattr("romou.driver.lowered.place_images", planted)
+    monkeypatch.setattr(lowering, "GRAPH", (*lowering.GRAPH, stage(planted, "fails for two operators together")))
     assert where(net()) == {"Tanh": Rung.HOST}
 
 
@@ -231,8 +231,8 @@ def test_a_graph_operator_without_a_kernel_is_named_directly(fallbacks: None, mo
 def test_every_node_is_known_by_the_function_that_computes_it(name: str, target: str) -> None:
     assert name in names()
     imported = import_model(load(name), None)
-    graph = lower(imported, Target(target))
-    origins = function_origins(graph.fused)
+    graph = Compilation.of(imported, Target(target)).with_default_kernels()
+    origins = function_origins(graph.functions.fused)
     assert all(origins.values())
     left = [
         node for node in imported.folded.graph.node if not any(node.output[0] in origin for origin in origins.values())
@@ -289,7 +289,7 @@ def test_what_is_wrong_on_every_rung_is_an_error(fallbacks: None, monkeypatch: p
         models.append(model)
         raise NumericError(f"wrong {len(models)}", operator="Conv", node="t0")
 
-    monkeypatch.setattr("romou.api.compile.verified", wrong)
+    monkeypatch.setattr("romou.driver.check_compiled.verified", wrong)
     with pytest.raises(NumericError, match="wrong 1"):
         romou.compile(net(), target=HOST)
     # With its activation, by itself, by TVM's rules, by the simplest schedule, and on the host.
@@ -366,4 +366,4 @@ def test_what_no_onnx_node_computes_does_not_go_to_the_host(fallbacks: None, mon
     imported = replace(import_model(net(), None), onnx_model=None)
     break_code_generator(monkeypatch, "tanh")
     with pytest.raises(BuildError, match="no.such.instruction"):
-        lower(imported, Target(HOST))
+        Compilation.of(imported, Target(HOST)).with_default_kernels()

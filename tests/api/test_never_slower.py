@@ -9,7 +9,7 @@ from small_networks import Graph
 
 import romou
 from romou.base.space import Config
-from romou.driver import assemble
+from romou.driver import finish
 from romou.tuner.search import TaskResult, TuningSession
 
 
@@ -36,14 +36,14 @@ def tuned_with(
         return found
 
     made: list[romou.TunedModel] = []
-    make = assemble.model_of
+    make = finish.tuned_model
 
-    def model_of(*arguments: Any) -> romou.TunedModel:
+    def tuned_model(*arguments: Any) -> romou.TunedModel:
         made.append(make(*arguments))
         return made[-1]
 
     monkeypatch.setattr(TuningSession, "run", run)
-    monkeypatch.setattr(assemble, "model_of", model_of)
+    monkeypatch.setattr(finish, "tuned_model", tuned_model)
     monkeypatch.setattr(
         romou.TunedModel, "times", lambda self, *, repeat: [default_ms if self is made[0] else tuned_ms] * repeat
     )

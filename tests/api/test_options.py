@@ -13,7 +13,7 @@ from small_networks import Graph
 import romou
 from romou.base.errors import UsageError
 from romou.cli import main
-from romou.driver.graph import import_model, lower
+from romou.compiler.compilation import Compilation, import_model
 from romou.driver.records import open_records
 from romou.tuner.records import FILE_NAME, RecordStore
 
@@ -38,7 +38,8 @@ def trials_in(folder: Path) -> int:
 
 def folder_of(model: onnx.ModelProto, target: str = HOST, work_dir: Path | Literal[False] | None = None) -> Path | None:
     named = romou.Target(target)
-    with open_records(work_dir, lower(import_model(model, None), named), named) as (_, folder):
+    compilation = Compilation.of(import_model(model, None), named).with_default_kernels()
+    with open_records(work_dir, compilation, named) as (_, folder):
         return folder
 
 

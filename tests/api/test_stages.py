@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from concurrent.futures import Future
 from dataclasses import replace
 from typing import Any
 
@@ -16,9 +15,8 @@ import tvm
 from nodes import model_of
 
 import romou
-import romou.driver.lowered
-from romou.api.tune import _held_back
 from romou.base.errors import BuildError
+from romou.compiler import compilation
 from romou.tuner.measure import DeviceFingerprint, LocalBuilder
 from romou.tuner.search import TuningSession
 
@@ -40,14 +38,14 @@ def has_tangent(fused: tvm.IRModule) -> bool:
 def test_what_fails_in_code_generation_alone_runs_on_the_host(
     stage: str, fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    compiled = romou.driver.lowered.compile_model
+    compiled = compilation.compile_model
 
     def without_tan(fused: Any, *rest: Any) -> Any:
         if has_tangent(fused):
             raise BuildError("no such function")
         return compiled(fused, *rest)
 
-    monkeypatch.setattr(romou.driver.lowered, "compile_model", without_tan)
+    monkeypatch.setattr(compilation, "compile_model", without_tan)
     model = model_of({"t": ("Tan", "x"), "y": ("Softmax", "t")}, {"x": np.zeros((3, 5), np.float32)})
     STAGES[stage](model, target=HOST)
     assert "no kernels for Tan (t): they run on the host" in caplog.text
@@ -64,7 +62,7 @@ def test_a_model_that_compiles_while_it_is_tuned(
     """Trials begin before it is known whether the model compiles; where it does not, the search goes on with what is
     left for the device.
     """
-    compiled, of_facts = romou.driver.lowered.compile_model, DeviceFingerprint.of_facts
+    compiled, of_facts = compilation.compile_model, DeviceFingerprint.of_facts
     threads: list[str] = []
 
     def compile_later(fused: Any, *rest: Any) -> Any:
@@ -73,7 +71,7 @@ def test_a_model_that_compiles_while_it_is_tuned(
             raise BuildError("no such function")
         return compiled(fused, *rest)
 
-    monkeypatch.setattr(romou.driver.lowered, "compile_model", compile_later)
+    monkeypatch.setattr(compilation, "compile_model", compile_later)
     # As if kernels ran on other cores.
     monkeypatch.setattr(
         DeviceFingerprint,
@@ -107,27 +105,3 @@ def test_a_model_that_compiles_while_it_is_tuned(
     assert ("no kernels for Tan (t): they run on the host" in caplog.text) != is_right
     assert sum(tuned.summary().outcomes.values()) == 3
     np.testing.assert_allclose(tuned.run({"x": x})["y"], np.tan(x) @ weight, rtol=1e-4, atol=1e-4)
-
-
-def test_what_is_held_back_begins_when_it_may_or_at_the_end() -> None:
-    with _held_back() as (later, go_on):
-        first = later.submit(threading.current_thread)
-        assert not first.done()
-        go_on()
-        assert first.result(60).name.startswith("romou-later")
-    with _held_back() as (later, _):
-        second = later.submit(int)
-    assert second.result() == 0
-
-
-def test_what_is_held_back_is_dropped_after_an_error() -> None:
-    dropped: list[Future[int]] = []
-
-    def fail() -> None:
-        with _held_back() as (later, _):
-            dropped.append(later.submit(int))
-            raise KeyError
-
-    with pytest.raises(KeyError):
-        fail()
-    assert dropped[0].cancelled()

@@ -17,8 +17,8 @@ from tvm.relax.frontend.onnx import onnx_frontend
 import romou
 from romou.base.space import Config
 from romou.cli import main
-from romou.driver import verify
-from romou.driver.assemble import with_fp32_sums
+from romou.driver import check_compiled, verify
+from romou.driver.finish import with_fp32_sums
 from romou.runtime.module import TunedModel
 
 TARGET = "opencl -device=host"
@@ -113,9 +113,9 @@ def test_a_wrong_model_for_a_phone_is_the_same_error(wrong_sigmoid: None) -> Non
 def test_the_kernels_that_are_checked_are_those_of_the_phone(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums in fp16 run where the CPU's OpenCL has them; where it has not, the model is compiled once more, without."""
     compiled: list[romou.Target] = []
-    original = verify.runs_on_stand_in
+    original = check_compiled.runs_on_stand_in
     monkeypatch.setattr(
-        "romou.api.compile.runs_on_stand_in", lambda *given: compiled.append(given[2]) or original(*given)
+        "romou.driver.check_compiled.runs_on_stand_in", lambda *given: compiled.append(given[2]) or original(*given)
     )  # type: ignore[func-returns-value]
     phone = romou.Target("opencl -device=adreno640")
     summary = romou.compile(prime_net(), target=phone, precision=precision).summary()
@@ -126,7 +126,9 @@ def test_the_kernels_that_are_checked_are_those_of_the_phone(precision: str, mon
     for entry in phone.backend.list_devices():
         limited = phone.limited_to(entry)
         has_half = any("cl_khr_fp16" in text for text in plain.sources().values())
-        assert verify.runs_on_stand_in(plain, phone, limited) == (limited.limits.has_fp16_arithmetic or not has_half)
+        assert check_compiled.runs_on_stand_in(plain, phone, limited) == (
+            limited.limits.has_fp16_arithmetic or not has_half
+        )
 
 
 def test_a_cpu_that_does_not_run_a_phones_kernels_says_nothing_of_the_model(

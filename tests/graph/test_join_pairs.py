@@ -12,15 +12,15 @@ import tvm
 from small_networks import Graph, random_inputs
 
 import romou
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import find_pairs, join_pairs, pack_channels, place_images, tasks_of
 from romou.compiler.graph.extract import count_calls
 from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target
-from romou.driver.assemble import model_of
-from romou.driver.graph import import_model, lower
-from romou.driver.place import Place
+from romou.driver.model import tuned_model
+from romou.driver.site import TimingSite
 from romou.runtime.module import Summary
 from romou.tuner.records import FILE_NAME
 
@@ -117,11 +117,13 @@ def test_a_model_takes_what_was_faster(tmp_path: Path) -> None:
 def test_a_joined_model_in_images(opencl_device: tvm.runtime.Device) -> None:
     g = inverted_residual(activation="Relu")
     model, target = g.model(g.last), Target("opencl -device=adreno640")  # type: ignore[attr-defined]
-    graph = lower(import_model(model, None), target).joined_where(lambda key: True)
+    graph = Compilation.of(import_model(model, None), target).with_default_kernels().joined_where(lambda key: True)
     joined = [task for task in graph.tasks if task.family == "depthwise_pointwise"]
     # The first one hands an image on to the second one, which also reads one.
     assert sorted(len(task.template.images) for task in joined) == [2, 3]
-    made = model_of(graph, Place(named=target, target=target), {}, Summary.unmeasured(target="", rows=(), seconds=0.0))
+    made = tuned_model(
+        graph, TimingSite(named=target, target=target), Summary.unmeasured(target="", rows=(), seconds=0.0)
+    )
     assert error_of(made, model) < 1e-4
 
 
@@ -134,14 +136,16 @@ def test_a_joined_kernel_reads_and_writes_parts(device: str, opencl_device: tvm.
     y = g.conv(g.add("Relu", g.conv(half, 8, 8, groups=8, **PAD)), 8, 12, (1, 1))
     model = g.model(g.conv(g.add("Concat", g.conv(x, 16, 4, (1, 1)), y, axis=1), 16, 5, (1, 1)))
     target = Target(f"opencl -device={device}")
-    apart = lower(import_model(model, None), target)
+    apart = Compilation.of(import_model(model, None), target).with_default_kernels()
     graph = apart.joined_where(lambda key: True)
     assert {key for keys in apart.alternatives.values() for key in keys} <= {task.key for task in apart.tasks}
     assert [task.key for task in graph.tasks if task.family == "depthwise_pointwise"] == list(apart.alternatives)
-    before, after = count_calls(apart.fused), count_calls(graph.fused)
+    before, after = count_calls(apart.functions.fused), count_calls(graph.functions.fused)
     assert sum(after.values()) == sum(before.values()) - 1
     assert not any("slice" in name or "concat" in name for name in after)
-    made = model_of(graph, Place(named=target, target=target), {}, Summary.unmeasured(target="", rows=(), seconds=0.0))
+    made = tuned_model(
+        graph, TimingSite(named=target, target=target), Summary.unmeasured(target="", rows=(), seconds=0.0)
+    )
     assert error_of(made, model) < 1e-4
 
 

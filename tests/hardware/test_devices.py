@@ -26,7 +26,7 @@ from romou.devices.hardware import (
 )
 from romou.devices.hardware.spec import LIMITS, SCHEMA
 from romou.devices.targets import Target
-from romou.driver.place import for_server
+from romou.driver.site import for_server
 from romou.tuner.pruning.estimate import can_estimate, missing_facts
 
 KB = 1024

@@ -14,8 +14,8 @@ from small_networks import Graph
 import romou
 from romou.base.errors import UsageError
 from romou.cli import main
+from romou.compiler.compilation import Compilation, import_model
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
-from romou.driver.graph import import_model, lower
 from romou.tuner.records import Record, RecordStore
 
 TARGET = "opencl -device=adreno640"
@@ -65,7 +65,7 @@ def test_one_kernel_by_its_names(model: Path) -> None:
 
 def test_records_choose_the_config(model: Path, tmp_path: Path) -> None:
     (plain,) = romou.inspect(model, target=TARGET, kernel="conv2d_1x16x12x12_8_1x1_s1")
-    graph = lower(import_model(model, None), romou.Target(TARGET))
+    graph = Compilation.of(import_model(model, None), romou.Target(TARGET)).with_default_kernels()
     task = next(t for t in graph.tasks if t.name == plain.task)
     other = next(c for c in task.space(romou.Target(TARGET)) if c["tile_w"] != plain.config["tile_w"])
     with RecordStore(tmp_path) as store:

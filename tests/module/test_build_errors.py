@@ -10,11 +10,9 @@ from nodes import model_of
 
 import romou
 from romou.base.errors import BuildError, DeviceError
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.families.elementwise import Elementwise
 from romou.devices.targets import Target
-from romou.driver.graph import import_model
-from romou.driver.lowered import lowered
-from romou.runtime.module import Kept
 
 TARGET = Target("opencl")
 INPUTS = {"x": np.ones((3, 4), np.float32)}
@@ -22,7 +20,7 @@ INPUTS = {"x": np.ones((3, 4), np.float32)}
 
 def built(model: onnx.ModelProto) -> None:
     """Compile a model as `romou.compile` does before it tries other kernels."""
-    lowered(import_model(model, None), TARGET).with_default_kernels(TARGET, Kept())
+    Compilation.of(import_model(model, None), TARGET).with_default_kernels()
 
 
 def test_a_schedule_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,8 +10,8 @@ import tvm
 from nodes import model_of
 from tvm import relax
 
+from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
-from romou.driver.graph import import_model, lower
 
 X = np.random.default_rng(0).random((3, 5, 8)).astype(np.float32)
 WEIGHTS = {
@@ -24,7 +24,8 @@ WEIGHTS = {
 @pytest.fixture(scope="module")
 def executable() -> relax.VMExecutable:
     nodes = {"flat": ("Reshape", "x shape"), "a": ("MatMul", "flat w"), "b": ("Softmax", "a"), "y": ("MatMul", "b v")}
-    compiled = lower(import_model(model_of(nodes, {"x": X}, WEIGHTS), None), Target("opencl -device=host")).compiled
+    imported = import_model(model_of(nodes, {"x": X}, WEIGHTS), None)
+    compiled = Compilation.of(imported, Target("opencl -device=host")).with_default_kernels().program
     assert compiled is not None
     return compiled.executable
 

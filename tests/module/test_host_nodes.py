@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
@@ -13,12 +12,13 @@ from onnx import helper, numpy_helper
 from small_networks import Graph
 
 import romou
-import romou.driver.lowered
 from romou.base.errors import DeviceError, ModelError
+from romou.compiler import lowering
 from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.host_groups import split
 from romou.compiler.frontend.host_table import UNSERVED
 from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.stages import stage
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.rpc import Address
 
@@ -86,14 +86,13 @@ def test_who_cannot_run_them_names_them(no_selu: None, tmp_path: Path) -> None:
 def test_a_node_that_cannot_be_lowered_is_found(
     fallbacks: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    lower = romou.driver.lowered.fuse_operators
 
-    def fails(mod: tvm.IRModule, *rest: Any) -> tvm.IRModule:
+    def fails(mod: tvm.IRModule) -> tvm.IRModule:
         if "R.exp" in str(mod):
             raise ValueError("no such schedule")
-        return lower(mod, *rest)
+        return mod
 
-    monkeypatch.setattr(romou.driver.lowered, "fuse_operators", fails)
+    monkeypatch.setattr(lowering, "GRAPH", (stage(fails, "fails for one operator"), *lowering.GRAPH))
     g = Graph({"image": (1, 8, 6, 6)})
     proto = g.model(g.add("Relu", g.add("Exp", g.add("Relu", "image"))))
     model = romou.compile(proto, target="opencl")

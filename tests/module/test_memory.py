@@ -19,10 +19,8 @@ from romou.base.errors import ModelError, UsageError
 from romou.base.space import Config
 from romou.cli import main
 from romou.compiler.assembly import assemble
+from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
-from romou.driver.fit import fitting
-from romou.driver.graph import Graph as ModelGraph
-from romou.driver.graph import import_model, lower
 from romou.runtime.module import MemoryPlan, MemoryUse, Summary, plan_memory, random_inputs, schedule_model
 from romou.runtime.module.library import executable_of
 
@@ -113,31 +111,31 @@ def test_a_model_that_takes_too_much_is_refused_before_it_is_tuned() -> None:
         romou.compile(residual_net(channels=10, size=23), target=HOST, max_memory=-1)
 
 
-def graph_default(graph: ModelGraph, key: str, target: Target) -> Config:
-    return next(task for task in graph.tasks if task.key == key).default_config(target)
+def default_of(compilation: Compilation, key: str, target: Target) -> Config:
+    return next(task for task in compilation.tasks if task.key == key).default_config(target)
 
 
 def test_configs_with_workspaces_give_way_to_the_budget() -> None:
     target = Target(HOST)
-    graph = lower(import_model(residual_net(channels=10, size=23), None), target)
+    lowered = Compilation.of(import_model(residual_net(channels=10, size=23), None), target).with_default_kernels()
     starts = {
         task.key: next((c for c in task.starts(target) if c.get("algorithm") == "winograd2"), None)
-        for task in graph.tasks
+        for task in lowered.tasks
     }
     configs: dict[str, Config | None] = {key: config for key, config in starts.items() if config is not None}
     assert configs
-    large = plan_memory(schedule_model(graph.fused, graph.task_of, configs, target)).use.total
-    least = plan_memory(schedule_model(graph.fused, graph.task_of, {}, target)).use.total
+    with_workspaces = lowered.with_configs(configs)
+    large, least = with_workspaces.memory_plan().use.total, lowered.memory_plan().use.total
     assert least < large
-    assert fitting(graph, configs, target, large) == configs
-    some = fitting(graph, configs, target, large - 1)
+    assert with_workspaces.within(large) is with_workspaces
+    some = with_workspaces.within(large - 1).configs
     assert some != configs
-    assert all(config in (configs[key], graph_default(graph, key, target)) for key, config in some.items())
-    assert all(
-        config == graph_default(graph, key, target) for key, config in fitting(graph, configs, target, least).items()
-    )
+    assert all(config in (configs[key], default_of(lowered, key, target)) for key, config in some.items())
+    fewest = with_workspaces.within(least)
+    assert fewest.memory_plan().use.total <= least
+    assert all(config == default_of(lowered, key, target) for key, config in fewest.configs.items())
     with pytest.raises(ModelError, match="precision='float16' halves most of it|max_memory allows"):
-        fitting(graph, configs, target, least - 1)
+        with_workspaces.within(least - 1)
 
 
 def test_default_algorithms_with_workspaces_give_way_too() -> None:
@@ -245,7 +243,8 @@ def test_storage_is_shared_no_worse_than_by_tvm(monkeypatch: pytest.MonkeyPatch)
     large = g.add("Relu", g.conv(small, 4, 96))
     middle = g.add("Relu", g.conv(large, 96, 24))
     model = g.model(g.conv(g.add("Relu", g.conv(middle, 24, 80)), 80, 8))
-    graphs = [lower(import_model(one, None), Target(HOST)) for one in (model, residual_net(channels=10, size=23))]
+    models = (model, residual_net(channels=10, size=23))
+    graphs = [Compilation.of(import_model(each, None), Target(HOST)).lowered().functions for each in models]
 
     def allocated() -> list[int]:
         return [

@@ -9,11 +9,10 @@ import pytest
 from operators import conv, task_of
 
 from romou import models
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.families.batch_matmul import matmul
 from romou.compiler.operators.families.dense import Dense
 from romou.devices.targets import Target
-from romou.driver.graph import import_model
-from romou.driver.lowered import lowered
 
 PHONES = ("adreno640", "adreno740", "mali_g76", "mali_g78")
 MEMORY = ("data", "weight", "output")
@@ -59,7 +58,7 @@ def test_a_network_keeps_its_tiles_without_images(network: str, device: str) -> 
     pairs = [
         [
             without_memory(task.default_config(each))
-            for task in lowered(import_model(models.load(network), None), each).tasks
+            for task in Compilation.of(import_model(models.load(network), None), each).lowered().tasks
         ]
         for each in (target, never)
     ]

@@ -21,9 +21,9 @@ import romou
 from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
 from romou.cli import main
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend.precision import Precision
 from romou.devices.targets import Target
-from romou.driver.graph import import_model, lower
 from romou.runtime.module import LayerRow, MemoryPlan, MemoryUse, Summary
 from romou.tools.report.evidence import Evidence
 from romou.tools.report.page import write_page
@@ -125,8 +125,12 @@ def test_a_report_follows_the_precision_that_the_model_was_tuned_with(
     monkeypatch.setattr("romou.api.report._BROKEN_DOWN", 1)
     model, target = tmp_path / "net.onnx", Target("opencl -device=host")
     onnx.save(residual_net(), model)
-    in_fp32 = {task.key for task in lower(import_model(model, None), target).tasks}
-    found = lower(import_model(model, None, Precision.checked("float16", None, None)), target).tasks
+    in_fp32 = {task.key for task in Compilation.of(import_model(model, None), target).with_default_kernels().tasks}
+    found = (
+        Compilation.of(import_model(model, None, Precision.checked("float16", None, None)), target)
+        .with_default_kernels()
+        .tasks
+    )
     # Sums over what a global pool gives stay in fp32.
     tasks = [task for task in found if task.key not in in_fp32]
     assert len(tasks) > 1

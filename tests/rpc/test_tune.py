@@ -22,7 +22,7 @@ from romou.base.errors import BuildError, DeviceError, UsageError
 from romou.cli import main
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.devices.targets import Target
-from romou.driver.place import for_server
+from romou.driver.site import for_server
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.rpc import Address
 from romou.runtime.rpc.tracker import Tracker

@@ -156,7 +156,7 @@ def _is_untaken(func: tirx.PrimFunc | relax.Function) -> bool:
     """Whether a function becomes a kernel that no family takes."""
     try:
         return isinstance(func, tirx.PrimFunc) and template_of(func) is None and not is_view(func)
-    except Exception:  # a family fails: it is asked again for each kernel that is made, and told of by name (`romou/driver/lowered.py`)  # noqa: E501
+    except Exception:  # `check_families` will name the function
         return False
 
 

@@ -79,6 +79,14 @@ class Template(ABC):
         """A decent config of each algorithm, the default config first."""
         return [self.default_config(limits)]
 
+    def direct(self, config: Config) -> Config:
+        """Return `config` with the algorithm that has neither workspaces nor larger weights."""
+        return config
+
+    def with_fp32_sums(self, config: Config) -> Config:
+        """Return `config` with sums in fp32. It may then be outside of the template's space."""
+        return config
+
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
         """How the kernel of `config` wants the weight; None where it takes that of the function as it is."""
         return None

@@ -25,7 +25,7 @@ from romou.compiler.operators.algorithms import (
 )
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.contraction import Contraction, tensor_core
-from romou.compiler.operators.contraction.knobs import KNOBS
+from romou.compiler.operators.contraction.knobs import FP32, KNOBS
 from romou.compiler.operators.contraction.occupancy import work_items
 from romou.compiler.operators.operator import Operator
 from romou.compiler.operators.pieces import PIECES
@@ -183,6 +183,12 @@ class ContractionTemplate(Template):
             if config[role] == Place.IMAGE
         }
         return {**{name: scope for name, scope in chosen.items() if scope is not None}, **self.images}
+
+    def direct(self, config: Config) -> Config:
+        return config.replace(algorithm=DIRECT) if "algorithm" in config else config
+
+    def with_fp32_sums(self, config: Config) -> Config:
+        return config.replace(accumulate=FP32) if "accumulate" in config else config
 
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
         return self._algorithm(config).stored_weight()

@@ -3,58 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Mapping
-from typing import Any, TypeVar
 
-from romou.base.errors import UsageError, unknown_name
-
-_Options = TypeVar("_Options", bound="CheckedOptions")
-
-
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class CheckedOptions:
-    """Base of option classes: `_positive` fields must be numbers above zero; None is allowed where it is the default."""  # noqa: E501
-
-    def __post_init__(self) -> None:
-        for field in dataclasses.fields(self):
-            lowest = field.metadata.get("lowest")
-            value = getattr(self, field.name)
-            if lowest is None or (value is None and field.default is None):
-                continue
-            is_whole = field.metadata["is_whole"]
-            is_number = (
-                isinstance(value, int if is_whole else (int, float))
-                and not isinstance(value, bool)
-                and math.isfinite(value)
-            )
-            is_high_enough = is_number and (value > 0 if lowest == "above 0" else value >= lowest)
-            if not is_high_enough:
-                limit = lowest if lowest == "above 0" else f"at least {lowest}"
-                raise UsageError(
-                    f"{field.name}={value!r}: must be a {'whole ' if is_whole else ''}number, {limit}",
-                    option=field.name,
-                    value=value,
-                )
-
-    @classmethod
-    def from_dict(cls: type[_Options], values: Mapping[str, Any]) -> _Options:
-        """Options from a mapping; UsageError with the nearest name for an unknown key."""
-        known = [field.name for field in dataclasses.fields(cls)]
-        for name in values:
-            if name not in known:
-                raise unknown_name(f"{cls.__name__} key", name, known)
-        return cls(**values)
-
-
-def number(default: float | None, *, lowest: Any = "above 0") -> Any:
-    """A field that holds a checked number."""
-    return dataclasses.field(default=default, metadata={"lowest": lowest, "is_whole": False})
-
-
-def whole(default: int | None, *, lowest: int = 1) -> Any:
-    """A field that holds a checked whole number."""
-    return dataclasses.field(default=default, metadata={"lowest": lowest, "is_whole": True})
+from romou.base.options import CheckedOptions, number, whole
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

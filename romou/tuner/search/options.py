@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from romou.base.errors import unknown_name
-from romou.tuner.measure.options import CheckedOptions, number, whole
+from romou.base.options import CheckedOptions, number, whole
 from romou.tuner.search.strategies import EXPLORERS
 
 

@@ -1,0 +1,158 @@
+"""The check of a model that was compiled without a device: it runs on the attached device, or on a CPU in its place."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from dataclasses import replace
+from typing import TYPE_CHECKING, Protocol
+
+from romou.base.errors import DeviceError, NumericError
+from romou.base.linking import is_here
+from romou.compiler.compilation import Compilation, import_model
+from romou.devices.targets import Target
+from romou.driver.site import TimingSite
+from romou.driver.verify import verified
+from romou.runtime.module import TunedModel
+
+if TYPE_CHECKING:
+    import onnx
+
+logger = logging.getLogger("romou")
+
+# How often a model with wrong outputs is compiled with other kernels
+_MOST_ATTEMPTS = 8
+
+
+class ModelMaker(Protocol):
+    """Returns the model of a lowered compilation, to run on the device of a site."""
+
+    def __call__(self, compilation: Compilation, site: TimingSite) -> TunedModel: ...
+
+
+def checked(compilation: Compilation, site: TimingSite, device: int | None, make: ModelMaker) -> TunedModel:
+    """Return the model of a compilation with its outputs compared with onnxruntime's. An operator with wrong outputs
+    gets another kernel.
+
+    The model runs on the attached device `device`, or on the target's device if it is attached. For any other device,
+    a CPU runs the kernels if they keep within its limits, else kernels compiled in the same way for these limits.
+
+    Raises
+    ------
+    NumericError
+        The outputs are wrong, and no other kernel helps.
+    """
+    target, model = site.named, make(compilation, site)
+    if is_attached(target, device):
+        return _until_right(compilation, model, site, make, lambda candidate: candidate)
+    index = stand_in(target)
+    if index is None:
+        return model
+    cpu = TimingSite(named=target, target=target.limited_to(target.backend.facts(index)), index=index)
+    try:
+        if runs_on_stand_in(model, target, cpu.target):
+            return _until_right(compilation, model, site, make, lambda candidate: candidate.moved(index), on=cpu)
+        is_strict = compilation.fallbacks.is_strict
+        within_limits = Compilation.of(compilation.imported, cpu.target, is_strict=is_strict).with_default_kernels()
+        _check(within_limits, model, make(within_limits, cpu), cpu, make)
+    except DeviceError as error:
+        # The CPU's driver may lack what the phone's has, so the model may be right.
+        logger.warning("the outputs are not checked: %s", error.message)
+    return model
+
+
+def is_attached(target: Target, device: int | None) -> bool:
+    """Return whether a model for `target` runs on a device of this machine. device: its index, if one was chosen."""
+    if not is_here(target.host):
+        return False
+    if device is not None or target.device_name is None:
+        return True
+    try:
+        # "host" is the only name that says which device it means.
+        return target.device_name == "host" and target.backend.device_index("host") == 0
+    except DeviceError:
+        return False
+
+
+def stand_in(target: Target) -> int | None:
+    """Return the index of the CPU that runs kernels for a device that is not attached; None if there is none.
+
+    Of several, it is the one whose limits leave most kernels as they are.
+    """
+    if not is_here(target.host):
+        return None
+    texts = {
+        index: str(target.limited_to(facts))
+        for index, facts in enumerate(target.backend.list_devices())
+        if facts["type"] == "cpu"
+    }
+    return min(texts, key=lambda index: (texts[index] != str(target), len(texts[index])), default=None)
+
+
+def runs_on_stand_in(model: TunedModel, target: Target, limited: Target) -> bool:
+    """Return whether a model that was compiled for `target` runs on a device as it is. limited: the target within the
+    device's limits.
+    """
+    lacks_fp16 = "-half=storage" in str(limited)
+    same = target.with_options(half="storage") if lacks_fp16 else target
+    if str(same) != str(limited):
+        return False
+    may_use_fp16 = target.limits.has_fp16_arithmetic and lacks_fp16
+    return not (may_use_fp16 and any("cl_khr_fp16" in text for text in model.sources().values()))
+
+
+def _until_right(
+    compilation: Compilation,
+    model: TunedModel,
+    site: TimingSite,
+    make: ModelMaker,
+    running: Callable[[TunedModel], TunedModel],
+    *,
+    on: TimingSite | None = None,
+) -> TunedModel:
+    """Return the model, or the first one with other kernels, whose outputs are right.
+
+    running: returns a model on the device that runs it.
+    on: that device; None for the one of `site`.
+
+    Raises
+    ------
+    NumericError
+        The first one of the check, if no other kernel helps.
+    """
+    first: NumericError | None = None
+    for _ in range(_MOST_ATTEMPTS):
+        try:
+            _check(compilation, model, running(model), on or site, make)
+        except NumericError as error:
+            first = first or error
+            other = compilation.after_wrong_outputs(error)
+            if other is None:
+                raise first from None
+            model.release()
+            compilation = other.with_default_kernels()
+            model = make(compilation, site)
+        else:
+            return model
+    assert first is not None
+    raise first
+
+
+def _check(
+    compilation: Compilation, model: TunedModel, running: TunedModel, site: TimingSite, make: ModelMaker
+) -> None:
+    """Write the error of `running` into the summary of `model`; raises NumericError if its outputs are wrong."""
+    imported, target = compilation.imported, site.named
+
+    def compile_part(part: onnx.ModelProto) -> TunedModel:
+        part_imported = import_model(part, None, imported.precision.of_parts())
+        return make(compilation.of_part(part_imported, site.target).with_default_kernels(), site)
+
+    error, limit = verified(running, imported, site.target, compile_part)
+    # A backend may run kernels although it lists no device.
+    names = [str(facts["name"]) for facts in target.backend.list_devices()] if error is not None else []
+    unnamed = "" if error is None else f"{target.kind}:{site.index}"
+    name = names[site.index] if site.index < len(names) else unnamed
+    model.with_summary(replace(model.summary(), relative_l2_error=error, tolerance=limit, checked_on=name))
+    # Frees its memory, and `capture` may still be chosen.
+    running.release()

@@ -1,0 +1,250 @@
+"""The end of a tuning run: the model with the best configs, checked, timed against default kernels, and summarized."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from romou.base.space import Config
+from romou.compiler.compilation import Compilation, import_model
+from romou.devices.targets import Target
+from romou.driver.model import tuned_model
+from romou.driver.site import TimingSite
+from romou.driver.summary import layer_rows, unmeasured, warn_of_host, where_nodes_run
+from romou.driver.verify import OutputCheck, check_outputs, check_stability, wrong_outputs
+from romou.runtime.module import Summary, TunedModel
+from romou.tuner.search import TaskResult
+
+if TYPE_CHECKING:
+    import onnx
+
+    from romou.compiler.task import TunableTask
+
+logger = logging.getLogger("romou")
+
+WHOLE_MODEL_REPEATS = 5
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Finalist:
+    """The tuned model and the default one, which it has to beat.
+
+    compilation: the tuned model with its configs.
+    default: the same object as `tuned` if no task has another config.
+    results: task key -> result, with the configs that the tuned model has.
+    """
+
+    site: TimingSite
+    default_compilation: Compilation
+    compilation: Compilation
+    default: TunedModel
+    tuned: TunedModel
+    results: Mapping[str, TaskResult]
+    check: OutputCheck
+
+    @property
+    def is_tuned(self) -> bool:
+        """Whether some kernels are not the default ones."""
+        return self.tuned is not self.default
+
+
+def finish(
+    compilation: Compilation,
+    site: TimingSite,
+    results: Mapping[str, TaskResult],
+    *,
+    started: float,
+    records: Path | None = None,
+    max_memory: int | None = None,
+    verify: bool = True,
+) -> TunedModel:
+    """Assemble the model with the best configs, compare it with onnxruntime and with the default kernels.
+
+    results: task key -> result of the search.
+    started: the `time.monotonic()` from which the summary counts its seconds.
+    max_memory, verify: see `tune`.
+
+    Raises
+    ------
+    NumericError
+        The outputs are wrong, and `verify` is True.
+    """
+    plain = unmeasured(compilation, site.named, rows=())
+    finalist = _assembled(compilation, site, results, max_memory, plain)
+    if finalist.check.is_wrong and site.target.limits.has_fp16_arithmetic:
+        finalist = _with_fp32_sums(finalist, plain)
+    default_ms, tuned_ms = _timed_alternately(finalist.default, finalist.tuned)
+    if finalist.is_tuned and tuned_ms >= default_ms and _has_default_times(finalist.results):
+        finalist = _with_default_kernels(finalist)
+        tuned_ms = tuned_ms if finalist.is_tuned else default_ms
+    if finalist.check.is_wrong:
+        _report_wrong_outputs(finalist, records, verify=verify, plain=plain)
+    check_stability(finalist.tuned, compilation.imported)
+    summary = Summary(
+        target=str(finalist.site.named),
+        device=finalist.site.name,
+        rows=layer_rows(finalist.compilation, finalist.results, compilation.alternatives),
+        default_ms=default_ms,
+        tuned_ms=tuned_ms,
+        relative_l2_error=finalist.check.error,
+        tolerance=finalist.check.limit,
+        outcomes=_count_outcomes(finalist.results),
+        seconds=time.monotonic() - started,
+        launching=finalist.tuned.launching,
+        records=None if records is None else str(records),
+        **{**where_nodes_run(finalist.compilation), "host": finalist.tuned.host_times()},
+        precision=plain.precision,
+        fp32_layers=plain.fp32_layers,
+        memory=finalist.tuned.summary().memory,
+        checked_on="" if finalist.check.error is None else finalist.site.name,
+    )
+    warn_of_host(summary)
+    return finalist.tuned.with_summary(summary)
+
+
+def _assembled(
+    compilation: Compilation,
+    site: TimingSite,
+    results: Mapping[str, TaskResult],
+    max_memory: int | None,
+    plain: Summary,
+) -> _Finalist:
+    configs = {key: result.config for key, result in results.items()}
+    # Both models leave a task without a working config to TVM's schedules.
+    broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
+    default_compilation = compilation.with_configs(broken).within(max_memory)
+    default = tuned_model(default_compilation, site, plain)
+    best_s = {key: result.best_ms / 1e3 for key, result in results.items() if result.best_ms is not None}
+    joined = compilation.joined_where_faster(best_s)
+    tuned_compilation = joined.with_configs(configs).within(max_memory)
+    tuned_results = [results[task.key] for task in compilation.tasks if task.key in results]
+    has_other_configs = any(result.config is not None and not result.is_default for result in tuned_results)
+    is_tuned = joined is not compilation or has_other_configs
+    tuned = tuned_model(tuned_compilation, site, plain) if is_tuned else default
+    return _Finalist(
+        site=site,
+        default_compilation=default_compilation,
+        compilation=tuned_compilation,
+        default=default,
+        tuned=tuned,
+        results=results,
+        check=check_outputs(tuned, compilation.imported, site.target),
+    )
+
+
+def _with_fp32_sums(finalist: _Finalist, plain: Summary) -> _Finalist:
+    """Return both models with sums in fp32. Each kernel's fp16 sums passed their check; the whole model's did not."""
+    logger.warning(
+        "with sums in fp16 the model's outputs differ from onnxruntime's by %.2e (relative L2), the limit is %.0e:"
+        " sums are fp32",
+        finalist.check.error,
+        finalist.check.limit,
+    )
+    site = replace(finalist.site, target=finalist.site.target.with_options(half="storage"))
+    default_compilation = finalist.default_compilation.for_target(site.target)
+    tasks = [*finalist.compilation.tasks, *default_compilation.tasks]
+    configs = with_fp32_sums(tasks, finalist.compilation.configs, site.target)
+    compilation = finalist.compilation.for_target(site.target).with_configs(configs)
+    tuned = tuned_model(compilation, site, plain)
+    return _Finalist(
+        site=site,
+        default_compilation=default_compilation,
+        compilation=compilation,
+        default=tuned_model(default_compilation, site, plain),
+        tuned=tuned,
+        results={key: replace(result, config=configs.get(key)) for key, result in finalist.results.items()},
+        check=check_outputs(tuned, compilation.imported, site.target),
+    )
+
+
+def with_fp32_sums(
+    tasks: Iterable[TunableTask], configs: Mapping[str, Config | None], target: Target
+) -> dict[str, Config | None]:
+    """Return the configs with sums in fp32, without those that their task's space on `target` does not have."""
+    changed: dict[str, Config | None] = dict(configs)
+    for task in tasks:
+        config = configs.get(task.key)
+        if config is not None:
+            in_fp32 = task.with_fp32_sums(config, target)
+            if in_fp32 is None:
+                changed.pop(task.key, None)
+            else:
+                changed[task.key] = in_fp32
+    return changed
+
+
+def _with_default_kernels(finalist: _Finalist) -> _Finalist:
+    """Return the default model as the tuned one, if its outputs are right: kernels that are faster one by one need not
+    be faster in the model.
+    """
+    imported, target = finalist.compilation.imported, finalist.site.target
+    check = check_outputs(finalist.default, imported, target)
+    if check.is_wrong:
+        return finalist
+    compilation, results = finalist.default_compilation, finalist.results
+    default_of = {task.key: task.default_config(target) for task in compilation.tasks if task.key in results}
+    return replace(
+        finalist,
+        compilation=compilation,
+        tuned=finalist.default,
+        check=check,
+        results={
+            key: replace(
+                results[key], config=results[key].config and default, best_ms=results[key].default_ms, is_default=True
+            )
+            for key, default in default_of.items()
+        },
+    )
+
+
+def _timed_alternately(default: TunedModel, tuned: TunedModel) -> tuple[float, float]:
+    """Return the median times of two models in ms. They are timed alternately, so drift hits both. A tuned model that
+    seems slower is timed longer.
+    """
+    times: tuple[list[float], list[float]] = ([], [])
+    for repeats in (WHOLE_MODEL_REPEATS, 2 * WHOLE_MODEL_REPEATS):
+        for _ in range(repeats):
+            times[0].extend(default.times(repeat=1))
+            times[1].extend(times[0][-1:] if tuned is default else tuned.times(repeat=1))
+        if tuned is default or np.median(times[1]) < np.median(times[0]):
+            break
+    return float(np.median(times[0])), float(np.median(times[1]))
+
+
+def _has_default_times(results: Mapping[str, TaskResult]) -> bool:
+    """Return whether the default config of every tuned task was timed."""
+    tuned = [result for result in results.values() if result.config is not None and result.trials]
+    return all(result.default_ms is not None for result in tuned)
+
+
+def _report_wrong_outputs(finalist: _Finalist, records: Path | None, *, verify: bool, plain: Summary) -> None:
+    """Raise NumericError with the first wrong operator; only log a warning if `verify` is False."""
+    compilation, check = finalist.compilation, finalist.check
+
+    def compile_part(part: onnx.ModelProto) -> TunedModel:
+        imported = import_model(part, None, compilation.imported.precision.of_parts())
+        lowered = Compilation.of(imported, finalist.site.target).with_default_kernels()
+        return tuned_model(lowered.with_configs(compilation.configs), finalist.site, plain)
+
+    if verify:
+        kept = "" if records is None else f" Records are kept in {records}."
+        way_out = f"verify=False (--no-verify) returns the model with a warning.{kept}"
+        raise wrong_outputs(
+            finalist.tuned, compilation.imported, finalist.site.target, compile_part, check, way_out=way_out
+        )
+    text = "the model's outputs differ from onnxruntime's by %.2e (relative L2); the limit is %.0e"
+    logger.warning(text, check.error, check.limit)
+
+
+def _count_outcomes(results: Mapping[str, TaskResult]) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for result in results.values():
+        for outcome, count in result.outcomes.items():
+            total[outcome] = total.get(outcome, 0) + count
+    return total

@@ -1,0 +1,529 @@
+"""Options of the functions that take a model. Each option is described once, for Python and for the command line.
+
+The `...Keywords` types are what type checkers see of the same options in calls such as `romou.tune(model, trials=3)`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
+
+from romou.base.arguments import whole_of
+from romou.base.errors import UsageError
+from romou.base.options import CheckedOptions, number, option, whole
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import numpy as np
+
+    from romou.compiler.frontend import Precision
+    from romou.devices.targets import Target
+    from romou.runtime.rpc import Address
+    from romou.tuner.measure import MeasureOptions
+    from romou.tuner.search import TrialCallback, TuningOptions
+
+
+class ImportKeywords(TypedDict, total=False):
+    """Options of a model's import."""
+
+    shapes: Mapping[str, Sequence[int]] | None
+    constants: Mapping[str, object] | None
+    precision: str
+    io_precision: str | None
+    calibration: Sequence[Mapping[str, np.ndarray]] | None
+
+
+class ModelKeywords(ImportKeywords, total=False):
+    """Options of a model's import, and its target."""
+
+    target: Target | str | Mapping[str, object]
+
+
+class CompileKeywords(ModelKeywords, total=False):
+    """Options of `romou.compile`."""
+
+    device: int | None
+    verify: bool
+    strict: bool
+    max_memory: int | None
+
+
+class TuneKeywords(ModelKeywords, total=False):
+    """Options of `romou.tune`."""
+
+    trials: int
+    seconds: float | None
+    no_progress: int | None
+    work_dir: str | Path | Literal[False] | None
+    seed: int
+    progress: bool
+    prune: bool
+    allow_tf32: bool
+    explorer: str
+    rpc: str | None
+    builders: str | None
+    trust_builders: bool
+    measure: MeasureOptions | Mapping[str, object] | None
+    callback: TrialCallback | None
+    verify: bool
+    strict: bool
+    max_memory: int | None
+
+
+class BenchKeywords(ModelKeywords, total=False):
+    """Options of `romou.bench`."""
+
+    work_dir: str | Path | None
+    repeats: int
+    seed: int
+    times: bool
+    label: str | None
+    rpc: str | None
+
+
+class CompareKeywords(ImportKeywords, total=False):
+    """Options of `romou.compare`."""
+
+    fail_over: float | str
+    work_dir: str | Path | None
+    repeats: int
+    seed: int
+    times: bool
+    measures: bool
+    recorded: bool
+    label: str | None
+    rpc: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImportOptions(CheckedOptions):
+    """How a model is imported: shapes, constants, and the precision that it computes with."""
+
+    shapes: Mapping[str, Sequence[int]] | None = option(
+        None,
+        "Shape by name, for inputs whose shape the model leaves open.",
+        help_text="Fix a dynamic input: input=1,3,224,224. May be repeated.",
+    )
+    constants: Mapping[str, object] | None = option(
+        None,
+        """
+        Value by name, for inputs that become constants of the model. The model then lacks these inputs, and conditions
+        and counts that depend on them are folded.
+        """,
+        help_text="Make an input a constant of the model, which then lacks it: sr=16000, axes=[1,2]. May be repeated.",
+    )
+    precision: str = option(
+        "float32",
+        """
+        What the model computes with: "float32" leaves its types as they are. "float16" converts an fp32 model to fp16.
+        "mixed" keeps sensitive nodes in fp32, found by a check of the whole model against onnxruntime. See
+        docs/precision.md.
+        """,
+        help_text=(
+            "float16: an fp32 model becomes fp16 inside. mixed: what is sensitive stays fp32. float32: the model's own"
+            " types."
+        ),
+        choices=("float32", "float16", "mixed"),
+    )
+    io_precision: str | None = option(
+        None,
+        '"float16": float inputs and outputs are fp16, too. None: as the model has them.',
+        help_text="float16: inputs and outputs, too. [default: the model's types]",
+        choices=("float32", "float16"),
+    )
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = option(
+        None,
+        """
+        Inputs, each as {name: array}, on which ranges and errors are measured. The outputs are checked on the first.
+        None: random ones.
+        """,
+        help_text="Inputs that ranges and errors are taken of, by name. May be repeated. [default: random]",
+    )
+
+    def parsed_precision(self) -> Precision:
+        """Return precision, io_precision and calibration, checked."""
+        from romou.compiler.frontend import Precision
+
+        return Precision.checked(self.precision, self.io_precision, self.calibration)
+
+    def import_keywords(self) -> dict[str, Any]:
+        """Return the options of the import as keywords of another function that takes a model."""
+        names = ("shapes", "constants", "precision", "io_precision", "calibration")
+        return {name: getattr(self, name) for name in names}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(ImportOptions):
+    """How a model is imported, and what it is compiled for."""
+
+    target: Target | str | Mapping[str, object] = option(
+        default="opencl",
+        doc="What to compile for, as in `tune`. A target that names a device needs none attached.",
+        help_text='A named device needs none attached: "opencl -device=adreno640".',
+    )
+
+    def parsed_target(self) -> Target:
+        """Return the target that `target` describes."""
+        from romou.devices.targets import Target
+
+        return self.target if isinstance(self.target, Target) else Target(self.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompileOptions(ModelOptions):
+    """Options of `romou.compile`."""
+
+    noun: ClassVar[str] = "option of compile"
+
+    device: int | None = option(
+        None,
+        """
+        Index of the attached device that the model is to run on, as `romou devices` lists them. The model keeps within
+        its limits as well. None: compile for the target, whether or not such a device is attached. A run takes the
+        first one.
+        """,
+    )
+    verify: bool = option(
+        True,
+        """
+        Run the model once, on the first calibration inputs or on random ones, and compare its outputs with
+        onnxruntime's. `summary()` has the error and the device. The model runs on the attached device if `device` is
+        given or if the target names none or this machine's CPU ("host"). For any other device, the same kernels run on
+        the CPU's OpenCL or Vulkan, if there is one and the target's host is this machine. False: no check.
+        """,
+        help_text="Check the outputs against onnxruntime's, on the device or a CPU in its place.",
+    )
+    strict: bool = option(
+        False,
+        """
+        Raise if a node has no kernel, instead of running the node on the host, by onnxruntime, between kernels.
+        """,
+        help_text="Fail where a node has no kernel, instead of running it on the host, by onnxruntime.",
+    )
+    max_memory: int | None = option(
+        None,
+        """
+        Bytes of the device's memory that the model may take: weights, and everything between its kernels. Algorithms
+        with workspaces give way. None: no limit.
+        """,
+        help_text="The most that the model may take of the device's memory.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_memory(self, self.max_memory)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneOptions(ModelOptions):
+    """Options of `romou.tune`."""
+
+    noun: ClassVar[str] = "option of tune"
+
+    target: Target | str | Mapping[str, object] = option(
+        default="opencl",
+        doc="""
+        What to compile for, e.g. "opencl", "opencl -device=adreno640", "cuda". Candidates are measured on the attached
+        device. With `rpc` the target has to name the device ("-device="), unless that is a CPU, and its host code is
+        compiled for the server's machine.
+        """,
+        help_text='For example "opencl -device=host" or "opencl -device=adreno640".',
+    )
+    trials: int = whole(
+        64,
+        """
+        Candidates to measure over all tasks, those found in `work_dir` included. 0 keeps the default schedules. The
+        first ones are the default schedules of each task. Tasks that move less than 64 KiB and sum no products keep
+        theirs without a trial. A depthwise convolution and the pointwise one behind it are two tasks and, as one
+        kernel, a third one: the model takes whichever is faster.
+        """,
+        lowest=0,
+        help_text="Candidates to measure over all tasks; 0: default schedules.",
+    )
+    seconds: float | None = number(
+        None,
+        "Stop searching after this time. The model is compiled with the best configs until then.",
+        help_text="Stop tuning after this time.",
+    )
+    no_progress: int | None = whole(
+        None,
+        "Stop searching after this many trials in a row without a 1% improvement of their task. None: go on.",
+        help_text="Stop after so many trials without a kernel that is 1% faster.",
+    )
+    work_dir: str | Path | Literal[False] | None = option(
+        None,
+        """
+        Folder of the records. A later call with the same folder continues from them. Models that share a folder share
+        measurements and learn from each other, even while running concurrently. None: a folder of the user's cache,
+        named by the model's kernels and the target, so the same model for the same target continues
+        (ROMOU_CACHE_DIR, else $XDG_CACHE_HOME/romou or ~/.cache/romou). `summary().records` has its path. False: no
+        records are kept.
+        """,
+        help_text="Folder for records; a later run resumes from it.",
+    )
+    seed: int = whole(
+        0,
+        "Seed of the search and of the inputs that candidates are checked with.",
+        lowest=0,
+        help_text="Seed of the search; the same seed tries the same candidates first.",
+    )
+    progress: bool = option(False, "Show a progress bar on stderr.")
+    prune: bool = option(
+        True,
+        """
+        Try only configs that make sense by the facts of the target's device (see `pruned_spaces`). The default
+        schedules are tried in any case.
+        """,
+        help_text="Leave out configs that the device's facts make senseless (see romou space).",
+    )
+    allow_tf32: bool = option(
+        False,
+        """
+        Kernels may multiply floats on tensor cores (CUDA, compute capability 8.0 and newer), which round them to TF32,
+        10 bits behind the point. Sums stay in single precision. Such a kernel may differ from the reference by a
+        relative L2 error of 2e-3 instead of 1e-4, the whole model's outputs from onnxruntime's by 1e-2. Equal to the
+        target option -tf32=allow, which the other functions take: without it, records of such kernels do not count.
+        """,
+        help_text="CUDA: floats may be multiplied on tensor cores, which round them to 10 bits behind the point.",
+    )
+    explorer: str = option(
+        "evolution",
+        """
+        How configs are chosen: "evolution" or "annealing", both guided by the cost model, "random" or "exhaustive".
+        """,
+        help_text="evolution, annealing, random or exhaustive: how candidates are chosen.",
+    )
+    rpc: str | None = option(
+        None,
+        """
+        Where the devices are: "host:port/key" of an RPC server (`romou serve`), or "tracker://host:port/key" for all
+        servers under a key of a tracker. Candidates are spread over them. The returned model runs there too.
+        """,
+        help_text=(
+            "On devices elsewhere: host:port/key of `romou serve`, or tracker://host:port/key for all of a tracker's"
+            " under a key. host:port/@FILE reads the key from a file, host:port from ROMOU_RPC_KEY."
+        ),
+        metavar="ADDRESS",
+    )
+    builders: str | None = option(
+        None,
+        """
+        Where candidates are built: "dask://host:port" of a dask scheduler, whose workers run the same Romou and TVM.
+        They may come and go. None: in processes of this machine. The results are the same. Over a network:
+        "dask+tls://host:port", with certificates in dask's configuration.
+        """,
+        help_text="Build candidates on the workers of a dask scheduler, dask://host:port. [default: here]",
+        metavar="ADDRESS",
+    )
+    trust_builders: bool = option(
+        False,
+        """
+        Take a scheduler of another machine without TLS. The scheduler, and anybody between it and this machine, can run
+        any code in this process.
+        """,
+        help_text="Take a scheduler of another machine without TLS, which can run any code here.",
+    )
+    measure: MeasureOptions | Mapping[str, object] | None = option(
+        None,
+        """
+        Time limits in seconds and repeats of a measurement, as `MeasureOptions` or a mapping of its fields. Its seed
+        replaces `seed` for the inputs.
+        """,
+        help_text="Any other field of romou.MeasureOptions: repeat=5. May be repeated.",
+    )
+    callback: TrialCallback | None = option(
+        None,
+        """
+        Called with each finished `Trial`, after its record is kept. If it returns True, the search ends and the model
+        is compiled with the best configs until then. An exception ends the search too and comes out of `tune`. A later
+        call continues from the records.
+        """,
+    )
+    verify: bool = option(
+        True,
+        """
+        Raise if the tuned model's outputs are not onnxruntime's. False: the model is returned even so, with a warning,
+        and `summary().is_right` is False.
+        """,
+        help_text="Fail where the outputs are not onnxruntime's; else warn, and save the model.",
+    )
+    strict: bool = option(
+        False,
+        """
+        Raise if a node has no kernel, instead of running the node on the host, by onnxruntime, between kernels. This is
+        always so with `rpc`. It may turn out after the first trials.
+        """,
+        help_text="Fail where a node has no kernel, instead of running it on the host, by onnxruntime.",
+    )
+    max_memory: int | None = option(
+        None,
+        """
+        Bytes of the device's memory that the tuned model may take: weights, and everything between its kernels. If
+        configs need more, those with the largest workspaces give way to a direct algorithm. None: no limit.
+        """,
+        help_text="The most that the model may take of the device's memory.",
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.callback is not None and not callable(self.callback):
+            raise UsageError(f"callback={self.callback!r}: must be a function that takes a Trial")
+        _check_memory(self, self.max_memory)
+
+    def parsed_target(self) -> Target:
+        """Return the target, with TF32 if it is allowed."""
+        target = super().parsed_target()
+        if not self.allow_tf32:
+            return target
+        if all(option.name != "tf32" for option in target.backend.options):
+            raise UsageError(
+                f"TF32 is a format of NVIDIA's tensor cores; the target is {str(target)!r}",
+                hint="Leave allow_tf32 out, or use target 'cuda'.",
+            )
+        return target.with_options(tf32="allow")
+
+    def search_options(self, target: Target) -> TuningOptions:
+        """Return budget and seed of the search on a target."""
+        from romou.tuner.search import TuningOptions
+
+        return TuningOptions(
+            trials=self.trials,
+            seconds=self.seconds,
+            no_progress=self.no_progress,
+            explorer=self.explorer,
+            seed=self.seed,
+            **target.backend.search_options,
+        )
+
+    def measure_options(self) -> MeasureOptions:
+        """Return limits and repeats of measurements."""
+        from romou.tuner.measure import MeasureOptions
+
+        if self.measure is None:
+            return MeasureOptions(seed=self.seed)
+        if isinstance(self.measure, MeasureOptions):
+            return self.measure
+        if not isinstance(self.measure, Mapping):
+            raise UsageError(f"measure={self.measure!r}: expected MeasureOptions or a mapping of its fields")
+        return MeasureOptions.from_dict({"seed": self.seed, **self.measure})
+
+    def address(self) -> Address | None:
+        """Return where the devices are; None for the attached one."""
+        from romou.runtime.rpc import Address
+
+        return None if self.rpc is None else Address.parse(self.rpc)
+
+
+_REPEATS = "must be a whole number, at least 8: fewer can prove no difference"
+
+
+@dataclass(frozen=True, kw_only=True)
+class BenchOptions(ModelOptions):
+    """Options of `romou.bench`."""
+
+    noun: ClassVar[str] = "option of bench"
+
+    target: Target | str | Mapping[str, object] = option(
+        default="opencl",
+        doc="What to compile for, as in `tune`.",
+        help_text='For example "opencl -device=host" or "opencl -device=adreno640".',
+    )
+    work_dir: str | Path | None = option(
+        None,
+        """
+        Folder of the records of `tune`: a task with a record of the attached device gets its best config. None: default
+        schedules.
+        """,
+        help_text="Folder of tune's records: best configs, not default ones.",
+    )
+    repeats: int = option(
+        16,
+        """
+        Rounds, at least 8. In each, every operator and the whole model are timed once more, in random order, three
+        repeats by the device's events.
+        """,
+        help_text="Rounds; in each, everything is timed once more.",
+        at_least=8,
+    )
+    seed: int = option(
+        0,
+        "Seed of the inputs and of the order of the measurements.",
+        help_text="Seed of the inputs and of the order of the measurements.",
+    )
+    times: bool = option(
+        True,
+        "False: only what can be read off the kernels. This needs no device for a target that names one.",
+        help_text="Without times no device is needed.",
+    )
+    label: str | None = option(None, "Name of the model in the bench. None: its path, or the graph's name.")
+    rpc: str | None = option(
+        None,
+        'Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one.',
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_repeats(self.repeats)
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(ImportOptions):
+    """Options of `romou.compare`."""
+
+    noun: ClassVar[str] = "option of compare"
+
+    fail_over: float | str = option(
+        0.05,
+        'Share by which a time or a measure may rise: 0.05 or "5%".',
+        help_text="Share by which a time or a measure may rise.",
+    )
+    work_dir: str | Path | None = option(
+        None,
+        "Folder of the records of `tune`, to take configs from. None: the baseline's configs.",
+        help_text="Records to take configs from. [default: BASELINE's configs]",
+    )
+    repeats: int = option(
+        16,
+        "Pairs that are timed at first, at least 8. Open cases are measured with up to four times as many.",
+        help_text="Pairs that are timed at first; what stays open gets more.",
+        at_least=8,
+    )
+    seed: int = option(
+        0,
+        "Seed of the inputs and of the order of the measurements.",
+        help_text="Seed of the inputs and of the order of the measurements.",
+    )
+    times: bool = option(True, "False: leave times out.")
+    measures: bool = option(True, "False: leave measures out.")
+    recorded: bool = option(
+        False,
+        "Compare recorded times, even if both could be timed now.",
+        help_text="Compare the times in the files, even where both could be timed now.",
+    )
+    label: str | None = option(None, "Name of the current model. None: its path, or the graph's name.")
+    rpc: str | None = option(
+        None,
+        """
+        Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one. Both
+        sides share one session.
+        """,
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_repeats(self.repeats)
+        if not self.times and not self.measures:
+            raise UsageError("neither times nor measures are left to compare")
+
+
+def _check_repeats(repeats: object) -> None:
+    if not isinstance(repeats, int) or repeats < 8:
+        raise UsageError(f"repeats={repeats!r}: {_REPEATS}", value=repeats)
+
+
+def _check_memory(options: CheckedOptions, max_memory: object) -> None:
+    """Raise UsageError unless `max_memory` is a whole number above zero. NumPy's become Python's."""
+    if max_memory is not None:
+        object.__setattr__(options, "max_memory", whole_of("max_memory", max_memory, lowest=1))

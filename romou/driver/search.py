@@ -1,0 +1,123 @@
+"""The search for the best config of each task of a model."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from romou.compiler.compilation import Compilation
+from romou.compiler.graph import tasks_of
+from romou.driver.ahead import DefaultKernels, DeferredThread
+from romou.driver.options import TuneOptions
+from romou.driver.records import open_records
+from romou.driver.site import TimingSite
+from romou.tuner.measure import Builder, LocalBuilder, Runner
+from romou.tuner.pruning.tasks import pruned_task
+from romou.tuner.records.task_files import keep_tasks, other_tasks
+from romou.tuner.search import NoProgress, TaskResult, TrialCallback, TuningSession, terminal_progress
+from romou.tuner.search.pretrained import pretrained_for
+
+if TYPE_CHECKING:
+    from romou.compiler.task import TunableTask
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchedModel:
+    """A model with default kernels, and the best configs of its tasks.
+
+    results: task key -> result; empty without trials.
+    records: folder of the records; None if none are kept.
+    """
+
+    compilation: Compilation
+    results: Mapping[str, TaskResult]
+    records: Path | None
+
+
+class ModelSearch:
+    """The search for the best config of each task of a model, on one device.
+
+    later: starts as soon as the first candidates are being built.
+    """
+
+    def __init__(self, site: TimingSite, runner: Runner, options: TuneOptions, later: DeferredThread) -> None:
+        self._site, self._runner, self._options, self._later = site, runner, options, later
+        self._pretrained = pretrained_for(site.target)
+        if self._pretrained is not None and self.compiles_ahead:
+            later.submit(self._pretrained.read)
+
+    @property
+    def compiles_ahead(self) -> bool:
+        """Whether default kernels may be compiled while candidates are measured. A CPU's kernels are timed on the cores
+        that compile. A budget of memory is checked before the search.
+        """
+        return self._options.trials > 0 and self._options.max_memory is None and self._site.has_own_cores
+
+    def run(self, kernels: DefaultKernels) -> SearchedModel:
+        """Search the best config of each task.
+
+        If some default kernels turn out not to compile, the nodes concerned fall back, and the search goes on with the
+        tasks that the model has then. Most of these have records by then.
+        """
+        try:
+            results, records = self._tune(kernels.lowered, kernels.ending_early(self._options.callback))
+        except Exception:
+            self._later.start()
+            # A kernel that cannot be compiled may have no reference either.
+            if not kernels.has_failed:
+                raise
+        self._later.start()
+        compilation = kernels.compiled()
+        if kernels.has_failed:
+            results, records = self._tune(compilation, self._options.callback)
+        return SearchedModel(compilation=compilation, results=results, records=records)
+
+    def _tune(
+        self, compilation: Compilation, callback: TrialCallback | None
+    ) -> tuple[Mapping[str, TaskResult], Path | None]:
+        """Return the results by task key, and the folder of the records."""
+        site, options = self._site, self._options
+        tasks = [task for task in compilation.tasks if not task.is_small]
+        if not tasks or not options.trials:
+            return {}, None
+        with (
+            open_records(options.work_dir, compilation, site.named) as (store, folder),
+            contextlib.closing(_builder(site, options)) as builder,
+        ):
+            tasks += tasks_of(compilation.pairs)
+            tasks = [pruned_task(task, site.target) for task in tasks] if options.prune else tasks
+            session = TuningSession(
+                tasks,
+                site.target,
+                store=store,
+                builder=builder,
+                runner=self._runner,
+                options=options.search_options(site.named),
+                alternatives=compilation.alternatives,
+                learn_from=_other_models(tasks, folder if options.work_dir else None),
+                pretrained=self._pretrained,
+                callback=callback,
+                meanwhile=self._later.start,
+            )
+            return session.run(terminal_progress if options.progress else NoProgress), folder
+
+
+def _other_models(tasks: Sequence[TunableTask], folder: Path | None) -> Callable[[Counter[str]], Sequence[TunableTask]]:
+    """Keep the tasks in a folder that the user named, and return a function that finds those of other models there."""
+    if folder is None:
+        return lambda _: ()
+    keep_tasks(folder, tasks)
+    return functools.partial(other_tasks, folder)
+
+
+def _builder(site: TimingSite, options: TuneOptions) -> Builder:
+    if options.builders is None:
+        return LocalBuilder(site.target, options.measure_options(), compile_for=site.compile_for)
+    from romou.tuner.measure.dask_builder import DaskBuilder
+
+    return DaskBuilder(options.builders, site.target, options.measure_options(), is_trusted=options.trust_builders)

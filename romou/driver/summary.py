@@ -1,0 +1,109 @@
+"""The summary of a model: where its nodes run, and a row for each task."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from romou.compiler.compilation import Compilation
+from romou.compiler.frontend.fp16 import first_output
+from romou.compiler.frontend.host_groups import node_name
+from romou.compiler.frontend.work import flops_by_node
+from romou.compiler.graph.origins import function_origins
+from romou.compiler.operators.recurrent import is_time_loop
+from romou.compiler.scheduling.blocks import is_scheduled, is_view
+from romou.devices.targets import Target
+from romou.runtime.module import HostRow, LayerRow, MovedRow, Summary
+from romou.tuner.search import TaskResult
+
+logger = logging.getLogger("romou")
+
+
+def unmeasured(
+    compilation: Compilation, target: Target, *, rows: tuple[LayerRow, ...], seconds: float = 0.0
+) -> Summary:
+    """Return the summary of a model that is compiled and not measured."""
+    precision = compilation.imported.precision
+    summary = Summary.unmeasured(target=str(target), rows=rows, seconds=seconds, **where_nodes_run(compilation))
+    return replace(summary, precision=precision.kind, fp32_layers=tuple(sorted(precision.kept)))
+
+
+def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
+    """Return the summary's fields on nodes: those on the host, those with other kernels than they should have, those
+    with TVM's schedules, and the totals of the model.
+    """
+    folded = compilation.imported.folded
+    flops = flops_by_node(folded)
+    name_of = {first_output(node): node_name(node) for node in folded.graph.node}
+    flops_of = {name_of[output]: count for output, count in flops.items()}
+
+    def names(outputs: Collection[str]) -> tuple[str, ...]:
+        return tuple(name for output, name in name_of.items() if output in outputs)
+
+    origins = function_origins(compilation.functions.fused)
+    by_tvm = {output for name, outputs in origins.items() if is_by_tvm(compilation, name) for output in outputs}
+    return {
+        "host": tuple(
+            HostRow(nodes=nodes, flops=sum(flops_of.get(name, 0) for name in nodes))
+            for nodes in compilation.imported.host_groups
+        ),
+        "moved": tuple(
+            MovedRow(nodes=names(move.nodes), to=move.rung.name.lower(), reason=move.reason)
+            for move in compilation.fallbacks.current_moves
+        ),
+        "nodes": len(folded.graph.node),
+        "flops": sum(flops.values()),
+        "by_tvm": names(by_tvm),
+    }
+
+
+def is_by_tvm(compilation: Compilation, function: str) -> bool:
+    """Return whether a function has one of TVM's schedules: no family covers it, it is no view, and it came without a
+    schedule.
+    """
+    func = compilation.functions.fused[function]
+    has_family = function in compilation.task_of
+    return not has_family and not is_view(func) and not is_scheduled(func) and not is_time_loop(func)
+
+
+def warn_of_host(summary: Summary) -> None:
+    """Log a warning if much of a model is not on the device."""
+    if summary.is_off_device:
+        logger.warning(
+            "%.0f%% of the model's operations run on the host: they are not compiled", 100 * summary.host_flop_share
+        )
+
+
+def layer_rows(
+    compilation: Compilation,
+    results: Mapping[str, TaskResult],
+    alternatives: Mapping[str, tuple[str, str]] | None = None,
+) -> tuple[LayerRow, ...]:
+    """Return a row for each task. The default time of a task that replaces two others is the sum of their times.
+
+    alternatives: key of a joined task -> keys of the tasks that it replaces.
+    """
+
+    def default_ms(key: str) -> float | None:
+        keys = (alternatives or {}).get(key, (key,))
+        times = [results[k].default_ms if k in results else None for k in keys]
+        return None if None in times else sum(times)  # type: ignore[arg-type]
+
+    rows = []
+    for task in compilation.tasks:
+        result = results.get(task.key)
+        rows.append(
+            LayerRow(
+                name=task.name,
+                calls=task.calls,
+                trials=result.trials if result else 0,
+                flops=task.flops,
+                default_ms=default_ms(task.key),
+                tuned_ms=result.best_ms if result else None,
+                config=dict(result.config) if result and result.config else {},
+                key=task.key,
+            )
+        )
+    return tuple(rows)
