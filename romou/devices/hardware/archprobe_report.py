@@ -34,6 +34,8 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "has_scalar_vector_broadcast": ("Gflops.Autobroadcast",),
 }
 _HEADER = "ArchProbe"
+# Warps of Mali GPUs from Valhall on; Bifrost's have 4 or 8 work-items.
+_VALHALL_WARP = 16
 
 
 def is_report(data: Any) -> bool:
@@ -71,6 +73,19 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
             value = round(value)
         facts[fact] = {"value": value, "unit": unit, "source": f"{maker}: {place}" if place else "not known"}
     return title, facts
+
+
+def family_of(data: Mapping[str, Any]) -> dict[str, str]:
+    """Return {"family": name} of the device that a report is of, by its maker and its warps; {} if unknown."""
+    driver = data.get(_HEADER, {}).get("Driver", {})
+    made_by = f"{driver.get('vendor', '')} {driver.get('name', '')}".lower()
+    # A page size under this key is what Qualcomm's drivers have.
+    if "qualcomm" in made_by or "adreno" in made_by or _value(data, "Device.PageSize_QCOM") is not None:
+        return {"family": "adreno"}
+    if "mali" in made_by:
+        warp = _value(data, "WarpSizeMethodB.WarpThreadCount")
+        return {"family": "mali" if warp is None else "mali_valhall" if warp >= _VALHALL_WARP else "mali_bifrost"}
+    return {}
 
 
 def _value(data: Mapping[str, Any], place: str) -> Any:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from romou.base.environment import variable
 from romou.base.errors import UsageError, unknown_name
 from romou.base.files import read_file
 from romou.devices.hardware import archprobe_report
+from romou.devices.hardware.similar import filled
 from romou.devices.hardware.spec import SCHEMA, HardwareSpec, checked_header, spec_from_dict
 
 _DEVICES, _FAMILIES = (Path(__file__).parent / folder for folder in ("devices", "families"))
@@ -98,8 +99,9 @@ def load_spec(path: Path) -> HardwareSpec:
         except (KeyError, TypeError, AttributeError, ValueError, ArithmeticError) as error:
             text = f"device file {path} is not a report as ArchProbe writes it: {type(error).__name__}: {error}"
             raise UsageError(text, hint="Measure the device again: `archprobe run`.", path=str(path)) from error
-        data = {"name": path.stem, "title": title, "facts": facts} | _named_family(title)
-        return spec_from_dict(data, origin=str(path))
+        family = _named_family(title) or archprobe_report.family_of(data)
+        spec = spec_from_dict({"name": path.stem, "title": title, "facts": facts} | family, origin=str(path))
+        return filled(spec, _relatives(spec), str(path))
     spec = spec_from_dict(_with_family(data, path), origin=str(path))
     if spec.name != path.stem:
         raise UsageError(
@@ -107,6 +109,15 @@ def load_spec(path: Path) -> HardwareSpec:
             path=str(path),
         )
     return spec
+
+
+def _relatives(spec: HardwareSpec) -> Iterator[HardwareSpec]:
+    """Yield the shipped devices of the spec's family, in its widest sense."""
+    root = families_of(spec.family)[-1:]
+    for path in sorted(_DEVICES.glob("*.json")) if root else ():
+        data = _read(path)
+        if not archprobe_report.is_report(data) and families_of(data.get("family"))[-1:] == root:
+            yield spec_from_dict(_with_family(data, path), origin=str(path))
 
 
 def _named_family(title: str) -> dict[str, str]:

@@ -1,0 +1,58 @@
+"""The known device that is most like a measured one, of its family: what a report does not hold is taken from it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterable
+
+from romou.devices.hardware.spec import SCHEMA, HardwareSpec
+
+logger = logging.getLogger("romou")
+
+# Devices are compared by at least this many numbers.
+_FEWEST = 4
+# Said once for each file.
+_told: set[str] = set()
+
+
+def nearest_of(spec: HardwareSpec, candidates: Iterable[HardwareSpec]) -> HardwareSpec | None:
+    """Return the candidate whose numbers differ least from the spec's; None without one that shares enough numbers.
+
+    The distance is the mean of |log2(a / b)| over the facts that both devices have.
+    """
+    distances = {(distance(spec, other), other.name): other for other in candidates}
+    known = [key for key in distances if math.isfinite(key[0])]
+    return distances[min(known)] if known else None
+
+
+def distance(one: HardwareSpec, other: HardwareSpec) -> float:
+    """Return how much two devices differ, in octaves; infinite if they share too few numbers."""
+    pairs = [(getattr(one, key), getattr(other, key)) for key in SCHEMA]
+    ratios = [abs(math.log2(a / b)) for a, b in pairs if _is_number(a) and _is_number(b)]
+    return sum(ratios) / len(ratios) if len(ratios) >= _FEWEST else math.inf
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value > 0
+
+
+def filled(spec: HardwareSpec, candidates: Iterable[HardwareSpec], origin: str) -> HardwareSpec:
+    """Return the spec with unknown facts from the nearest candidate, which the log says once for each `origin`.
+
+    Limits stay unknown: kernels might not run.
+    """
+    other = nearest_of(spec, candidates)
+    if other is None:
+        return spec
+    complete = spec.guessed_from(other)
+    gained = [key for key in spec.unknown_facts() if getattr(complete, key) is not None]
+    if gained and origin not in _told:
+        _told.add(origin)
+        logger.warning(
+            "%s: the report holds no %s; taken from %s, the nearest device of its family",
+            origin,
+            ", ".join(gained),
+            other.title,
+        )
+    return complete
