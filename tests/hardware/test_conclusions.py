@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import logging
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,8 +15,9 @@ import pytest
 from archprobe.report.convert import converted
 from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
-from romou.devices.hardware import load_device
+from romou.devices.hardware import archprobe_report, load_device
 from romou.devices.hardware.conclusions import Conclusion, conclusions
+from romou.devices.hardware.spec import spec_from_dict
 from romou.devices.targets import Target
 from romou.tuner.pruning import pruned_space
 
@@ -152,3 +155,49 @@ def test_memory_at_the_rate_of_dram_is_in_dram() -> None:
     rates = {"BufferBandwidth.DramBandwidth": 11.0, "LocalMemBandwidth.MaxBandwidth": 11.5}
     assert concluded(rates)["local_mem_place"].value == "dram"
     assert concluded({**rates, "LocalMemBandwidth.MaxBandwidth": 79.0})["local_mem_place"].value == "on_chip"
+
+
+def test_what_a_report_does_not_hold_comes_from_the_nearest_of_its_family(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run of a few probes, of a phone that no file describes."""
+    report = json.loads((PIXEL4 / "ArchProbeReport.json").read_text())
+    for aspect in ("LocalMemBandwidth", "ConstMemBandwidth", "Gflops"):
+        del report[aspect]
+    (tmp_path / "partial.json").write_text(json.dumps(report))
+    monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
+    with caplog.at_level(logging.WARNING, "romou"):
+        spec, _ = load_device("partial"), load_device("partial")
+    assert (spec.family, spec.is_mobile) == ("adreno", True)
+    assert spec.local_mem_bandwidth_gbps == load_device(BY_HAND).local_mem_bandwidth_gbps
+    assert spec.source_of("local_mem_bandwidth_gbps").startswith(f"{BY_HAND}, the nearest known GPU: ")
+    # Limits of another device would be guesses that fail.
+    assert spec.max_image_layers is None
+    (said,) = (record.getMessage() for record in caplog.records)
+    assert "local_mem_bandwidth_gbps" in said
+    assert "taken from Qualcomm Adreno 640" in said
+
+
+@pytest.mark.parametrize(
+    ("driver", "warp", "family"),
+    [
+        ({"vendor": "QUALCOMM", "name": "QUALCOMM Adreno(TM)"}, 64, "adreno"),
+        ({"vendor": "ARM", "name": "Mali-G999"}, 16, "mali_valhall"),
+        ({"vendor": "ARM", "name": "Mali-G99"}, 8, "mali_bifrost"),
+        ({"vendor": "NVIDIA Corporation", "name": "NVIDIA X"}, 32, None),
+    ],
+)
+def test_the_family_of_an_unknown_device(driver: dict[str, str], warp: int, family: str | None) -> None:
+    report = {"ArchProbe": {"Driver": driver}, "WarpSizeMethodB": {"WarpThreadCount": warp}}
+    assert archprobe_report.family_of(report).get("family") == family
+
+
+def test_measured_intervals_are_kept(reports: None) -> None:
+    spec = load_device("pixel4_own")
+    low, high = spec.ranges["l1_texture_bandwidth_gbps"]
+    assert low <= (spec.l1_texture_bandwidth_gbps or 0) <= high
+    assert spec.interval("l1_texture_bandwidth_gbps") == (low, high)
+    assert spec.interval("clock_mhz") == pytest.approx((550.05, 607.95))
+    assert spec.interval("max_image_layers") is None
+    assert spec_from_dict(spec.to_dict()).ranges == spec.ranges
+    assert spec.best_access_lanes == 4

@@ -16,6 +16,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "shader_cores": ("Cores.CoreCount", "Device.SmCount"),
     "registers_per_lane": ("RegCount.RegCount",),
     "max_work_group_size": ("Device.LogicThreadCount",),
+    "best_access_lanes": ("BufferVecWidth.BufferVecSize",),
     "l1_texture_cache_bytes": ("ImageCacheHierarchyPChase.CachePixelCountLv1",),
     "l1_texture_line_bytes": ("ImageCachelineSize.ImgCachelineSize",),
     "l2_line_bytes": ("Device.CachelineSize",),
@@ -72,6 +73,9 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
         if isinstance(value, float) and float not in types:
             value = round(value)
         facts[fact] = {"value": value, "unit": unit, "source": f"{maker}: {place}" if place else "not known"}
+        ends = _interval(data, place)
+        if ends is not None and isinstance(value, (int, float)):
+            facts[fact]["range"] = ends
     return title, facts
 
 
@@ -91,6 +95,14 @@ def family_of(data: Mapping[str, Any]) -> dict[str, str]:
 def _value(data: Mapping[str, Any], place: str) -> Any:
     aspect, _, key = place.partition(".")
     return data.get(aspect, {}).get(key)
+
+
+def _interval(data: Mapping[str, Any], place: str) -> list[float] | None:
+    """Return the ends of a measured number's interval; None if the report has none."""
+    aspect, _, key = place.partition(".")
+    answer = data.get(aspect, {}).get("Details", {}).get("Answers", {}).get(key, {})
+    low, high = answer.get("low"), answer.get("high")
+    return None if low is None or high is None else [low, high]
 
 
 def _warps(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:

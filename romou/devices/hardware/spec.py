@@ -19,6 +19,8 @@ from romou.base.errors import UsageError, unknown_name
 _HEADER, _OPTIONAL_HEADER = ("name", "title", "facts"), ("nearest", "family")
 _MAY_BE_ABSENT = ("bytes", "texels")
 _MOST, _MOST_BYTES = 2**31 - 1, 2**40
+# Rates without an interval of their own: two measurements of one device differ by so much.
+_NOISE = 0.05
 
 
 def _fact(unit: str, *types: type, words: tuple[str, ...] = (), is_limit: bool = False) -> Any:
@@ -40,6 +42,7 @@ class HardwareSpec:
     `is_phone_gpu`.
     nearest: name of the most similar device that was measured more; None if there is none.
     family: name of the device's family (romou/devices/hardware/families); None if the file names none.
+    ranges: fact -> the ends of its measured interval, for facts that have one.
     """
 
     name: str
@@ -83,7 +86,9 @@ class HardwareSpec:
     has_cooperative_matrices: bool | None = _fact("yes or no", bool, is_limit=True)
     fp16_rate: float | None = _fact("fp16 multiply-adds for each of fp32", int, float)
     is_mobile: bool | None = _fact("yes or no", bool)
+    best_access_lanes: int | None = _fact("32-bit numbers of a load", int)
     sources: Mapping[str, str] = dataclasses.field(default_factory=dict, compare=False, repr=False)
+    ranges: Mapping[str, tuple[float, float]] = dataclasses.field(default_factory=dict, compare=False, repr=False)
     nearest: str | None = None
     family: str | None = None
 
@@ -131,6 +136,15 @@ class HardwareSpec:
             raise unknown_name("hardware fact", key, SCHEMA)
         return self.sources.get(key, "not known")
 
+    def interval(self, key: str) -> tuple[float, float] | None:
+        """Return the ends between which a number is: those of its measurement, else 5% to either side; None if it is
+        not known.
+        """
+        value: float | None = getattr(self, key)
+        if value is None:
+            return None
+        return self.ranges.get(key, (value * (1 - _NOISE), value * (1 + _NOISE)))
+
     def unknown_facts(self) -> tuple[str, ...]:
         """The facts that are not known, in the order of a device file."""
         return tuple(key for key in SCHEMA if getattr(self, key) is None)
@@ -164,6 +178,8 @@ class HardwareSpec:
             value = getattr(self, key)
             value = list(value) if isinstance(value, tuple) else value
             facts[key] = {"value": value, "unit": unit, "source": self.source_of(key)}
+            if key in self.ranges:
+                facts[key]["range"] = list(self.ranges[key])
         return (
             {"name": self.name, "title": self.title}
             | {key: name for key, name in (("nearest", self.nearest), ("family", self.family)) if name}
@@ -191,8 +207,17 @@ def spec_from_dict(data: Any, *, origin: str = "device data") -> HardwareSpec:
         nearest=data.get("nearest"),
         family=data.get("family"),
         sources=sources,
+        ranges={key: _checked_range(key, facts[key], origin) for key in values if "range" in facts[key]},
         **values,
     )
+
+
+def _checked_range(key: str, fact: Mapping[str, Any], origin: str) -> tuple[float, float]:
+    ends = fact["range"]
+    is_pair = isinstance(ends, list) and len(ends) == 2 and all(isinstance(end, (int, float)) for end in ends)
+    if not is_pair or not ends[0] <= ends[1]:
+        raise UsageError(f"{origin}: the range of {key} must be [lowest, highest], got {_shown(ends)}", key=key)
+    return float(ends[0]), float(ends[1])
 
 
 def checked_header(data: Any, origin: str, optional: tuple[str, ...]) -> Mapping[str, Any]:
