@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import TypeAlias
 
 from tvm import te, tirx
 
@@ -19,17 +19,17 @@ from romou.compiler.tir.primitives import LANES
 
 
 class Stage(str, Enum):
-    """A stage; its value is the name of its TIR block, which kernels show.
+    """The stages of a contraction. The value is the name of the TIR block, which kernels show.
 
         data -> patch -> texels ─┐
                                  ├─> [block ->] acc -> tile -> crop             one work-item sums a whole reduction
         weight -> kernel -> right┘
                                  └─> [block ->] part -> acc -> crop             `split_k` work-items share one
 
-    patch: the data that is staged in local memory, or loaded into registers where nothing is staged.
-    texels: what of it is in registers.
-    kernel: the weight that is staged in local memory.
-    right: what of it is loaded into registers several reduction steps at a time.
+    patch: the data in local memory, or in registers if nothing is staged.
+    texels: the staged data in registers.
+    kernel: the weight in local memory.
+    right: the weight in registers, several reduction steps at a time.
     block: sums of a few products in fp16, which acc or part adds up in fp32.
     """
 
@@ -43,14 +43,43 @@ class Stage(str, Enum):
     TILE = "tile"
     CROP = "crop"
 
-    # Messages, records and kernels show the word alone.
+    # Messages, records and kernels show the value.
     __str__, __repr__ = str.__str__, str.__repr__
+
+
+# The value of an operand, at a work-item's own element and a step of the reduction.
+_Operand: TypeAlias = Callable[..., tirx.Expr]
+
+
+def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
+    """Return the contraction as a function of its inputs, made of the stages of `contract`."""
+    return te.create_prim_func([*c.inputs, contract(c, config)])
+
+
+def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: str = "float32") -> te.Tensor:
+    """Return the contraction as stages over a domain that is padded to whole work groups.
+
+    The last stage is called `name`. It leaves the padding out, and its numbers are of type `dtype`.
+    Elements that a work-item has for itself are indexed by the work-item first, so that its register tile is dense
+    under any arrangement.
+    """
+    domain = _Domain.of(c, config)
+    left, right = _left_operand(domain), _right_operand(domain)
+    number = FP32 if config["accumulate"] == FP32 else FP16
+
+    def product(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        return left(item_o, item_w, o, h, w, lane, *r).astype(number) * right(item_o, o, h, lane, *r).astype(number)
+
+    total = _total(domain, _sum_of_piece(domain, product))
+    return te.compute(c.output_shape, lambda *i: total[c.output(*i)].astype(dtype), name=name)
 
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis of which every group has `tile` elements for each of its `items` work-items: an element is known by its
-    work-item in the group and by its place among those that the work-items with that number hold.
+    """An axis of which each of a group's `items` work-items has `tile` elements.
+
+    An element has two indices: its work-item in the group, and its index among the elements of that work-item in all
+    groups.
     """
 
     tile: int
@@ -68,157 +97,193 @@ class _Axis:
         return index // self.tile % self.items, index // (self.items * self.tile) * self.tile + index % self.tile
 
 
-def _axes(config: Config) -> tuple[_Axis, _Axis]:
-    """Output channels and pixels of a row."""
-    if tensor_core.is_mma(config):
-        # What an instruction takes of a warp's pixels lies side by side.
-        return _Axis(1, 1, False), _Axis(tensor_core.PAIR, tensor_core.WARP_W, False)
-    is_striped = config["arrangement"] == "striped"
-    return _Axis(config["tile_o"], config["wg_o"], is_striped), _Axis(config["tile_w"], config["wg_w"], is_striped)
+@dataclass(frozen=True)
+class _Domain:
+    """The padded domain of a contraction, and which work-item computes which element.
 
-
-def build_stages(c: Contraction, config: Config) -> tirx.PrimFunc:
-    """The contraction as a function of its inputs, over which the stages of `contract` stand."""
-    return te.create_prim_func([*c.inputs, contract(c, config)])
-
-
-def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: str = "float32") -> te.Tensor:
-    """Stages over a domain padded to whole work groups: [patch, texels, kernel, right,] acc, tile | part, acc; and last
-    `name`, without the padding, in `dtype`.
-
-    What a work-item has for itself is indexed by the work-item first, so that its register tile is dense whatever the
-    arrangement.
+    padded: (o, h, w), rounded up to whole work groups.
+    o, w: output channels and pixels of a row, dealt out to work-items.
     """
-    o, h, w = c.extents
-    domain = (
-        round_up(o, config["wg_o"] * config["tile_o"]),
-        round_up(h, config["tile_h"]),
-        round_up(w, config["wg_w"] * config["tile_w"]),
-    )
 
-    def clamp(index: Expr, extent: int, padded: int, tile: int = 1) -> Expr:
-        if padded == extent:
-            return index
-        # A tile is inside or outside as a whole where its size divides the extent: then one comparison is enough.
-        return (
-            te.min(index // tile, extent // tile - 1) * tile + index % tile
-            if tile > 1 and extent % tile == 0
-            else te.min(index, extent - 1)
-        )
+    c: Contraction
+    config: Config
+    padded: tuple[int, int, int]
+    o: _Axis
+    w: _Axis
 
-    # Neighbours of a tile that lie side by side.
-    tile_w = 1 if config["arrangement"] == "striped" or tensor_core.is_mma(config) else config["tile_w"]
+    @classmethod
+    def of(cls, c: Contraction, config: Config) -> _Domain:
+        o, h, w = c.extents
+        group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"]
+        padded = round_up(o, group_o), round_up(h, config["tile_h"]), round_up(w, group_w)
+        if tensor_core.is_mma(config):
+            # An instruction takes neighbouring pixels of a warp.
+            return cls(c, config, padded, _Axis(1, 1, False), _Axis(tensor_core.PAIR, tensor_core.WARP_W, False))
+        is_striped = config["arrangement"] == "striped"
+        axes = (_Axis(config[f"tile_{axis}"], config[f"wg_{axis}"], is_striped) for axis in "ow")
+        return cls(c, config, padded, *axes)
 
-    def lhs(oo: Expr, hh: Expr, ww: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        # What is read outside of an image is nobody's memory, and what is computed from it is not stored.
-        if not (c.is_image and c.is_padded):
-            tiles = (1, config["tile_h"], tile_w)
-            oo, hh, ww = (clamp(*of_axis) for of_axis in zip((oo, hh, ww), c.extents, domain, tiles, strict=True))
-        return c.lhs(oo, hh, ww, lane, *r)
+    @property
+    def owned(self) -> tuple[int, int, int, int, int]:
+        """Extents of (work-item along o, work-item along w, own o, h, own w)."""
+        o, h, w = self.padded
+        return self.o.items, self.w.items, o // self.o.items, h, w // self.w.items
 
-    def rhs(oo: Expr, hh: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        pair = tensor_core.pair_of_weights(config, o)
-        # Weights are read inside even where they lie in an image: without a sampler.
-        inside = clamp(oo // pair, o // pair, domain[0] // pair) * pair + oo % pair
-        return c.rhs(inside, lane, *r, *([hh] if c.is_batched else []))
+    @property
+    def reduced(self) -> list[int]:
+        """Extents of the reduction axes. The last one is the lane of an input texel."""
+        return list(self.c.reduce.values())
 
-    names, extents = list(c.reduce), list(c.reduce.values())
-    axis_o, axis_w = _axes(config)
-    owned = (axis_o.items, axis_w.items, domain[0] // axis_o.items, domain[1], domain[2] // axis_w.items)
+    @property
+    def batch(self) -> list[int]:
+        """Extent of the axis of the right operand that batches have, or nothing."""
+        return [self.padded[1]] * self.c.is_batched
 
-    def left(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        return lhs(axis_o.join(item_o, o), h, axis_w.join(item_w, w), lane, *r)
+    def batch_index(self, h: Expr) -> list[Expr]:
+        return [h] * self.c.is_batched
 
-    # The last reduction axis is the lane of an input texel: innermost, so that a texel is one vector load.
-    whole = c.texel or extents[-1]
-    apart = {} if c.lhs_vector else {APART: 1}
+    def owner(self, o: Expr, h: Expr, w: Expr, lane: Expr) -> tuple[Expr, ...]:
+        """Return the indices of an element by its work-item."""
+        (item_o, own_o), (item_w, own_w) = self.o.split(o), self.w.split(w)
+        return item_o, item_w, own_o, h, own_w, lane
+
+    def load_left(self, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        """Return an element of the left operand in memory."""
+        # Reads outside of an image are safe, and results that are computed from them are not stored.
+        if not (self.c.is_image and self.c.is_padded):
+            is_row_tiled = self.config["arrangement"] != "striped" and not tensor_core.is_mma(self.config)
+            tiles = (1, self.config["tile_h"], self.config["tile_w"] if is_row_tiled else 1)
+            o, h, w = map(_clamped, (o, h, w), self.c.extents, self.padded, tiles)
+        return self.c.lhs(o, h, w, lane, *r)
+
+    def load_own_left(self, item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        """Return the same for an element by its work-item."""
+        return self.load_left(self.o.join(item_o, o), h, self.w.join(item_w, w), lane, *r)
+
+    def load_right(self, o: Expr, h: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
+        """Return an element of the right operand in memory."""
+        # Weights are clamped in images, too: such reads need no sampler.
+        extent, padded = self.c.extents[0], self.padded[0]
+        pair = tensor_core.pair_of_weights(self.config, extent)
+        inside = _clamped(o // pair, extent // pair, padded // pair, 1) * pair + o % pair
+        return self.c.rhs(inside, lane, *r, *self.batch_index(h))
+
+
+def _clamped(index: Expr, extent: int, padded: int, tile: int) -> Expr:
+    """Return an index of a padded axis, clamped to the last valid one."""
+    if padded == extent:
+        return index
+    if tile > 1 and extent % tile == 0:
+        # A tile is inside or outside as a whole, so one comparison is enough.
+        return te.min(index // tile, extent // tile - 1) * tile + index % tile
+    return te.min(index, extent - 1)
+
+
+def _left_operand(domain: _Domain) -> _Operand:
+    """patch, texels: return the left operand at (item_o, item_w, o, h, w, lane, *r)."""
+    c = domain.c
+    *steps, lanes = domain.reduced
+    texel, apart = c.texel or lanes, {} if c.lhs_vector else {APART: 1}
+    if c.lhs_varies == "by lane":
+        return domain.load_own_left
     if c.lhs_varies == "by texel":
         patch = te.compute(
-            (*extents[:-1], *owned, whole),
-            lambda *i: left(*i[-6:-1], 0, *i[:-6], i[-1]),
+            (*steps, *domain.owned, texel),
+            lambda *i: domain.load_own_left(*i[-6:-1], 0, *i[:-6], i[-1]),
             name=Stage.PATCH,
             attrs=apart or None,
         )
-        factor: Callable[..., Any] = lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
-    elif c.lhs_varies == "never":
-        shape = (*extents[:-1], axis_w.items, *owned[3:], whole)
-        if config["local"]:
-            along = {ALONG_MEMORY: 0} if c.lhs_neighbours == "reduction" and not tensor_core.is_mma(config) else {}
-            shared = {**along, **apart} or None
-            patch = te.compute(
-                (*extents[:-1], *domain[1:], whole),
-                lambda *i: lhs(0, *i[-3:-1], 0, *i[:-3], i[-1]),
-                name=Stage.PATCH,
-                attrs=shared,
-            )
-            texels = te.compute(
-                shape, lambda *i: patch[(*i[:-4], i[-3], axis_w.join(i[-4], i[-2]), i[-1])], name=Stage.TEXELS
-            )
-        else:
-            texels = te.compute(
-                shape,
-                lambda *i: left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]),
-                name=Stage.PATCH,
-                attrs=apart or None,
-            )
-        factor = lambda _item_o, item_w, _o, h, w, _lane, *r: texels[(*r[:-1], item_w, h, w, r[-1])]
+        return lambda *i: patch[(*i[6:-1], *i[:5], i[-1])]
+    shape = (*steps, domain.w.items, *domain.owned[3:], texel)
+    if domain.config["local"]:
+        staged = _staged_left(domain, texel, apart)
+        texels = te.compute(
+            shape, lambda *i: staged[(*i[:-4], i[-3], domain.w.join(i[-4], i[-2]), i[-1])], name=Stage.TEXELS
+        )
     else:
-        factor = left
-    right: Callable[..., Any] = rhs
-    rows = [domain[1]] * c.is_batched
-    has_steps = c.rhs_vector == "reduction"
-    if config["local"] and has_steps:
-        shape, along = (*rows, *extents[:-1], domain[0], LANES, extents[-1]), {ALONG_MEMORY: len(rows)}
-        kernel = te.compute(
-            shape, lambda *i: rhs(i[-3], i[0], i[-2], *i[len(rows) : -3], i[-1]), name=Stage.KERNEL, attrs=along
+        texels = te.compute(
+            shape,
+            lambda *i: domain.load_own_left(0, i[-4], 0, i[-3], i[-2], 0, *i[:-4], i[-1]),
+            name=Stage.PATCH,
+            attrs=apart or None,
         )
-        right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r[:-1], o, lane, r[-1])]
-    elif config["local"]:
-        kernel = te.compute(
-            (*rows, *extents, domain[0], LANES),
-            lambda *i: rhs(i[-2], i[0], i[-1], *i[len(rows) : -2]),
-            name=Stage.KERNEL,
-        )
-        right = lambda o, h, lane, *r: kernel[(*[h] * c.is_batched, *r, o, lane)]
-    own_right: Callable[..., Any] = lambda item_o, o, h, lane, *r: right(axis_o.join(item_o, o), h, lane, *r)
-    if has_steps:
-        shape = (*rows, *extents[:-1], axis_o.items, owned[2], LANES, extents[-1])
-        steps = te.compute(
-            shape, lambda *i: right(axis_o.join(i[-4], i[-3]), i[0], i[-2], *i[len(rows) : -4], i[-1]), name=Stage.RIGHT
-        )
-        own_right = lambda item_o, o, h, lane, *r: steps[(*[h] * c.is_batched, *r[:-1], item_o, o, lane, r[-1])]
+    return lambda _item_o, item_w, _o, h, w, _lane, *r: texels[(*r[:-1], item_w, h, w, r[-1])]
 
-    def product(item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        weight = own_right(item_o, o, h, lane, *r)
-        return factor(item_o, item_w, o, h, w, lane, *r).astype(number) * weight.astype(number)
 
-    number = FP32 if config["accumulate"] == FP32 else FP16
-    pieces = config["split_k"]
-    share = extents[0] // pieces
-    axes = [te.reduce_axis((0, e), n) for n, e in zip(names, [share, *extents[1:]], strict=True)]
-    summed: Callable[..., Any] = lambda k, *i: te.sum(
-        product(*i, k * share + axes[0] if pieces > 1 else axes[0], *axes[1:]), axis=axes
+def _staged_left(domain: _Domain, texel: int, apart: dict[str, int]) -> te.Tensor:
+    """patch: return the left operand in local memory."""
+    *steps, _ = domain.reduced
+    is_along_memory = domain.c.lhs_neighbours == "reduction" and not tensor_core.is_mma(domain.config)
+    return te.compute(
+        (*steps, *domain.padded[1:], texel),
+        lambda *i: domain.load_left(0, *i[-3:-1], 0, *i[:-3], i[-1]),
+        name=Stage.PATCH,
+        attrs=({ALONG_MEMORY: 0} if is_along_memory else {}) | apart or None,
     )
-    if config["accumulate"] == MIXED:
-        steps_of_block = math.gcd(steps_of_sum(c), share)
-        inner = [te.reduce_axis((0, steps_of_block), names[0]), *axes[1:]]
-        block = te.compute(
-            (extents[0] // steps_of_block, *owned, LANES),
-            lambda b, *i: te.sum(product(*i, b * steps_of_block + inner[0], *inner[1:]), axis=inner),
-            name=Stage.BLOCK,
+
+
+def _right_operand(domain: _Domain) -> _Operand:
+    """kernel, right: return the right operand at (item_o, o, h, lane, *r)."""
+    load = _staged_right(domain) if domain.config["local"] else domain.load_right
+    if domain.c.rhs_vector != "reduction":
+        return lambda item_o, o, h, lane, *r: load(domain.o.join(item_o, o), h, lane, *r)
+    *steps, lanes = domain.reduced
+    batch = domain.batch
+    right = te.compute(
+        (*batch, *steps, domain.o.items, domain.owned[2], LANES, lanes),
+        lambda *i: load(domain.o.join(i[-4], i[-3]), i[0], i[-2], *i[len(batch) : -4], i[-1]),
+        name=Stage.RIGHT,
+    )
+    return lambda item_o, o, h, lane, *r: right[(*domain.batch_index(h), *r[:-1], item_o, o, lane, r[-1])]
+
+
+def _staged_right(domain: _Domain) -> _Operand:
+    """kernel: return the right operand in local memory at (o, h, lane, *r)."""
+    *steps, lanes = domain.reduced
+    batch, o = domain.batch, domain.padded[0]
+    if domain.c.rhs_vector == "reduction":
+        kernel = te.compute(
+            (*batch, *steps, o, LANES, lanes),
+            lambda *i: domain.load_right(i[-3], i[0], i[-2], *i[len(batch) : -3], i[-1]),
+            name=Stage.KERNEL,
+            attrs={ALONG_MEMORY: len(batch)},
         )
-        blocks = te.reduce_axis((0, share // steps_of_block), "blocks")
-        summed = lambda k, *i: te.sum(block[(k * (share // steps_of_block) + blocks, *i)].astype(FP32), axis=blocks)
+        return lambda o, h, lane, *r: kernel[(*domain.batch_index(h), *r[:-1], o, lane, r[-1])]
+    kernel = te.compute(
+        (*batch, *steps, lanes, o, LANES),
+        lambda *i: domain.load_right(i[-2], i[0], i[-1], *i[len(batch) : -2]),
+        name=Stage.KERNEL,
+    )
+    return lambda o, h, lane, *r: kernel[(*domain.batch_index(h), *r, o, lane)]
 
-    def of_item(o: Expr, h: Expr, w: Expr, lane: Expr) -> tuple[Expr, ...]:
-        (item_o, own_o), (item_w, own_w) = axis_o.split(o), axis_w.split(w)
-        return item_o, item_w, own_o, h, own_w, lane
 
-    if pieces > 1:
-        part = te.compute((pieces, *owned, LANES), summed, name=Stage.PART)
-        piece = te.reduce_axis((0, pieces), "piece")
-        tile = te.compute((*domain, LANES), lambda *i: te.sum(part[(piece, *of_item(*i))], axis=piece), name=Stage.ACC)
-    else:
-        acc = te.compute((*owned, LANES), lambda *i: summed(0, *i), name=Stage.ACC)
-        tile = te.compute((*domain, LANES), lambda *i: acc[of_item(*i)], name=Stage.TILE)
-    return te.compute(c.output_shape, lambda *i: tile[c.output(*i)].astype(dtype), name=name)
+def _sum_of_piece(domain: _Domain, product: _Operand) -> _Operand:
+    """[block]: return the sum of a piece of the reduction at (piece, item_o, item_w, o, h, w, lane)."""
+    first, *others = domain.reduced
+    name, *names = domain.c.reduce
+    pieces = domain.config["split_k"]
+    share = first // pieces
+    axes = [te.reduce_axis((0, extent), axis) for axis, extent in zip(names, others, strict=True)]
+    if domain.config["accumulate"] != MIXED:
+        step = te.reduce_axis((0, share), name)
+        return lambda k, *i: te.sum(product(*i, k * share + step if pieces > 1 else step, *axes), axis=[step, *axes])
+    size = math.gcd(steps_of_sum(domain.c), share)
+    step = te.reduce_axis((0, size), name)
+    block = te.compute(
+        (first // size, *domain.owned, LANES),
+        lambda b, *i: te.sum(product(*i, b * size + step, *axes), axis=[step, *axes]),
+        name=Stage.BLOCK,
+    )
+    blocks = te.reduce_axis((0, share // size), "blocks")
+    return lambda k, *i: te.sum(block[(k * (share // size) + blocks, *i)].astype(FP32), axis=blocks)
+
+
+def _total(domain: _Domain, sum_of_piece: _Operand) -> te.Tensor:
+    """part, acc | acc, tile: return the whole sum over the padded domain."""
+    pieces, shape = domain.config["split_k"], (*domain.padded, LANES)
+    if pieces == 1:
+        acc = te.compute((*domain.owned, LANES), lambda *i: sum_of_piece(0, *i), name=Stage.ACC)
+        return te.compute(shape, lambda *i: acc[domain.owner(*i)], name=Stage.TILE)
+    part = te.compute((pieces, *domain.owned, LANES), lambda k, *i: sum_of_piece(k, *i), name=Stage.PART)
+    piece = te.reduce_axis((0, pieces), "piece")
+    return te.compute(shape, lambda *i: te.sum(part[(piece, *domain.owner(*i))], axis=piece), name=Stage.ACC)
