@@ -19,7 +19,8 @@ class Curve:
     """One series of a sweep: `y` over `x`, with their units; `spread` is the relative scatter of repeated points (0
     where unknown).
 
-    `marks` are positions in x that the analysis found, by the key of their answer.
+    `marks` are positions in x that the analysis found, by the key of their answer. Curves of one `picture` are drawn
+    together.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Curve:
     repeats: int = 1
     marks: Mapping[str, float] = dataclasses.field(default_factory=dict)
     is_log_x: bool = False
+    picture: str = ""
 
     def __post_init__(self) -> None:
         if len(self.x) != len(self.y):

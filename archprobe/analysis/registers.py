@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
@@ -16,6 +16,8 @@ SPILL = 0.10
 # Half the registers make room for twice the groups, less what loop and addresses need; dedicated registers make room
 # for none.
 _SHARES = 1.25
+# Time that grows this much more than the work: the groups in flight are halved, or registers are in memory.
+_POOL_JUMP = 1.3
 _REGISTERS = "32-bit registers"
 _GROUPS = "work-groups"
 
@@ -174,3 +176,25 @@ def _stays_over(excess: np.ndarray, limit: float) -> int | None:
         if rest.mean() >= 0.9 and rest[:3].all():
             return int(i)
     return None
+
+
+def register_pool(sweeps: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> Answer:
+    """Find the registers that a core's work-items share: `sweeps[size]` is (registers of a work-item, time) of one work
+    group of that size (paper, figure 5).
+
+    From a shared pool a group of twice the size leaves its line of arithmetic at half the registers. Where the product
+    is not about the same for three sizes, there is no pool to be seen.
+    """
+    unit = "32-bit registers"
+    products = []
+    for size, (count, time) in sorted(sweeps.items()):
+        step = np.flatnonzero(time[1:] / time[:-1] * count[:-1] / count[1:] > _POOL_JUMP)
+        if step.size:
+            products.append((size, float(count[step[0]]), float(count[step[0] + 1])))
+    low, high = (np.array([size * ends[at] for size, *ends in products]) for at in (0, 1))
+    if len(products) < 3 or low.max(initial=0) > high.min(initial=np.inf):
+        seen = ", ".join(f"{size} work-items at {above:g}" for size, _, above in products) or "none"
+        return declined(unit, f"jumps of time over the registers: {seen}; a pool shows three whose products agree")
+    value = float(np.sqrt(low.max() * high.min()))
+    reason = f"groups of {', '.join(str(size) for size, *_ in products)} work-items jump at like products"
+    return answered(round(value), unit, 0.8, reason, low=float(low.max()), high=float(high.min()))

@@ -129,3 +129,31 @@ def warp_by_divergence(block: np.ndarray, time: np.ndarray, *, repeats: int = 1)
         value, _UNIT, 0.97 if x.size - split >= 2 else 0.8, reason, low=int(x[split - 1]) + 1, high=value, notes=notes
     )
     return found.measured(repeats_of(block, repeats))
+
+
+def parallel_work_items(order: np.ndarray, warp: int) -> Answer:
+    """Find how many work-items of a core run at once: `order[run, i]` is the rank that work-item i of one group drew.
+
+    Warps that run in parallel take turns at the counter, so their ranks alternate. The warps that began before half of
+    the first warp's work-items had drawn run beside it (paper, figure 8: 3 warps of 128 on Adreno 640).
+    """
+    order = np.atleast_2d(np.asarray(order))
+    runs, n = order.shape
+    if n < 2 * warp:
+        return declined(_UNIT, f"a group of {n} work-items has no two warps of {warp}")
+    counts = []
+    for ranks in order:
+        if not np.array_equal(np.sort(ranks), np.arange(n)):
+            return declined(_UNIT, f"the counter did not give each of {n} work-items a rank of its own")
+        warps = [ranks[at : at + warp] for at in range(0, n, warp)]
+        first = min(warps, key=lambda drawn: int(drawn.min()))
+        half = np.sort(first)[len(first) // 2]
+        counts.append(sum(int(drawn.min()) < half for drawn in warps))
+    count = int(np.median(counts))
+    agreeing = float(np.mean(np.array(counts) == count))
+    if count == 1:
+        return declined(_UNIT, f"warps of {warp} draw one after another: the counter shows no parallel ones")
+    if agreeing < 0.6:
+        return declined(_UNIT, f"{min(counts)} to {max(counts)} warps began beside the first one, in {runs} runs")
+    reason = f"the ranks of {count} warps of {warp} alternate, in {agreeing:.0%} of {runs} runs"
+    return answered(count * warp, _UNIT, min(0.9, 0.5 + agreeing / 2), reason)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from archprobe.curve import Curve
@@ -50,11 +51,26 @@ def draw(curve: Curve, title: str = "") -> Figure:
             axes.axvline(place, color=RED, linewidth=1, linestyle="--")
             where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right"}
             axes.annotate(f"{name} = {_short(place)}", (place, 0.97), fontsize=7, color=RED, **where)
+    _finish(axes, curve, f"{title}: {curve.name}" if title else curve.name)
+    return figure
+
+
+def draw_together(curves: Sequence[Curve], title: str = "") -> Figure:
+    """Draw the curves of one picture over the same axes, each with its name, as the paper's figures 5 and 6."""
+    figure, axes = new_figure(7.2, 4.2)
+    for curve in curves:
+        axes.plot(curve.x, curve.y, marker="." if len(curve.x) < 160 else None, linewidth=1.2, label=curve.name)
+    axes.legend(fontsize=7, ncols=2)
+    first = curves[0]
+    _finish(axes, first, f"{title}: {first.picture}" if title else first.picture)
+    return figure
+
+
+def _finish(axes: Axes, curve: Curve, title: str) -> None:
     axes.set_xlabel(curve.x_label)
     axes.set_ylabel(curve.y_label)
-    axes.set_title(f"{title}: {curve.name}" if title else curve.name, fontsize=10, loc="left")
+    axes.set_title(title, fontsize=10, loc="left")
     axes.grid(color=GREY, linewidth=0.4, alpha=0.5)
-    return figure
 
 
 def _short(value: float) -> str:

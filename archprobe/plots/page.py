@@ -38,7 +38,12 @@ def write_page(report: Report, folder: Path) -> Path:
         drawn = [
             _save(curves.draw(curve, aspect), folder / f"{aspect}_{_plain(curve.name)}.svg")
             for curve in findings.curves
+            if not curve.picture
         ]
+        for picture_name in dict.fromkeys(curve.picture for curve in findings.curves if curve.picture):
+            together = [curve for curve in findings.curves if curve.picture == picture_name]
+            file = folder / f"{aspect}_{_plain(picture_name)}.svg"
+            drawn.append(_save(curves.draw_together(together, aspect), file))
         sections.append(_section(aspect, findings, drawn))
     head = report.header
     driver = head["Driver"]

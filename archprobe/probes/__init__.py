@@ -12,8 +12,9 @@ from archprobe.probes.probe import Probe
 # Some probes use the answers of earlier ones, so these run in this order. Probes that are not named here run after
 # them, by name.
 ORDER = (
-    *("limits", "launch", "warp_time", "warp_order", "warp_divergence", "cores", "registers"),
-    *("buffer_cache", "buffer_line", "image_cache", "image_line"),
+    *("limits", "launch", "warp_time", "warp_order", "warp_divergence", "running_order", "cores", "registers"),
+    "register_sweep",
+    *("buffer_cache", "buffer_line", "image_cache", "image_line", "image_strides"),
     *("buffer_bandwidth", "image_bandwidth", "local_bandwidth", "constant_bandwidth", "vector_width"),
     *("gflops", "write_speed", "barrier", "division", "throttling"),
 )

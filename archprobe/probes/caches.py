@@ -6,6 +6,7 @@ In a chase every read says where the next one goes, so none can start before the
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable
 
@@ -176,6 +177,37 @@ def image_cache(bench: Bench) -> Findings:
     ranges = (texels * TEXEL_BYTES).tolist()
     curve = one_by_one(bench, "image chase", ranges, lambda r: chase.run(r // TEXEL_BYTES), x_label="range (bytes)")
     return _level_findings(curve, "CachePixelCountLv")
+
+
+@probe(
+    aspect="ImageStrides",
+    title="Latency of the texture cache by range and stride",
+    method="pointer chases through a row of texels, for strides of 1 to 16 texels (paper, figure 6)",
+    not_on_cpu=NO_TEXTURES,
+    needs_images=True,
+    is_for_opencl=True,
+)
+def image_strides(bench: Bench) -> Findings:
+    first = bench.number("ImageCacheHierarchyPChase.CachePixelCountLv1") or 4096
+    most = int(min(bench.device.facts.max_image_width, 4 * first // TEXEL_BYTES))
+    chase = ImageChase(bench)
+    places = np.unique(np.linspace(16, most, 12 if bench.is_quick else 32).astype(np.int64) // 16 * 16)
+    curves = []
+    for stride in (1, 2, 4, 8, 16):
+
+        def run(size: int, stride: int = stride) -> Chase:
+            return chase.run(size // TEXEL_BYTES, stride)
+
+        curve = one_by_one(
+            bench,
+            f"stride {stride * TEXEL_BYTES} bytes",
+            (places * TEXEL_BYTES).tolist(),
+            run,
+            x_label="range (bytes)",
+            limit_s=10.0,
+        )
+        curves.append(dataclasses.replace(curve, picture="latency by range and stride", is_log_x=False))
+    return Findings(curves=tuple(curves))
 
 
 def one_by_one(

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from archprobe.analysis.answer import Answer, answered, declined
-from archprobe.analysis.registers import concurrent_groups, register_count, register_file
+from archprobe.analysis.registers import concurrent_groups, register_count, register_file, register_pool
 from archprobe.bench import Bench, Run
 from archprobe.curve import Curve, Findings
 from archprobe.probes.probe import probe
@@ -19,9 +19,9 @@ from archprobe.probes.probe import probe
 _MOST_GROUPS = 2**16
 
 
-def source(count: int) -> str:
-    """Return a kernel of one work-item that keeps `count` values alive; each step multiplies every one by its
-    neighbour.
+def source(count: int, group: str = "ONE_WORK_ITEM") -> str:
+    """Return a kernel that keeps `count` values alive; each step multiplies every one by its neighbour. group: "" for
+    a kernel of any group size.
 
     The values are read from memory, so that no compiler knows them, and added up at the end, so that none can be
     dropped.
@@ -30,7 +30,7 @@ def source(count: int) -> str:
     step = "\n".join(f"    r{i} *= r{i - 1 if i else count - 1};" for i in range(count))
     total = " + ".join(f"r{i}" for i in range(count))
     return f"""
-__kernel ONE_WORK_ITEM void registers(int n, __global float *out, __global const float *seed) {{
+__kernel {group} void registers(int n, __global float *out, __global const float *seed) {{
 {declare}
   for (int k = 0; k < n; ++k) {{
 {step}
@@ -105,6 +105,39 @@ def registers(bench: Bench) -> Findings:
     answers["RegType"] = register_file(*found)
     answers["RegPool"] = _pool(bench, count, found[0])
     return Findings(answers=answers, curves=tuple(curves))
+
+
+# Of figure 5, the work-items of the groups.
+_GROUP_SIZES = (64, 128, 256, 384, 512, 768, 1024)
+
+
+@probe(
+    aspect="RegisterSweep",
+    title="Registers by the size of a work group",
+    method=(
+        "one work group of growing size, whose work-items keep growing numbers of values: with a shared pool, larger"
+        " groups leave the plateau earlier (paper, figure 5)"
+    ),
+    not_on_cpu="a CPU keeps a work-item's values in its core's registers or in the cache",
+)
+def register_sweep(bench: Bench) -> Findings:
+    device = bench.device
+    seed, out = device.buffer(np.ones(1024, np.float32)), device.buffer(64)
+    sizes = [size for size in _GROUP_SIZES if size <= device.facts.max_work_group_size]
+    counts = range(16, 257, 24 if bench.is_quick else 8)
+    # One kernel serves all sizes of a count.
+    kernels = {count: device.kernel(source(count, group=""), "registers") for count in counts}
+    curves = []
+    for i, size in enumerate(sizes):
+
+        def make(count: int, size: int = size) -> Run:
+            return lambda n: device.launch(kernels[count], size, size, np.int32(n), out, seed)
+
+        share = (i / len(sizes), (i + 1) / len(sizes))
+        curve = bench.sweep(f"{size} work-items", counts, make, x_label="registers of a work-item", share=share)
+        curves.append(dataclasses.replace(curve, picture="time by registers and work-items"))
+    pool = register_pool({size: (curve.xs, curve.ys) for size, curve in zip(sizes, curves, strict=True)})
+    return Findings(answers={"PoolByGroups": pool}, curves=tuple(curves))
 
 
 def _groups_curve(bench: Bench, name: str, run: Callable[[int], Run], share: tuple[float, float]) -> Curve:

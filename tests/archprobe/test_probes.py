@@ -59,9 +59,12 @@ def test_what_has_no_meaning_on_a_cpu_says_so(report: Report, device: Device) ->
         "WarpSizeMethodA",
         "WarpSizeMethodB",
         "WarpDivergence",
+        "RunningOrder",
+        "RegisterSweep",
         "RegCount",
         "ImageCacheHierarchyPChase",
         "ImageCachelineSize",
+        "ImageStrides",
         "ImageBandwidth",
     }
     assert "not applicable" in report.answers()["Gflops.AluCount"].reason

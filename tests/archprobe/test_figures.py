@@ -1,0 +1,90 @@
+"""The paper's figures 5, 6 and 8: analyses of synthetic curves, and pictures of several curves."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from archprobe.analysis.registers import register_pool
+from archprobe.analysis.warp import parallel_work_items
+from archprobe.curve import Curve, Findings
+from archprobe.plots.page import write_page
+from archprobe.report.document import Report, load_report
+
+ARITHMETIC_NS = 1.0
+
+
+def alternating(warps: int, warp: int, size: int, rng: np.random.Generator) -> np.ndarray:
+    """Ranks of a group whose warps run `warps` at a time, each lane in its turn, as in figure 8."""
+    ranks = np.empty(size, int)
+    rank = 0
+    for first in range(0, size, warps * warp):
+        running = range(first, min(first + warps * warp, size), warp)
+        for lane in range(warp):
+            for begin in rng.permutation(running):
+                ranks[begin + lane] = rank
+                rank += 1
+    return ranks
+
+
+@pytest.mark.parametrize(("warps", "warp"), [(3, 128), (2, 128), (4, 64), (8, 8)])
+def test_work_items_that_run_at_once(warps: int, warp: int) -> None:
+    rng = np.random.default_rng(3)
+    order = np.array([alternating(warps, warp, 6 * warps * warp, rng) for _ in range(8)])
+    found = parallel_work_items(order, warp)
+    assert found.value == warps * warp
+    assert found.confidence > 0.8
+
+
+def test_warps_that_draw_as_a_whole_show_nothing() -> None:
+    rng = np.random.default_rng(3)
+    order = np.array([np.argsort(np.argsort(np.repeat(rng.permutation(16), 32), kind="stable")) for _ in range(8)])
+    assert "one after another" in parallel_work_items(order, 32).reason
+    assert parallel_work_items(np.zeros((4, 64), int), 32).is_declined
+
+
+def figure_5(pool: int, sizes: tuple[int, ...], *, is_shared: bool) -> dict[int, tuple[np.ndarray, np.ndarray]]:
+    counts = np.arange(16.0, 260.0, 8.0)
+    sweeps = {}
+    for size in sizes:
+        needed = counts * (size if is_shared else 1)
+        rounds = np.ceil(needed / pool) if is_shared else np.where(needed > pool, 5, 1)
+        sweeps[size] = (counts, counts * ARITHMETIC_NS * rounds)
+    return sweeps
+
+
+def test_a_pool_is_seen_in_groups_of_several_sizes() -> None:
+    found = register_pool(figure_5(384 * 181, (64, 128, 384, 512, 768, 1024), is_shared=True))
+    low, high = found.interval
+    assert low <= 384 * 181 <= high
+    assert high < 1.3 * low
+
+
+def test_registers_of_a_work_item_s_own_are_no_pool() -> None:
+    found = register_pool(figure_5(64, (64, 128, 256), is_shared=False))
+    assert found.is_declined
+    assert "64 work-items at 72" in found.reason
+
+
+def test_curves_of_one_picture_are_drawn_together(tmp_path: Path) -> None:
+    curves = [
+        Curve(name=f"{n} work-items", x_label="registers", y_label="ns", x=(16.0, 32.0), y=(1.0, n), picture="figure")
+        for n in (64, 128)
+    ]
+    header = {
+        "Format": 1,
+        "Version": "1",
+        "Date": "2026-01-01",
+        "IsQuick": False,
+        "IsComplete": True,
+        "Software": {},
+        "Driver": dict.fromkeys(("name", "vendor", "driver", "platform", "version"), "x") | {"is_cpu": False},
+    }
+    report = Report(header=header, aspects={"RegisterSweep": Findings(curves=tuple(curves))})
+    report.save(tmp_path / "r.json")
+    page = write_page(load_report(tmp_path / "r.json"), tmp_path / "plots")
+    assert [path.name for path in sorted(page.parent.glob("RegisterSweep*"))] == ["RegisterSweep_figure.svg"]
+    text = (page.parent / "RegisterSweep_figure.svg").read_text()
+    assert text.count("work-items") >= 2
