@@ -27,7 +27,7 @@ from romou.base.errors import DeviceError, RomouError, UsageError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_reference, build_task
 from romou.compiler.graph.extract import extract_tasks
-from romou.compiler.operators.row_kernel import LEAST_OF_TREE, SERIAL, TREE
+from romou.compiler.operators.streaming.row_kernel import LEAST_OF_TREE, SERIAL, TREE
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target

@@ -32,10 +32,9 @@ from torch_peer import Torch, gpu_clocks, repeats_of
 from romou.base.errors import DeviceError, RomouError, UsageError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
-from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter
+from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter, training_passes
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.training_passes import training_passes
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask

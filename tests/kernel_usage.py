@@ -18,9 +18,9 @@ from tvm import tirx
 from romou.compiler.operators.algorithms import DIRECT, WinogradAlgorithm
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
-from romou.compiler.operators.streaming import StreamingTemplate
+from romou.compiler.operators.streaming.template import StreamingTemplate
 from romou.compiler.operators.template import ContractionTemplate
-from romou.compiler.operators.winograd import TRANSFORMED
+from romou.compiler.operators.winograd.convolution import TRANSFORMED
 from romou.compiler.tir.primitives import LANES
 from romou.tuner.analysis.registers import estimate_registers
 from romou.tuner.analysis.usage import KernelUsage

@@ -22,7 +22,7 @@ from romou.api.tune import tune
 from romou.base.errors import UsageError
 from romou.compiler.frontend import ImportedModel
 from romou.compiler.operators.families import family_of
-from romou.compiler.operators.training_passes import training_passes
+from romou.compiler.operators.families.conv2d_backward_filter import training_passes
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.tir.expressions import FLOATS
 from romou.devices.targets import Target

@@ -15,7 +15,7 @@ import tvm
 from romou.base.errors import unknown_name
 from romou.compiler.graph.join_pairs import Pair
 from romou.compiler.graph.origins import Rungs
-from romou.compiler.operators.winograd import StoredWeight
+from romou.compiler.operators.winograd.convolution import StoredWeight
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target

@@ -19,7 +19,7 @@ from romou.base.space import Config, Space
 from romou.base.task import Task
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.families import template_of
-from romou.compiler.operators.winograd import StoredWeight
+from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.scheduling.blocks import is_scheduled
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.primitives import FREE_IMAGES

@@ -24,8 +24,8 @@ from operators import conv, task_of
 
 from romou.base.errors import UsageError
 from romou.compiler.assembly.kernel import build_reference
+from romou.compiler.operators.families.conv2d_backward_filter import training_passes
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.training_passes import training_passes
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
 from romou.tuner.measure import verify

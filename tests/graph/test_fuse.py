@@ -17,7 +17,7 @@ from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import count_calls
 from romou.compiler.pipeline import fuse_operators
-from romou.compiler.scheduling.splice import find_blocks
+from romou.compiler.scheduling.blocks import find_blocks
 from romou.devices.targets import Target
 
 TARGET = Target("opencl -device=host")

@@ -17,7 +17,7 @@ import romou
 from romou.compiler.assembly import default_schedules
 from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.scheduling.blocks import reductions_of
-from romou.compiler.scheduling.single_terms import without_single_terms
+from romou.compiler.scheduling.rewrites import without_single_terms
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.targets import Target
 

@@ -12,7 +12,7 @@ from tvm import relax
 from tvm.relax import op
 
 from romou.compiler.graph.place_images import SCOPE
-from romou.compiler.operators.row_kernel import TREE
+from romou.compiler.operators.streaming.row_kernel import TREE
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image
 from romou.devices.targets import Target

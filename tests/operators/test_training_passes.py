@@ -10,7 +10,7 @@ from exhaustive import exhaustive, few
 from operators import assert_agrees, conv, random_arrays, reference, run, task_of
 
 from romou.compiler.assembly.kernel import build_task
-from romou.compiler.operators.training_passes import training_passes
+from romou.compiler.operators.families.conv2d_backward_filter import training_passes
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target

@@ -40,8 +40,8 @@ from romou.compiler.assembly.kernel import build_task
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.operators.families.conv2d import FAMILY
 from romou.compiler.operators.template import ContractionTemplate
-from romou.compiler.operators.winograd import SIDES, TILES
-from romou.compiler.operators.winograd_matrices import matrices
+from romou.compiler.operators.winograd.convolution import SIDES, TILES
+from romou.compiler.operators.winograd.matrices import matrices
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.presets import load_preset

@@ -18,9 +18,9 @@ from tensor_core_works import FILLED, FIRST, PLAIN
 
 from romou.base.space import Config
 from romou.compiler.operators.families.batch_matmul import BatchMatmul
+from romou.compiler.operators.families.conv2d_backward_filter import training_passes
 from romou.compiler.operators.families.conv3d import Conv3d
 from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.training_passes import training_passes
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import Place, set_image

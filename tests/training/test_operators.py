@@ -10,9 +10,8 @@ from training_reference import relative_error
 
 import romou
 from romou.base.errors import UsageError
-from romou.compiler.operators.families.conv2d_backward_filter import correlate
+from romou.compiler.operators.families.conv2d_backward_filter import correlate, training_passes
 from romou.compiler.operators.families.conv2d_transpose import FAMILY as CONV2D_TRANSPOSE
-from romou.compiler.operators.training_passes import training_passes
 
 
 def test_the_passes_of_a_layer_are_tuned_by_themselves(

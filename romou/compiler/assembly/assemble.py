@@ -24,7 +24,7 @@ from romou.compiler.memory.storage import plan_storage
 from romou.compiler.memory.workspaces import plan_workspaces
 from romou.compiler.operators.families import RUNG
 from romou.compiler.operators.recurrent import is_time_loop, schedule_time_loop
-from romou.compiler.operators.winograd import StoredWeight
+from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.passes.fp16_storage import compute_in_single
 from romou.compiler.scheduling.blocks import is_scheduled
 from romou.compiler.task import TunableTask, key_of

@@ -16,9 +16,9 @@ from tvm.s_tir import dlight
 from tvm.tirx.build import split_host_device_mods
 
 import romou.compiler.pipeline as pipeline
-from romou.compiler.scheduling.emit import guarded, place_of, substitute
-from romou.compiler.scheduling.single_terms import without_single_terms
-from romou.compiler.scheduling.splice import as_module, nests_of, with_root
+from romou.compiler.scheduling.blocks import nests_of, substitute
+from romou.compiler.scheduling.rewrites import as_module, with_root, without_single_terms
+from romou.compiler.scheduling.statements import guarded, unravel
 from romou.compiler.tir.expressions import bytes_of
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.launch import launch_size, thread_extents
@@ -125,7 +125,7 @@ def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
     at = group * size + thread
     for loop in reversed(rest):
         body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
-    places = [loop.min + place for loop, place in zip(parallel, place_of(at, extents), strict=True)]
+    places = [loop.min + place for loop, place in zip(parallel, unravel(at, extents), strict=True)]
     body = substitute(body, dict(zip((loop.loop_var for loop in parallel), places, strict=True)))
     body = guarded(at < count if count % size else None, body)
     for tag, var, extent in (("threadIdx.x", thread, size), ("blockIdx.x", group, -(-count // size))):

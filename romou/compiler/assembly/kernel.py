@@ -13,7 +13,7 @@ import romou.compiler.pipeline as pipeline
 from romou.base.errors import InvalidConfigError
 from romou.base.space import Config
 from romou.compiler.passes.fp16_storage import compute_in_single
-from romou.compiler.scheduling.splice import as_module
+from romou.compiler.scheduling.rewrites import as_module
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import replace_parameter
 

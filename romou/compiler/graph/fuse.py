@@ -13,7 +13,8 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import BrokenNodesError
 from romou.compiler.graph.legalize import LEGALIZED
 from romou.compiler.graph.rewrite import with_main
-from romou.compiler.scheduling.blocks import inlined, is_regular, is_view, reductions_of
+from romou.compiler.scheduling.blocks import is_regular, is_view, reductions_of
+from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import bindings_of, origins_of
 

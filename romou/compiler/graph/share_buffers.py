@@ -18,8 +18,7 @@ from tvm import relax, s_tir, tirx
 from tvm.ir import TensorLoad
 
 from romou.compiler.graph.rewrite import Walker, outputs_of, rebuild_main
-from romou.compiler.scheduling.blocks import is_regular, is_scheduled, is_view
-from romou.compiler.scheduling.splice import find_blocks
+from romou.compiler.scheduling.blocks import find_blocks, is_regular, is_scheduled, is_view
 from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.expressions import dtype_of, static_shape
 from romou.compiler.tir.primitives import LANES

@@ -27,12 +27,13 @@ from romou.compiler.operators.operator import Operator
 from romou.compiler.operators.packed_weight import PACKED, is_computed, schedule_packing
 from romou.compiler.operators.pieces import PIECES, build_pieces, bytes_between, schedule_pieces
 from romou.compiler.operators.pieces import STAGES as PIECES_STAGES
-from romou.compiler.operators.winograd import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd
-from romou.compiler.operators.winograd_filter import STAGES as FILTER_STAGES
+from romou.compiler.operators.winograd.convolution import STAGES, TILES, TRANSFORMED, StoredWeight, Winograd
+from romou.compiler.operators.winograd.filter_gradient import STAGES as FILTER_STAGES
 from romou.compiler.operators.workload import WORKLOAD, Workload
+from romou.compiler.scheduling.blocks import find_blocks, read_buffers
 from romou.compiler.scheduling.loops import Block
 from romou.compiler.scheduling.placement import WEIGHT, Placement
-from romou.compiler.scheduling.splice import as_module, find_blocks, read_buffers, replace_stage
+from romou.compiler.scheduling.rewrites import as_module, replace_stage
 from romou.compiler.tir.primitives import LANES, Place, is_image, replace_parameter
 
 # The choice of the knob `algorithm` that every operator has.

@@ -12,7 +12,7 @@ from tvm import tirx
 from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
-from romou.compiler.operators.winograd import StoredWeight
+from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.tir.primitives import is_image
 
 

@@ -10,7 +10,7 @@ from tvm import s_tir, te
 
 from romou.base.space import Config
 from romou.compiler.operators.contraction import Contraction
-from romou.compiler.operators.winograd import Winograd
+from romou.compiler.operators.winograd.convolution import Winograd
 from romou.compiler.operators.workload import Workload
 from romou.compiler.scheduling.loops import Block, Loop
 

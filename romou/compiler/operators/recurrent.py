@@ -18,8 +18,9 @@ import tvm
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_map
 
-from romou.compiler.scheduling.emit import guarded, loop, substitute
-from romou.compiler.scheduling.splice import nests_of, with_root
+from romou.compiler.scheduling.blocks import nests_of, substitute
+from romou.compiler.scheduling.rewrites import with_root
+from romou.compiler.scheduling.statements import guarded, loop
 from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
 from tvm_patches.onnx_converters.recurrent_loop import SUMMED, TIME_LOOP

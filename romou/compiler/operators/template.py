@@ -29,11 +29,10 @@ from romou.compiler.operators.contraction.knobs import FP32, KNOBS
 from romou.compiler.operators.contraction.occupancy import work_items
 from romou.compiler.operators.operator import Operator
 from romou.compiler.operators.pieces import PIECES
-from romou.compiler.operators.winograd import StoredWeight
+from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.operators.workload import FAMILY
-from romou.compiler.scheduling.blocks import has_vector_form, is_elementwise_of, loads_of
+from romou.compiler.scheduling.blocks import find_blocks, has_vector_form, is_elementwise_of, loads_of
 from romou.compiler.scheduling.placement import WEIGHT, Placement
-from romou.compiler.scheduling.splice import find_blocks
 from romou.compiler.tir.primitives import LANES, Place, advance_pointers, set_image
 
 

@@ -1,1 +1,1 @@
-"""Tools of schedules: blocks, loops, pieces of TIR."""
+"""Tools of schedules: reading blocks, rewriting functions, scheduling loops, writing kernels out."""

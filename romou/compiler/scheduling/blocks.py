@@ -1,18 +1,24 @@
-"""What a fused function computes, read off its blocks: for the families that no block names."""
+"""Read what an unscheduled function computes from its blocks, not from names of operators.
+
+    root block
+      for i, j, k:  block "sum"     axes i, j (spatial), k (reduced)      a nest: one block and the loops around it
+      for i, j:     block "relu"    axes i, j
+
+`romou/compiler/scheduling/rewrites.py` holds the functions that change such a function.
+"""
 
 from __future__ import annotations
 
-import copy
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import tvm
 from tvm import relax, s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_walk
 
-from romou.compiler.scheduling.splice import as_module, contains, find_blocks, nests_of, with_root
 from romou.compiler.tir.calls import is_conditional, op_name, takes_vectors
 from romou.compiler.tir.traversal import nodes_in
 
@@ -20,117 +26,69 @@ _REDUCTION = 2
 _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Min, tirx.Max)
 
 
-def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A block that reduces two things at once (a sum and a sum of squares) as two blocks, where neither looks at what
-    the other one has so far.
-
-    a[i], b[i] = a[i] + x[i, k], b[i] + x[i, k] * x[i, k]
-        ->  a[i] = a[i] + x[i, k];  b[i] = b[i] + x[i, k] * x[i, k]
-    """
-
-    def split(nest: tirx.Stmt) -> list[tirx.Stmt]:
-        (block,) = [block for block in find_blocks(func) if contains(nest, block)]
-        stores = _stores_of(block)
-        if stores is None:
-            return [nest]
-        made = []
-        for store, start in stores:
-            own = s_tir.SBlock(
-                block.iter_vars,
-                block.reads,
-                [w for w in block.writes if w.source.same_as(store.buffer)],
-                str(store.buffer.name),
-                store,
-                start,
-            )
-            made.append(with_own_axes(structural_map(nest, (s_tir.SBlock, lambda _, own=own: own))))
-        return made
-
-    func = _without_idle_axes(func)
-    if all(len(block.writes) == 1 for block in find_blocks(func)):
-        return func
-    body = tirx.SeqStmt([own for nest in nests_of(func) for own in split(nest)])
-    return with_root(func, body, func.body.block.alloc_buffers)
+# Blocks and the nests around them
 
 
-def _without_idle_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """A block of a scalar without the axis of extent 1 that TVM gives it, where others reduce: v = axis(1); out[()] = s[()] / 8
-    ->  out[()] = s[()] / 8
-    """  # noqa: E501
+def find_blocks(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    """Return all blocks below the root block, in program order."""
+    return nodes_in(func.body.block.body, s_tir.SBlock)
 
-    def drop(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
-        block = realize.block
-        is_idle = (
-            isinstance(block.body, tirx.BufferStore)
-            and not block.body.indices
-            and len(block.iter_vars) == 1
-            and not reduced_axes(block)
-        )
-        if not is_idle:
-            return realize
-        own = s_tir.SBlock([], block.reads, block.writes, block.name_hint, block.body, annotations=block.annotations)
-        return s_tir.SBlockRealize([], realize.predicate, own)
 
-    return (
-        func.with_body(structural_map(func.body, (s_tir.SBlockRealize, drop)))
-        if reductions_of(func) and not func.params[-1].shape
-        else func
+def nests_of(func: tirx.PrimFunc) -> list[tirx.Stmt]:
+    """Return the statements of the root block: one loop nest for each block of an unscheduled function."""
+    body = func.body.block.body
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]
+
+
+def contains(nest: tirx.Stmt, block: s_tir.SBlock) -> bool:
+    """Return whether a loop nest contains `block`."""
+    return any(b.same_as(block) for b in nodes_in(nest, s_tir.SBlock))
+
+
+def axes_of(block: s_tir.SBlock) -> dict[tirx.Var, int]:
+    """Return the axes of a block with their extents."""
+    return {axis.var: int(axis.dom.extent) for axis in block.iter_vars}
+
+
+def read_buffers(block: s_tir.SBlock) -> list[tirx.Buffer]:
+    """Return the buffers that a block reads, in order of first use."""
+    reads: list[tirx.Buffer] = []
+    for region in block.reads:
+        if not any(region.source.same_as(b) for b in reads):
+            reads.append(region.source)
+    return reads
+
+
+# Loads and variables of an expression
+
+
+def loads_of(node: tirx.Expr | tirx.Stmt) -> list[TensorLoad]:
+    """Return every load in an expression or statement."""
+    return nodes_in(node, TensorLoad)
+
+
+def replace_loads(expr: tirx.Expr, tensor: tirx.Buffer, by: Callable[[TensorLoad], tirx.Expr]) -> tirx.Expr:
+    """Replace each load of `tensor` by `by(load)`."""
+    return structural_map(expr, (TensorLoad, lambda load: by(load) if load.source.same_as(tensor) else load))
+
+
+def substitute(node: Any, values: Mapping[tirx.Var, tirx.Expr]) -> Any:
+    """Replace variables in an expression or statement by their `values`."""
+    return structural_map(
+        node, (tirx.Var, lambda var: next((value for name, value in values.items() if name.same_as(var)), var))
     )
 
 
-def with_own_axes(nest: tirx.Stmt) -> tirx.Stmt:
-    """Return the nest with loop variables of its own."""
-    found: list[tirx.Var] = []
-    structural_walk(
-        nest,
-        [
-            (tirx.For, lambda loop: found.append(loop.loop_var)),
-            (s_tir.SBlock, lambda block: found.extend(i.var for i in block.iter_vars)),
-        ],
-    )
-    own = {var: tirx.Var(var.name, var.ty) for var in found}
-    return structural_map(nest, (tirx.Var, lambda var: own.get(var, var)))
-
-
-def _stores_of(block: s_tir.SBlock) -> list[tuple[tirx.BufferStore, tirx.BufferStore]] | None:
-    """The stores of a block with what each begins with, if each is made of its own buffer alone."""
-    if len(block.writes) < 2 or not isinstance(block.body, tirx.SeqStmt) or not isinstance(block.init, tirx.SeqStmt):
-        return None
-    bound = {stmt.var: stmt.value for stmt in block.body.seq if isinstance(stmt, tirx.Bind)}
-    stores = [stmt for stmt in block.body.seq if isinstance(stmt, tirx.BufferStore)]
-    if (
-        len(stores) != len(block.writes)
-        or len(block.init.seq) != len(stores)
-        or len(bound) + len(stores) != len(block.body.seq)
-    ):
-        return None
-    values = [
-        bound.get(store.value, store.value) if isinstance(store.value, tirx.Var) else store.value for store in stores
-    ]
-    for store, value in zip(stores, values, strict=True):
-        if any(
-            load.source.same_as(other.buffer)
-            for load in loads_of(value)
-            for other in stores
-            if not other.same_as(store)
-        ):
-            return None
-    return [
-        (tirx.BufferStore(s.buffer, v, s.indices), start)
-        for s, v, start in zip(stores, values, block.init.seq, strict=True)
-    ]
+# Properties of a function
 
 
 def is_regular(func: tirx.PrimFunc) -> bool:
-    """Whether every block gives one tensor, each element at its own place, all shapes are static, and only the last
-    parameter is written.
+    """Return whether a kernel can be written out from the function's blocks.
 
-    A mere reshape is not: TVM makes it a view.
+    All shapes are static. Every block stores one tensor at its own spatial axes. Only the last parameter is written. A
+    reshape is not regular: TVM makes it a view.
     """
-    if not all(
-        isinstance(p, tirx.Buffer) and all(isinstance(d, tirx.IntImm) and int(d) > 0 for d in p.shape)
-        for p in func.params
-    ):
+    if not all(isinstance(parameter, tirx.Buffer) and _is_static(parameter) for parameter in func.params):
         return False
     blocks = find_blocks(func)
     written = [block.writes[0].source for block in blocks if len(block.writes) == 1]
@@ -145,31 +103,12 @@ def is_regular(func: tirx.PrimFunc) -> bool:
     )
 
 
-def has_vector_form(func: tirx.PrimFunc) -> bool:
-    """Whether all that a function calls may be called for vectors: TVM takes a vectorized loop with anything else in it
-    apart into lanes.
-    """
-    calls: list[tvm.ir.Call] = []
-    structural_walk(func.body, (tvm.ir.Call, calls.append))
-    return all(is_conditional(call) or takes_vectors(call) for call in calls)
-
-
-def is_scheduled(func: tirx.PrimFunc) -> bool:
-    """Whether a function came with a schedule, of TVM's."""
-    return bool(func.attrs and func.attrs.get("tirx.is_scheduled", False))
-
-
-def is_view(func: tirx.PrimFunc) -> bool:
-    """Whether TVM makes a view of a call of a function instead of a kernel: a reshape."""
-    if not relax.analysis.has_reshape_pattern(func):
-        return False
-    # The pattern alone fits what takes the first elements of a tensor as well.
-    read, written = (math.prod(int(d) for d in func.params[at].shape) for at in (0, -1))
-    return read == written
+def _is_static(buffer: tirx.Buffer) -> bool:
+    return all(isinstance(extent, tirx.IntImm) and int(extent) > 0 for extent in buffer.shape)
 
 
 def _is_plain(block: s_tir.SBlock) -> bool:
-    """Whether the block is one store, at the values of its spatial axes, of an expression without side effects."""
+    """Return whether a block is one store at the values of its spatial axes."""
     store = block.body
     if not isinstance(store, tirx.BufferStore) or block.match_buffers or block.alloc_buffers:
         return False
@@ -177,18 +116,32 @@ def _is_plain(block: s_tir.SBlock) -> bool:
     return len(spatial) == len(store.indices) and all(a.same_as(b) for a, b in zip(spatial, store.indices, strict=True))
 
 
-def reductions_of(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
-    """The blocks that reduce, in order."""
-    return [block for block in find_blocks(func) if reduced_axes(block)]
+def has_vector_form(func: tirx.PrimFunc) -> bool:
+    """Return whether every call in the function accepts vectors.
+
+    TVM splits a vectorized loop with any other call into scalar code.
+    """
+    calls: list[tvm.ir.Call] = []
+    structural_walk(func.body, (tvm.ir.Call, calls.append))
+    return all(is_conditional(call) or takes_vectors(call) for call in calls)
 
 
-def reduced_axes(block: s_tir.SBlock) -> list[tirx.IterVar]:
-    """The axes over which a block reduces."""
-    return [i for i in block.iter_vars if int(i.iter_type) == _REDUCTION]
+def is_scheduled(func: tirx.PrimFunc) -> bool:
+    """Return whether TVM already scheduled the function."""
+    return bool(func.attrs and func.attrs.get("tirx.is_scheduled", False))
+
+
+def is_view(func: tirx.PrimFunc) -> bool:
+    """Return whether TVM replaces a call of the function by a view: a reshape."""
+    if not relax.analysis.has_reshape_pattern(func):
+        return False
+    # TVM's pattern also matches a function that copies the first elements of a tensor.
+    read, written = (math.prod(int(d) for d in func.params[at].shape) for at in (0, -1))
+    return read == written
 
 
 def operations_of(func: tirx.PrimFunc) -> int:
-    """Arithmetic operations and calls of functions on floating-point numbers, each block over its whole domain."""
+    """Return the number of floating-point operations and calls, each block over its whole domain."""
     total = 0
     for block in find_blocks(func):
         of_floats = [
@@ -200,33 +153,34 @@ def operations_of(func: tirx.PrimFunc) -> int:
     return total
 
 
-def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """The function with every spatial block but the last one computed where it is used."""
-    if len(find_blocks(func)) == 1:
-        return as_module(func)["main"]
-    # A copy: TVM's scheduler may change a function in place.
-    sch = s_tir.Schedule(copy.deepcopy(as_module(func)))
-    root = sch.get_sblock("root")
-    (output,) = sch.get_output_blocks(root)
-    for block in sch.get_child_blocks(root):
-        if not sch.get(block).same_as(sch.get(output)) and not reduced_axes(sch.get(block)):
-            sch.compute_inline(block)
-    return sch.mod["main"]
+def is_elementwise_of(block: s_tir.SBlock, tensor: tirx.Buffer) -> bool:
+    """Return whether each stored element reads `tensor` only at its own index."""
+    axes = [axis.var for axis in block.iter_vars]
+    loads = [load for load in loads_of(block.body.value) if load.source.same_as(tensor)]
+    is_in_place = all(
+        len(load.indices) == len(axes) and all(a.same_as(b) for a, b in zip(load.indices, axes, strict=True))
+        for load in loads
+    )
+    has_same_shape = [int(d) for d in block.body.buffer.shape] == [int(d) for d in tensor.shape]
+    return bool(loads) and has_same_shape and is_in_place and not reduced_axes(block)
 
 
-def loads_of(node: tirx.Expr | tirx.Stmt) -> list[TensorLoad]:
-    """Every load in an expression or statement."""
-    return nodes_in(node, TensorLoad)
+# Reductions
 
 
-def replace_loads(expr: tirx.Expr, tensor: tirx.Buffer, by: Callable[[TensorLoad], tirx.Expr]) -> tirx.Expr:
-    """An expression in which something else stands for the loads of a tensor."""
-    return structural_map(expr, (TensorLoad, lambda load: by(load) if load.source.same_as(tensor) else load))
+def reductions_of(func: tirx.PrimFunc) -> list[s_tir.SBlock]:
+    """Return the blocks that reduce, in program order."""
+    return [block for block in find_blocks(func) if reduced_axes(block)]
+
+
+def reduced_axes(block: s_tir.SBlock) -> list[tirx.IterVar]:
+    """Return the axes over which a block reduces."""
+    return [i for i in block.iter_vars if int(i.iter_type) == _REDUCTION]
 
 
 @dataclass(frozen=True)
 class Reduction:
-    """A block that reduces: buffer[i] = combine over the axes `reduced` of `term`, beginning with `start`."""
+    """A block that reduces: buffer[i] = start; for reduced axes: buffer[i] = operation(buffer[i], term)."""
 
     block: s_tir.SBlock
     operation: type
@@ -235,33 +189,32 @@ class Reduction:
 
     @property
     def buffer(self) -> tirx.Buffer:
-        """What it gives."""
+        """The buffer that the block writes."""
         return self.block.body.buffer
 
     @property
     def reduced(self) -> list[tirx.IterVar]:
-        """The axes over which it reduces."""
+        """The axes over which the block reduces."""
         return reduced_axes(self.block)
 
     @property
     def is_of_one_tensor(self) -> bool:
-        """Whether a tensor tells all that is reduced apart, so that each of its numbers has one place: not so for a
-        product of two that share axes, as in a matrix product.
-        """
+        """Whether some operand is indexed by every axis of the block: true for pooling, false for a matrix product."""
         axes = [axis.var for axis in self.block.iter_vars if int(axis.dom.extent) > 1]
         for load in loads_of(self.term):
-            found = [var for index in load.indices for var in nodes_in(index, tirx.Var)]
-            if all(any(var.same_as(axis) for var in found) for axis in axes):
+            used = [var for index in load.indices for var in nodes_in(index, tirx.Var)]
+            if all(any(var.same_as(axis) for var in used) for axis in axes):
                 return True
         return False
 
     def combine(self, a: tirx.Expr, b: tirx.Expr) -> tirx.Expr:
-        """Two partial results as one."""
+        """Combine two partial results."""
         return self.operation(a, b)
 
     def unbounded(self, expr: tirx.Expr) -> tirx.Expr:
-        """`expr`, of which a maximum or minimum is taken, with infinity for the outermost number, which TVM begins and
-        pads with: that may be more than all there is, -inf.
+        """Replace the finite identity of a maximum or minimum in `expr` by an infinite one.
+
+        TVM begins and pads a maximum with the smallest finite number, which is larger than an input of -inf.
         """
         if self.operation not in (tirx.Max, tirx.Min):
             return expr
@@ -275,24 +228,12 @@ class Reduction:
 
 
 def reduction_of(block: s_tir.SBlock) -> Reduction | None:
-    """A block as a reduction by +, *, min or max; None for any other."""
+    """Return a block as a reduction by +, *, min or max; None for any other block."""
     value, start = block.body.value, block.init
     if not isinstance(value, tirx.Add | tirx.Mul | tirx.Min | tirx.Max) or not isinstance(start, tirx.BufferStore):
         return None
     sides = [isinstance(side, TensorLoad) and side.source.same_as(block.body.buffer) for side in (value.a, value.b)]
     if sum(sides) != 1 or not reduced_axes(block):
         return None
-    found = Reduction(block, type(value), start.value, value.b if sides[0] else value.a)
-    return replace(found, start=found.unbounded(found.start))
-
-
-def is_elementwise_of(block: s_tir.SBlock, tensor: tirx.Buffer) -> bool:
-    """Whether each element that a block gives is made of the one at the same place of `tensor`, and of other tensors."""  # noqa: E501
-    axes = [axis.var for axis in block.iter_vars]
-    loads = [load for load in loads_of(block.body.value) if load.source.same_as(tensor)]
-    is_in_place = all(
-        len(load.indices) == len(axes) and all(a.same_as(b) for a, b in zip(load.indices, axes, strict=True))
-        for load in loads
-    )
-    same = [int(d) for d in block.body.buffer.shape] == [int(d) for d in tensor.shape]
-    return bool(loads) and same and is_in_place and not reduced_axes(block)
+    reduction = Reduction(block, type(value), start.value, value.b if sides[0] else value.a)
+    return replace(reduction, start=reduction.unbounded(reduction.start))

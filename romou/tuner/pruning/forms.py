@@ -17,7 +17,7 @@ from romou.base.space import Columns
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
-from romou.compiler.operators.streaming import StreamingTemplate
+from romou.compiler.operators.streaming.template import StreamingTemplate
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.tir.evaluate import count_distinct

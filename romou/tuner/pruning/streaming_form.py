@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from romou.base.space import Columns
-from romou.compiler.operators.streaming import Points, StreamingTemplate
+from romou.compiler.operators.streaming.template import Points, StreamingTemplate
 from romou.compiler.tir.evaluate import count_distinct, evaluate
 from romou.compiler.tir.guarded_loads import guarded_loads
 from romou.tuner.analysis.usage import KernelUsage

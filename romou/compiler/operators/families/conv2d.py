@@ -15,7 +15,7 @@ from tvm import te, tirx
 
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.convolution import ConvolutionFamily
-from romou.compiler.operators.winograd import TILES, Winograd, algorithms
+from romou.compiler.operators.winograd.convolution import TILES, Winograd, algorithms
 from romou.compiler.operators.workload import Conv2d, Expr, stored_as, window_index
 from romou.compiler.tir.primitives import LANES
 

@@ -26,14 +26,15 @@ from romou.compiler.operators.contraction.form import round_up
 from romou.compiler.operators.contraction.stages import Stage
 from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.convolution import four_sides
+from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose, backward_input
 from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.packed_weight import guarded
 from romou.compiler.operators.pieces import PIECES, TOTAL
-from romou.compiler.operators.winograd import TILES, Winograd, algorithms
-from romou.compiler.operators.winograd_filter import WinogradFilter
+from romou.compiler.operators.winograd.convolution import TILES, Winograd, algorithms
+from romou.compiler.operators.winograd.filter_gradient import WinogradFilter
 from romou.compiler.operators.workload import Conv2d, Expr, stored_as
 from romou.compiler.scheduling.loops import Block, Loop
-from romou.compiler.scheduling.splice import as_module, renest
+from romou.compiler.scheduling.rewrites import as_module, renest
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, shape_of
 from romou.compiler.tir.primitives import LANES
@@ -383,6 +384,11 @@ def correlate(w: Conv2d, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
         )
         rows.append((by_group @ of_group.swapaxes(1, 2)).reshape(w.out_channels, inputs, w.kernel[1]))
     return np.stack(rows, axis=2)
+
+
+def training_passes(work: Conv2d) -> tuple[Conv2d, Conv2dTranspose, Conv2dBackwardFilter]:
+    """Return a convolution and its gradients by input and by filter: the three passes of BEAST's table 2."""
+    return work, backward_input(work), backward_filter(work)
 
 
 FAMILY = Conv2dBackwardFilterFamily()

@@ -35,10 +35,10 @@ from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
 from romou.compiler.operators.families.group_conv2d import FAMILY as GROUP_CONV2D
 from romou.compiler.operators.family import Case, Graph
 from romou.compiler.operators.packed_weight import guarded
-from romou.compiler.operators.winograd import Winograd
+from romou.compiler.operators.winograd.convolution import Winograd
 from romou.compiler.operators.workload import Conv2d, Expr, stored_as
 from romou.compiler.scheduling.loops import Block, Loop
-from romou.compiler.scheduling.splice import as_module, renest
+from romou.compiler.scheduling.rewrites import as_module, renest
 from romou.compiler.tir.expressions import dtype_of, is_constant, static_shape
 from romou.compiler.tir.primitives import LANES
 

@@ -34,8 +34,8 @@ from romou.compiler.operators.family import Case, Family
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.workload import FAMILY as FAMILY_ATTRIBUTE
 from romou.compiler.operators.workload import WORKLOAD, Conv2d, window_index
-from romou.compiler.scheduling.blocks import with_own_axes
-from romou.compiler.scheduling.splice import find_blocks, nests_of, replace_stage, with_root
+from romou.compiler.scheduling.blocks import find_blocks, nests_of
+from romou.compiler.scheduling.rewrites import replace_stage, with_fresh_variables, with_root
 from romou.compiler.tir.calls import extern_name
 from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, is_image
 
@@ -230,7 +230,7 @@ def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
         summed = tirx.BufferStore(window, sums[0], store.indices[-1:])
         return tirx.SeqStmt(
             [
-                with_own_axes(nest_of(loop, "window", summed, marks)),
+                with_fresh_variables(nest_of(loop, "window", summed, marks)),
                 nest_of(loop, Stage.PATCH, activated, block.annotations),
             ]
         )

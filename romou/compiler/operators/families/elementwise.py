@@ -35,11 +35,12 @@ from romou.base.knob import Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.streaming import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.operators.streaming.template import WORK_GROUP, Points, StreamingTemplate
 from romou.compiler.passes.fp16_moves import only_moves
-from romou.compiler.scheduling.blocks import is_regular, loads_of, reductions_of
-from romou.compiler.scheduling.emit import Vectors, axes_of, guarded, launch, loop, place_of, register_type, substitute
+from romou.compiler.scheduling.blocks import axes_of, is_regular, loads_of, reductions_of, substitute
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
+from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
+from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import LANES
 
 KNOBS = (
@@ -205,7 +206,7 @@ class Elementwise(StreamingTemplate):
         grid = self._grid(width, across)
         texels = math.prod(grid)
         texel = (group * items + item) * size + thread
-        place = place_of(texel, grid)
+        place = unravel(texel, grid)
         if across == 1:
             body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], bounded(value))
             body = substitute(body, dict(zip([*axes, vectors.vector], place, strict=True)))

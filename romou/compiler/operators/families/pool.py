@@ -26,19 +26,22 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.streaming import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.operators.streaming.template import WORK_GROUP, Points, StreamingTemplate
+from romou.compiler.operators.streaming.windows import kept_inside, without_branches
 from romou.compiler.scheduling.blocks import (
     Reduction,
+    axes_of,
     is_elementwise_of,
     is_regular,
     loads_of,
     reduction_of,
     reductions_of,
     replace_loads,
+    substitute,
 )
-from romou.compiler.scheduling.emit import Vectors, axes_of, guarded, launch, loop, place_of, register_type, substitute
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
-from romou.compiler.scheduling.windows import kept_inside, without_branches
+from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
+from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import LANES, ignore_nan
 from romou.compiler.tir.traversal import nodes_in
 
@@ -248,7 +251,7 @@ class Pool(StreamingTemplate):
         sums = tirx.decl_buffer([tile * width], of_sums, "sums", scope="local")
         buffers = [sums]
         index = group * size + thread
-        place = place_of(index, grid)
+        place = unravel(index, grid)
         at = -2 if self._is_packed else -1
         along = place[at] * tile + step
         place[at] = along

@@ -30,7 +30,7 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.family import Case, Family
-from romou.compiler.operators.row_kernel import (
+from romou.compiler.operators.streaming.row_kernel import (
     LEAST_OF_TREE,
     MOST_UNROLLED,
     SERIAL,
@@ -41,11 +41,13 @@ from romou.compiler.operators.row_kernel import (
     second_partials,
     sums_of,
 )
-from romou.compiler.operators.streaming import Points, StreamingTemplate
-from romou.compiler.scheduling.blocks import is_regular, reduction_of, reductions_of, split_tuples
-from romou.compiler.scheduling.emit import Vectors, register_type
+from romou.compiler.operators.streaming.rows import Rows, rows_of
+from romou.compiler.operators.streaming.template import Points, StreamingTemplate
+from romou.compiler.scheduling.blocks import is_regular, reduction_of, reductions_of
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
-from romou.compiler.scheduling.rows import Rows, rows_of
+from romou.compiler.scheduling.rewrites import split_tuples
+from romou.compiler.scheduling.statements import register_type
+from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import LANES
 
 _THREADS, _GROUP_ROWS = (1, 2, 4, 8, 16, 32, 64, 128, 256), (1, 2, 4, 8, 16, 32, 64)

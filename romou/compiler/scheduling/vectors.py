@@ -1,9 +1,4 @@
-"""Kernels written out as loops and stores, where schedule primitives do not lead to them.
-
-TVM's scheduler drops the guard of a tile's last, partial iteration when what is in registers is stored (cache_write,
-then reverse_compute_at), and has no vectors of partial sums. The families that read their inputs once write their few
-loops themselves, out of the expressions in the function's blocks.
-"""
+"""Expressions over a block's axes, for several neighbours along one axis at a time."""
 
 from __future__ import annotations
 
@@ -11,101 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import tvm
-from tvm import s_tir, tirx
+from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_map, structural_mutate, structural_visit, structural_walk
 
-from romou.compiler.scheduling.blocks import loads_of
+from romou.compiler.scheduling.blocks import loads_of, substitute
+from romou.compiler.scheduling.statements import loop, register_type
 from romou.compiler.tir.calls import is_conditional, takes_vectors
-from romou.compiler.tir.traversal import rewriting
 
 # Expressions that may be computed for all lanes at once.
 _PARTS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min, tirx.Cast, tvm.ir.Call, TensorLoad)
-_KINDS = {"serial": tirx.ForKind.SERIAL, "unrolled": tirx.ForKind.UNROLLED, "vectorized": tirx.ForKind.VECTORIZED}
-
-
-def register_type(dtype: str) -> str:
-    """Type of a number in registers or local memory, where memory may hold fp16."""
-    return "float32" if dtype == "float16" else dtype
-
-
-def loop(var: tirx.Var, extent: int, body: tirx.Stmt, kind: str = "serial") -> tirx.Stmt:
-    """`body` for each value of `var`; as it is where there is only one."""
-    if extent == 1:
-        return substitute(body, {var: tirx.const(0, var.ty)})
-    return tirx.For(var, tirx.const(0, var.ty), tirx.const(extent, var.ty), _KINDS[kind], body)
-
-
-def guarded(condition: tirx.Expr | None, body: tirx.Stmt) -> tirx.Stmt:
-    """`body` where a condition holds; None is no condition."""
-    return body if condition is None else tirx.IfThenElse(condition, body, None)
-
-
-def launch(
-    func: tirx.PrimFunc,
-    threads: Mapping[str, tuple[tirx.Var, int]],
-    body: tirx.Stmt,
-    buffers: Sequence[tirx.Buffer] = (),
-) -> tvm.IRModule:
-    """A module with the one function `main`: `func` with `body` as what a work-item does.
-
-    threads: "blockIdx.x", "threadIdx.x", ...
-        ->  the variable that stands for it and how many there are.   buffers: in registers and local memory.
-    """
-    for tag, (var, extent) in reversed(list(threads.items())):
-        kind, (low, high) = tirx.ForKind.THREAD_BINDING, (tirx.const(value, var.ty) for value in (0, extent))
-        body = tirx.For(var, low, high, kind, body, thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag))
-    root = s_tir.SBlock([], [], [], "root", with_own_variables(body), alloc_buffers=list(buffers))
-    made = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
-    return tvm.IRModule({"main": made.with_attr("global_symbol", "main")})
-
-
-def with_own_variables(body: tirx.Stmt) -> tirx.Stmt:
-    """Give each loop a variable of its own. A statement that stands in two places brings its loops twice, and TVM
-    copies no function that binds one variable twice.
-
-        for lane: a[lane] = 0; for lane: b[lane] = 1      ->      for lane: a[lane] = 0; for lane': b[lane'] = 1
-    """
-    bound: set[tirx.Var] = set()
-
-    def renew(stmt: tirx.For, mutator: Any) -> tirx.For:
-        var = stmt.loop_var
-        is_first = var not in bound
-        bound.add(var)
-        new = mutator.default_mutate(stmt)
-        if is_first:
-            return new
-        own = tirx.Var(var.name, var.ty)
-        return tirx.For(
-            own,
-            new.min,
-            new.extent,
-            new.kind,
-            substitute(new.body, {var: own}),
-            new.thread_binding,
-            new.annotations,
-            new.step,
-        )
-
-    return rewriting((tirx.For, renew))(body)
-
-
-def substitute(node: Any, values: Mapping[tirx.Var, tirx.Expr]) -> Any:
-    """An expression or statement with variables replaced."""
-    return structural_map(
-        node, (tirx.Var, lambda var: next((value for name, value in values.items() if name.same_as(var)), var))
-    )
-
-
-def place_of(position: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
-    """Indices of the element at a position of a tensor that lies in one row; the first one is not bounded."""
-    indices: list[tirx.Expr] = []
-    for axis in range(len(extents) - 1, 0, -1):
-        indices.insert(0, position % extents[axis] if extents[axis] > 1 else tirx.const(0, position.ty))
-        position = position // extents[axis] if extents[axis] > 1 else position
-    if not extents:
-        return indices
-    return [position if extents[0] > 1 else tirx.const(0, position.ty), *indices]
 
 
 class Vectors:
@@ -332,8 +242,3 @@ class Vectors:
 
         loads = [load for load in loads_of(self.value_of(value)) if str(load.source.name) == tensor]
         return self.width_of(value, tensor) == self.width and all(map(is_texel, loads))
-
-
-def axes_of(block: s_tir.SBlock) -> dict[tirx.Var, int]:
-    """The axes of a block, each with its extent."""
-    return {axis.var: int(axis.dom.extent) for axis in block.iter_vars}

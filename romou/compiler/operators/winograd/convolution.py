@@ -39,11 +39,11 @@ from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.schedule import schedule_stages
 from romou.compiler.operators.contraction.stages import Stage, contract
 from romou.compiler.operators.packed_weight import guarded
-from romou.compiler.operators.winograd_loops import GROUP, bind_items, padded_items, place_rows, share_rows
-from romou.compiler.operators.winograd_matrices import Matrices, matrices, row_of
+from romou.compiler.operators.winograd.loops import GROUP, bind_items, padded_items, place_rows, share_rows
+from romou.compiler.operators.winograd.matrices import Matrices, matrices, row_of
 from romou.compiler.operators.workload import Conv2d, Expr, window_index
 from romou.compiler.scheduling.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
-from romou.compiler.scheduling.splice import as_module, renest
+from romou.compiler.scheduling.rewrites import as_module, renest
 from romou.compiler.tir.primitives import LANES
 
 # Value of the knob `algorithm` -> side of an output tile.

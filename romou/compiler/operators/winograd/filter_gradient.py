@@ -31,11 +31,11 @@ from romou.compiler.operators.contraction.form import round_up
 from romou.compiler.operators.contraction.schedule import schedule_stages
 from romou.compiler.operators.contraction.stages import Stage, contract
 from romou.compiler.operators.packed_weight import guarded
-from romou.compiler.operators.winograd import Winograd
-from romou.compiler.operators.winograd_loops import bind_items, padded_items, place_rows
-from romou.compiler.operators.winograd_matrices import row_of
+from romou.compiler.operators.winograd.convolution import Winograd
+from romou.compiler.operators.winograd.loops import bind_items, padded_items, place_rows
+from romou.compiler.operators.winograd.matrices import row_of
 from romou.compiler.scheduling.loops import Block, Loop, load_texels, unroll_tile
-from romou.compiler.scheduling.splice import as_module, renest
+from romou.compiler.scheduling.rewrites import as_module, renest
 from romou.compiler.tir.primitives import LANES
 
 STAGES = frozenset({"gradient_tile", "gradient_rows", "stored_gradient", "filter_rows", "filter_tile"})

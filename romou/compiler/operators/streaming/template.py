@@ -20,10 +20,10 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.space import Columns, Config, Space
 from romou.compiler.operators.base import Template
-from romou.compiler.scheduling.blocks import inlined, operations_of, split_tuples
-from romou.compiler.scheduling.emit import Vectors
+from romou.compiler.scheduling.blocks import find_blocks, operations_of
 from romou.compiler.scheduling.loops import VECTOR_WIDTH
-from romou.compiler.scheduling.splice import find_blocks
+from romou.compiler.scheduling.rewrites import inlined, split_tuples
+from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.primitives import LANES
 
 WORK_GROUP = Knob(

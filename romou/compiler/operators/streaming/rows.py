@@ -13,8 +13,7 @@ from tvm import s_tir, tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_mutate
 
-from romou.compiler.scheduling.blocks import Reduction, loads_of, reduction_of
-from romou.compiler.scheduling.emit import substitute
+from romou.compiler.scheduling.blocks import Reduction, loads_of, reduction_of, substitute
 
 
 @dataclass(frozen=True)

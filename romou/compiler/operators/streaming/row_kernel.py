@@ -14,9 +14,10 @@ from tvm.ir import Call, TensorLoad
 from tvm_ffi.structural import structural_equal, structural_mutate
 
 from romou.base.space import Config
-from romou.compiler.scheduling.blocks import Reduction, loads_of, replace_loads
-from romou.compiler.scheduling.emit import Vectors, guarded, launch, loop, place_of, register_type, substitute
-from romou.compiler.scheduling.rows import Pass, Rows, replaced
+from romou.compiler.operators.streaming.rows import Pass, Rows, replaced
+from romou.compiler.scheduling.blocks import Reduction, loads_of, replace_loads, substitute
+from romou.compiler.scheduling.statements import guarded, launch, loop, register_type, unravel
+from romou.compiler.scheduling.vectors import Vectors
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import LANES, OWN_MEMORY, ignore_nan, is_image
 from romou.compiler.tir.traversal import nodes_in
@@ -121,7 +122,7 @@ class RowKernel:
         outer = list(self.rows.outer.values())
         if self.is_across:
             outer[-1] //= self.width
-        values = dict(zip(self.rows.outer, place_of(index, outer), strict=True))
+        values = dict(zip(self.rows.outer, unravel(index, outer), strict=True))
         if self.is_across:
             values[self.vectors.vector] = values.pop(self.rows.axis)
         body = substitute(tirx.SeqStmt(steps), values)
@@ -150,7 +151,7 @@ class RowKernel:
         inner = list(self.rows.inner.values())
         if not self.is_across:
             inner[-1] //= self.width
-        values = dict(zip(self.rows.inner, place_of(element, inner), strict=True))
+        values = dict(zip(self.rows.inner, unravel(element, inner), strict=True))
         if not self.is_across:
             values[self.vectors.vector] = values.pop(self.rows.axis)
         count, size = (1, self.share) if sums is None else sums_of(self.share)

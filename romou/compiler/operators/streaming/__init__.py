@@ -1,0 +1,1 @@
+"""Templates that read each input once: what pooling, element-wise functions and row reductions share."""

@@ -1,0 +1,292 @@
+"""Rewrites of unscheduled functions: one block or nest is replaced, the rest of the fused function stays.
+
+Fusion works on plain definitions: one block each, which serves as the reference. When a config is chosen, the block is
+replaced by the form that the config needs: a padded domain, a tile in local memory, a split reduction.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Sequence
+
+import tvm
+from tvm import s_tir, tirx
+from tvm.ir import TensorLoad
+from tvm_ffi.structural import structural_equal, structural_map, structural_walk
+
+from romou.compiler.scheduling.blocks import (
+    contains,
+    find_blocks,
+    loads_of,
+    nests_of,
+    read_buffers,
+    reduced_axes,
+    reductions_of,
+    substitute,
+)
+
+
+def as_module(func: tirx.PrimFunc) -> tvm.IRModule:
+    """Return a module with `func` as its entry `main`."""
+    return tvm.IRModule({"main": func.with_attr("global_symbol", "main")})
+
+
+def with_root(func: tirx.PrimFunc, body: tirx.Stmt, buffers: Sequence[tirx.Buffer]) -> tirx.PrimFunc:
+    """Replace the statements of the root block, and the buffers that it allocates."""
+    root = s_tir.SBlock([], [], [], "root", body, alloc_buffers=list(buffers))
+    return tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+
+
+def with_fresh_variables(nest: tirx.Stmt) -> tirx.Stmt:
+    """Give a copy of a nest new loop variables and block axes."""
+    variables: list[tirx.Var] = []
+    structural_walk(
+        nest,
+        [
+            (tirx.For, lambda loop: variables.append(loop.loop_var)),
+            (s_tir.SBlock, lambda block: variables.extend(axis.var for axis in block.iter_vars)),
+        ],
+    )
+    fresh = {var: tirx.Var(var.name, var.ty) for var in variables}
+    return structural_map(nest, (tirx.Var, lambda var: fresh.get(var, var)))
+
+
+def replace_stage(func: tirx.PrimFunc, block: s_tir.SBlock, variant: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Replace the loop nest of `block` by the body of `variant`.
+
+    for …: block            ->  for …: stage_1
+    for …: epilogue             for …: stage_2 (writes the buffer that `block` wrote)
+                                for …: epilogue
+
+    The parameters of `variant` are the buffers that `block` reads, in order of first use, and then the written one.
+    """
+    actual = [*read_buffers(block), block.writes[0].source]
+    formal = list(variant.params)
+    if len(actual) != len(formal):
+        raise ValueError(
+            f"block {block.name_hint} touches {len(actual)} buffers, its variant has {len(formal)} parameters"
+        )
+
+    def rename(var: tirx.Var) -> tirx.Var:
+        return next((a for f, a in zip(formal, actual, strict=True) if f.same_as(var)), var)
+
+    root = structural_map(variant.body, (tirx.Var, rename)).block
+    stages = list(root.body.seq) if isinstance(root.body, tirx.SeqStmt) else [root.body]
+    nests = nests_of(func)
+    (at,) = (i for i, nest in enumerate(nests) if contains(nest, block))
+    body = tirx.SeqStmt([*nests[:at], *stages, *nests[at + 1 :]])
+    return with_root(func, body, [*func.body.block.alloc_buffers, *root.alloc_buffers])
+
+
+def renest(
+    func: tirx.PrimFunc,
+    name: str,
+    source: str,
+    extents: Sequence[int],
+    place: Callable[..., tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]],
+) -> tirx.PrimFunc:
+    """Loop the element-wise block `name` over the buffer `source` that it reads, not over its output.
+
+    for y: out[y] = f(source[y % 2, y // 2])
+        ->  for p, q: if 2 * q + p < extent: out[2 * q + p] = f(source[p, q])
+
+    extents: the part of `source` that is read.
+    place(*index in source) -> (index in the output, conditions under which the output has that element).
+    """
+    (block,) = (b for b in find_blocks(func) if b.name_hint == name)
+    loops = [tirx.Var(f"i{axis}", "int32") for axis in range(len(extents))]
+    position = [tirx.Var(f"v{axis}", "int32") for axis in range(len(extents))]
+    outputs, conditions = place(*position)
+    values = {
+        axis.var: tirx.const(value, "int32") if isinstance(value, int) else value
+        for axis, value in zip(block.iter_vars, outputs, strict=True)
+    }
+
+    def load(access: TensorLoad) -> tirx.Expr:
+        return tirx.BufferLoad(access.source, position) if access.source.name == source else access
+
+    # Loads of `source` are replaced last: their new indices must not be substituted again.
+    body = structural_map(block.body, (tirx.Var, lambda var: values.get(var, var)))
+    body = structural_map(body, (TensorLoad, load))
+    # An if statement, because a predicate of the block's realization would have to be affine.
+    body = tirx.IfThenElse(tirx.all(*conditions), body, None)
+    axes = [
+        tirx.IterVar(tvm.ir.Range(0, extent), var, tirx.IterVar.DataPar)
+        for extent, var in zip(extents, position, strict=True)
+    ]
+    buffers = {region.source: region.source for region in (*block.reads, *block.writes)}
+    reads, writes, _ = s_tir.analysis.get_sblock_access_region(s_tir.SBlock(axes, [], [], name, body), buffers)
+    new = s_tir.SBlock(axes, reads, writes, name, body, annotations=block.annotations)
+    nest: tirx.Stmt = s_tir.SBlockRealize(loops, True, new)
+    for loop, extent in reversed(list(zip(loops, extents, strict=True))):
+        nest = tirx.For(loop, tirx.IntImm("int32", 0), tirx.IntImm("int32", extent), tirx.ForKind.SERIAL, nest)
+    stages = [nest if contains(stage, block) else stage for stage in nests_of(func)]
+    return with_root(func, tirx.SeqStmt(stages), func.body.block.alloc_buffers)
+
+
+def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Compute every spatial block but the last one where it is read.
+
+    a[i] = exp(x[i]);  out[i] = a[i] + 1      ->      out[i] = exp(x[i]) + 1
+    """
+    if len(find_blocks(func)) == 1:
+        return as_module(func)["main"]
+    # TVM's scheduler may change a function in place, so it gets a copy.
+    sch = s_tir.Schedule(copy.deepcopy(as_module(func)))
+    root = sch.get_sblock("root")
+    (output,) = sch.get_output_blocks(root)
+    for block in sch.get_child_blocks(root):
+        if not sch.get(block).same_as(sch.get(output)) and not reduced_axes(sch.get(block)):
+            sch.compute_inline(block)
+    return sch.mod["main"]
+
+
+# Blocks with several results
+
+
+def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Split a block that computes two independent reductions, such as a sum and a sum of squares.
+
+    a[i], b[i] = a[i] + x[i, k], b[i] + x[i, k] * x[i, k]
+        ->  a[i] = a[i] + x[i, k];  b[i] = b[i] + x[i, k] * x[i, k]
+    """
+
+    def split(nest: tirx.Stmt) -> list[tirx.Stmt]:
+        (block,) = [block for block in find_blocks(func) if contains(nest, block)]
+        stores = _independent_stores(block)
+        if stores is None:
+            return [nest]
+        nests = []
+        for store, start in stores:
+            writes = [region for region in block.writes if region.source.same_as(store.buffer)]
+            own = s_tir.SBlock(block.iter_vars, block.reads, writes, str(store.buffer.name), store, start)
+            nests.append(with_fresh_variables(structural_map(nest, (s_tir.SBlock, lambda _, own=own: own))))
+        return nests
+
+    func = _without_idle_axes(func)
+    if all(len(block.writes) == 1 for block in find_blocks(func)):
+        return func
+    body = tirx.SeqStmt([own for nest in nests_of(func) for own in split(nest)])
+    return with_root(func, body, func.body.block.alloc_buffers)
+
+
+def _without_idle_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Drop the axis of extent 1 that TVM gives a block of a scalar, if other blocks reduce.
+
+    v = axis(1): out[()] = s[()] / 8      ->      out[()] = s[()] / 8
+    """
+    if not reductions_of(func) or func.params[-1].shape:
+        return func
+
+    def drop(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+        block = realize.block
+        is_idle = (
+            isinstance(block.body, tirx.BufferStore)
+            and not block.body.indices
+            and len(block.iter_vars) == 1
+            and not reduced_axes(block)
+        )
+        if not is_idle:
+            return realize
+        scalar = s_tir.SBlock([], block.reads, block.writes, block.name_hint, block.body, annotations=block.annotations)
+        return s_tir.SBlockRealize([], realize.predicate, scalar)
+
+    return func.with_body(structural_map(func.body, (s_tir.SBlockRealize, drop)))
+
+
+def _independent_stores(block: s_tir.SBlock) -> list[tuple[tirx.BufferStore, tirx.BufferStore]] | None:
+    """Return each store of a block with its initial store; None if one reads a buffer that another one writes."""
+    if len(block.writes) < 2 or not isinstance(block.body, tirx.SeqStmt) or not isinstance(block.init, tirx.SeqStmt):
+        return None
+    bound = {stmt.var: stmt.value for stmt in block.body.seq if isinstance(stmt, tirx.Bind)}
+    stores = [stmt for stmt in block.body.seq if isinstance(stmt, tirx.BufferStore)]
+    has_other_statements = len(bound) + len(stores) != len(block.body.seq)
+    if len(stores) != len(block.writes) or len(block.init.seq) != len(stores) or has_other_statements:
+        return None
+    values = [
+        bound.get(store.value, store.value) if isinstance(store.value, tirx.Var) else store.value for store in stores
+    ]
+    for store, value in zip(stores, values, strict=True):
+        others = [other.buffer for other in stores if not other.same_as(store)]
+        if any(load.source.same_as(buffer) for load in loads_of(value) for buffer in others):
+            return None
+    return [
+        (tirx.BufferStore(s.buffer, v, s.indices), start)
+        for s, v, start in zip(stores, values, block.init.seq, strict=True)
+    ]
+
+
+# Reductions of one term
+
+
+def without_single_terms(func: tirx.PrimFunc) -> tirx.PrimFunc:
+    """Compute a reduction over a single term, as in a 1x1 convolution of one channel, like an element-wise block.
+
+    s[i] = 0;  for k in range(1): s[i] += a[i, k]      ->      s[i] = 0 + a[i, 0]
+
+    TVM's schedule rules drop axes of extent 1 but keep the initial value. They then apply the epilogue to both: f(f(0)
+    + a) for f(a).
+    """
+    return func.with_body(structural_map(func.body, (s_tir.SBlockRealize, _elementwise)))
+
+
+def _elementwise(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
+    block = realize.block
+    reduced = reduced_axes(block)
+    has_single_term = all(isinstance(axis.dom.extent, tirx.IntImm) and int(axis.dom.extent) == 1 for axis in reduced)
+    if block.init is None or not has_single_term:
+        return realize
+    body = _with_first_values(block.body, block.init)
+    if body is None:
+        return realize
+    firsts = {axis.var: axis.dom.min for axis in reduced}
+    kept = [
+        (axis, value)
+        for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
+        if axis.var not in firsts
+    ]
+    reads, writes = (substitute(regions, firsts) for regions in (block.reads, block.writes))
+    elementwise = s_tir.SBlock(
+        [axis for axis, _ in kept],
+        [region for region in reads if not any(region.source.same_as(write.source) for write in writes)],
+        writes,
+        block.name_hint,
+        substitute(body, firsts),
+        None,
+        block.alloc_buffers,
+        block.match_buffers,
+        block.annotations,
+    )
+    return s_tir.SBlockRealize([value for _, value in kept], realize.predicate, elementwise)
+
+
+def _with_first_values(body: tirx.Stmt, init: tirx.Stmt) -> tirx.Stmt | None:
+    """Replace loads of the results in `body` by their initial values; None if a load is at another index."""
+    starts = _statements(init)
+    if not all(isinstance(start, tirx.BufferStore) for start in starts):
+        return None
+    stored: list[tirx.Buffer] = []
+    fits: list[bool] = []
+
+    def first(load: TensorLoad) -> tirx.Expr:
+        start = next((start for start in starts if start.buffer.same_as(load.source)), None)
+        if start is None:
+            return load
+        is_same = len(start.indices) == len(load.indices) and all(map(structural_equal, start.indices, load.indices))
+        fits.append(is_same and not any(start.buffer.same_as(buffer) for buffer in stored))
+        return start.value
+
+    stmts = []
+    for stmt in _statements(body):
+        if not isinstance(stmt, tirx.BufferStore | tirx.Bind):
+            return None
+        stmts.append(structural_map(stmt, (TensorLoad, first)))
+        if isinstance(stmt, tirx.BufferStore):
+            stored.append(stmt.buffer)
+    if not all(fits):
+        return None
+    return tirx.SeqStmt(stmts) if len(stmts) > 1 else stmts[0]
+
+
+def _statements(body: tirx.Stmt) -> list[tirx.Stmt]:
+    return list(body.seq) if isinstance(body, tirx.SeqStmt) else [body]

@@ -1,0 +1,92 @@
+"""Loops, guards and launches of kernels that are written out, not scheduled.
+
+TVM's scheduler drops the guard of a tile's last, partial iteration when it stores from registers (cache_write, then
+reverse_compute_at), and it has no vectors of partial sums. Families that read each input once write their few loops
+themselves, from the expressions in the function's blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import tvm
+from tvm import s_tir, tirx
+
+from romou.compiler.scheduling.blocks import substitute
+from romou.compiler.tir.traversal import rewriting
+
+_KINDS = {"serial": tirx.ForKind.SERIAL, "unrolled": tirx.ForKind.UNROLLED, "vectorized": tirx.ForKind.VECTORIZED}
+
+
+def register_type(dtype: str) -> str:
+    """Return the type that registers and local memory hold for a tensor of `dtype`: fp32 for fp16."""
+    return "float32" if dtype == "float16" else dtype
+
+
+def loop(var: tirx.Var, extent: int, body: tirx.Stmt, kind: str = "serial") -> tirx.Stmt:
+    """Return `for var in range(extent): body`, or only `body` with var = 0 if the extent is 1."""
+    if extent == 1:
+        return substitute(body, {var: tirx.const(0, var.ty)})
+    return tirx.For(var, tirx.const(0, var.ty), tirx.const(extent, var.ty), _KINDS[kind], body)
+
+
+def guarded(condition: tirx.Expr | None, body: tirx.Stmt) -> tirx.Stmt:
+    """Return `if condition: body`, or only `body` if the condition is None."""
+    return body if condition is None else tirx.IfThenElse(condition, body, None)
+
+
+def unravel(position: tirx.Expr, extents: Sequence[int]) -> list[tirx.Expr]:
+    """Return the indices of the element at a flat, row-major position. The first index is not bounded.
+
+    position, (a, b, c)      ->      [position // c // b, position // c % b, position % c]
+    """
+    indices: list[tirx.Expr] = []
+    for axis in range(len(extents) - 1, 0, -1):
+        indices.insert(0, position % extents[axis] if extents[axis] > 1 else tirx.const(0, position.ty))
+        position = position // extents[axis] if extents[axis] > 1 else position
+    if not extents:
+        return indices
+    return [position if extents[0] > 1 else tirx.const(0, position.ty), *indices]
+
+
+def launch(
+    func: tirx.PrimFunc,
+    threads: Mapping[str, tuple[tirx.Var, int]],
+    body: tirx.Stmt,
+    buffers: Sequence[tirx.Buffer] = (),
+) -> tvm.IRModule:
+    """Return a module whose `main` is `func` with `body` as the program of a work-item.
+
+    threads: "blockIdx.x", "threadIdx.x", ... -> (variable, extent).
+    buffers: those in registers and local memory.
+    """
+    for tag, (var, extent) in reversed(list(threads.items())):
+        kind, (low, high) = tirx.ForKind.THREAD_BINDING, (tirx.const(value, var.ty) for value in (0, extent))
+        body = tirx.For(var, low, high, kind, body, thread_binding=tirx.IterVar(None, tirx.Var(tag, var.ty), 1, tag))
+    root = s_tir.SBlock([], [], [], "root", _with_distinct_loops(body), alloc_buffers=list(buffers))
+    kernel = tirx.PrimFunc(func.params, s_tir.SBlockRealize([], True, root), func.ret_type, func.attrs)
+    return tvm.IRModule({"main": kernel.with_attr("global_symbol", "main")})
+
+
+def _with_distinct_loops(body: tirx.Stmt) -> tirx.Stmt:
+    """Give each loop its own variable.
+
+    for lane: a[lane] = 0; for lane: b[lane] = 1      ->      for lane: a[lane] = 0; for lane': b[lane'] = 1
+
+    A statement that is used twice repeats its loops, and TVM cannot copy a function that binds a variable twice.
+    """
+    bound: set[tirx.Var] = set()
+
+    def renew(stmt: tirx.For, mutator: Any) -> tirx.For:
+        var = stmt.loop_var
+        is_first = var not in bound
+        bound.add(var)
+        new = mutator.default_mutate(stmt)
+        if is_first:
+            return new
+        fresh = tirx.Var(var.name, var.ty)
+        body = substitute(new.body, {var: fresh})
+        return tirx.For(fresh, new.min, new.extent, new.kind, body, new.thread_binding, new.annotations, new.step)
+
+    return rewriting((tirx.For, renew))(body)
