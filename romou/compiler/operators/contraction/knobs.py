@@ -17,10 +17,10 @@ from romou.compiler.tir.primitives import LANES, Place
 # float4 accumulators of one work-item beyond which every known GPU spills.
 MAX_TILE = 32
 # Iterations of the reduction from which on local memory may be buffered twice.
-_LEAST_BUFFERED = 3
+_MIN_BUFFERED = 3
 # Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many
 # products at most.
-TURN, _MOST_UNROLLED = "turn", 2048
+ITERATION, _MAX_UNROLLED = "turn", 2048
 # Choices of the knob `accumulate`, and the products whose sum is fp16 where `MIXED` adds such sums up in fp32: their
 # error is that of fp16 times the root of half their number.
 FP32, FP16, MIXED = "float32", "float16", "mixed"
@@ -118,7 +118,7 @@ KNOBS = (
     ),
     Knob(
         name="unroll",
-        choices=("lanes", "window", tensor_core.TAPS, TURN),
+        choices=("lanes", "window", tensor_core.TAPS, ITERATION),
         default="lanes",
         help=(
             "loops that are unrolled: lanes alone, the window too, or a whole step between barriers; taps: one tap at a"
@@ -166,17 +166,50 @@ KNOBS = (
 def space_of(
     flat: Contraction, rows: Contraction, limits: Limits, dtype: str, own: Mapping[str, Sequence[Choice]]
 ) -> Space:
-    """Return the space of a contraction: the knobs with the choices that its extents make different, and the
-    constraints between them.
+    """Return the space of a contraction: the choices of each knob, and the constraints between knobs.
 
-    `flat` and `rows` are the two ways to lay its pixels (equal where there is only one); the knob `pixels` tells which
-    holds. `dtype` is that of numbers in memory. `own` are choices that the extents do not tell: where operands may lie,
-    pixels and sums.
+    flat, rows: the two ways to lay its pixels, equal if there is only one. The knob `pixels` chooses.
+    dtype: type of numbers in memory.
+    own: choices that do not follow from the extents: memory of operands, pixels and sums.
     """
-    o, (reach_h, reach_w) = flat.extents[0], (max(c.extents[i] for c in (flat, rows)) for i in (1, 2))
-    is_shared = flat.lhs_varies == "never"
     instruction = tensor_core.instruction(dtype, limits)
     has_mma = instruction is not None and not flat.is_batched and tensor_core.can_use(flat)
+    matrix_product = instruction if has_mma else None
+    steps = () if instruction is None else tensor_core.STEPS if has_mma else (1,)
+    choices: dict[str, Sequence[Choice]] = {
+        **_tile_choices(flat, rows, has_mma),
+        **_reduction_choices(flat, has_mma),
+        **_spelling_choices(flat, limits, matrix_product),
+        "steps": steps,
+    }
+    space = Space.of(KNOBS, limits, choices | dict(own))
+    if has_mma:
+        space.add_constraint(lambda config: tensor_core.is_allowed(config, flat))
+    space.add_constraint(lambda config: _constraints(config, flat, rows, limits))
+    return space
+
+
+def _tile_choices(flat: Contraction, rows: Contraction, has_mma: bool) -> dict[str, Sequence[Choice]]:
+    """Choices for register tiles and work groups.
+
+    With tensor cores, tiles that these do not take are left out: every choice would be judged in all combinations.
+    """
+    o, is_shared = flat.extents[0], flat.lhs_varies == "never"
+    h, w = (max(c.extents[axis] for c in (flat, rows)) for axis in (1, 2))
+    has_rows = not has_mma and not flat.is_batched
+    return {
+        "tile_o": [t for t in _numbers("tile_o") if t <= o] if is_shared else [1],
+        "tile_h": [t for t in _numbers("tile_h") if t <= h] if has_rows else [1],
+        "tile_w": [t for t in _numbers("tile_w") if t <= w and (t & (t - 1) == 0 or not has_mma)],
+        "wg_o": [t for t in _numbers("wg_o") if t < 2 * o or (has_mma and t == tensor_core.WARP_O)],
+        "wg_w": [t for t in _numbers("wg_w") if t < 2 * w or (has_mma and t == tensor_core.WARP_W)],
+        "arrangement": ["blocked"] if has_mma else ["blocked", "striped"],
+    }
+
+
+def _reduction_choices(flat: Contraction, has_mma: bool) -> dict[str, Sequence[Choice]]:
+    """Choices for splitting, staging and unrolling the reduction."""
+    is_shared = flat.lhs_varies == "never"
     first, *window = flat.reduce.values()
     can_stage = is_shared and flat.rhs_vector != "none"
     local = [
@@ -185,83 +218,72 @@ def space_of(
         if s == 0 or (can_stage and first % s == 0 and (s >= tensor_core.GROUP or not has_mma))
     ]
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
-    # Where both factors are vectors already, or neither is one, nothing is broadcast.
-    is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
-    choices: dict[str, Sequence[Choice]] = {
-        "tile_o": [t for t in _numbers("tile_o") if t <= o] if is_shared else [1],
-        # Beside tensor cores, tiles that they do not take are few: every one would be looked at in all combinations.
-        "tile_h": [t for t in _numbers("tile_h") if t <= reach_h] if not has_mma and not flat.is_batched else [1],
-        "tile_w": [t for t in _numbers("tile_w") if t <= reach_w and (t & (t - 1) == 0 or not has_mma)],
-        "wg_o": [t for t in _numbers("wg_o") if t < 2 * o or (has_mma and t == tensor_core.WARP_O)],
-        "wg_w": [t for t in _numbers("wg_w") if t < 2 * reach_w or (has_mma and t == tensor_core.WARP_W)],
+    unroll = ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma)
+    # With only two iterations, half of all loads would be waited for as without a second buffer.
+    can_buffer = any(0 < _MIN_BUFFERED * s <= first for s in local)
+    return {
         "split_k": [k for k in _numbers("split_k") if first % k == 0 or has_mma] if is_shared else [1],
-        "arrangement": ["blocked", "striped"] if not has_mma else ["blocked"],
         "local": local,
-        "unroll": (
-            ["lanes"]
-            + ["window"] * has_window
-            + [tensor_core.TAPS] * (has_window and has_mma)
-            + [TURN] * (len(local) > 1)
-        ),
-        "vector_width": ([LANES, 2, 1] if not has_mma else [LANES]) if flat.vector else [1],
-        "autobroadcast": [True, False] if is_broadcast else [False],
-        "multiply_add": [
-            *(["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"]),
-            *([instruction] if instruction and has_mma else []),
-        ],
-        "steps": [] if instruction is None else tensor_core.STEPS if has_mma else [1],
-        # With two iterations alone, half of all loads would be waited for as before.
-        "local_buffers": [1, 2] if any(0 < _LEAST_BUFFERED * s <= first for s in local) else [1],
+        "unroll": unroll + [ITERATION] * (len(local) > 1),
+        "local_buffers": [1, 2] if can_buffer else [1],
     }
-    space = Space.of(KNOBS, limits, choices | dict(own))
-    if has_mma:
-        space.add_constraint(lambda config: tensor_core.is_allowed(config, flat))
 
-    def is_allowed(config: Columns) -> Any:
-        # With & and |: one config or columns of many. Comparisons with text give bool or array alike.
-        is_rows = config.get("pixels", "flat") == "rows"
-        o, h, w = (
-            flat_extent + is_rows * (extent - flat_extent)
-            for flat_extent, extent in zip(flat.extents, rows.extents, strict=True)
-        )
-        tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
-        group_o, group_w, split = (
-            config["wg_o"] * config["tile_o"],
-            config["wg_w"] * config["tile_w"],
-            config["split_k"],
-        )
-        is_stored_whole = config["output"] == Place.IMAGE
-        is_mma = tensor_core.is_mma(config)
-        has_image = (config["data"] == Place.IMAGE) | (config["weight"] == Place.IMAGE) | is_stored_whole
-        is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
-        steps = config["local"] * math.prod(window)
-        is_turn = (steps > window[-1]) & (steps * tile * LANES <= _MOST_UNROLLED) & (is_mma == False)  # noqa: E712  as above
-        # The final sum deals the tile's elements out to the split, evenly, which TVM proves only for powers of two; or
-        # those of each row, evenly or not.
-        most = tile * (LANES - (LANES - 1) * is_stored_whole)
-        is_dealt_out = ((tile & (tile - 1) == 0) & (split <= most)) | (split <= config["tile_w"])
-        return (
-            config["tile_h"] <= h,
-            config["tile_w"] <= w,
-            tile <= MAX_TILE,
-            # Where both arrangements are the same, there is one.
-            (config["arrangement"] == "blocked") | (is_dense == False),  # noqa: E712  `not` does not judge columns
-            # Without vectors along the channels, an image is read in vectors along the reduction.
-            (config["vector_width"] == LANES) | (has_image == False) | (not flat.vector),  # noqa: E712  `not` does not judge columns
-            config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size,
-            # A group more than twice as large as the whole operator computes mostly padding.
-            (config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o),
-            (config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w),
-            (split == 1) | ((config["local"] == 0) & is_dealt_out),
-            (config["accumulate"] != MIXED) | (config["local"] == 0),
-            (config["local_buffers"] == 1)
-            | ((config["local"] > 0) & (config["local"] * _LEAST_BUFFERED <= first) & (is_mma == False)),  # noqa: E712  as above
-            (config["unroll"] != TURN) | is_turn,
-            local_bytes(config, flat) <= limits.local_memory_bytes,
-        )
 
-    space.add_constraint(is_allowed)
-    return space
+def _spelling_choices(flat: Contraction, limits: Limits, matrix_product: str | None) -> dict[str, Sequence[Choice]]:
+    """Choices for vectors, and for how arithmetic is spelled."""
+    # If both factors are vectors, or neither is, nothing is broadcast.
+    is_broadcast = limits.has_vector_arithmetic and flat.lhs_varies != "by lane" and flat.vector
+    products = ["mad", "fma", "plain"] if limits.has_vector_arithmetic else ["fma"]
+    widths = [LANES] if matrix_product else [LANES, 2, 1]
+    return {
+        "vector_width": widths if flat.vector else [1],
+        "autobroadcast": [True, False] if is_broadcast else [False],
+        "multiply_add": [*products, *([matrix_product] if matrix_product else [])],
+    }
+
+
+def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: Limits) -> tuple[Any, ...]:
+    """Return the conditions between knobs, for one config or for columns of many.
+
+    They are written with & and |, and compare with False, because `not` does not apply to columns.
+    """
+    first, *window = flat.reduce.values()
+    is_rows = config.get("pixels", "flat") == "rows"
+    o, h, w = (
+        flat_extent + is_rows * (extent - flat_extent)
+        for flat_extent, extent in zip(flat.extents, rows.extents, strict=True)
+    )
+    tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
+    group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"]
+    split, is_mma = config["split_k"], tensor_core.is_mma(config)
+    is_stored_whole = config["output"] == Place.IMAGE
+    has_image = (config["data"] == Place.IMAGE) | (config["weight"] == Place.IMAGE) | is_stored_whole
+    is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
+    steps = config["local"] * math.prod(window)
+    can_unroll_iteration = (steps > window[-1]) & (steps * tile * LANES <= _MAX_UNROLLED) & (is_mma == False)  # noqa: E712
+    # The final sum deals the tile's elements out to the split, evenly, which TVM proves only for powers of two; or
+    # those of each row, evenly or not.
+    most = tile * (LANES - (LANES - 1) * is_stored_whole)
+    is_dealt_out = ((tile & (tile - 1) == 0) & (split <= most)) | (split <= config["tile_w"])
+    has_iterations = (config["local"] > 0) & (config["local"] * _MIN_BUFFERED <= first)
+    return (
+        config["tile_h"] <= h,
+        config["tile_w"] <= w,
+        tile <= MAX_TILE,
+        # If both arrangements are the same, there is one.
+        (config["arrangement"] == "blocked") | (is_dense == False),  # noqa: E712
+        # Without vectors along the channels, an image is read in vectors along the reduction.
+        (config["vector_width"] == LANES) | (has_image == False) | (not flat.vector),  # noqa: E712
+        config["wg_o"] * config["wg_w"] * split <= limits.max_work_group_size,
+        # A group more than twice as large as the whole operator computes mostly padding.
+        (config["wg_o"] == 1 + 7 * is_mma) | (group_o < 2 * o),
+        (config["wg_w"] == 1 + 3 * is_mma) | (group_w < 2 * w),
+        (split == 1) | ((config["local"] == 0) & is_dealt_out),
+        (config["accumulate"] != MIXED) | (config["local"] == 0),
+        (config["local_buffers"] == 1) | (has_iterations & (is_mma == False)),  # noqa: E712
+        (config["unroll"] != ITERATION) | can_unroll_iteration,
+        local_bytes(config, flat) <= limits.local_memory_bytes,
+    )
 
 
 def sums_of(c: Contraction, dtype: str, limits: Limits) -> list[str]:

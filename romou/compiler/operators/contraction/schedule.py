@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from tvm import s_tir
 
 from romou.base.space import Config
-from romou.compiler.operators.contraction.knobs import FP32, MIXED, TURN, number_bytes
+from romou.compiler.operators.contraction.knobs import FP32, ITERATION, MIXED, number_bytes
 from romou.compiler.operators.contraction.stages import Stage
 from romou.compiler.scheduling.loops import (
     Block,
@@ -26,8 +26,7 @@ from romou.compiler.tir.primitives import (
     unroll_by_compiler,
 )
 
-# Stages whose innermost axis is loaded into registers as one vector: where nothing is staged in local memory, and where
-# something is.
+# Stages whose innermost axis is loaded into registers as one vector: without local memory, and with it.
 _TEXELS, _STAGED_TEXELS = (Stage.PATCH, Stage.RIGHT), (Stage.TEXELS, Stage.RIGHT)
 
 
@@ -39,50 +38,25 @@ def schedule_stages(
     *,
     has_whole_texels: bool = True,
 ) -> None:
-    """Tile the output nest whose `loops` are (o, h, w, lane) and pull the stages of `build_stages` into it.
+    """Tile the output nest, whose `loops` are (o, h, w, lane), and pull the stages of `build_stages` into it.
 
-    `has_whole_texels`: whether the output's lanes are stored together; else each is guarded, and stored, by itself.
+    has_whole_texels: whether the output's lanes are stored together. If not, each store is guarded.
     """
     store = config if has_whole_texels else config.replace(vector_width=1)
-    o, h, w, lane = loops
-    if config["arrangement"] == "striped":
-        block_o, tile_o, thread_o = sch.split(o, [None, config["tile_o"], config["wg_o"]])
-        block_w, tile_w, thread_w = sch.split(w, [None, config["tile_w"], config["wg_w"]])
-    else:
-        block_o, thread_o, tile_o = sch.split(o, [None, config["wg_o"], config["tile_o"]])
-        block_w, thread_w, tile_w = sch.split(w, [None, config["wg_w"], config["tile_w"]])
-    block_h, tile_h = sch.split(h, [None, config["tile_h"]])
-    sch.reorder(block_o, block_h, block_w, thread_o, thread_w, tile_o, tile_h, tile_w, lane)
-    # OpenCL and CUDA allow long grids in x alone: the pixels go there. Fusing with a unit loop would leave a modulo
-    # behind.
-    grid_x = sch.fuse(block_h, block_w) if int(sch.get(block_h).extent) > 1 else block_w
-    sch.bind(block_o, "blockIdx.y")
-    sch.bind(grid_x, "blockIdx.x")
-    bind_threads(sch, thread_o, thread_w)
+    group, tile = _tile_output(sch, loops, config)
     if config["split_k"] > 1:
-        _schedule_split(sch, grid_x, [tile_o, tile_h, tile_w, lane], config, store)
+        _schedule_split(sch, group, tile, config, store)
         return
     acc = sch.get_sblock(Stage.ACC)
-    # TVM sees which registers a group needs as long as nothing is cropped.
-    tile = sch.get_sblock(Stage.TILE)
-    sch.compute_at(tile, grid_x, preserve_unit_loops=True)
-    sch.compute_at(acc, grid_x, preserve_unit_loops=True)
-    sch.compute_inline(tile)
+    # Before the crop is inlined, TVM sees which registers a group needs.
+    padded = sch.get_sblock(Stage.TILE)
+    sch.compute_at(padded, group, preserve_unit_loops=True)
+    sch.compute_at(acc, group, preserve_unit_loops=True)
+    sch.compute_inline(padded)
     sch.set_scope(acc, 0, "local")
-    spatial, reduction = _bind_items(sch, loops_below(sch, acc, grid_x))
+    spatial, reduction = _bind_items(sch, loops_below(sch, acc, group))
     if config["local"]:
-        outer, inner = sch.split(reduction[0], [None, config["local"]])
-        sch.reorder(outer, inner, *reduction[1:], *spatial)
-        for block in _stages_of(sch, _STAGED_TEXELS):
-            load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
-        for block in _stages_of(sch, (Stage.PATCH, Stage.KERNEL)):
-            stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"], int(number_bytes(config)))
-        if config["unroll"] == TURN:
-            for loop in (loop for loop in (inner, *reduction[1:-1]) if int(sch.get(loop).extent) > 1):
-                unroll_by_compiler(sch, loop)
-        if config["local_buffers"] > 1:
-            double_buffer(sch, outer)
-        first, reduction = outer, [inner, *reduction[1:]]
+        first, reduction = _stage_operands(sch, spatial, reduction, config)
     else:
         sch.reorder(*reduction, *spatial)
         first = reduction[0]
@@ -97,13 +71,54 @@ def schedule_stages(
         _spell_arithmetic(sch, acc, config)
     init = sch.decompose_reduction(acc, first)
     unroll_tile(sch, sch.get_loops(init)[-len(spatial) :], config["vector_width"])
-    unroll_tile(sch, [tile_o, tile_h, tile_w, lane], store["vector_width"])
-    # Registers are a work-item's own: they need no index that tells whose they are.
+    unroll_tile(sch, tile, store["vector_width"])
+    # Registers belong to a work-item, so they need no index of it.
     sch.transform_layout(acc, ("write", 0), lambda _item_o, _item_w, *own: own, assume_injective_transform=True)
 
 
+def _tile_output(sch: s_tir.Schedule, loops: Sequence[Loop], config: Config) -> tuple[Loop, list[Loop]]:
+    """Split the output into work groups, work-items and register tiles.
+
+    Return the innermost loop over groups, and the loops of a tile: (o, h, w, lane).
+    """
+    o, h, w, lane = loops
+    if config["arrangement"] == "striped":
+        block_o, tile_o, thread_o = sch.split(o, [None, config["tile_o"], config["wg_o"]])
+        block_w, tile_w, thread_w = sch.split(w, [None, config["tile_w"], config["wg_w"]])
+    else:
+        block_o, thread_o, tile_o = sch.split(o, [None, config["wg_o"], config["tile_o"]])
+        block_w, thread_w, tile_w = sch.split(w, [None, config["wg_w"], config["tile_w"]])
+    block_h, tile_h = sch.split(h, [None, config["tile_h"]])
+    sch.reorder(block_o, block_h, block_w, thread_o, thread_w, tile_o, tile_h, tile_w, lane)
+    # OpenCL and CUDA allow long grids only along x, so pixels are there. Fusing a loop of one iteration would leave a
+    # modulo behind.
+    grid_x = sch.fuse(block_h, block_w) if int(sch.get(block_h).extent) > 1 else block_w
+    sch.bind(block_o, "blockIdx.y")
+    sch.bind(grid_x, "blockIdx.x")
+    bind_threads(sch, thread_o, thread_w)
+    return grid_x, [tile_o, tile_h, tile_w, lane]
+
+
+def _stage_operands(
+    sch: s_tir.Schedule, spatial: Sequence[Loop], reduction: Sequence[Loop], config: Config
+) -> tuple[Loop, list[Loop]]:
+    """Stage operands in local memory. Return the loop over iterations, and the loops of the reduction inside."""
+    outer, inner = sch.split(reduction[0], [None, config["local"]])
+    sch.reorder(outer, inner, *reduction[1:], *spatial)
+    for block in _stages_of(sch, _STAGED_TEXELS):
+        load_texels(sch, block, reduction[-2] if len(reduction) > 2 else inner)
+    for block in _stages_of(sch, (Stage.PATCH, Stage.KERNEL)):
+        stage_in_local_memory(sch, block, outer, config["wg_o"], config["wg_w"], int(number_bytes(config)))
+    if config["unroll"] == ITERATION:
+        for loop in (loop for loop in (inner, *reduction[1:-1]) if int(sch.get(loop).extent) > 1):
+            unroll_by_compiler(sch, loop)
+    if config["local_buffers"] > 1:
+        double_buffer(sch, outer)
+    return outer, [inner, *reduction[1:]]
+
+
 def _schedule_blocks(sch: s_tir.Schedule, at: Loop, config: Config) -> None:
-    """Sum up in fp16, in registers, what `at` adds to the sums in fp32 in one iteration."""
+    """Sum up the block of one iteration of `at` in fp16 registers, before it is added to the sums in fp32."""
     block = sch.get_sblock(Stage.BLOCK)
     sch.set_scope(block, 0, "local")
     sch.compute_at(block, at, preserve_unit_loops=True)
@@ -131,14 +146,14 @@ def _spell_arithmetic(sch: s_tir.Schedule, block: Block, config: Config) -> None
 
 
 def _bind_items(sch: s_tir.Schedule, loops: Sequence[Loop]) -> tuple[Sequence[Loop], Sequence[Loop]]:
-    """Bind the loops over the work-items of a group; returns those of a work-item's tile and those of the reduction."""
+    """Bind the loops over the work-items of a group. Return the loops of a tile, and the loops of the reduction."""
     item_o, item_w, *own = loops
     bind_threads(sch, item_o, item_w)
     return own[:4], own[4:]
 
 
 def _unroll_inner(sch: s_tir.Schedule, spatial: Sequence[Loop], reduction: Sequence[Loop], config: Config) -> None:
-    """Unroll the register tile, the lanes of the reduction, and on request the window."""
+    """Unroll the register tile, the lanes of the reduction, and the window if the config says so."""
     if len(reduction) > 1:
         sch.unroll(reduction[-1])
     if config["unroll"] == "window":
@@ -152,18 +167,22 @@ def _stages_of(sch: s_tir.Schedule, names: Sequence[str]) -> list[Block]:
 
 
 def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], config: Config, store: Config) -> None:
-    """part: every work-item sums its share in registers and leaves it in local memory; acc: the group adds the shares
-    up.
-    """
-    # TVM sees which shares a group needs as long as nothing is cropped.
+    """part: each work-item sums its piece in registers and leaves it in local memory. acc: the group adds them up."""
+    # Before the crop is inlined, TVM sees which pieces a group needs.
     part, total = sch.get_sblock(Stage.PART), sch.get_sblock(Stage.ACC)
     sch.compute_at(total, group, preserve_unit_loops=True)
     sch.set_scope(part, 0, "shared")
     sch.compute_at(part, group, preserve_unit_loops=True)
-    # Whole texels while there is one for each work-item of the split, single lanes beyond that.
+    _add_up_pieces(sch, total, tile, config, store)
+    _sum_piece(sch, part, group, config)
+
+
+def _add_up_pieces(sch: s_tir.Schedule, total: Block, tile: Sequence[Loop], config: Config, store: Config) -> None:
+    """Deal the elements of a tile out to the work-items of the split, each of which adds up all pieces of its own."""
+    # Whole texels, or single lanes if there are fewer texels than work-items.
     texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
     has_texels = texels >= config["split_k"]
-    # What does not come out even has to be a single loop: TVM does not prove that several, fused, are all there.
+    # Elements that are not dealt out evenly have to be a single loop: TVM does not prove that fused loops are complete.
     is_along_row = texels & (texels - 1) != 0
     share = tile[-2] if is_along_row else sch.fuse(*(tile[:-1] if has_texels else tile))
     outer, thread_k = sch.split(share, [None, config["split_k"]])
@@ -183,6 +202,9 @@ def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], conf
         unroll_tile(sch, [sch.get_loops(init)[-1]], config["vector_width"])
         unroll_tile(sch, [tile[-1]], store["vector_width"])
 
+
+def _sum_piece(sch: s_tir.Schedule, part: Block, group: Loop, config: Config) -> None:
+    """Sum a work-item's piece of the reduction in registers, then write it to local memory."""
     k, *loops = loops_below(sch, part, group)
     spatial, reduction = _bind_items(sch, loops)
     sch.bind(k, "threadIdx.z")

@@ -1,6 +1,4 @@
-"""From the stages of a contraction to the nest that tensor cores compute: what each warp and each of its work-items
-does.
-"""
+"""From the stages of a contraction to a nest for tensor cores: the work of each warp and of its work-items."""
 
 from __future__ import annotations
 
@@ -32,7 +30,11 @@ def schedule_stages(
     *,
     has_whole_texels: bool = True,
 ) -> None:
-    """Schedule the stages that `regroup` makes, as `contraction.schedule.schedule_stages` does the others."""
+    """Schedule the stages of a contraction that `regroup` has cut for tensor cores.
+
+    loops: (o, h, w, lane) of the output.
+    has_whole_texels: whether the output's lanes are stored together.
+    """
     width = LANES if has_whole_texels else 1
     o, h, w, lane = loops
     block_o, warp_o, g, tile_o = sch.split(o, [None, config["wg_o"] // WARP_O, WARP_O, config["tile_o"]])
@@ -43,8 +45,8 @@ def schedule_stages(
     grid = sch.fuse(h, block_w) if int(sch.get(h).extent) > 1 else block_w
     sch.bind(block_o, "blockIdx.y")
     sch.bind(grid, "blockIdx.x")
-    # TVM sees what a group needs as long as nothing is cropped.
     is_split = config["split_k"] > 1
+    # Before the crop is inlined, TVM sees what a group needs.
     total, sums = (sch.get_sblock(name) for name in ((Stage.ACC, Stage.PART) if is_split else (Stage.TILE, Stage.ACC)))
     sch.compute_at(total, grid, preserve_unit_loops=True)
     sch.compute_at(sums, grid, preserve_unit_loops=True)
@@ -56,49 +58,60 @@ def schedule_stages(
         unroll_tile(sch, (tile_o, pair, pixel, lane), width)
     _deal_out(sch, sums, grid, config)
     *reduction, _o, _h, _w, _lane = sch.get_loops(sums)[-len(reduce_names) - 4 :]
-    first, *window, group, _ilane = reduction
-    if config["local"]:
-        # Tap by tap: of a whole window little would fit.
-        outer, inner = sch.split(first, [None, config["local"] // GROUP])
-        sch.reorder(outer, *window, inner, group)
-        outer = sch.fuse(outer, *window)
-        window = []
-        sch.compute_inline(sch.get_sblock(Stage.TEXELS))
-        for name in (Stage.PATCH, Stage.KERNEL):
-            block = sch.get_sblock(name)
-            stage_in_local_memory(sch, block, outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W)
-            sch.unroll(loops_below(sch, block, outer)[0])
-            # The four texels that a warp reads at once: (..., texel, row, pixel, lane), (..., texel, lane, channel,
-            # lane).
-            axis = len(sch.get(block).writes[0].source.shape) - 4
-            sch.storage_align(block, 0, axis, LINE_BYTES // number_bytes(config), APART_BYTES // number_bytes(config))
-        sch.unroll(inner)
-        # The copies are ahead of their use.
-        for key, value in (("stage", [0, 0, config["steps"]]), ("order", [0, 1, 2]), ("async_stages", [0])):
-            sch.annotate(outer, f"software_pipeline_{key}", value)
-    else:
-        outer, inner = sch.split(first, [None, config["steps"]])
-        order = [*window, outer] if config["unroll"] == TAPS else [outer, *window]
-        sch.reorder(*order, inner, group)
-        sch.compute_inline(sch.get_sblock(Stage.PATCH))
-        sch.unroll(inner)
-        outer = order[0]
-    if config["unroll"] == "window":
-        for loop in window:
-            sch.unroll(loop)
+    *_, group, _ilane = reduction
+    outer = _stage_operands(sch, reduction, config) if config["local"] else _order_taps(sch, reduction, config)
     tensor_cores(sch, group, config["steps"])
     init = sch.decompose_reduction(sums, outer)
     unroll_tile(sch, sch.get_loops(init)[-4:])
     if not is_split:
-        # Registers are a work-item's own: they need no index that tells whose they are.
+        # Registers belong to a work-item, so they need no index of it.
         sch.transform_layout(sums, ("write", 0), lambda _item_o, _item_w, *own: own, assume_injective_transform=True)
+
+
+def _stage_operands(sch: s_tir.Schedule, reduction: Sequence[Loop], config: Config) -> Loop:
+    """Copy operands into local memory ahead of their use, tap by tap. Return the loop over iterations.
+
+    Tap by tap, because little of a whole window would fit.
+    """
+    first, *window, group, _ = reduction
+    outer, inner = sch.split(first, [None, config["local"] // GROUP])
+    sch.reorder(outer, *window, inner, group)
+    outer = sch.fuse(outer, *window)
+    sch.compute_inline(sch.get_sblock(Stage.TEXELS))
+    number = number_bytes(config)
+    for name in (Stage.PATCH, Stage.KERNEL):
+        block = sch.get_sblock(name)
+        stage_in_local_memory(sch, block, outer, config["wg_o"] * config["wg_w"] // WARP_W, WARP_W)
+        sch.unroll(loops_below(sch, block, outer)[0])
+        # The four texels that a warp reads at once: (..., texel, row, pixel, lane), (..., texel, lane, channel, lane).
+        axis = len(sch.get(block).writes[0].source.shape) - 4
+        sch.storage_align(block, 0, axis, LINE_BYTES // number, APART_BYTES // number)
+    sch.unroll(inner)
+    for key, value in (("stage", [0, 0, config["steps"]]), ("order", [0, 1, 2]), ("async_stages", [0])):
+        sch.annotate(outer, f"software_pipeline_{key}", value)
+    return outer
+
+
+def _order_taps(sch: s_tir.Schedule, reduction: Sequence[Loop], config: Config) -> Loop:
+    """Order the loops of a reduction whose operands are read from memory. Return the outermost one."""
+    first, *window, group, _ = reduction
+    outer, inner = sch.split(first, [None, config["steps"]])
+    order = [*window, outer] if config["unroll"] == TAPS else [outer, *window]
+    sch.reorder(*order, inner, group)
+    sch.compute_inline(sch.get_sblock(Stage.PATCH))
+    sch.unroll(inner)
+    if config["unroll"] == "window":
+        for loop in window:
+            sch.unroll(loop)
+    return order[0]
 
 
 def _sum_pieces(
     sch: s_tir.Schedule, acc: Block, threads: Sequence[Loop], tile: Sequence[Loop], config: Config, width: int
 ) -> None:
-    """acc: the pieces are added up, each number of the tile by one of the work-items that have summed them; whole
-    texels while there are enough.
+    """acc: add up the pieces, each number of the tile by one of the work-items that summed them.
+
+    Work-items take whole texels if there are enough.
     """
     has_texels = config["tile_o"] * config["tile_w"] >= config["split_k"]
     outer, piece = sch.split(sch.fuse(*(tile[:-1] if has_texels else tile)), [None, config["split_k"]])
@@ -122,8 +135,9 @@ def _sum_pieces(
 
 
 def _deal_out(sch: s_tir.Schedule, sums: Block, group: Loop, config: Config) -> None:
-    """The sums of a group, of each piece of the reduction: every work-item has its own in registers, and where there
-    are pieces leaves them in local memory.
+    """Deal the sums of a group out to its work-items, which keep them in registers.
+
+    If the reduction is split, they leave them in local memory in the end.
     """
     *pieces, item_o, t, o, h, w, lane = (loops := loops_below(sch, sums, group))[: 7 if config["split_k"] > 1 else 6]
     warp_o, g, own_o = sch.split(o, [None, WARP_O, config["tile_o"]])
