@@ -5,6 +5,8 @@ is not known.
 from __future__ import annotations
 
 import dataclasses
+import json
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -316,3 +318,44 @@ def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
         or count.slack != 1
     )
     assert "tiles" in "".join(str(column._cells) for column in criteria_table([space.report]).columns)
+
+
+def test_a_difference_inside_the_noise_excludes_nothing() -> None:
+    """14.50 and 14.58 GB/s are one rate; so are 14 and 20 GB/s that were measured with overlapping intervals."""
+    measured = dataclasses.replace(ADRENO, l1_buffer_cache_bytes=16384, l1_texture_bandwidth_gbps=None)
+    staged = {"is_staged": True, "buffer_bytes": 64}
+    for local, cache, ranges in (
+        (14.50, 14.58, {}),
+        (14.0, 20.0, {"local_mem_bandwidth_gbps": (12.0, 18.0), "l1_buffer_bandwidth_gbps": (17.0, 23.0)}),
+    ):
+        spec = dataclasses.replace(
+            measured, local_mem_bandwidth_gbps=local, l1_buffer_bandwidth_gbps=cache, ranges=ranges
+        )
+        assert "staging" not in failed(spec, **staged)
+    clear = dataclasses.replace(measured, local_mem_bandwidth_gbps=14.0, l1_buffer_bandwidth_gbps=20.0)
+    assert "staging" in failed(clear, **staged)
+
+
+def test_the_width_of_an_access_is_the_device_s() -> None:
+    narrow = {"access_width": 2}
+    assert "access_width" in failed(MALI, **narrow)
+    assert "access_width" not in failed(dataclasses.replace(MALI, best_access_lanes=2), **narrow)
+    assert "access_width" in failed(dataclasses.replace(MALI, best_access_lanes=2), Rules(access_width=4), **narrow)
+
+
+def test_a_cpu_s_report_excludes_nothing_that_only_gpus_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ArchProbe's report of a CPU: no warps, no register file, local memory as fast as the cache behind it."""
+    answers = {"value": 14.58, "unit": "GB/s", "low": 14.5, "high": 14.6}
+    report = {
+        "ArchProbe": {"Version": "1", "Date": "2026", "Driver": {"name": "A CPU", "driver": "1", "is_cpu": True}},
+        "Device": {"CacheSize": 1 << 25, "SmCount": 2},
+        "BufferCacheHierarchyPChase": {"CacheVectorCountLv1": 32768},
+        "BufferBandwidth": {"MaxBandwidth": 14.58, "Details": {"Answers": {"MaxBandwidth": answers}}},
+        "LocalMemBandwidth": {"MaxBandwidth": 14.50},
+    }
+    (tmp_path / "a_cpu.json").write_text(json.dumps(report))
+    monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
+    spec = load_device("a_cpu")
+    assert spec.is_cpu
+    assert (spec.l1_buffer_cache_bytes, spec.l2_cache_bytes) == (32768, 1 << 25)
+    assert not set(judge(FINE, spec)) & {"warp", "access_width", "local_memory", "staging", "occupancy", "registers"}
