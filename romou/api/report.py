@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.arguments import path_of
 from romou.base.errors import UsageError
+from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation, import_model
-from romou.compiler.frontend import with_constants
-from romou.compiler.frontend.precision import AS_GIVEN, Precision
+from romou.compiler.frontend import ImportedModel
+from romou.compiler.frontend.precision import AS_GIVEN
 from romou.devices.hardware import load_device, load_spec
 from romou.devices.targets import Target
+from romou.driver.options import ReportOptions
 from romou.driver.records import recorded_configs
 from romou.driver.site import as_target
 from romou.runtime.module import Summary
@@ -30,48 +32,26 @@ from romou.tuner.records.store import FILE_NAME
 from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
-    import numpy as np
-    import onnx
+    from typing_extensions import Unpack
+
+    from romou.driver.options import ReportKeywords
 
 # Kernels of which the passes are told apart: the slowest.
 _BROKEN_DOWN = 12
 
 
-def write_report(
-    *sources: str | Path,
-    output: str | Path = "report.html",
-    model: onnx.ModelProto | str | Path | None = None,
-    target: Target | str | Mapping[str, object] | None = None,
-    shapes: Mapping[str, Sequence[int]] | None = None,
-    constants: Mapping[str, object] | None = None,
-    precision: str | None = None,
-    io_precision: str | None = None,
-    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
-) -> Path:
+@takes_options(ReportOptions)
+def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Path:
     """Write a page with figures of what tuning did, as one HTML file that needs no network; returns its path.
 
     It shows time per layer, the search, the roofline, pruning, knobs, registers, passes, memory and the device. A
-    figure that lacks something says what.
+    figure that lacks its data says which.
 
     Parameters
     ----------
     sources
-        What is known, in any order: a folder of records (`work_dir` of `tune`), a saved model, a file of `romou bench`,
-        a report of `archprobe run`.
-    output
-        The page's file.
-    model
-        The ONNX file or loaded model that was tuned. Without it the figures that look at kernels stay empty: nothing of
-        them is kept in records.
-    target
-        What it was tuned for; None: what the sources say.
-    shapes
-        Shape by name, for inputs whose shape the model leaves open.
-    constants
-        Value by name, for inputs that become constants of the model, as in `tune`.
-    precision, io_precision, calibration
-        What the model was tuned with, as in `tune`; kernels are others in fp16. None: the precision of the saved model
-        among the sources, else "float32".
+        Files and folders, in any order: a folder of records (`work_dir` of `tune`), a saved model, a file of `romou
+        bench`, a report of `archprobe run`.
 
     Raises
     ------
@@ -83,45 +63,48 @@ def write_report(
     RecordError
         The records are unreadable.
     """
+    options = ReportOptions.from_dict(keywords)
     check_library()
     if not sources:
         raise UsageError(
             "there is nothing to report on; give a folder of records, a .romou folder, a bench's file or an ArchProbe"
             " report"
         )
-    evidence, found, folder = Evidence(title=", ".join(Path(source).stem for source in sources)), None, None
+    evidence, target, folder = _evidence_in([path_of("source", source) for source in sources])
+    target = target if options.target is None else as_target(options.target)
+    evidence = replace(evidence, target=target, spec=evidence.spec or _spec_of(target))
+    if options.model is not None:
+        if target is None:
+            raise UsageError("the sources do not say the target; name it, for example target='opencl -device=host'")
+        precision = options.parsed_precision(evidence.summary.precision if evidence.summary else AS_GIVEN)
+        imported = import_model(options.model, options.shapes, precision, options.constants)
+        evidence = _with_model(evidence, imported, target, folder)
+    return write_page(evidence, path_of("output", options.output))
+
+
+def _evidence_in(sources: Sequence[Path]) -> tuple[Evidence, Target | None, Path | None]:
+    """Return the evidence in all sources, the target that they name, and the folder of records.
+
+    Without a folder of records among the sources, it is the one that a saved model was made from, if it is still there.
+    """
+    evidence, target, folder = Evidence(title=", ".join(source.stem for source in sources)), None, None
     for source in sources:
-        path = path_of("source", source)
-        if _is_records(path):
-            folder = path
-        elif (path / META).is_file():
-            about = read_manifest(path)
-            summary = Summary.from_dict(about["summary"])
-            evidence, found = replace(evidence, summary=summary), Target.from_json(about["target"])
-            # The records that it was made from, if they are still there and no others are given.
+        if _is_records(source):
+            folder = source
+        elif (source / META).is_file():
+            manifest = read_manifest(source)
+            summary = Summary.from_dict(manifest["summary"])
+            evidence, target = replace(evidence, summary=summary), Target.from_json(manifest["target"])
             kept = Path(summary.records) if summary.records is not None else None
             folder = folder or (kept if kept is not None and _is_records(kept) else None)
         else:
-            evidence = _with_document(evidence, path)
+            evidence = _with_document(evidence, source)
     if folder is not None:
         with RecordStore(folder) as store:
             evidence = replace(evidence, records=tuple(store))
-    texts = [record.target for record in evidence.records if record.target] + (
-        [evidence.bench.target] if evidence.bench else []
-    )
-    target = as_target(target) if target is not None else found or (_target_of(texts[-1]) if texts else None)
-    evidence = replace(evidence, target=target, spec=evidence.spec or _spec_of(target))
-    if model is not None:
-        tuned_with = precision or (evidence.summary.precision if evidence.summary else AS_GIVEN)
-        evidence = _with_model(
-            evidence,
-            with_constants(model, constants),
-            target,
-            shapes,
-            Precision.checked(tuned_with, io_precision, calibration),
-            folder,
-        )
-    return write_page(evidence, path_of("output", output))
+    texts = [record.target for record in evidence.records if record.target]
+    texts += [evidence.bench.target] if evidence.bench else []
+    return evidence, target or (_target_of(texts[-1]) if texts else None), folder
 
 
 def _target_of(text: str) -> Target:
@@ -159,23 +142,14 @@ def _curves(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
             yield aspect, curve
 
 
-def _with_model(
-    evidence: Evidence,
-    model: onnx.ModelProto | str | Path,
-    target: Target | None,
-    shapes: Mapping[str, Sequence[int]] | None,
-    precision: Precision,
-    folder: Path | None,
-) -> Evidence:
-    """Evidence of the model's kernels as well: their spaces, what passes do to them, and the memory of a run."""
-    if target is None:
-        raise UsageError("the sources do not say the target; name it, for example target='opencl -device=host'")
+def _with_model(evidence: Evidence, imported: ImportedModel, target: Target, folder: Path | None) -> Evidence:
+    """Return evidence with the model's kernels: their spaces, what passes do to them, and the memory of a run."""
     check_versions()
-    compilation = Compilation.of(import_model(model, shapes, precision), target).with_default_kernels()
+    compilation = Compilation.of(imported, target).with_default_kernels()
     if evidence.by_task and not any(task.key in evidence.by_task for task in compilation.tasks):
         text = (
             f"none of the {len(evidence.by_task)} recorded kernels is one of the model's {len(compilation.tasks)} for"
-            f" {target}, {precision.kind}"
+            f" {target}, {imported.precision.kind}"
         )
         raise UsageError(
             text,

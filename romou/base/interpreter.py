@@ -1,4 +1,4 @@
-"""How Romou starts another Python process of its own."""
+"""Python processes that Romou starts for itself."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ import sys
 # dependency's name, the child would import that instead of what is installed. (The option -P does the same, from Python
 # 3.11 on.)
 _RUN = (
-    "import sys; sys.path[:] = [p for p in sys.path if p]; import runpy; runpy.run_module({module!r},"
-    " run_name='__main__', alter_sys=True)"
+    "import sys; sys.path[:] = [p for p in sys.path if p]; from romou.base.without_torch import leave_out_torch;"
+    " leave_out_torch(); import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
 )
 
 
 def child_environment(**variables: str) -> dict[str, str]:
-    """This process's environment for a child, and `variables`."""
+    """Return this process's environment with `variables`, for a child."""
     return {**os.environ, **variables}
 
 
 def become(environment: dict[str, str], path: list[str], folder: str) -> None:
-    """Make this process as if it had been started with this environment, import path and current folder."""
+    """Give this process the environment, the import path and the current folder of another one."""
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path
@@ -35,7 +35,7 @@ def forget_import_path() -> None:
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """The command that runs `module` as a script under this interpreter, with the current folder left off its import
-    path.
+    """Return the command that runs `module` as a script under this interpreter, without the current folder on the
+    import path, and without PyTorch for TVM.
     """
     return [sys.executable, "-c", _RUN.format(module=module), *arguments]

@@ -1,5 +1,7 @@
-"""TVM without PyTorch, which it imports wherever that is installed: seconds in each process, and nothing of Romou's
-uses it.
+"""TVM without PyTorch, in processes of Romou's own: the command line and workers.
+
+TVM imports PyTorch wherever it is installed. That takes seconds in each process, and Romou uses nothing of it.
+Processes of the user are left as they are.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ _TVM = ("tvm", "tvm_ffi")
 
 
 class _WithoutTorch(MetaPathFinder):
-    """Hides PyTorch from TVM while that is imported; for anybody else, and afterwards, it is there."""
+    """Hides PyTorch from TVM while TVM is being imported. Other imports of PyTorch find it."""
 
     def find_spec(self, fullname: str, path: object = None, target: object = None) -> None:
         if fullname == "torch" and _is_for_tvm():
@@ -20,13 +22,13 @@ class _WithoutTorch(MetaPathFinder):
 
 
 def leave_out_torch() -> None:
-    """Keep TVM from importing PyTorch in this process. Where somebody has imported it before, TVM uses it as ever."""
+    """Keep TVM from importing PyTorch in this process. If PyTorch is imported already, TVM uses it."""
     if not any(isinstance(finder, _WithoutTorch) for finder in sys.meta_path):
         sys.meta_path.insert(0, _WithoutTorch())
 
 
 def _is_for_tvm() -> bool:
-    """Whether the import that asks is one of those that importing TVM takes, in this thread."""
+    """Return whether this thread is inside an import of TVM."""
     frame: FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "<module>" and frame.f_globals.get("__name__") in _TVM:

@@ -8,13 +8,14 @@ import importlib
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from types import FrameType
 from typing import Any
 
 import click
 
 from romou.base.errors import EXIT_FAILED, EXIT_USAGE, RomouError, UsageError, nearest_name
+from romou.base.without_torch import leave_out_torch
 from romou.cli.common import DEBUG_KEY, JSON_KEY, debug_option, print_error, print_json
 
 # name -> (module under romou.cli, one line of help). A module is imported when its command runs, so `romou --help` is
@@ -51,6 +52,11 @@ class RomouGroup(click.Group):
     """Loads commands on demand and turns a RomouError into one message and its exit code. With --json, every error is a
     document on stdout, too.
     """
+
+    def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
+        if args is None:  # this process is the command line's own
+            leave_out_torch()
+        return super().main(args, *rest, **named)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

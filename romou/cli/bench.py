@@ -8,16 +8,10 @@ from typing import Any
 
 import click
 
-from romou.cli.common import (
-    console,
-    constants_option,
-    debug_option,
-    json_option,
-    precision_options,
-    print_json,
-    rpc_option,
-)
-from romou.cli.tune import parse_shapes, read_model
+from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.models import read_model
+from romou.cli.options import options_of, rpc_option
+from romou.driver.options import BenchOptions
 
 
 @click.command("bench")
@@ -29,62 +23,18 @@ from romou.cli.tune import parse_shapes, read_model
     required=True,
     help="The bench's file, for example baseline.json.",
 )
-@click.option(
-    "--target",
-    default="opencl",
-    show_default=True,
-    help='For example "opencl -device=host" or "opencl -device=adreno640".',
-)
-@click.option(
-    "--work-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=None,
-    help="Folder of tune's records: best configs, not default ones.",
-)
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="NAME=SIZES",
-    help="Fix a dynamic input: input=1,3,224,224. May be repeated.",
-)
-@constants_option
-@click.option(
-    "--repeats",
-    type=click.IntRange(min=8),
-    default=16,
-    show_default=True,
-    help="Rounds; in each, everything is timed once more.",
-)
-@click.option("--times/--no-times", default=True, show_default=True, help="Without times no device is needed.")
+@options_of(BenchOptions, "target", "work_dir", "shapes", "constants", "repeats", "times")
 @click.option(
     "--module/--no-module",
     default=True,
     show_default=True,
     help="Keep the compiled model beside the file, to time it again.",
 )
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of the inputs and of the order of the measurements."
-)
-@precision_options
+@options_of(BenchOptions, "seed", "precision", "io_precision", "calibration")
 @rpc_option
 @json_option
 @debug_option
-def command(
-    model: str,
-    path: Path,
-    target: str,
-    work_dir: Path | None,
-    shapes: tuple[str, ...],
-    constants: dict[str, Any] | None,
-    repeats: int,
-    times: bool,
-    module: bool,
-    seed: int,
-    precision: dict[str, Any],
-    rpc: str | None,
-    is_json: bool,
-) -> None:
+def command(model: str, path: Path, module: bool, is_json: bool, **options: Any) -> None:
     """Measure MODEL by operator and as a whole, and save every repeat, for `romou compare`.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Beside the file lies
@@ -93,21 +43,11 @@ def command(
     """
     from romou.devices.targets import Target
 
-    fixed = parse_shapes(shapes)
-    parsed = Target(target)
-    source: Any = read_model(model)
+    options["target"] = Target(options["target"])
+    source = read_model(model)
     import romou
 
-    how: dict[str, Any] = {
-        "work_dir": work_dir,
-        "shapes": fixed or None,
-        "constants": constants,
-        "repeats": repeats,
-        "seed": seed,
-        "rpc": rpc,
-        **precision,
-    }
-    made = romou.bench(source, target=parsed, times=times, label=model, **how)
+    made = romou.bench(source, label=model, **options)
     made.save(path, module=module)
     if is_json:
         print_json(json.loads(made.to_json()))
@@ -119,6 +59,5 @@ def command(
     print_table(bench_table(made), out)
     if made.time_ms is not None:
         out.print(f"Whole model: {made.time_ms:.3f} ms.", markup=False)
-    out.print(
-        f"Saved to {path}. Compare with it: romou compare {path} {model}{f' --rpc {rpc}' if rpc else ''}", markup=False
-    )
+    rpc = f" --rpc {options['rpc']}" if options["rpc"] else ""
+    out.print(f"Saved to {path}. Compare with it: romou compare {path} {model}{rpc}", markup=False)

@@ -41,14 +41,6 @@ def _remember(key: str) -> Callable[[click.Context, click.Parameter, bool], bool
     return callback
 
 
-def strict_option(function: _F) -> _F:
-    return click.option(
-        "--strict",
-        is_flag=True,
-        help="Fail where a node has no kernel, instead of running it on the host, by onnxruntime.",
-    )(function)
-
-
 def host_option(function: _F) -> _F:
     text = (
         f"Accept a model with more than {100 * MOST_ON_HOST:.0f}% of its operations on the host. [default: exit code"
@@ -65,15 +57,9 @@ def check_host(summary: Summary, allow_host: bool) -> None:
         raise SystemExit(EXIT_NO_DEVICE)
 
 
-def memory_option(function: _F) -> _F:
-    """`--max-memory` in MiB, as an argument `max_memory` in bytes."""
-
-    def in_bytes(_context: click.Context, _parameter: click.Parameter, value: float | None) -> int | None:
-        return None if value is None else max(1, int(value * 2**20))
-
-    kind = click.FloatRange(min=0, min_open=True)
-    text = "The most that the model may take of the device's memory."
-    return click.option("--max-memory", type=kind, default=None, metavar="MIB", callback=in_bytes, help=text)(function)
+def output_option(text: str) -> Callable[[_F], _F]:
+    """Return the decorator for --output with this help."""
+    return click.option("-o", "--output", type=click.Path(path_type=Path), default=None, help=text)
 
 
 def json_option(function: _F) -> _F:
@@ -96,89 +82,6 @@ def debug_option(function: _F) -> _F:
         callback=_remember(DEBUG_KEY),
         help="Show the traceback of an error (or set ROMOU_DEBUG=1).",
     )(function)
-
-
-def precision_options(function: _F, *, default: str | None = "float32") -> _F:
-    """`--precision`, `--io-precision` and `--calibration`, as one argument `precision`: what the functions of `romou`
-    take by these names.
-    """
-
-    @functools.wraps(function)
-    def with_precision(
-        *arguments: Any, precision: str | None, io_precision: str | None, calibration: tuple[Path, ...], **options: Any
-    ) -> Any:
-        how = {
-            "precision": precision,
-            "io_precision": io_precision,
-            "calibration": [_arrays_of(path) for path in calibration] or None,
-        }
-        return function(*arguments, precision=how, **options)
-
-    path = click.Path(exists=True, dir_okay=False, path_type=Path)
-    text = "Inputs that ranges and errors are taken of, by name. May be repeated. [default: random]"
-    with_precision = click.option("--calibration", multiple=True, type=path, metavar="FILE.npz", help=text)(
-        with_precision
-    )
-    text = "float16: inputs and outputs, too. [default: the model's types]"
-    with_precision = click.option("--io-precision", type=click.Choice(["float32", "float16"]), default=None, help=text)(
-        with_precision
-    )
-    text = (
-        "float16: an fp32 model becomes fp16 inside. mixed: what is sensitive stays fp32. float32: the model's own"
-        " types."
-    )
-    choices = click.Choice(["float32", "float16", "mixed"])
-    shown = default or "what SOURCES say"
-    return cast(
-        _F, click.option("--precision", type=choices, default=default, show_default=shown, help=text)(with_precision)
-    )
-
-
-def _arrays_of(path: Path) -> dict[str, Any]:
-    import numpy as np
-
-    try:
-        with np.load(path) as found:
-            return dict(found)
-    except (OSError, ValueError, TypeError) as error:
-        raise UsageError(
-            f"--calibration {str(path)!r} is no file of numpy.savez with arrays by the names of inputs: {error}"
-        ) from error
-
-
-def constants_option(function: _F) -> _F:
-    """`--set`, as an argument `constants`: {name: value}, None where there is none."""
-
-    def parsed(_context: click.Context, _parameter: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any] | None:
-        found: dict[str, Any] = {}
-        for text in texts:
-            # The last "=": names of ONNX inputs may hold one.
-            name, _, value = text.rpartition("=")
-            if not name:
-                raise UsageError(
-                    f"--set {text!r}: expected NAME=VALUE", hint="For example --set sr=16000 or --set axes=[1,2]."
-                )
-            if name in found:
-                raise UsageError(f"--set gives {name!r} twice", name=name)
-            try:
-                found[name] = json.loads(value)
-            except json.JSONDecodeError:
-                raise UsageError(
-                    f"--set {text!r}: {value!r} is no value",
-                    hint="A number, true, false, or a list as in JSON: [1, 2].",
-                ) from None
-        return found or None
-
-    text = "Make an input a constant of the model, which then lacks it: sr=16000, axes=[1,2]. May be repeated."
-    return click.option("--set", "constants", multiple=True, metavar="NAME=VALUE", callback=parsed, help=text)(function)
-
-
-def rpc_option(function: _F) -> _F:
-    text = (
-        "On devices elsewhere: host:port/key of `romou serve`, or tracker://host:port/key for all of a tracker's under"
-        " a key. host:port/@FILE reads the key from a file, host:port from ROMOU_RPC_KEY."
-    )
-    return click.option("--rpc", default=None, metavar="ADDRESS", help=text)(function)
 
 
 def key_option(function: _F) -> _F:

@@ -8,50 +8,23 @@ from typing import Any
 import click
 
 from romou.base.errors import EXIT_FAILED, UsageError
-from romou.cli.common import (
-    console,
-    constants_option,
-    debug_option,
-    json_option,
-    precision_options,
-    print_json,
-    rpc_option,
-)
-from romou.cli.tune import parse_shapes, read_model
+from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.models import read_model
+from romou.cli.options import options_of, rpc_option
+from romou.driver.options import CompareOptions
 
 
 @click.command("compare")
 @click.argument("baseline")
 @click.argument("current")
-@click.option("--fail-over", default="5%", show_default=True, help="Share by which a time or a measure may rise.")
-@click.option(
-    "--work-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=None,
-    help="Records to take configs from. [default: BASELINE's configs]",
-)
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="NAME=SIZES",
-    help="Fix a dynamic input: input=1,3,224,224. May be repeated.",
-)
-@constants_option
-@click.option(
-    "--repeats",
-    type=click.IntRange(min=8),
-    default=16,
-    show_default=True,
-    help="Pairs that are timed at first; what stays open gets more.",
-)
+@options_of(CompareOptions, "fail_over", "work_dir", "shapes", "constants", "repeats")
 @click.option(
     "--only",
     type=click.Choice(["times", "measures"]),
     default=None,
     help="measures: what is read off the kernels; no device needed.",
 )
-@click.option("--recorded", is_flag=True, help="Compare the times in the files, even where both could be timed now.")
+@options_of(CompareOptions, "recorded")
 @click.option("--junit", type=click.Path(dir_okay=False, path_type=Path), default=None, help="Write JUnit XML here.")
 @click.option(
     "--markdown",
@@ -60,29 +33,18 @@ from romou.cli.tune import parse_shapes, read_model
     default=None,
     help="Write a Markdown table here.",
 )
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Seed of the inputs and of the order of the measurements."
-)
-@precision_options
+@options_of(CompareOptions, "seed", "precision", "io_precision", "calibration")
 @rpc_option
 @json_option
 @debug_option
 def command(
     baseline: str,
     current: str,
-    fail_over: str,
-    work_dir: Path | None,
-    shapes: tuple[str, ...],
-    constants: dict[str, Any] | None,
-    repeats: int,
     only: str | None,
-    recorded: bool,
     junit: Path | None,
     markdown_path: Path | None,
-    seed: int,
-    precision: dict[str, Any],
-    rpc: str | None,
     is_json: bool,
+    **options: Any,
 ) -> None:
     """Compare CURRENT with BASELINE, which `romou bench` saved. CURRENT is another such file, or a model as `romou
     bench` takes it.
@@ -96,30 +58,15 @@ def command(
     """
     from romou.tools.regression.comparison import parse_threshold
 
-    share = parse_threshold(fail_over)
+    options["fail_over"] = parse_threshold(options["fail_over"])
     for path in (junit, markdown_path):
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"folder {str(path.parent)!r} for {path.name} does not exist", path=str(path))
-    fixed = parse_shapes(shapes)
     source: Any = current if current.endswith(".json") else read_model(current)
     import romou
 
-    found = romou.compare(
-        baseline,
-        source,
-        fail_over=share,
-        work_dir=work_dir,
-        shapes=fixed or None,
-        constants=constants,
-        repeats=repeats,
-        seed=seed,
-        times=only != "measures",
-        measures=only != "times",
-        recorded=recorded,
-        label=current,
-        rpc=rpc,
-        **precision,
-    )
+    times, measures = only != "measures", only != "times"
+    found = romou.compare(baseline, source, times=times, measures=measures, label=current, **options)
     from romou.tools.report.comparison import comparison_table, headline, junit_xml, markdown, remarks
     from romou.tools.report.table import print_table
 

@@ -1,81 +1,37 @@
-"""romou compile: an ONNX model compiled with default schedules, without a device; its kernels as source."""
+"""romou compile: an ONNX model with default schedules, its kernels' source and its module, without a device."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from romou.cli.common import (
-    check_host,
-    console,
-    constants_option,
-    debug_option,
-    host_option,
-    json_option,
-    memory_option,
-    precision_options,
-    print_json,
-    strict_option,
-)
-from romou.cli.tune import default_output, parse_shapes, read_model
+from romou.cli.common import check_host, console, debug_option, host_option, json_option, output_option, print_json
+from romou.cli.models import default_output, read_model
+from romou.cli.options import options_of
+from romou.driver.options import CompileOptions
+
+if TYPE_CHECKING:
+    from romou.runtime.module import Summary
 
 
 @click.command("compile")
 @click.argument("model")
-@click.option(
-    "--target",
-    default="opencl",
-    show_default=True,
-    help='A named device needs none attached: "opencl -device=adreno640".',
-)
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="NAME=SIZES",
-    help="Fix a dynamic input: input=1,3,224,224. May be repeated.",
-)
-@constants_option
+@options_of(CompileOptions, "target", "shapes", "constants")
 @click.option(
     "--emit-source",
     type=click.Path(file_okay=False, path_type=Path),
     default=None,
     help="Folder for the kernels, one .cl or .cu file each.",
 )
-@click.option(
-    "-o",
-    "--output",
-    type=click.Path(path_type=Path),
-    default=None,
-    help="Where to save the model. [default: MODEL's name with .romou]",
-)
-@click.option(
-    "--verify/--no-verify",
-    default=True,
-    show_default=True,
-    help="Check the outputs against onnxruntime's, on the device or a CPU in its place.",
-)
-@precision_options
-@memory_option
-@strict_option
+@output_option("Where to save the model. [default: MODEL's name with .romou]")
+@options_of(CompileOptions, "verify", "precision", "io_precision", "calibration", "max_memory", "strict")
 @host_option
 @json_option
 @debug_option
 def command(
-    model: str,
-    target: str,
-    shapes: tuple[str, ...],
-    constants: dict[str, Any] | None,
-    emit_source: Path | None,
-    output: Path | None,
-    verify: bool,
-    precision: dict[str, Any],
-    max_memory: int | None,
-    strict: bool,
-    allow_host: bool,
-    is_json: bool,
+    model: str, emit_source: Path | None, output: Path | None, allow_host: bool, is_json: bool, **options: Any
 ) -> None:
     """Compile MODEL with default schedules and save it.
 
@@ -85,54 +41,51 @@ def command(
     """
     from romou.devices.targets import Target
 
-    fixed = parse_shapes(shapes)
-    parsed = Target(target)
-    source: Any = read_model(model)
+    target = options["target"] = Target(options["target"])
+    source = read_model(model)
     import romou
 
-    how: dict[str, Any] = {
-        "shapes": fixed or None,
-        "constants": constants,
-        "verify": verify,
-        "strict": strict,
-        "max_memory": max_memory,
-    }
-    compiled = romou.compile(source, target=parsed, **how, **precision)
+    compiled = romou.compile(source, **options)
     path = compiled.save(output or default_output(model))
-    sources = compiled.sources()
-    suffix = parsed.backend.source_suffix
-    if emit_source is not None:
-        emit_source.mkdir(parents=True, exist_ok=True)
-        for name, text in sources.items():
-            (emit_source / f"{name}.{suffix}").write_text(text, encoding="utf-8")
-    summary = compiled.summary()
+    kernels, summary = compiled.sources(), compiled.summary()
+    files = [] if emit_source is None else _write_sources(kernels, emit_source, target.backend.source_suffix)
     if is_json:
-        files = [str(emit_source / f"{name}.{suffix}") for name in sources] if emit_source is not None else []
-        about = {
+        document = {
             "model": model,
-            "target": str(parsed),
+            "target": str(target),
             "output": str(path),
             "relative_l2_error": summary.relative_l2_error,
+            "checked_on": summary.checked_on,
+            "kernels": list(kernels),
+            "sources": [str(file) for file in files],
+            "summary": summary.to_dict(),
         }
-        about |= {"checked_on": summary.checked_on}
-        print_json({**about, "kernels": list(sources), "sources": files, "summary": summary.to_dict()})
-        check_host(summary, allow_host)
-        return
+        print_json(document)
+    else:
+        _print(len(kernels), path, emit_source, summary, is_verified=options["verify"])
+    check_host(summary, allow_host)
+
+
+def _write_sources(kernels: dict[str, str], folder: Path, suffix: str) -> list[Path]:
+    folder.mkdir(parents=True, exist_ok=True)
+    files = []
+    for name, text in kernels.items():
+        files.append(folder / f"{name}.{suffix}")
+        files[-1].write_text(text, encoding="utf-8")
+    return files
+
+
+def _print(kernels: int, path: Path, emit_source: Path | None, summary: Summary, *, is_verified: bool) -> None:
     from romou.tools.report.table import device_lines
 
     out = console(is_json=False)
-    reason = (
-        "no device that runs its kernels is here, or onnxruntime does not run the model." if verify else "--no-verify."
-    )
-    checked = f"Its outputs were not checked: {reason}"
+    missing = "no device that runs its kernels is here, or onnxruntime does not run the model."
+    checked = f"Its outputs were not checked: {missing if is_verified else '--no-verify.'}"
     if summary.relative_l2_error is not None:
-        checked = (
-            f"Its outputs are onnxruntime's, relative L2 error {summary.relative_l2_error:.1e}, on"
-            f" {summary.checked_on}."
-        )
-    out.print(f"{len(sources)} kernels, saved to {path}. {checked}", markup=False)
+        error = f"relative L2 error {summary.relative_l2_error:.1e}"
+        checked = f"Its outputs are onnxruntime's, {error}, on {summary.checked_on}."
+    out.print(f"{kernels} kernels, saved to {path}. {checked}", markup=False)
     if emit_source is not None:
         out.print(f"Their source is in {emit_source}.", markup=False)
     for line in device_lines(summary):
         out.print(line, markup=False)
-    check_host(summary, allow_host)

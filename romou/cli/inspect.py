@@ -8,8 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from romou.cli.common import console, constants_option, debug_option, json_option, precision_options, print_json
-from romou.cli.tune import parse_shapes, read_model
+from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.models import read_model
+from romou.cli.options import precision_options, shape_options, target_option
 
 if TYPE_CHECKING:
     from romou.devices.mobile_compilers import KernelStatistics
@@ -22,20 +23,8 @@ OWN = "own"
 
 @click.command("inspect")
 @click.argument("model")
-@click.option(
-    "--target",
-    default="opencl",
-    show_default=True,
-    help='A named device needs none attached: "opencl -device=adreno640".',
-)
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="NAME=SIZES",
-    help="Fix a dynamic input: input=1,3,224,224. May be repeated.",
-)
-@constants_option
+@target_option
+@shape_options
 @click.option(
     "--work-dir",
     type=click.Path(file_okay=False, path_type=Path),
@@ -75,7 +64,7 @@ OWN = "own"
 def command(
     model: str,
     target: str,
-    shapes: tuple[str, ...],
+    shapes: dict[str, tuple[int, ...]] | None,
     constants: dict[str, Any] | None,
     work_dir: Path | None,
     kernel: str | None,
@@ -84,8 +73,8 @@ def command(
     has_source: bool,
     has_knobs: bool,
     has_memory: bool,
-    precision: dict[str, Any],
     is_json: bool,
+    **precision: Any,
 ) -> None:
     """Show the kernels of MODEL: source, registers, bytes loaded, integer operations in loops; no device needed.
 
@@ -99,7 +88,7 @@ def command(
     from romou.base.errors import UsageError
     from romou.devices.targets import Target
 
-    given: dict[str, Any] = {"shapes": parse_shapes(shapes) or None, "constants": constants}
+    given: dict[str, Any] = {"shapes": shapes, "constants": constants}
     parsed = Target(target)
     if gpus and parsed.backend.language != "OpenCL C":
         text = f"--gpu asks compilers of OpenCL C; the kernels of target {target!r} are no such text"

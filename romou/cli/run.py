@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from romou.base.errors import UsageError, unknown_name
-from romou.cli.common import console, debug_option, json_option, print_json, rpc_option
+from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.options import rpc_option
 
 if TYPE_CHECKING:
     import numpy as np

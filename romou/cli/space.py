@@ -6,26 +6,15 @@ from typing import Any
 
 import click
 
-from romou.cli.common import console, constants_option, debug_option, json_option, precision_options, print_json
-from romou.cli.tune import parse_shapes, read_model
+from romou.cli.common import console, debug_option, json_option, print_json
+from romou.cli.models import read_model
+from romou.cli.options import precision_options, shape_options, target_option
 
 
 @click.command("space")
 @click.argument("model")
-@click.option(
-    "--target",
-    default="opencl",
-    show_default=True,
-    help='A named device needs none attached: "opencl -device=adreno640".',
-)
-@click.option(
-    "--shape",
-    "shapes",
-    multiple=True,
-    metavar="NAME=SIZES",
-    help="Fix a dynamic input: input=1,3,224,224. May be repeated.",
-)
-@constants_option
+@target_option
+@shape_options
 @click.option(
     "--literal",
     "count_per_work_item",
@@ -35,15 +24,7 @@ from romou.cli.tune import parse_shapes, read_model
 @precision_options
 @json_option
 @debug_option
-def command(
-    model: str,
-    target: str,
-    shapes: tuple[str, ...],
-    constants: dict[str, Any] | None,
-    count_per_work_item: bool,
-    precision: dict[str, Any],
-    is_json: bool,
-) -> None:
+def command(model: str, target: str, count_per_work_item: bool, is_json: bool, **options: Any) -> None:
     """Show how many configs each task of MODEL has, of which knobs, and what each criterion removes by itself and
     together with the others.
 
@@ -52,14 +33,13 @@ def command(
     """
     from romou.devices.targets import Target
 
-    fixed = parse_shapes(shapes)
     parsed = Target(target)
-    source: Any = read_model(model)
+    source = read_model(model)
     from romou.api.spaces import pruned_spaces
     from romou.tuner.pruning import Rules
 
     rules = Rules(count_per_work_item=count_per_work_item)
-    found = pruned_spaces(source, target=parsed, shapes=fixed or None, constants=constants, rules=rules, **precision)
+    found = pruned_spaces(source, target=parsed, rules=rules, **options)
     if is_json:
         tasks = [
             {"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()}

@@ -17,12 +17,19 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import numpy as np
+    import onnx
 
     from romou.compiler.frontend import Precision
     from romou.devices.targets import Target
     from romou.runtime.rpc import Address
     from romou.tuner.measure import MeasureOptions
     from romou.tuner.search import TrialCallback, TuningOptions
+
+
+PRECISIONS = ("float32", "float16", "mixed")
+_PRECISION = (
+    "float16: an fp32 model becomes fp16 inside. mixed: what is sensitive stays fp32. float32: the model's own types."
+)
 
 
 class ImportKeywords(TypedDict, total=False):
@@ -70,6 +77,19 @@ class TuneKeywords(ModelKeywords, total=False):
     verify: bool
     strict: bool
     max_memory: int | None
+
+
+class ReportKeywords(TypedDict, total=False):
+    """Options of `romou.write_report`."""
+
+    output: str | Path
+    model: onnx.ModelProto | str | Path | None
+    target: Target | str | Mapping[str, object] | None
+    shapes: Mapping[str, Sequence[int]] | None
+    constants: Mapping[str, object] | None
+    precision: str | None
+    io_precision: str | None
+    calibration: Sequence[Mapping[str, np.ndarray]] | None
 
 
 class BenchKeywords(ModelKeywords, total=False):
@@ -121,11 +141,8 @@ class ImportOptions(CheckedOptions):
         "mixed" keeps sensitive nodes in fp32, found by a check of the whole model against onnxruntime. See
         docs/precision.md.
         """,
-        help_text=(
-            "float16: an fp32 model becomes fp16 inside. mixed: what is sensitive stays fp32. float32: the model's own"
-            " types."
-        ),
-        choices=("float32", "float16", "mixed"),
+        help_text=_PRECISION,
+        choices=PRECISIONS,
     )
     io_precision: str | None = option(
         None,
@@ -142,6 +159,10 @@ class ImportOptions(CheckedOptions):
         help_text="Inputs that ranges and errors are taken of, by name. May be repeated. [default: random]",
     )
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.parsed_precision()
+
     def parsed_precision(self) -> Precision:
         """Return precision, io_precision and calibration, checked."""
         from romou.compiler.frontend import Precision
@@ -155,8 +176,8 @@ class ImportOptions(CheckedOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ModelOptions(ImportOptions):
-    """How a model is imported, and what it is compiled for."""
+class TargetOptions(CheckedOptions):
+    """What a model is compiled for."""
 
     target: Target | str | Mapping[str, object] = option(
         default="opencl",
@@ -169,6 +190,11 @@ class ModelOptions(ImportOptions):
         from romou.devices.targets import Target
 
         return self.target if isinstance(self.target, Target) else Target(self.target)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions(ImportOptions, TargetOptions):
+    """What a model is compiled for, and how it is imported."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -263,10 +289,9 @@ class TuneOptions(ModelOptions):
         """,
         help_text="Folder for records; a later run resumes from it.",
     )
-    seed: int = whole(
+    seed: int = option(
         0,
         "Seed of the search and of the inputs that candidates are checked with.",
-        lowest=0,
         help_text="Seed of the search; the same seed tries the same candidates first.",
     )
     progress: bool = option(False, "Show a progress bar on stderr.")
@@ -416,6 +441,42 @@ class TuneOptions(ModelOptions):
         return None if self.rpc is None else Address.parse(self.rpc)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ReportOptions(ImportOptions):
+    """Options of `romou.write_report`."""
+
+    output: str | Path = option("report.html", "The page's file.", help_text="The page.")
+    model: onnx.ModelProto | str | Path | None = option(
+        None,
+        """
+        The ONNX file, the loaded model, or "bundled:NAME", that was tuned. Without it the figures on kernels stay
+        empty: records hold no kernels.
+        """,
+        help_text="The ONNX file or bundled:NAME that was tuned; without it nothing is known of its kernels.",
+    )
+    target: Target | str | Mapping[str, object] | None = option(
+        None,
+        "What it was tuned for. None: what the sources say.",
+        help_text="What it was tuned for. [default: what SOURCES say]",
+    )
+    precision: str | None = option(  # type: ignore[assignment]
+        None,
+        """
+        What the model was tuned with, as in `tune`. Kernels are others in fp16. None: the precision of the saved model
+        among the sources, else "float32".
+        """,
+        help_text=_PRECISION,
+        choices=PRECISIONS,
+        default_text="what SOURCES say",
+    )
+
+    def parsed_precision(self, otherwise: str = PRECISIONS[0]) -> Precision:
+        """Return precision, io_precision and calibration, checked. otherwise: the precision if none is given."""
+        from romou.compiler.frontend import Precision
+
+        return Precision.checked(self.precision or otherwise, self.io_precision, self.calibration)
+
+
 _REPEATS = "must be a whole number, at least 8: fewer can prove no difference"
 
 
@@ -475,7 +536,7 @@ class CompareOptions(ImportOptions):
     noun: ClassVar[str] = "option of compare"
 
     fail_over: float | str = option(
-        0.05,
+        "5%",
         'Share by which a time or a measure may rise: 0.05 or "5%".',
         help_text="Share by which a time or a measure may rise.",
     )

@@ -18,6 +18,7 @@ from romou.base.errors import unknown_name
 if TYPE_CHECKING:
     import onnx
 
+PREFIX = "bundled:"
 _GRAPHS = Path(__file__).parent
 
 
@@ -45,6 +46,17 @@ def load(name: str, *, seed: int = 0) -> onnx.ModelProto:
             tensor.raw_data = _weights(tensor.name, tuple(tensor.dims), seed).astype("<f4").tobytes()
     onnx.checker.check_model(model)
     return model
+
+
+def bundled(model: object) -> onnx.ModelProto | None:
+    """Return the network that "bundled:NAME" names; None for anything else.
+
+    Raises
+    ------
+    UsageError
+        There is no network of that name; says the nearest one.
+    """
+    return load(model.removeprefix(PREFIX)) if isinstance(model, str) and model.startswith(PREFIX) else None
 
 
 def _weights(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""TVM does not import PyTorch into a process that has not; whoever wants it still gets it."""
+"""Processes of Romou's own do without PyTorch. A process of the user's stays as it is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import onnx
 import pytest
+from small_networks import Graph
 
 # What importing TVM takes of it.
 TORCH = """
@@ -34,14 +36,46 @@ def printed(code: str, folder: Path) -> list[str]:
     return done.stdout.split("\n")[:-1]
 
 
-def test_it_is_there_for_others(folder: Path) -> None:
-    code = "import romou, tvm, tvm.relax; print('tvm is'); import torch; print(torch.cuda.is_available())"
-    assert printed(code, folder) == ["tvm is", "torch is imported", "False"]
+# What a user's process is, before and after: it is printed as two equal lines.
+STATE = "print(sys.meta_path, sorted(os.environ.items()), 'torch' in sys.modules and sys.modules['torch'].__file__)"
 
 
-def test_one_that_is_imported_already_is_used(folder: Path) -> None:
-    code = "import torch, romou, tvm_ffi._convert as used; print(used.torch is torch)"
+def compiled_by_user(folder: Path) -> str:
+    """Return code that compiles a tiny model as a user does."""
+    one = Graph({"x": (1, 4)})
+    onnx.save(one.model(one.add("Relu", "x")), folder / "tiny.onnx")
+    return f"romou.compile({str(folder / 'tiny.onnx')!r}, target='null', verify=False)"
+
+
+def test_importing_romou_changes_nothing(folder: Path) -> None:
+    before, after = printed(f"import os, sys\n{STATE}\nimport romou\n{STATE}", folder)
+    assert before == after
+
+
+def test_compiling_changes_nothing(folder: Path) -> None:
+    # TVM imports PyTorch and adds finders of its own; the state before is that of a user who has TVM already.
+    code = f"import os, sys, tvm\n{STATE}\nimport romou\n{compiled_by_user(folder)}\n{STATE}"
+    _, before, after = printed(code, folder)
+    assert before == after
+
+
+def test_tvm_has_torch_in_a_process_of_the_user(folder: Path) -> None:
+    code = "import romou, tvm, tvm_ffi._convert as used, torch; print(used.torch is torch)"
     assert printed(code, folder) == ["torch is imported", "True"]
+
+
+def test_the_command_line_does_without(folder: Path) -> None:
+    compiled_by_user(folder)
+    arguments = ["romou", "compile", str(folder / "tiny.onnx"), "--target", "null", "--no-verify"]
+    arguments += ["--output", str(folder / "tiny.romou")]
+    code = f"import sys\nsys.argv = {arguments}\nfrom romou.cli import main\ntry: main()\nexcept SystemExit as end:"
+    assert printed(f"{code} print(end.code, 'torch' in sys.modules)", folder)[-1] == "0 False"
+
+
+def test_it_is_there_for_others_where_tvm_does_without(folder: Path) -> None:
+    code = "from romou.base.without_torch import leave_out_torch; leave_out_torch(); import romou, tvm, tvm.relax"
+    code += "; print('tvm is'); import torch; print(torch.cuda.is_available())"
+    assert printed(code, folder) == ["tvm is", "torch is imported", "False"]
 
 
 def test_workers_do_without(folder: Path) -> None:

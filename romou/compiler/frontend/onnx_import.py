@@ -37,6 +37,7 @@ from romou.compiler.frontend.sizes import check_ranges, check_sizes
 from romou.compiler.frontend.to_host import with_more_on_host
 from romou.compiler.frontend.to_relax import to_relax
 from romou.compiler.frontend.wide_nodes import widened
+from romou.models import bundled
 
 _LARGEST = 2**31 - 1
 # Loops within loops.
@@ -205,6 +206,7 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     if not isinstance(model, onnx.ModelProto | str | Path):
         raise UsageError(f"a model is the path of an ONNX file, or an onnx.ModelProto; got {type(model).__name__}")
     where = "the model" if isinstance(model, onnx.ModelProto) else str(model)
+    model = bundled(model) or model
     if not isinstance(model, onnx.ModelProto):
         path = Path(model)
         if not path.is_file():

@@ -1,0 +1,30 @@
+"""The MODEL argument of commands."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from romou.base.errors import UsageError
+
+
+def read_model(text: str) -> Any:
+    """Return the bundled network that bundled:NAME names, or the path of an ONNX file; raises UsageError if neither
+    exists.
+    """
+    from romou import models  # imports NumPy, which --help does without
+
+    network = models.bundled(text)
+    if network is not None:
+        return network
+    if not Path(text).is_file():
+        is_name = text in models.names()
+        networks = ", ".join(models.PREFIX + name for name in models.names())
+        hint = f"{models.PREFIX}{text} is a bundled network." if is_name else f"Bundled networks: {networks}."
+        raise UsageError(f"model file {text!r} does not exist", hint=hint, path=text)
+    return Path(text)
+
+
+def default_output(text: str) -> Path:
+    """Return the path where a model is saved without --output: its name with .romou, in the current folder."""
+    return Path(f"{Path(text.removeprefix('bundled:')).stem}.romou")

@@ -1,0 +1,178 @@
+"""Command-line options made from the fields of option classes, so that names, defaults and help are written once."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from romou.base.errors import UsageError
+from romou.base.options import CheckedOptions
+from romou.driver.options import ImportOptions, ModelOptions, TuneOptions
+
+_F = TypeVar("_F", bound=Callable[..., Any])
+_MIB = 1 << 20
+
+
+def options_of(options: type[CheckedOptions], *names: str) -> Callable[[_F], _F]:
+    """Return a decorator that adds a command-line option for each of the named fields, in this order.
+
+    The command gets the parsed values by the names of the fields.
+    """
+    fields = {field.name: field for field in dataclasses.fields(options)}
+
+    def decorate(function: _F) -> _F:
+        for name in reversed(names):
+            function = _click_option(fields[name])(function)
+        return function
+
+    return decorate
+
+
+def _click_option(field: dataclasses.Field[Any]) -> Callable[[_F], _F]:
+    spelled = field.name.replace("_", "-")
+    name = f"--{spelled}/--no-{spelled}" if field.default is True else f"--{spelled}"
+    names, form = _SPECIAL.get(field.name, ((name,), _form_of(field)))
+    return click.option(*names, help=field.metadata["help"], **form)
+
+
+def _form_of(field: dataclasses.Field[Any]) -> dict[str, Any]:
+    """Return the arguments of `click.option` for a field of a plain type."""
+    default, metadata = field.default, field.metadata
+    lowest = metadata.get("at_least", metadata["lowest"])
+    form: dict[str, Any] = {"default": default, "show_default": default is not None}
+    if default is False:
+        return {"is_flag": True}
+    if "choices" in metadata:
+        shown = metadata.get("default_text", default or False)
+        form |= {"type": click.Choice(metadata["choices"]), "show_default": shown}
+    elif lowest == "above 0":
+        form |= {"type": click.FloatRange(min=0, min_open=True)}
+    elif lowest is not None:
+        form |= {"type": click.IntRange(min=lowest)}
+    elif isinstance(default, int) and not isinstance(default, bool):
+        form |= {"type": int}
+    return form | ({"metavar": metadata["metavar"]} if "metavar" in metadata else {})
+
+
+_Parse = Callable[[click.Context, click.Parameter, Any], Any]
+
+
+def _parsing(parse: Callable[[Any], Any]) -> _Parse:
+    return lambda _context, _parameter, value: parse(value)
+
+
+def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:
+    """("x=1,3,224,224",) -> {"x": (1, 3, 224, 224)}; None for no text. Raises UsageError for anything else."""
+    shapes: dict[str, tuple[int, ...]] = {}
+    for text in texts:
+        # The last "=": names of ONNX inputs may contain one.
+        name, equals, sizes = text.rpartition("=")
+        try:
+            shape = tuple(int(size) for size in sizes.split(",") if size.strip())
+        except ValueError:
+            shape = (0,)
+        if not equals or not name or any(size <= 0 for size in shape):
+            raise UsageError(
+                f"--shape {text!r}: expected NAME=SIZES",
+                hint="For example --shape input=1,3,224,224; sizes are whole numbers above zero.",
+            )
+        if name in shapes:
+            raise UsageError(f"--shape gives {name!r} twice: {shapes[name]} and {shape}", name=name)
+        shapes[name] = shape
+    return shapes or None
+
+
+def parse_constants(texts: tuple[str, ...]) -> dict[str, Any] | None:
+    """("sr=16000",) -> {"sr": 16000}; None for no text. Values are JSON."""
+    constants: dict[str, Any] = {}
+    for text in texts:
+        # The last "=": names of ONNX inputs may contain one.
+        name, _, value = text.rpartition("=")
+        if not name:
+            raise UsageError(
+                f"--set {text!r}: expected NAME=VALUE", hint="For example --set sr=16000 or --set axes=[1,2]."
+            )
+        if name in constants:
+            raise UsageError(f"--set gives {name!r} twice", name=name)
+        try:
+            constants[name] = json.loads(value)
+        except json.JSONDecodeError:
+            raise UsageError(
+                f"--set {text!r}: {value!r} is no value", hint="A number, true, false, or a list as in JSON: [1, 2]."
+            ) from None
+    return constants or None
+
+
+def parse_measures(texts: tuple[str, ...]) -> dict[str, float]:
+    """("repeat=5",) -> {"repeat": 5}. `MeasureOptions` checks names and values."""
+    numbers: dict[str, float] = {}
+    for text in texts:
+        name, _, value = text.partition("=")
+        try:
+            numbers[name] = int(value) if value.lstrip("-").isdigit() else float(value)
+        except ValueError:
+            raise UsageError(
+                f"--measure {text!r}: expected NAME=NUMBER",
+                hint="For example --measure repeat=5; romou.MeasureOptions says which.",
+            ) from None
+    return numbers
+
+
+def _read_calibration(paths: tuple[Path, ...]) -> list[dict[str, Any]] | None:
+    return [_arrays_in(path) for path in paths] or None
+
+
+def _arrays_in(path: Path) -> dict[str, Any]:
+    import numpy as np
+
+    try:
+        with np.load(path) as arrays:
+            return dict(arrays)
+    except (OSError, ValueError, TypeError) as error:
+        raise UsageError(
+            f"--calibration {str(path)!r} is no file of numpy.savez with arrays by the names of inputs: {error}"
+        ) from error
+
+
+def _mib_to_bytes(mib: float | None) -> int | None:
+    return None if mib is None else max(1, int(mib * _MIB))
+
+
+def _repeated(parse: Callable[[Any], Any], metavar: str, kind: click.Path | None = None) -> dict[str, Any]:
+    return {"multiple": True, "type": kind, "metavar": metavar, "callback": _parsing(parse)}
+
+
+# Field -> names and form of an option that is spelled in another way than its field
+_SPECIAL: Mapping[str, tuple[tuple[str, ...], dict[str, Any]]] = {
+    "shapes": (("--shape", "shapes"), _repeated(parse_shapes, "NAME=SIZES")),
+    "constants": (("--set", "constants"), _repeated(parse_constants, "NAME=VALUE")),
+    "calibration": (
+        ("--calibration",),
+        _repeated(_read_calibration, "FILE.npz", click.Path(exists=True, dir_okay=False, path_type=Path)),
+    ),
+    "measure": (("--measure",), _repeated(parse_measures, "NAME=VALUE")),
+    "max_memory": (
+        ("--max-memory",),
+        {
+            "type": click.FloatRange(min=0, min_open=True),
+            "default": None,
+            "metavar": "MIB",
+            "callback": _parsing(_mib_to_bytes),
+        },
+    ),
+    "work_dir": (("--work-dir",), {"type": click.Path(file_okay=False, path_type=Path), "default": None}),
+    "output": (
+        ("-o", "--output"),
+        {"type": click.Path(dir_okay=False, path_type=Path), "default": "report.html", "show_default": True},
+    ),
+}
+
+target_option = options_of(ModelOptions, "target")
+shape_options = options_of(ImportOptions, "shapes", "constants")
+precision_options = options_of(ImportOptions, "precision", "io_precision", "calibration")
+rpc_option = options_of(TuneOptions, "rpc")

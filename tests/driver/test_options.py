@@ -1,0 +1,105 @@
+"""Options are one class a function. Python, type checkers and the command line see the same fields."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import subprocess
+import sys
+from typing import Any
+
+import click
+import pytest
+from small_networks import prime_net
+
+import romou
+from romou.base.errors import UsageError
+from romou.base.options import CheckedOptions
+from romou.cli import main
+from romou.driver import options
+
+CLASSES: dict[str, tuple[type[CheckedOptions], Any]] = {
+    "tune": (options.TuneOptions, options.TuneKeywords),
+    "compile": (options.CompileOptions, options.CompileKeywords),
+    "bench": (options.BenchOptions, options.BenchKeywords),
+    "compare": (options.CompareOptions, options.CompareKeywords),
+    "write_report": (options.ReportOptions, options.ReportKeywords),
+}
+# Fields that only a caller from Python can give
+PYTHON_ONLY = {
+    "tune": {"progress", "callback"},
+    "compile": {"device"},
+    "bench": {"label"},
+    "compare": {"label", "times", "measures"},
+    "write_report": set[str](),
+}
+
+
+def fields_of(name: str) -> dict[str, dataclasses.Field[Any]]:
+    return {field.name: field for field in dataclasses.fields(CLASSES[name][0])}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_type_checkers_see_the_fields_with_their_types(name: str) -> None:
+    keywords = {key: hint.__forward_arg__ for key, hint in CLASSES[name][1].__annotations__.items()}
+    assert keywords == {key: field.type for key, field in fields_of(name).items()}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_signature_and_documentation_are_those_of_the_fields(name: str) -> None:
+    function = getattr(romou, name)
+    parameters = inspect.signature(function).parameters.values()
+    keywords = {p.name: p.default for p in parameters if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    assert keywords == {key: field.default for key, field in fields_of(name).items()}
+    assert all(f"\n{key}\n    " in function.__doc__ for key in keywords)
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_options_are_frozen_and_keyword_only(name: str) -> None:
+    kind = CLASSES[name][0]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        kind().precision = "float16"  # type: ignore[attr-defined]
+    with pytest.raises(TypeError):
+        kind("float16")  # type: ignore[call-arg]
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_the_command_line_has_every_option_with_its_default(name: str) -> None:
+    command = main.get_command(click.Context(main), "report" if name == "write_report" else name)
+    assert command is not None
+    shown: dict[str | None, Any] = {parameter.name: parameter for parameter in command.params}
+    assert fields_of(name).keys() - shown.keys() == PYTHON_ONLY[name]
+    context = click.Context(command)
+    for key in fields_of(name).keys() & shown.keys():
+        # An option that may be repeated has no default of its own.
+        is_repeated = shown[key].multiple
+        assert is_repeated or shown[key].get_default(context) == fields_of(name)[key].default
+
+
+@pytest.mark.parametrize(
+    ("call", "text"),
+    [
+        (lambda: romou.tune(prime_net(), trails=3), "unknown option of tune 'trails'(?s:.*)Did you mean 'trials'"),
+        (lambda: romou.compile(prime_net(), shape={}), "unknown option of compile(?s:.*)Did you mean 'shapes'"),
+        (lambda: romou.bench(prime_net(), repeat=9), "unknown option of bench(?s:.*)Did you mean 'repeats'"),
+        (lambda: romou.compare("a.json", "b.json", fail=1), "unknown option of compare(?s:.*)Did you mean 'fail_over'"),
+        (lambda: romou.tune("bundled:squeezenet1_1"), "Did you mean 'squeezenet1_0'"),
+        (lambda: romou.compile("bundled:resnet"), "unknown bundled model 'resnet'(?s:.*)Did you mean 'resnet18'"),
+        (lambda: romou.inspect("bundled:vgg"), "unknown bundled model 'vgg'"),
+        (lambda: romou.training.gradients("bundled:vgg"), "unknown bundled model 'vgg'"),
+    ],
+)
+def test_an_unknown_name_fails_with_the_nearest(call: Any, text: str) -> None:
+    with pytest.raises(UsageError, match=text):
+        call()
+
+
+def test_a_bundled_network_has_a_name_in_python() -> None:
+    compiled = romou.compile("bundled:squeezenet1_0", target="null", verify=False)
+    assert list(compiled.inputs.values()) == [((1, 3, 224, 224), "float32")]
+
+
+def test_the_command_line_does_without_tvm_until_a_command_runs() -> None:
+    code = "import romou.cli.tune, romou.cli.compare, sys; print({'tvm', 'numpy'} & set(sys.modules))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "set()"
