@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Fetches Mesa's OpenCL compilers for Adreno (ir3) and Mali (Bifrost), so that `romou inspect --gpu` and scripts/bench_mobile_static.py can ask them.
-#   scripts/setup_mobile_compilers.sh [DIR]     default: $ROMOU_MOBILE_COMPILERS, else ~/.cache/romou/devices/mobile_compilers
+#   scripts/setup_mobile_compilers.sh [DIR]     default: $ROMOU_MOBILE_COMPILERS, else ~/.cache/romou/mobile_compilers
 # Debian builds these drivers for arm64 alone. They run under qemu's user mode with Mesa's own stand-ins for the kernel's DRM drivers, so no GPU is
 # needed, and nothing is ever executed on one. About 190 MB to download, 500 MB on disk. Needs apt-get, dpkg-deb and the network, not root: nothing is
 # installed into the system.
@@ -10,7 +10,7 @@ fail() { printf 'error: the mobile compilers could not be set up: %s\n' "$*" >&2
 source "$(dirname -- "${BASH_SOURCE[0]}")/arm64_packages.sh"
 
 PACKAGES=(mesa-opencl-icd mesa-drm-shim ocl-icd-libopencl1 python3-minimal libpython3-stdlib)
-DIR=${1:-${ROMOU_MOBILE_COMPILERS:-$HOME/.cache/romou/devices/mobile_compilers}}
+DIR=${1:-${ROMOU_MOBILE_COMPILERS:-$HOME/.cache/romou/mobile_compilers}}
 
 if [ -f "$DIR/ready.json" ]; then
   say "the mobile compilers are already in $DIR"

@@ -43,7 +43,7 @@ VARIABLES = {
     ),
     "ROMOU_FILL_CACHE": Variable("set by Romou itself for Mesa's compilers: wait until their cache is written", "0"),
     "ROMOU_MOBILE_COMPILERS": Variable(
-        "folder of scripts/setup_mobile_compilers.sh", "~/.cache/romou/devices/mobile_compilers"
+        "folder of scripts/setup_mobile_compilers.sh", "~/.cache/romou/mobile_compilers"
     ),
     "ROMOU_NO_FALLBACK": Variable(
         "1: a kernel that cannot be built, or is wrong, is an error, instead of one in parts, of TVM's, or the host;"

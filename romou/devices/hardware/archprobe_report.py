@@ -1,6 +1,6 @@
-"""Reads ArchProbe's reports, this project's and Microsoft's, as a device's facts.
+"""ArchProbe's reports, this project's and Microsoft's, as facts of a device.
 
-Both hold {aspect: {key: number}}; a number that was not decided is missing, and so is the fact.
+Both hold {aspect: {key: number}}. A number that was not decided is missing, and so is the fact.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from romou.devices.hardware.conclusions import conclusions, register_lanes
 
-# Fact -> where it stands in a report; the first one that is there counts.
+# Fact -> its keys in a report. The first one that is there counts.
 _PLACES: dict[str, tuple[str, ...]] = {
     "shader_cores": ("Cores.CoreCount", "Device.SmCount"),
     "registers_per_lane": ("RegCount.RegCount",),
@@ -40,12 +40,12 @@ _VALHALL_WARP = 16
 
 
 def is_report(data: Any) -> bool:
-    """Whether `data` looks like a report of ArchProbe's and not like a device file."""
+    """Return whether `data` is a report and not a device file."""
     return isinstance(data, Mapping) and "facts" not in data and ("RegCount" in data or _HEADER in data)
 
 
 def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type, ...]]]) -> tuple[str, dict[str, Any]]:
-    """(title, facts in the device file's form) of a report, a fact for every key of `schema`."""
+    """Return a report's title, and its facts in the form of a device file: one for each key of `schema`."""
     header = data.get(_HEADER, {})
     driver = header.get("Driver", {})
     title = str(driver.get("name", "a device that Microsoft's ArchProbe measured"))
@@ -63,7 +63,7 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
     concluded = conclusions(partial(_value, data), is_cpu=bool(driver.get("is_cpu")))
     found |= {fact: (one.value, one.source) for fact, one in concluded.items() if fact not in found}
     if _value(data, "Gflops.FloatArch") == "SISD" and _value(data, "Gflops.Autobroadcast") is not None:
-        # It computes scalars: a vector of copies is never made, and neither way to write a product is the better one.
+        # A scalar GPU never makes a vector of copies, so neither spelling of a product is better.
         found.pop("has_scalar_vector_broadcast", None)
     if "extensions" in driver:
         found["has_half_arithmetic"] = ("cl_khr_fp16" in driver["extensions"], "the driver's extensions")
@@ -80,7 +80,7 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
 
 
 def family_of(data: Mapping[str, Any]) -> dict[str, str]:
-    """Return {"family": name} of the device that a report is of, by its maker and its warps; {} if unknown."""
+    """Return {"family": name} of the measured device, by its maker and its warps, or {}."""
     driver = data.get(_HEADER, {}).get("Driver", {})
     made_by = f"{driver.get('vendor', '')} {driver.get('name', '')}".lower()
     # A page size under this key is what Qualcomm's drivers have.
@@ -98,7 +98,7 @@ def _value(data: Mapping[str, Any], place: str) -> Any:
 
 
 def _interval(data: Mapping[str, Any], place: str) -> list[float] | None:
-    """Return the ends of a measured number's interval; None if the report has none."""
+    """Return the ends of a measured number's interval, or None."""
     aspect, _, key = place.partition(".")
     answer = data.get(aspect, {}).get("Details", {}).get("Answers", {}).get(key, {})
     low, high = answer.get("low"), answer.get("high")

@@ -1,10 +1,10 @@
 """Facts that no single number of an ArchProbe report states, concluded from several of them.
 
 Each conclusion carries a confidence and a reason, which become the fact's source. The rules are the paper's (Romou,
-MobiCom 2022, section 3.1); they need neither a clock nor a vendor's word.
+MobiCom 2022, section 3.1). They need neither a clock nor a vendor's word.
 
-    l1_buffer_cache_bytes   0 if buffers have no level in front of the one that images meet second
-    l1 and l2 of buffers    levels that differ by less than 1.5 times are one level; the driver's cache is the second
+    l1_buffer_cache_bytes   0 if the first level of buffers is the second level of images
+    l1 and l2 of buffers    levels that differ by less than 1.5 times are one. The driver's cache is the second
     alus_per_core           lanes that run at once with all registers (figures 5 and 8)
     clock_mhz               peak / (2 x ALUs x cores)
     scalar GPUs             multiply a vector by a scalar without a vector of copies (autobroadcast, section 4.1)
@@ -56,7 +56,7 @@ def conclusions(number: Numbers, *, is_cpu: bool) -> Mapping[str, Conclusion]:
 def _levels(number: Numbers, key: str) -> list[tuple[int, float]]:
     """Return (number in the report, size) of each level, from the smallest.
 
-    Microsoft's report calls every bend of a slope a level; sizes of one level are merged into the first.
+    Microsoft's report calls every bend of a slope a level. Sizes of one level are merged into the first.
     """
     levels: list[tuple[int, float]] = []
     for at in range(1, _LEVELS + 1):
@@ -73,8 +73,8 @@ def _is_one_level(a: float, b: float) -> bool:
 def _buffer_levels(number: Numbers, *, is_cpu: bool) -> Iterator[tuple[str, Conclusion]]:
     """Yield the caches behind buffers, and their rates.
 
-    A single level is the second one of the chip if the driver or the chase through an image knows it as such, and
-    images meet a smaller level before it. Then buffers pass by the first-level cache (paper, figure 6 and section 3.3).
+    A single level is the second one of the chip if the driver or the chase through an image says so, and if images
+    have a smaller level before it. Then buffers bypass the first-level cache (paper, figure 6 and section 3.3).
     """
     chase = "BufferCacheHierarchyPChase.CacheVectorCountLv"
     buffers = _levels(number, chase)
@@ -163,7 +163,7 @@ def _arithmetic(number: Numbers) -> Iterator[tuple[str, Conclusion]]:
 
 
 def register_lanes(number: Numbers) -> int | None:
-    """Return the work-items of a core that may have all registers at once; None if the report does not settle it.
+    """Return the work-items of a core that may have all registers at once, if the report says so.
 
     A group of the probe is one work-item, and takes the registers of a warp.
     """

@@ -1,9 +1,9 @@
-"""Device files: romou/devices/hardware/devices/*.json, one for each device, and those of the user's own -> HardwareSpec.
+"""Device files -> HardwareSpec: romou/devices/hardware/devices/*.json, and the user's files.
 
-A file names a family for what a generation has in common, in the same form (romou/devices/hardware/families): what the
-file does not know is the family's, with the family's source. A report of ArchProbe's may stand in place of a file
-(`archprobe_report.py` reads it).
-"""  # noqa: E501
+A file may name a family, a file of the same form in romou/devices/hardware/families. It holds the facts that a
+generation of devices has in common, and fills the gaps of the device's file. An ArchProbe report may take the place of
+a file (`archprobe_report.py` reads it).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from romou.devices.hardware.spec import SCHEMA, HardwareSpec, checked_header, sp
 
 _DEVICES, _FAMILIES = (Path(__file__).parent / folder for folder in ("devices", "families"))
 _INHERITED = ("family", "nearest")
-# What drivers call a GPU, lower case, beside its name; the latter as Mesa's rusticl and a Rockchip's driver do.
+# Names that drivers give a GPU, in lower case -> its name. Mesa says "FD630", a Rockchip's driver "Mali-LODX".
 _CALLED = (
     (r"\((tm|r)\)", " "),
     (r"\bimmortalis(?=-g\d)", "mali"),
@@ -33,9 +33,7 @@ _CALLED = (
 
 
 def known_devices() -> tuple[str, ...]:
-    """Names that ``-device=`` accepts, sorted: the files in romou/devices/hardware/devices and in the folder that
-    ROMOU_DEVICES names.
-    """
+    """Return the names that ``-device=`` accepts, sorted: shipped files, and files in the folder ROMOU_DEVICES."""
     return tuple(sorted(_device_files()))
 
 
@@ -50,7 +48,7 @@ def known_families() -> tuple[str, ...]:
 
 
 def _device_files() -> dict[str, Path]:
-    """Name -> file; one of the user's stands before a shipped one of the same name."""
+    """Return name -> file. A file of the user replaces a shipped one of the same name."""
     own = variable("ROMOU_DEVICES")
     if own is not None and not Path(own).is_dir():
         raise UsageError(
@@ -60,7 +58,7 @@ def _device_files() -> dict[str, Path]:
 
 
 def device_called(text: str) -> str | None:
-    """The known device that a driver's text names; None where it names none.
+    """Return the known device that a driver's text names, or None.
 
     "QUALCOMM Adreno(TM) 740"               ->      adreno740
     "Mali-G715-Immortalis MC11 r1p2"        ->      mali_g715
@@ -74,14 +72,15 @@ def device_called(text: str) -> str | None:
 
 @functools.cache
 def _pattern(name: str) -> re.Pattern[str]:
-    """Matches a device's name however its words are joined; a name without a number is no GPU's."""
+    """Return a pattern for a device's name, however its words are joined. A name without a number matches nothing."""
     words = re.findall(r"[a-z]+|\d+", name.lower())
     return re.compile(r"(?<![a-z\d])" + r"[\W_]*".join(words) + r"(?![a-z\d])" if re.search(r"\d", name) else r"(?!)")
 
 
 def load_device(name: str) -> HardwareSpec:
-    """The spec of a known device, by the name of its file or by what its driver calls it; UsageError with the known
-    names and the nearest one otherwise.
+    """Return the spec of a device, by the name of its file or by its driver's name for it.
+
+    UsageError lists the known names and the nearest one.
     """
     files = _device_files()
     called = name if name in files else device_called(name)
@@ -91,7 +90,7 @@ def load_device(name: str) -> HardwareSpec:
 
 
 def load_spec(path: Path) -> HardwareSpec:
-    """Read one device file or ArchProbe report; UsageError names the file and the first thing wrong with it."""
+    """Read one device file or ArchProbe report. UsageError names the file and its first fault."""
     data = _read(path)
     if archprobe_report.is_report(data):
         try:
@@ -121,7 +120,7 @@ def _relatives(spec: HardwareSpec) -> Iterator[HardwareSpec]:
 
 
 def _named_family(title: str) -> dict[str, str]:
-    """Return {"family": name} if a report's title names a known device of a family. A report knows no family itself."""
+    """Return {"family": name} if a report's title names a known device of a family, else {}."""
     called = device_called(title)
     data = {} if called is None else _read(_device_files()[called])
     return {"family": data["family"]} if "family" in data else {}

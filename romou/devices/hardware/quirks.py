@@ -1,13 +1,12 @@
-"""What is known to be wrong with drivers, and what Romou does about it: quirks.json, one rule or more for each.
+"""Faults of drivers and the rules that avoid them: quirks.json.
 
-A quirk applies where everything that its `when` names is found in a device's facts (as `Backend.list_devices` gives
-them):
+A quirk applies to a device if all conditions of its `when` hold for the facts that `Backend.list_devices` returns:
 
-    device, platform, driver          regular expressions, searched in the device's name and version, the platform, the driver's version
-    compiler_from, compiler_before    versions of the compiler that the driver's version names, "E031.47": from the first, below the second
+    device, platform, driver          regular expressions for the device's name and version, the platform, the driver
+    compiler_from, compiler_before    versions of the driver's compiler, "E031.47": from the first on, before the second
 
 ROMOU_QUIRKS_OFF switches quirks off by name.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -29,15 +28,15 @@ _COMPILER = re.compile(r"Compiler (?P<version>[A-Z]+\d+(\.\d+)*)")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DriverRules:
-    """What to do otherwise for a driver.
+    """Workarounds for a driver.
 
     without                       knob -> choices that spaces leave out
     stores_fp16_only              kernels do not compute in fp16
     compiles_in_order             one thread compiles a model's programs, always in the same order
-    compiles_apart                programs that are not kept yet are compiled in a process of their own first
-    keeps_no_programs             compiled programs are not kept, so the driver is never given a binary
+    compiles_apart                programs that are not in the cache are first compiled in a child process
+    keeps_no_programs             compiled programs are not cached, so the driver is never given a binary
     captures_no_runs              runs are launched kernel by kernel
-    profiling_queue_above_bytes   a buffer of so many bytes brings all commands to a queue with profiling
+    profiling_queue_above_bytes   size of a buffer from which on all commands go to a queue with profiling
     """
 
     without: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -49,14 +48,14 @@ class DriverRules:
     profiling_queue_above_bytes: int | None = None
 
     def target_options(self) -> dict[str, str]:
-        """The rules for kernels as options of a target: they are part of what a kernel is compiled for."""
+        """Return the rules for kernels as options of a target."""
         left_out = "+".join(f"{knob}:{choice}" for knob, choices in sorted(self.without.items()) for choice in choices)
         return ({"without": left_out} if left_out else {}) | ({"half": "storage"} if self.stores_fp16_only else {})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quirk:
-    """One entry of quirks.json."""
+    """An entry of quirks.json."""
 
     name: str
     symptom: str
@@ -75,11 +74,11 @@ class Quirk:
             raise UsageError(f"the quirk {self.name} needs a condition, a rule and a source")
 
     def describe(self) -> str:
-        """Symptom, workaround, source, and how to leave it out, in a line."""
+        """Return symptom, workaround, source and how to switch the quirk off, in a line."""
         return f"{self.symptom}; so {self.workaround} ({self.source}). ROMOU_QUIRKS_OFF={self.name} leaves that out"
 
     def applies_to(self, facts: Mapping[str, Any]) -> bool:
-        """Whether a device has it."""
+        """Return whether a device has the quirk."""
         texts = {
             "device": f"{facts.get('name', '')} {facts.get('version', '')}",
             "platform": f"{facts.get('platform', '')} {facts.get('vendor', '')}",
@@ -93,7 +92,7 @@ class Quirk:
         version = compiler_version(facts)
         if version is None:
             return False
-        # Versions of other letters are another line of compilers.
+        # Versions with other letters belong to another compiler.
         return all(_letters(bound) == _letters(version) for bound in (lowest, above) if bound) and (
             (lowest is None or _numbers(version) >= _numbers(lowest))
             and (above is None or _numbers(version) < _numbers(above))
@@ -101,7 +100,7 @@ class Quirk:
 
 
 def compiler_version(facts: Mapping[str, Any]) -> str | None:
-    """Return the version of the compiler that a driver names in its own, "E031.47.18.49"; None where it names none."""
+    """Return the compiler's version in a driver's version, "E031.47.18.49", or None."""
     found = _COMPILER.search(f"{facts.get('driver', '')} {facts.get('version', '')}")
     return None if found is None else found["version"]
 
@@ -112,9 +111,7 @@ def known_quirks() -> tuple[Quirk, ...]:
 
 
 def quirks_of(facts: Mapping[str, Any]) -> tuple[Quirk, ...]:
-    """Return the quirks of a device that are not switched off. UsageError where ROMOU_QUIRKS_OFF names one that is not
-    known.
-    """
+    """Return a device's quirks, without those in ROMOU_QUIRKS_OFF. UsageError if that names an unknown one."""
     quirks = known_quirks()
     names = [quirk.name for quirk in quirks]
     off = from_environment().quirks_off
@@ -125,7 +122,7 @@ def quirks_of(facts: Mapping[str, Any]) -> tuple[Quirk, ...]:
 
 
 def rules_for(facts: Mapping[str, Any]) -> DriverRules:
-    """Return what all quirks of a device ask for together."""
+    """Return the rules of all quirks of a device together."""
     merged: dict[str, Any] = {}
     without: dict[str, tuple[str, ...]] = {}
     for quirk in quirks_of(facts):

@@ -1,4 +1,4 @@
-"""The known device that is most like a measured one, of its family: what a report does not hold is taken from it."""
+"""The known device of the same family that is most similar to a measured one. It fills the gaps of a report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _told: set[str] = set()
 
 
 def nearest_of(spec: HardwareSpec, candidates: Iterable[HardwareSpec]) -> HardwareSpec | None:
-    """Return the candidate whose numbers differ least from the spec's; None without one that shares enough numbers.
+    """Return the candidate with the least distance from the spec; None if none shares enough numbers.
 
     The distance is the mean of |log2(a / b)| over the facts that both devices have.
     """

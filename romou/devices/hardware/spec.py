@@ -1,11 +1,11 @@
-"""What is known of a GPU, as numbers with units and sources: HardwareSpec.
+"""The facts of a device, with units and sources: HardwareSpec.
 
-A device file is flat: every key carries its unit in its name and again in `unit`, and says where the number comes from:
+A device file is flat. Each key has its unit in the name and again in `unit`, and a source:
 
     "l2_cache_bytes": {"value": 131072, "unit": "bytes", "source": "..."}
 
-A fact that is left out, or whose `value` is null, is not known; 0 bytes means known to be absent. Where a measurement
-gave a span, `value` is its lower end and `range` holds both. `romou.devices.hardware.files` finds the files.
+A fact that is left out, or whose `value` is null, is not known. 0 bytes means known to be absent. If a measurement
+gave an interval, `value` is its lower end and `range` holds both ends. `romou.devices.hardware.files` finds the files.
 """
 
 from __future__ import annotations
@@ -19,29 +19,25 @@ from romou.base.errors import UsageError, unknown_name
 _HEADER, _OPTIONAL_HEADER = ("name", "title", "facts"), ("nearest", "family")
 _MAY_BE_ABSENT = ("bytes", "texels")
 _MOST, _MOST_BYTES = 2**31 - 1, 2**40
-# Rates without an interval of their own: two measurements of one device differ by so much.
+# Relative difference of two measurements of one device, for rates without an interval.
 _NOISE = 0.05
 
 
 def _fact(unit: str, *types: type, words: tuple[str, ...] = (), is_limit: bool = False) -> Any:
-    """A fact of a device file: its unit, the types of its value, the words that a text may be, and whether kernels fail
-    beyond it.
-    """
+    """Declare a fact: its unit, the types of its value, the words of a text, and whether kernels fail beyond it."""
     return dataclasses.field(default=None, metadata={"schema": (unit, types), "words": words, "is_limit": is_limit})
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class HardwareSpec:
-    """Facts of one device; None where a fact is not known. Units are in the names. The one place that says what a
-    device file holds.
+    """Facts of one device: the schema of a device file. Units are in the names, and None is "not known".
 
-    `register_file` "pooled": the work-items in flight share ``registers_per_core`` registers (fewer work-items, more
-    registers each); "dedicated": each work-item owns ``registers_per_lane`` and no more.
-
+    register_file: "pooled" if the work-items in flight share ``registers_per_core`` registers, so that fewer of them
+        have more each. "dedicated" if each work-item has ``registers_per_lane`` and no more.
     is_mobile: whether it is the GPU of a phone, a tablet or a laptop that shares memory with the CPU. If unknown, see
-    `is_phone_gpu`.
-    nearest: name of the most similar device that was measured more; None if there is none.
-    family: name of the device's family (romou/devices/hardware/families); None if the file names none.
+        `is_phone_gpu`.
+    nearest: name of the most similar device that was measured more, if there is one.
+    family: name of the device's family (romou/devices/hardware/families), if the file names one.
     ranges: fact -> the ends of its measured interval, for facts that have one.
     """
 
@@ -94,27 +90,30 @@ class HardwareSpec:
 
     @property
     def is_cpu(self) -> bool:
-        """Whether the device is a CPU: its work-items run one by one."""
+        """Return whether the device is a CPU, whose work-items run one by one."""
         return self.warp_sizes == (1,)
 
     @property
     def is_phone_gpu(self) -> bool:
-        """Whether the device is a mobile GPU. If no file says so: whether it reads images faster than buffers, as
-        mobile GPUs do and neither CPUs nor NVIDIA's GPUs.
+        """Return whether the device is a mobile GPU.
+
+        If its file leaves that out, a GPU that reads images faster than buffers counts as mobile: neither CPUs nor
+        NVIDIA's GPUs do.
         """
         return not self.is_cpu and (self.prefers_images if self.is_mobile is None else self.is_mobile)
 
     @property
     def registers_per_core(self) -> int | None:
-        """32-bit registers of one shader core, or None where either factor is not known."""
+        """Return the 32-bit registers of one shader core; None if a factor is not known."""
         if self.register_lanes_per_core is None or self.registers_per_lane is None:
             return None
         return self.register_lanes_per_core * self.registers_per_lane
 
     @property
     def instructions_per_byte(self) -> float | None:
-        """Multiply-adds in fp32 that all cores issue at their peak while the memory gives a byte, or None where either
-        rate is not known.
+        """Return the fp32 multiply-adds that all cores issue at their peak while the memory delivers a byte.
+
+        None if a rate is not known.
         """
         if self.fp32_peak_gflops is None or self.dram_bandwidth_gbps is None:
             return None
@@ -122,8 +121,9 @@ class HardwareSpec:
 
     @property
     def prefers_images(self) -> bool:
-        """Whether images are read faster than buffers: these pass by the first-level cache, or it serves those at a
-        higher rate.
+        """Return whether images are read faster than buffers.
+
+        Either the first-level cache serves images only, or it serves them at a higher rate.
         """
         if self.l1_buffer_cache_bytes == 0:
             return self.l1_texture_cache_bytes != 0
@@ -131,31 +131,30 @@ class HardwareSpec:
         return images is not None and buffers is not None and images > buffers
 
     def source_of(self, key: str) -> str:
-        """Where the number `key` comes from, for messages; UsageError for a key that no device file has."""
+        """Return the source of a fact, for messages. UsageError if no device file has the key."""
         if key not in SCHEMA:
             raise unknown_name("hardware fact", key, SCHEMA)
         return self.sources.get(key, "not known")
 
     def interval(self, key: str) -> tuple[float, float] | None:
-        """Return the ends between which a number is: those of its measurement, else 5% to either side; None if it is
-        not known.
-        """
+        """Return the interval of a number: the measured one, else 5% to either side. None if it is not known."""
         value: float | None = getattr(self, key)
         if value is None:
             return None
         return self.ranges.get(key, (value * (1 - _NOISE), value * (1 + _NOISE)))
 
     def unknown_facts(self) -> tuple[str, ...]:
-        """The facts that are not known, in the order of a device file."""
+        """Return the unknown facts, in the order of a device file."""
         return tuple(key for key in SCHEMA if getattr(self, key) is None)
 
     def filled_from(self, other: HardwareSpec) -> HardwareSpec:
-        """This spec with every unknown fact taken from `other`, sources included; known facts stay."""
+        """Return this spec with unknown facts and their sources taken from `other`."""
         return self._filled(other, {key: other.source_of(key) for key in self.unknown_facts()})
 
     def guessed_from(self, other: HardwareSpec) -> HardwareSpec:
-        """This spec with unknown facts taken from a similar device, which their sources say. Limits stay unknown:
-        kernels might not run.
+        """Return this spec with unknown facts taken from a similar device, which their sources name.
+
+        Limits stay unknown, because kernels might not run.
         """
         return self._filled(
             other,
@@ -172,7 +171,7 @@ class HardwareSpec:
         return dataclasses.replace(self, **gaps, sources=sources, family=self.family or other.family)
 
     def to_dict(self) -> dict[str, Any]:
-        """The device file's form; ``spec_from_dict`` reads it back."""
+        """Return the content of a device file, which ``spec_from_dict`` reads."""
         facts: dict[str, Any] = {}
         for key, (unit, _) in SCHEMA.items():
             value = getattr(self, key)
@@ -197,7 +196,7 @@ _WORDS = {f.name: f.metadata["words"] for f in dataclasses.fields(HardwareSpec) 
 
 
 def spec_from_dict(data: Any, *, origin: str = "device data") -> HardwareSpec:
-    """Check data of the device file's form and make a spec of it; `origin` names it in errors."""
+    """Return the spec in a device file's content. UsageError names `origin` and the first fault."""
     facts = checked_header(data, origin, _OPTIONAL_HEADER)
     values = {key: _checked_value(key, facts[key], origin) for key in SCHEMA if key in facts}
     sources = {key: facts[key]["source"] for key in values}
@@ -221,7 +220,7 @@ def _checked_range(key: str, fact: Mapping[str, Any], origin: str) -> tuple[floa
 
 
 def checked_header(data: Any, origin: str, optional: tuple[str, ...]) -> Mapping[str, Any]:
-    """The facts of a file's content, unchecked but for their names; UsageError where it is not of a device file's form."""  # noqa: E501
+    """Return the facts of a device file's content, with only their names checked. UsageError if the form is wrong."""
     if not isinstance(data, dict):
         raise UsageError(f"{origin}: expected a JSON object, got {type(data).__name__}")
     _check_keys(data, (*_HEADER, *optional), "key", origin)
@@ -263,7 +262,7 @@ def _checked_value(key: str, fact: Any, origin: str) -> Any:
     value = fact["value"]
     if value is None:
         return None
-    # bool is an int to Python; a true core count is a mistake.
+    # In Python a bool is an int, but a core count of true is a mistake.
     if not isinstance(value, types) or (isinstance(value, bool) and bool not in types):
         raise UsageError(f"{origin}: {key} must be {' or '.join(t.__name__ for t in types)}, got {value!r}", key=key)
     if key in _WORDS and value not in _WORDS[key]:
@@ -271,7 +270,7 @@ def _checked_value(key: str, fact: Any, origin: str) -> Any:
     numbers = value if isinstance(value, list) else [value]
     if isinstance(value, list) and (not value or any(isinstance(n, bool) or not isinstance(n, int) for n in value)):
         raise UsageError(f"{origin}: {key} must be a list of whole numbers, got {value!r}", key=key)
-    # Nothing can be absent, as memory may be; there is no such thing as no cores, or no speed.
+    # Memory may be absent, and is 0 then. Cores and rates are not.
     lowest, most = 0 if unit in _MAY_BE_ABSENT else 1e-9, _MOST_BYTES if unit == "bytes" else _MOST
     if any(isinstance(n, (int, float)) and not isinstance(n, bool) and not lowest <= n <= most for n in numbers):
         what = (

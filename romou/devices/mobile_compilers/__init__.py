@@ -1,6 +1,6 @@
-"""Mesa's compilers for Adreno and Mali, asked without a phone what they make of a kernel.
+"""Mesa's compilers for Adreno and Mali: registers, spills and instructions of a kernel without a phone.
 
-They are not the vendors' compilers, which phones run; `scripts/setup_mobile_compilers.sh` fetches them.
+They are not the vendors' compilers, which phones run. `scripts/setup_mobile_compilers.sh` fetches them.
 """
 
 from romou.devices.mobile_compilers.compiler import (

@@ -1,4 +1,4 @@
-"""Run Mesa's compilers for Adreno and Mali on OpenCL C, and read what they say."""
+"""Run Mesa's compilers for Adreno and Mali on OpenCL C, and read their statistics."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from romou.devices.mobile_compilers.gpus import mobile_gpu
 from romou.devices.mobile_compilers.statistics import KernelStatistics, NoStatisticsError, read_statistics
 
 SETUP = "scripts/setup_mobile_compilers.sh"
-# How often a running compiler is looked at.
+# Interval at which a running compiler is polled.
 _POLL_S = 0.5
-# A processor without pointer authentication, which Debian's programs use in every function: emulating it takes up to as
-# long as all else.
+# A processor without pointer authentication, which Debian's programs use in every function. Emulating it up to doubles
+# the time.
 _CPU = ("-cpu", "neoverse-n1")
 _TRIVIAL = "__kernel void trivial(__global float *a) { a[get_local_id(0)] = 1.0f; }\n"
 
@@ -33,10 +33,9 @@ class MobileCompilersMissingError(BuildError):
 
 
 def find_compilers(folder: Path | None = None) -> Path:
-    """The folder that the set-up script filled: `folder`, or ROMOU_MOBILE_COMPILERS, or
-    ~/.cache/romou/mobile_compilers.
+    """Return the folder of the set-up script: `folder`, ROMOU_MOBILE_COMPILERS, or ~/.cache/romou/mobile_compilers.
 
-    MobileCompilersMissingError where it is not there; says which script to run.
+    MobileCompilersMissingError names the script to run if the folder is not there.
     """
     folder = (folder or environment.from_environment().mobile_compilers).expanduser().absolute()
     if not (folder / "ready.json").is_file():
@@ -48,27 +47,24 @@ def find_compilers(folder: Path | None = None) -> Path:
 
 
 def mesa_version(folder: Path | None = None) -> str:
-    """Version of the compilers, as Debian names it: "25.0.7-2+deb13u1"."""
+    """Return the compilers' version, as Debian names it: "25.0.7-2+deb13u1"."""
     return str(json.loads((find_compilers(folder) / "ready.json").read_text(encoding="utf-8"))["mesa"])
 
 
 def compile_statistics(
     source: str, gpu: str, work_group: Sequence[int] | None = None, *, folder: Path | None = None
 ) -> list[KernelStatistics]:
-    """Compile OpenCL C with Mesa's compiler for a mobile GPU; the statistics of each kernel, in the compiler's order.
-    Nothing is executed.
+    """Compile OpenCL C for a mobile GPU with Mesa, and return the statistics of each kernel, in the compiler's order.
 
-    These are Mesa's compilers and not the vendors', which phones run: the numbers compare kernels, they do not predict
-    a phone's.
+    Nothing is executed. The numbers compare kernels, and do not predict a phone's: phones run the vendors' compilers.
 
-    MobileCompilersMissingError where the compilers have not been set up. BuildError where the compiler refuses the
-    source, crashes or takes too long.
+    MobileCompilersMissingError if the compilers are not set up. BuildError if the compiler refuses the source, crashes
+    or takes too long.
 
-    source: one or more kernels.   gpu: a name of `GPUS`, e.g. "a630" (Adreno 630) or "g76" (Mali-G76).
-    work_group: sides of the work group, for kernels whose source does not fix them: compile as if it had
-    reqd_work_group_size(x, y, z). None: for any work
-        group.
-    folder: where the compilers are; see `find_compilers`.
+    source: one or more kernels.
+    gpu: a name of `GPUS`, e.g. "a630" (Adreno 630) or "g76" (Mali-G76).
+    work_group: reqd_work_group_size of kernels whose source has none; None for any work group.
+    folder: folder of the compilers, see `find_compilers`.
     """
     (result,) = compile_all([source], gpu, work_group, folder=folder)
     if isinstance(result, BuildError):
@@ -76,9 +72,9 @@ def compile_statistics(
     return result
 
 
-# Mesa 25.0.7's OpenCL crashes on the function, or takes its result for fp32. Rounded towards zero, which changes
-# nothing of what is fp16 in memory, the conversions in its place become part of the read; others are instructions of
-# their own. To be dropped when Mesa reads fp16 by itself.
+# Mesa 25.0.7's OpenCL crashes on the function, or takes its result for fp32. A conversion that rounds towards zero,
+# which is exact for fp16 in memory, becomes part of the read, as no other conversion does. Drop this when Mesa reads
+# fp16.
 _READ_IMAGEH = re.compile(r"\bread_imageh(\(image, (?:sampler, coord|coord|\(coord\)\.xy)\))")
 
 
@@ -95,9 +91,7 @@ def compile_all(
     folder: Path | None = None,
     timeout_s: float = 120.0,
 ) -> list[list[KernelStatistics] | BuildError]:
-    """`compile_statistics` of many sources in one process, which saves its start for each; a source that fails gives
-    its error.
-    """
+    """Return `compile_statistics` of many sources, compiled in one process. A source that fails gives its error."""
     mobile_gpu(gpu)  # an unknown one fails here
     root = find_compilers(folder)
     if work_group is not None:
@@ -130,11 +124,12 @@ def _no_sub_groups(gpu: str) -> BuildError:
 def _run_batch(
     root: Path, gpu: str, files: Sequence[Path], timeout_s: float
 ) -> list[list[KernelStatistics] | BuildError]:
-    """Results of the first files, at least of one: a crash, a file that takes too long, and a kernel that was compiled
-    before end the batch.
+    """Return the results of the first files, at least of one.
+
+    A crash, a file that takes too long, and a kernel that was compiled before end the batch.
     """
-    # Translating the OpenCL library takes seconds, so it comes from a cache. Of a kernel in the cache nothing is
-    # printed, hence the copy.
+    # Translating the OpenCL library takes seconds, so it comes from a cache. It is a copy, because nothing is printed
+    # for a kernel that is in the cache.
     with HeldFolder("mesa") as scratch:
         cache = shutil.copytree(_filled_cache(root, gpu), Path(scratch) / "cache")
         text, how = _run(root, gpu, files, {"MESA_SHADER_CACHE_DIR": str(cache)}, timeout_s)
@@ -163,7 +158,7 @@ def _run_batch(
 
 
 def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], timeout_s: float) -> tuple[str, str]:
-    """(what the compiler printed, how it ended); it is stopped when one file takes longer than the timeout."""
+    """Return the compiler's output and how it ended. It is stopped if one file takes longer than the timeout."""
     wanted = mobile_gpu(gpu)
     library = root / "arm64/usr/lib/aarch64-linux-gnu"
     inside = {
@@ -179,11 +174,11 @@ def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], tim
         command += ["-E", f"{name}={value}"]
     command += [str(python), "-S", "-E", str(Path(__file__).with_name("driver.py")), "", *map(str, files)]
     kept = {name: setting for name in ("HOME", "PATH", "TMPDIR") if (setting := environment.variable(name)) is not None}
-    # The output is a file and no pipe: what a stopped compiler printed is kept, and nothing waits for a reader.
+    # A file instead of a pipe keeps the output of a stopped compiler, and never blocks.
     with tempfile.NamedTemporaryFile() as output:
 
         def text() -> str:
-            # Opened anew: a file that is shared with the compiler has one position for both.
+            # A file that is shared with the compiler has one position for both, so it is opened again.
             return Path(output.name).read_text(encoding="utf-8", errors="replace")
 
         process = subprocess.Popen(
@@ -209,7 +204,7 @@ def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], tim
 
 @functools.cache
 def _filled_cache(root: Path, gpu: str) -> Path:
-    """Mesa's shader cache with the OpenCL library in it; made at the first use."""
+    """Return Mesa's shader cache with the OpenCL library in it, made at the first use."""
     cache = root / "cache" / gpu
     if not cache.is_dir():
         cache.parent.mkdir(exist_ok=True)

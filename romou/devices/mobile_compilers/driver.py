@@ -1,12 +1,10 @@
-"""Hands kernels to Mesa's OpenCL driver; runs under the emulated arm64 Python that the set-up script fetched, not under
-this one.
+"""Program that hands kernels to Mesa's OpenCL driver, run by the emulated arm64 Python of the set-up script.
 
     driver.py OPTIONS FILE...
 
-Builds each file, which is when Mesa compiles its kernels and prints what it has to say about them, among this program's
-own lines:
+It builds each file. Mesa then compiles the kernels and prints their statistics, among this program's own lines:
 
-    @romou begin FILE                           what follows belongs to this file
+    @romou begin FILE                           the lines of this file follow
     @romou kernel NAME PRIVATE LOCAL            bytes of private memory of a work-item, of local memory of a work group
     @romou failed TEXT                          the file could not be built
     @romou end
@@ -33,7 +31,7 @@ class OpenCLError(Exception):
 
 
 def call(cl: c.CDLL, name: str, *arguments: Any) -> c.c_void_p:
-    """Call an OpenCL function. Those that make an object return it; their last argument, the error, is added here."""
+    """Call an OpenCL function. Functions in `_MAKERS` return an object, and get the error argument here."""
     function = getattr(cl, name)
     if name in _MAKERS:
         function.restype = c.c_void_p
@@ -49,7 +47,7 @@ def call(cl: c.CDLL, name: str, *arguments: Any) -> c.c_void_p:
 
 
 def text_of(cl: c.CDLL, name: str, *arguments: Any) -> str:
-    """Return what a clGet...Info function says, as text."""
+    """Return the result of a clGet...Info function as text."""
     size = c.c_size_t(0)
     call(cl, name, *arguments, c.c_size_t(0), None, c.byref(size))
     buffer = c.create_string_buffer(size.value + 1)
@@ -58,14 +56,14 @@ def text_of(cl: c.CDLL, name: str, *arguments: Any) -> str:
 
 
 def bytes_of(cl: c.CDLL, kernel: c.c_void_p, device: c.c_void_p, what: int) -> int:
-    """A size that clGetKernelWorkGroupInfo says."""
+    """Return a size from clGetKernelWorkGroupInfo."""
     value = c.c_ulong(0)
     call(cl, "clGetKernelWorkGroupInfo", kernel, device, what, c.c_size_t(c.sizeof(value)), c.byref(value), None)
     return value.value
 
 
 def say(text: str) -> None:
-    """One line of our own, unbuffered: it stands in order with what Mesa writes."""
+    """Print a line unbuffered, so that it is in order with Mesa's output."""
     os.write(1, f"@romou {text}\n".encode())
 
 
@@ -89,7 +87,7 @@ def build(cl: c.CDLL, device: c.c_void_p, path: str, options: str) -> None:
 
 
 def main(options: str, *paths: str) -> None:
-    """Build every file; one that fails does not keep the others from being built."""
+    """Build every file, also after a failure."""
     cl = c.CDLL("libOpenCL.so.1")
     platform, device = c.c_void_p(), c.c_void_p()
     call(cl, "clGetPlatformIDs", 1, c.byref(platform), None)

@@ -1,4 +1,4 @@
-"""The mobile GPUs for which Mesa 25.0 has an OpenCL compiler, and the device files that each compiler stands for."""
+"""The mobile GPUs that Mesa 25.0 compiles OpenCL for, and the device files that each of them represents."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from romou.base.errors import UsageError, unknown_name
 class MobileGpu:
     """A GPU that Mesa compiles for.
 
-    driver, environment: Mesa's driver and what makes it take the GPU for this one and print what it makes.
+    driver: Mesa's driver.
+    environment: variables that choose the GPU, and make the driver print machine code and statistics.
     wave: work-items that run in step.
-    vec4_registers: Adreno: registers of four 32-bit values for a work-item and processor (Mesa, freedreno_devices.py);
-    None on Mali.
-    is_bifrost: Mali: whether instructions are printed in clauses of tuples; newer ones are not.
+    vec4_registers: Adreno's registers of four 32-bit values for a work-item and processor (Mesa, freedreno_devices.py);
+        None on Mali.
+    is_bifrost: whether a Mali's instructions are printed in clauses of tuples.
     devices: names of the device files whose GPU has the same instruction set.
     """
 
@@ -67,21 +68,19 @@ MOBILE_GPUS: Mapping[str, MobileGpu] = {
     "g76": _mali("G76", "7211", 8, "mali_g76"),
     "g610": _mali("G610", "a867", 16, "mali_g610", "mali_g710"),
 }
-# Name -> what it is.
+# Name -> title.
 GPUS = {name: gpu.title for name, gpu in MOBILE_GPUS.items()}
 
 
 def mobile_gpu(name: str) -> MobileGpu:
-    """The GPU of a name; UsageError with the known ones and the nearest otherwise."""
+    """Return a GPU by name. UsageError lists the known names and the nearest one."""
     if name not in MOBILE_GPUS:
         raise unknown_name("mobile GPU", name, MOBILE_GPUS)
     return MOBILE_GPUS[name]
 
 
 def compiler_for(device_name: str | None) -> str:
-    """The GPU whose compiler makes what runs on a device, by the name of its file; UsageError where Mesa has none for
-    it.
-    """
+    """Return the name of the GPU that represents a device file. UsageError if Mesa has no compiler for it."""
     found = next((name for name, gpu in MOBILE_GPUS.items() if device_name in gpu.devices), None)
     if found is None:
         what = "a target without -device=" if device_name is None else device_name

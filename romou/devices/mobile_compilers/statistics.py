@@ -1,8 +1,8 @@
-"""What Mesa's compilers print about a kernel, read into numbers.
+"""Statistics of a kernel, read from the output of Mesa's compilers.
 
 The Adreno compiler (ir3) prints its final code and a summary under IR3_SHADER_DEBUG=cs and FD_MESA_DEBUG=shaderdb, the
-Mali compilers (Bifrost, Valhall) under BIFROST_MESA_DEBUG=shaders,shaderdb; both name the kernel in the intermediate
-form before. Checked with Mesa 25.0.
+Mali compilers (Bifrost, Valhall) under BIFROST_MESA_DEBUG=shaders,shaderdb. Both print the kernel's name before, with
+the intermediate form. Checked with Mesa 25.0.
 """
 
 from __future__ import annotations
@@ -19,20 +19,18 @@ _ADRENO_MAX_WAVES = 16
 
 
 class NoStatisticsError(BuildError):
-    """The compiler took the file and printed nothing of a kernel."""
+    """The compiler accepted the file and printed no kernel."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class LoopStatistics:
-    """One iteration of a loop without the loops inside it, or a whole kernel without its loops; conditional code counts
-    as if it ran.
+    """One iteration of a loop without inner loops, or a kernel without its loops. Conditional code counts in full.
 
-    instructions: on Adreno with the no-operations that the compiler puts in as waits.
-    multiply_adds: multiplications with or without an addition in fp32 or fp16; one on a vector of two fp16 counts as
-    two.
+    instructions: on Adreno including the no-operations that the compiler inserts as waits.
+    multiply_adds: multiplications with or without an addition, in fp32 or fp16. A vector of two fp16 counts as two.
     memory: reads and writes of buffers, images, local and private memory.
-    units: Bifrost (Mali-G31 to G76): pairs of instructions with arithmetic, reads of images, other accesses of memory;
-    zeros elsewhere.
+    units: on Bifrost (Mali-G31 to G76) pairs of instructions with arithmetic, reads of images, other memory accesses.
+        Zeros on other GPUs.
     inner: the loops inside, in the order of the code.
     """
 
@@ -44,12 +42,13 @@ class LoopStatistics:
 
     @property
     def instructions_per_multiply_add(self) -> float | None:
-        """instructions / multiply_adds; None where the loop multiplies nothing."""
+        """Return instructions / multiply_adds; None if the loop multiplies nothing."""
         return self.instructions / self.multiply_adds if self.multiply_adds else None
 
     def busiest(self) -> LoopStatistics:
-        """The innermost loop with the most multiply-adds; this one where no loop inside multiplies: compilers unroll
-        short loops.
+        """Return the innermost loop with the most multiply-adds, or this loop if no inner loop multiplies.
+
+        Compilers unroll short loops.
         """
         innermost = [loop.busiest() for loop in self.inner]
         busy = max(innermost, key=lambda loop: loop.multiply_adds, default=None)
@@ -58,21 +57,19 @@ class LoopStatistics:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelStatistics:
-    """A kernel as Mesa's compiler for a GPU made it. Not the vendor's compiler: read the numbers as relative.
+    """Statistics of a kernel by Mesa's compiler for a GPU. The vendor's compiler differs, so the numbers are relative.
 
-    name: of the kernel.   gpu: a name of `GPUS`, e.g. "a630" (Adreno 630).
-    instructions: in the code as it stands, a loop's body once; on Adreno with the no-operations that the compiler puts
-    in as waits.
-    registers: 32-bit registers of a work-item. Adreno allocates them by four; of Mali's 64, more than 32 halve the
-    work-items in flight.
-    waves: Adreno: waves of 64 work-items that the registers let a processor hold, at most 16. None on Mali.
-    occupancy: share of the most work-items in flight that the registers allow, 0 to 1.
-    spills: instructions that access private memory, for registers that did not suffice or for arrays that no register
-    can hold.
+    name: name of the kernel.
+    gpu: a name of `GPUS`, e.g. "a630" (Adreno 630).
+    instructions: static count, on Adreno including the no-operations that the compiler inserts as waits.
+    registers: 32-bit registers of a work-item. Adreno allocates them by four. More than 32 of Mali's 64 halve the
+        work-items in flight.
+    waves: on Adreno the waves of 64 work-items that fit into a processor's registers, at most 16. None on Mali.
+    occupancy: work-items in flight that the registers allow, as a fraction of the most, 0 to 1.
+    spills: instructions that access private memory, because of spilled registers or of arrays in private memory.
     private_memory_bytes, local_memory_bytes: of a work-item and of a work group.
-    cycles: Mali: bound of the code as it stands, by the slowest unit; `cycles_by_unit` has all of them. None on Adreno,
-    whose compiler
-        estimates none.
+    cycles: on Mali the static bound of the slowest unit. `cycles_by_unit` has all units. None on Adreno, whose compiler
+        does not estimate any.
     loops: how many there are, by the compiler's count.
     code: the kernel and the loops inside it.
     """
@@ -93,19 +90,22 @@ class KernelStatistics:
 
     @property
     def is_adreno(self) -> bool:
-        """Whether it is the compiler whose order of instructions Romou's estimate of registers follows."""
+        """Return whether Romou's estimate of registers simulates this compiler."""
         return mobile_gpu(self.gpu).vec4_registers is not None
 
     @property
     def inner(self) -> LoopStatistics:
-        """The innermost loop with the most multiply-adds; the code outside of loops where no loop multiplies."""
+        """Return the innermost loop with the most multiply-adds, or the code outside of loops if no loop multiplies."""
         return self.code.busiest()
 
 
 @dataclass(frozen=True)
 class _Instruction:
-    """One instruction of a listing: how many issue slots it takes, where it jumps to, as a label, and what it adds to
-    `LoopStatistics.units`.
+    """An instruction of a listing.
+
+    slots: issue slots that it takes.
+    target: label that it jumps to.
+    units: its part of `LoopStatistics.units`.
     """
 
     operation: str
@@ -118,13 +118,13 @@ class _Instruction:
 
 @dataclass(frozen=True)
 class _Listing:
-    """Machine code in order; label -> index of the instruction behind it."""
+    """Machine code in order, and label -> index of the next instruction."""
 
     code: Sequence[_Instruction]
     labels: dict[str, int]
 
     def statistics(self) -> LoopStatistics:
-        """The whole code as a nest of loops: a loop goes from the target of a jump back to the last such jump."""
+        """Return the code as a nest of loops. A loop extends from a jump's target to the last jump back to it."""
         ends: dict[int, int] = {}
         for index, instruction in enumerate(self.code):
             start = self.labels.get(instruction.target or "", index + 1)
@@ -158,13 +158,12 @@ class _Listing:
 
 
 def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
-    """All kernels of one file, from what stands between "@romou begin" and "@romou end".
+    """Return all kernels of one file, from the text between "@romou begin" and "@romou end".
 
-    Mesa compiles a kernel for any offset of the work groups and once more for none; the latter, which comes second and
-    is the one that a launch without an offset runs, is returned.
+    Mesa compiles a kernel for any offset of the work groups, then for none. The second one is returned, which launches
+    without an offset run.
 
-    BuildError where the file was not compiled (with the compiler's message), or the text is not what this was written
-    for.
+    BuildError with the compiler's message if the file was not compiled, or if the text has another form.
     """
     text = text.replace("MESA: info: ", "")
     failure = re.search(r"^@romou failed (.*?)(?=^@romou|\Z)", text, re.DOTALL | re.MULTILINE)
@@ -192,15 +191,17 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Form:
-    """How a compiler prints machine code.
+    """The format in which a compiler prints machine code.
 
-    summary: of a kernel, behind its code.   start: the last text before the code.   line: an instruction.
-    label, jump: where one leads to, and its operand that says so; without a label it is a distance in instructions from
-    the next one.
+    summary: summary of a kernel, after its code.
+    start: last text before the code.
+    line: an instruction.
+    label, jump: target of a jump, and the operand that names it. Without labels the operand is a distance in
+        instructions from the next one.
     spill: instructions that access private memory.
-    memory: how instructions that access any begin.
-    multiply_adds: of an instruction.
-    has_pairs: whether instructions are issued in pairs, the second one without arithmetic where it passes a message.
+    memory: prefixes of instructions that access memory.
+    multiply_adds: instruction -> its multiply-adds.
+    has_pairs: whether instructions are issued in pairs. The second one has no arithmetic if it passes a message.
     """
 
     summary: re.Pattern[str]
@@ -214,8 +215,9 @@ class _Form:
     has_pairs: bool = False
 
     def listing(self, text: str) -> _Listing:
-        """The instructions of some code. Of Adreno's flags, (rptN) repeats one N times and (nopN) waits N slots before
-        it.
+        """Return the instructions of some code.
+
+        Adreno's flag (rptN) repeats an instruction N times, and (nopN) waits N slots before it.
         """
         code: list[_Instruction] = []
         labels: dict[str, int] = {}
@@ -231,7 +233,7 @@ class _Form:
                 times, target = 1 + extra.get("rpt", 0), re.search(self.jump, match["operands"] or "")
                 multiply_adds = times * self.multiply_adds.get(".".join(operation.split(".")[:2]), 0)
                 is_memory, is_first = operation.startswith(self.memory), line.lstrip().startswith("*")
-                # What passes a message to a unit costs no arithmetic unless it is paired with some.
+                # An instruction that passes a message to a unit costs no arithmetic unless it is paired with some.
                 is_arithmetic, is_image = is_first or not (is_memory or is_paired), operation.startswith("TEX")
                 units = (
                     (int(is_arithmetic), int(is_image), int(is_memory and not is_image))
@@ -273,8 +275,8 @@ _ADRENO = _Form(
     memory=("ld", "st", "sam", "isam", "resinfo", "atomic"),
     multiply_adds={"mad.f32": 1, "mad.f16": 1, "mul.f": 1},
 )
-# Two lines a tuple, `*OP ...` for the multiply-add unit and `+OP ...` for the adder; `clause_9:` is a label, and jumps
-# name one.
+# A tuple has two lines, `*OP ...` for the multiply-add unit and `+OP ...` for the adder. `clause_9:` is a label, which
+# jumps name.
 _BIFROST = _Form(
     summary=re.compile(
         r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, \d+ tuples, \d+ clauses, (?P<cycles>[\d.]+) cycles,"
@@ -290,7 +292,7 @@ _BIFROST = _Form(
     multiply_adds={"FMA.f32": 1, "FMA.v2f16": 2},
     has_pairs=True,
 )
-# An instruction a line, behind the intermediate form's last block; a jump says how many instructions it skips.
+# One instruction per line, after the last block of the intermediate form. A jump says how many instructions it skips.
 _VALHALL = _Form(
     summary=re.compile(
         r"SHADER-DB: .*? shader: (?P<instructions>\d+) inst, (?P<cycles>[\d.]+) cycles, (?P<units>.*?), \d+ quadwords, "
@@ -317,7 +319,7 @@ def _read(text: str, name: str, gpu: str, private: int, local: int) -> KernelSta
     listing = form.listing(_counted(code) if form is _ADRENO else code)
     spills = sum(form.spill.match(i.operation) is not None for i in listing.code)
     if form is _VALHALL:
-        # Its machine code does not tell private memory from any other; the last form before does.
+        # In machine code, private memory looks like any other. In the form before, it does not.
         spills = len(form.spill.findall(text[text.rfind("\nblock0 {", 0, start) : start]))
     return KernelStatistics(
         name=name,
@@ -337,8 +339,9 @@ def _read(text: str, name: str, gpu: str, private: int, local: int) -> KernelSta
 
 
 def _counted(code: str) -> str:
-    """What Adreno's summary counts: neither the preamble, which ends with shpe and runs once for many work-items, nor
-    the padding behind the end.
+    """Return the code that Adreno's summary counts: without the preamble and without padding after the end.
+
+    The preamble ends with shpe and runs once for many work-items.
     """
     code = re.split(rf"^{_FLAGS}shpe$", code, flags=re.MULTILINE)[-1]
     end = re.search(rf"^{_FLAGS}end$", code, re.MULTILINE)
@@ -359,7 +362,7 @@ def _adreno_resources(summary: re.Match[str], vec4_registers: int) -> dict[str, 
 
 def _mali_resources(summary: re.Match[str], code: str, wave: int) -> dict[str, Any]:
     # G71 and G72, with warps of 4, never run more work-items for fewer registers.
-    # The highest register that is named; r55 and above are also where a work-item finds its ids.
+    # The highest register that occurs. r55 and above also hold a work-item's ids.
     registers = 1 + max((int(r) for r in re.findall(r"\br(\d+)\b", code) if int(r) < 55), default=0)
     units = {unit: float(value) for value, unit in re.findall(r"([\d.]+) ([a-z]+)", summary["units"])}
     occupancy = 1.0 if int(summary["threads"]) == 2 or wave == 4 else 0.5

@@ -1,4 +1,4 @@
-"""Presets: the numbers of default configs that are fitted to a device's compiler or hardware, as data."""
+"""Presets: fitted numbers of default configs, as data."""
 
 from romou.devices.presets.files import known_presets, load_preset, preset_for
 

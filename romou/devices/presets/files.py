@@ -1,10 +1,10 @@
 """Preset files: romou/devices/presets/*.json -> `romou.base.preset.Preset`.
 
-A file holds sections of numbers. Each number has its unit, what it was fitted to, and the source:
+A file holds sections of numbers. Each number has a unit, the observation that it was fitted to, and a source:
 
     "max_unrolled_products": {"value": 576, "unit": "...", "fitted_to": "...", "source": "..."}
 
-What a file leaves out is taken from the preset that it is `like`. Numbers of pure mathematics, of an API, or of a knob
+A preset inherits all other numbers from the preset that it is `like`. Numbers of mathematics, of an API, or of a knob
 space (which all devices share) are not fitted and stay in the code.
 """
 
@@ -57,7 +57,7 @@ def load_preset(name: str) -> Preset:
 
 
 def numbers_of(name: str) -> Sections:
-    """Return section -> key -> number of a preset, with those of the presets that it is like."""
+    """Return section -> key -> number of a preset, inherited numbers included."""
     like = read_preset(name).get("like")
     sections = {} if like is None else numbers_of(like)
     for section, numbers in own_numbers_of(name).items():
@@ -105,7 +105,7 @@ def _section_types() -> Iterator[tuple[str, Any]]:
 
 
 def _checked(kind: Any, values: Mapping[str, Any], origin: str) -> Any:
-    """Return a section. Its values have to be of the types that the fields have; whole numbers are floats, too."""
+    """Return a section whose values have the types of its fields. A whole number is a float, too."""
     hints = typing.get_type_hints(kind)
     _check_keys(values, hints, "number", origin)
     missing = [field.name for field in dataclasses.fields(kind) if _is_required(field, values)]

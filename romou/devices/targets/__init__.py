@@ -1,4 +1,4 @@
-"""What a model is compiled for: a device kind, the facts of one device, and where the host code runs."""
+"""Targets of a compilation: a device kind, the facts of one device, and the machine of the host code."""
 
 from romou.devices.targets.target import Target
 

@@ -20,30 +20,30 @@ if TYPE_CHECKING:
 
 
 class Target:
-    """An immutable compilation target; equal targets have equal text.
+    """An immutable compilation target. Equal targets have equal text.
 
-    Target("opencl")                            the attached device, asked for its limits when they are first needed
+    Target("opencl")                            the attached device, whose driver gives the limits
     Target("opencl -device=host")               the CPU through OpenCL (PoCL)
     Target("opencl -device=adreno640")          facts from romou/devices/hardware/devices/adreno640.json
     Target("opencl -device=adreno640 -half=storage")      the same without fp16 arithmetic
-    Target("opencl -device=mali_g76 -images=never")       every tensor in a buffer; -images=prefer: activations in images
-    Target("opencl -device=adreno740 -facts=nearest")     what adreno740.json does not know is taken from adreno640.json, but for limits
-    Target({"kind": "opencl", "device": "QUALCOMM Adreno(TM) 740"})        a device by what its driver calls it
+    Target("opencl -device=mali_g76 -images=never")       every tensor in a buffer (-images=prefer: activations in images)
+    Target("opencl -device=adreno740 -facts=nearest")     unknown facts from adreno640.json, except for limits
+    Target({"kind": "opencl", "device": "QUALCOMM Adreno(TM) 740"})        a device by its driver's name for it
     Target("opencl -device=adreno640", host="aarch64-linux-android")       kernels and host code for a phone
-    Target("cuda"), Target("cuda -device=nvidia_h200")                     the attached NVIDIA GPU; facts from a file
+    Target("cuda"), Target("cuda -device=nvidia_h200")                     the attached NVIDIA GPU, or facts from a file
     Target("cuda -arch=sm_80")                  machine code for another architecture than the device's
     Target("cuda -tf32=allow")                  kernels may round the factors of products of floats to TF32
     Target("null")                              no kernels: the reference runs on the host
     Target({"kind": "opencl", "device": "mali_g76"}), Target(tvm_target)
 
-    TVM is imported only when `tvm_target` is asked for.
+    TVM is imported only by `tvm_target`.
 
     Parameters
     ----------
     target
         Text ("opencl -device=adreno640"), a dict in TVM's form, a tvm Target, or another Target.
     host
-        LLVM triple of the machine that runs the host code, e.g. "aarch64-linux-android"; None is this machine.
+        LLVM triple of the machine that runs the host code, e.g. "aarch64-linux-android". None is this machine.
 
     Raises
     ------
@@ -65,27 +65,27 @@ class Target:
 
     @property
     def kind(self) -> str:
-        """The device kind, the name of the backend."""
+        """Return the device kind, which is the backend's name."""
         return self.backend.name
 
     @property
     def options(self) -> dict[str, Any]:
-        """Everything that was given besides the kind, checked, limits by TVM's names included."""
+        """Return all options except for the kind, checked. Limits have TVM's names."""
         return dict(self._options)
 
     @property
     def device_name(self) -> str | None:
-        """The device whose facts are used; None: the attached one."""
+        """Return the name of the device whose facts are used; None for the attached one."""
         return self._options.get("device")
 
     @property
     def host(self) -> str | None:
-        """LLVM triple of the machine that runs the host code; None: this machine."""
+        """Return the LLVM triple of the machine that runs the host code; None for this machine."""
         return self._options.get("host")
 
     @property
     def spec(self) -> HardwareSpec:
-        """Facts of the device: of a named one from its file, of the attached one from its driver, asked once.
+        """Return the facts of the device: from the file of a named one, or from the driver of the attached one.
 
         Raises
         ------
@@ -108,14 +108,14 @@ class Target:
 
     @property
     def _known_limits(self) -> dict[str, int]:
-        """Limits by TVM's names: those given in the target itself win over those of the device."""
+        """Return limits by TVM's names. The target's options override the device's limits."""
         return self.backend.device_limits(self.spec) | {
             name: self._options[name] for name in self.backend.limit_names if name in self._options
         }
 
     @property
     def limits(self) -> Limits:
-        """The limits that kernels keep to, and the facts that default configs depend on."""
+        """Return the limits that kernels keep to, and the facts that default configs depend on."""
         numbers, spec = {**self.backend.default_limits, **self._known_limits}, self.spec
         group, is_cpu = numbers["max_num_threads"], spec.is_cpu
         # Facts about caches may be the nearest device's, and so may the family.
@@ -153,17 +153,16 @@ class Target:
 
     @property
     def lacks_image_sizes(self) -> bool:
-        """Whether kernels keep to buffers only because nobody knows how large an image may be on the device."""
+        """Return whether kernels keep to buffers only because the largest size of an image is not known."""
         return self._may_have_images and "texture_spatial_limit" not in self._known_limits
 
     @property
     def tvm_target(self) -> tvm.target.Target:
-        """The target for TVM, limits and host included; limits that are not known keep TVM's defaults."""
+        """Return the target for TVM, with limits and host. Unknown limits keep TVM's defaults."""
         if self._tvm_target is None:
             import tvm.target
 
-            # The host only checks arguments and launches: that is as fast unoptimized, and LLVM takes a third of the
-            # time.
+            # Host code only checks arguments and launches. Unoptimized it is as fast, and compiles three times faster.
             host = {"kind": "llvm", "opt-level": 0} | ({} if self.host is None else {"mtriple": self.host})
             config = self.backend.tvm_config(self._options, self._known_limits)
             self._tvm_target = tvm.target.Target({**config, "model": self.device_name or ATTACHED}, host=host)
@@ -171,10 +170,10 @@ class Target:
 
     @property
     def anonymous_tvm_target(self) -> tvm.target.Target:
-        """`tvm_target` without the device's name and the host's triple: the same limits, seen by TVM as any device of
-        the kind.
+        """Return `tvm_target` without the device's name and the host's triple.
 
-        For TVM's own default schedules: those that it keeps for Adreno and Android (dlight's GEMV) compute wrong sums.
+        TVM's default schedules need it, because its schedules for Adreno and Android (dlight's GEMV) compute wrong
+        sums.
         """
         import tvm.target
 
@@ -182,14 +181,13 @@ class Target:
         return tvm.target.Target(options, host={"kind": "llvm"})
 
     def with_options(self, **options: Any) -> Target:
-        """Return this target with other `options`, checked as those of its text are."""
+        """Return this target with some `options` replaced, which are checked."""
         return Target({"kind": self.kind, **self._options, **options})
 
     def limited_to(self, facts: Mapping[str, Any]) -> Target:
-        """Return this target with no limit above what an attached device allows, and with the workarounds for its
-        driver's quirks.
+        """Return this target within the limits of an attached device, with the workarounds for its driver's quirks.
 
-        A phone's target may be measured on another device: kernels must run there too.
+        Kernels for a phone may be measured on another device, so they have to run there, too.
 
         facts    the device's entry of `Backend.list_devices`
         """
@@ -209,12 +207,12 @@ class Target:
         return self.with_options(**lower) if lower else self
 
     def to_json(self) -> str:
-        """Canonical JSON text; ``Target.from_json`` gives an equal target."""
+        """Return canonical JSON text, from which ``Target.from_json`` makes an equal target."""
         return json.dumps({"kind": self.kind, **self._options}, sort_keys=True)
 
     @staticmethod
     def from_json(text: str) -> Target:
-        """The target that ``to_json`` wrote; UsageError if `text` is not such JSON."""
+        """Return the target that ``to_json`` wrote. UsageError if `text` is no such JSON."""
         return Target(parse_json(text))
 
     def __str__(self) -> str:

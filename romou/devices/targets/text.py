@@ -1,4 +1,4 @@
-"""Target text, dicts and TVM targets as a backend and its options. TVM no longer parses "-key=value" text."""
+"""Parsing of target text, dicts and TVM targets. TVM no longer parses "-key=value" text."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from romou.base.errors import UsageError, unknown_name
 from romou.devices.backends import backend
 from romou.devices.backends.base import Backend
 
-# TVM keeps free text in "model"; it carries the device through a tvm Target and back.
+# TVM keeps free text in "model", which carries the device through a tvm Target and back.
 ATTACHED = "attached"
 
 
 def parse(target: Any) -> tuple[Backend, dict[str, Any]]:
-    """The backend and the options, unchecked, of a text, a dict in TVM's form or ours, or a tvm Target.
+    """Return the backend and unchecked options of a text, a dict in TVM's form or ours, or a tvm Target.
 
     "opencl -device=host -max_num_threads=64"      ->      (opencl, {"device": "host", "max_num_threads": "64"})
 
-    UsageError for what is no target, text that cannot be read, or an unknown kind.
+    UsageError for another type, for text that cannot be read, or for an unknown kind.
     """
     if isinstance(target, str):
         return _parse_mapping(parse_json(target)) if target.strip().startswith("{") else _parse_text(target)
@@ -32,7 +32,7 @@ def parse(target: Any) -> tuple[Backend, dict[str, Any]]:
 
 
 def parse_json(text: str) -> dict[str, Any]:
-    """The object in a JSON text; UsageError if there is none."""
+    """Return the object in a JSON text. UsageError if there is none."""
     try:
         data = json.loads(text)
     except ValueError as error:
@@ -64,7 +64,7 @@ def _parse_text(text: str) -> tuple[Backend, dict[str, Any]]:
 
 
 def _parse_mapping(data: Mapping[str, Any]) -> tuple[Backend, dict[str, Any]]:
-    """A dict in TVM's form or in ours; what TVM filled in by itself is dropped again."""
+    """Return backend and options of a dict in TVM's form or in ours, without the options that TVM filled in."""
     if "kind" not in data:
         raise UsageError(
             f"target dict has no 'kind'; got {sorted(map(str, data))}",
@@ -89,14 +89,12 @@ def _parse_mapping(data: Mapping[str, Any]) -> tuple[Backend, dict[str, Any]]:
     model = options.pop("model", None)
     if model is not None and model != ATTACHED:
         options.setdefault("device", model)
-    # In a hand-written dict every limit is the user's wish and stays.
+    # In a hand-written dict the user wants every limit.
     return found, _without_implied(found, options, is_ours=model is not None) if keys else options
 
 
 def _without_implied(found: Backend, options: dict[str, Any], *, is_ours: bool) -> dict[str, Any]:
-    """Drop what a tvm Target carries without the user's asking: TVM's defaults and what `Target.tvm_target` derived of
-    the device.
-    """
+    """Drop TVM's defaults, and the limits that `Target.tvm_target` derived from the device."""
     import tvm.target
 
     implied = dict(tvm.target.Target(found.bare_tvm_config).export())
@@ -107,7 +105,7 @@ def _without_implied(found: Backend, options: dict[str, Any], *, is_ours: bool) 
 
 
 def _host_triple(host: Any) -> str | None:
-    """The LLVM triple of a host given as text, dict or tvm Target; None for this machine's own."""
+    """Return the LLVM triple of a host given as text, dict or tvm Target; None for this machine."""
     if host is None or host == "llvm":
         return None
     if isinstance(host, str):
@@ -125,10 +123,10 @@ def _host_triple(host: Any) -> str | None:
 
 
 def checked_options(backend: Backend, given: Mapping[str, Any]) -> dict[str, Any]:
-    """The options that are given and not None, in the order in which a target prints them; limits are whole numbers.
+    """Return the given options in the order of a target's text, without None. Limits are whole numbers.
 
-    UsageError for an option that the backend does not take (with the known ones and the nearest name), an unknown
-    device, or a value out of range.
+    UsageError for an unknown option (with the known ones and the nearest name), an unknown device, or a value out of
+    range.
     """
     options = {option.name: option for option in backend.options}
     known = (*options, *backend.limit_names)
