@@ -60,19 +60,20 @@ for candidate in "${PYTHON:-}" "${VIRTUAL_ENV:+$VIRTUAL_ENV/bin/python}" "$ROOT/
   fi
 done
 [ -n "$python" ] || fail "no Python with apache-tvm: pip install '$ROOT', or set PYTHON"
-{ read -r TVM; read -r FFI; read -r TVM_VERSION; read -r FFI_VERSION; read -r ROMOU_VERSION; } < <("$python" - "$ROOT/pyproject.toml" << 'PY'
+{ read -r TVM; read -r FFI; read -r TVM_VERSION; read -r FFI_VERSION; read -r ROMOU_VERSION; } < <("$python" - "$ROOT" << 'PY'
 import importlib.util, pathlib, re, sys
 from importlib.metadata import version
 
 for package in ("tvm", "tvm_ffi"):
     print(pathlib.Path(importlib.util.find_spec(package).origin).parent)
-project = pathlib.Path(sys.argv[1]).read_text(encoding="utf-8")
+root = pathlib.Path(sys.argv[1])
+project = (root / "pyproject.toml").read_text(encoding="utf-8")
 for package in ("apache-tvm", "apache-tvm-ffi"):
     pinned = re.search(rf'"{package}==([^"]+)"', project)[1]
     if version(package) != pinned:
         sys.exit(f"{package} {version(package)} is installed, {pinned} is needed")
     print(pinned)
-print(re.search(r'^version = "([^"]+)"', project, re.M)[1])
+print(re.search(r'^__version__ = "([^"]+)"', (root / "tvm_patches/version.py").read_text(encoding="utf-8"), re.M)[1])
 PY
 )
 [ -n "${ROMOU_VERSION:-}" ] || fail "the installed TVM packages are not the pinned pair; pip install '$ROOT'"
@@ -106,7 +107,7 @@ build() {
     echo "$COMPILER_VERSION" "${CXX[*]}" "${COMPILE[*]}" "${DEFINES[*]}" "${LINK[*]}" "${flags[*]/$WORK/}" "${more[*]/$WORK/}"
     # TVM's sources are told by their version; ours by what is in them.
     printf '%s\n' "${@#"$WORK"}"
-    find "$PATCHES/phone_runtime" "$PATCHES"/{device,opencl,vulkan}_runtime -type f -name '*.h' -print0 | sort -z | xargs -0 cat
+    find "$PATCHES/phone_runtime" "$PATCHES"/{device,opencl,vulkan}_runtime "$ROOT/third_party" -type f -name '*.h' -print0 | sort -z | xargs -0 cat
     for source in "$@"; do case $source in "$PATCHES"/*) cat "$source" ;; esac; done
   } | sha256sum | cut -c1-24)
   names+=("$name") keys[$name]=$key links[$name]=${flags[*]@Q}
@@ -158,7 +159,7 @@ else
   build libtvm_runtime.so -shared -Wl,-soname,libtvm_runtime.so -Wl,--no-undefined -L"$NEW" -ltvm_ffi -- -w -- "${tvm[@]}"
   for kind in opencl vulkan; do
     build "libtvm_runtime_$kind.so" -shared -Wl,-soname,"libtvm_runtime_$kind.so" -Wl,--no-undefined -L"$NEW" -ltvm_runtime -ltvm_ffi \
-      -- -fvisibility=hidden -Wall -I"$PATCHES/${kind}_runtime" -isystem"$PATCHES/${kind}_runtime/khronos" -isystem"$TVM/src" -- "$PATCHES"/{"$kind",device}_runtime/*.cc
+      -- -fvisibility=hidden -Wall -I"$PATCHES/${kind}_runtime" -isystem"$ROOT/third_party/$kind" -isystem"$TVM/src" -- "$PATCHES"/{"$kind",device}_runtime/*.cc
   done
   [ "$TARGET" != android-arm64 ] || cp "$libcxx" "$NEW/"
 fi

@@ -41,7 +41,7 @@ from tvm_patches import RUNTIMES, compat
 compat.check_versions()
 for runtime in RUNTIMES.values():
     assert runtime.is_relative_to(root), runtime
-    folders = (runtime.parent, runtime.parents[1] / "device_runtime")
+    folders = (runtime.parent, runtime.parents[1] / "device_runtime", root / "third_party" / runtime.parent.name.removesuffix("_runtime"))
     sources = [path for folder in folders for path in folder.rglob("*") if path.suffix in (".cc", ".h")]
     assert runtime.stat().st_mtime >= max(path.stat().st_mtime for path in sources), f"{runtime} was built from older sources"
 PY

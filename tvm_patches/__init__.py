@@ -1,37 +1,55 @@
-"""Everything that the TVM wheel lacks or gets wrong. README.md beside this file gives reason and version for each."""
+"""Device runtimes, converters and fixes that the TVM wheel lacks. README.md beside this file gives the reasons."""
 
 from __future__ import annotations
 
 import ctypes
 import importlib.metadata
+from collections.abc import Iterator
 from pathlib import Path
 
 from tvm_patches import cuda_runtime, pypi_driver
+from tvm_patches.version import __version__ as __version__
 
 
 def find_runtime(kind: str) -> Path:
-    """Return a device kind's runtime beside this file. In a checkout that was not built, where Python finds this
-    package before an installed one, the installed runtime.
+    """Return the path of a device kind's runtime library, beside this file.
+
+    In a checkout that was not built, Python finds this package before an installed one: return the installed library.
     """
     beside = Path(__file__).parent / f"{kind}_runtime" / f"libtvm_runtime_{kind}.so"
     if beside.exists():
         return beside
-    name = beside.relative_to(Path(__file__).parents[1])
-    installed = (Path(str(found.locate_file(name))) for found in importlib.metadata.distributions(name="romou"))
-    return next((path for path in installed if path.exists()), beside)
+    name = str(beside.relative_to(Path(__file__).parents[1]))
+    return next((path for path in _installed(name) if path.exists()), beside)
 
 
-# Each kind of device has a folder of sources and, once it was built, the library.
-_KINDS = sorted(path.parent.name.removesuffix("_runtime") for path in Path(__file__).parent.glob("*_runtime/module.cc"))
+def _installed(name: str) -> Iterator[Path]:
+    """Yield where each distribution that brings this package has the file `name`, whether it exists or not."""
+    points = importlib.metadata.entry_points(group="tvm.backends")
+    owners = {point.dist.name for point in points if point.dist is not None and point.module == __name__}
+    for owner in sorted(owners):
+        for distribution in importlib.metadata.distributions(name=owner):
+            yield Path(str(distribution.locate_file(name)))
+
+
+# A folder `KIND_runtime` has the sources of a kind's runtime, or the library that was built of them.
+_KINDS = sorted(
+    {
+        path.parent.name.removesuffix("_runtime")
+        for path in Path(__file__).parent.glob("*_runtime/*")
+        if path.name == "module.cc" or path.suffix == ".so"
+    }
+)
 RUNTIMES = {kind: find_runtime(kind) for kind in _KINDS}
 
-# Why a kind's runtime could not be loaded; compat.check_versions reports it.
+# Kind -> why its runtime could not be loaded. compat.check_versions reports it.
 load_errors: dict[str, str] = {}
 
 
 def autoload() -> None:
-    """TVM calls this at `import tvm` (entry point tvm.backends): plain TVM code gets OpenCL and Vulkan. Never raises,
-    and needs neither.
+    """Load the runtimes into the process; TVM calls this at `import tvm` (entry point tvm.backends).
+
+    It never raises: `load_errors` keeps the reasons. No driver of OpenCL or Vulkan has to be there.
     """
     if _libraries:
         return
@@ -54,10 +72,9 @@ def _load(kind: str, path: Path) -> None:
         load_errors[kind] = f"another runtime of {kind} devices is in the process already (a TVM built with it?)"
         return
     _libraries.append(ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL))
+    # Vulkan has no driver on PyPI, and no such function.
     offer = tvm_ffi.get_global_func(f"romou.{kind}.offer_driver", allow_missing=True)
-    if (
-        offer is not None
-    ):  # None: there is no such driver on PyPI, or an editable installation's runtime of before finds the system's drivers alone  # noqa: E501
+    if offer is not None:
         offer(pypi_driver.libraries())
 
 

@@ -1,5 +1,6 @@
-"""Checks that this is the TVM that Romou was made for. Its libraries share a C++ ABI, and a wrong pair crashes without
-a message.
+"""Checks that the installed TVM is the one that this package was made for.
+
+The libraries of TVM, tvm-ffi and the device runtimes share a C++ ABI, and a wrong pair crashes without a message.
 """
 
 from __future__ import annotations
@@ -9,8 +10,8 @@ import importlib.metadata
 from pathlib import Path
 
 import tvm_patches
-from romou.base.errors import CompatError
-from romou.base.version import __version__
+from tvm_patches.errors import VersionError
+from tvm_patches.version import __version__
 
 PINNED = {"apache-tvm": "0.27.0.post1", "apache-tvm-ffi": "0.1.14.post1"}
 HINT = "pip install " + " ".join(f"{name}=={version}" for name, version in PINNED.items())
@@ -22,18 +23,18 @@ REBUILD = (
 
 @functools.cache
 def check_versions() -> None:
-    """Raise CompatError unless the TVM packages are the pinned pair and the runtimes were built for them.
+    """Raise VersionError unless the TVM packages are the pinned pair and the runtimes were built for them.
 
-    Called at first use, not at import, so that `romou doctor` can say what is wrong.
+    It runs at first use, not at import, so that `romou doctor` can report the mismatch.
     """
     for name, wanted in PINNED.items():
         try:
             found = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError as error:
-            raise CompatError(f"{name} is not installed; Romou needs {wanted}", hint=HINT, package=name) from error
+            raise VersionError(f"{name} is not installed; Romou needs {wanted}", hint=HINT, package=name) from error
         if found != wanted:
-            raise CompatError(
-                f"{name} is {found}; this Romou works with {wanted} alone, other versions crash",
+            raise VersionError(
+                f"{name} is {found}; this Romou works with {wanted} only, other versions crash",
                 hint=HINT,
                 package=name,
                 found=found,
@@ -42,22 +43,21 @@ def check_versions() -> None:
 
 
 def romou_versions() -> dict[str, str]:
-    """Return the versions that both sides of a connection must share; the other side's `romou.rpc.versions` has the
-    same keys.
-    """
+    """Return the versions that both sides of an RPC connection must share, by the keys of `romou.rpc.versions`."""
     return {"tvm": PINNED["apache-tvm"], "tvm_ffi": PINNED["apache-tvm-ffi"], "romou": __version__}
 
 
 def check_runtime() -> None:
-    """Raise CompatError unless Romou's runtimes are in the process and were built against the pinned TVM.
+    """Raise VersionError unless Romou's runtimes are in the process and were built against the pinned TVM.
 
-    One that is missing alone says so where its devices are asked for: an editable installation may be older than it.
+    If only one runtime is missing, the error comes when its devices are used: an editable installation may be older
+    than the runtime's sources.
     """
     import tvm
 
     for kind, error in tvm_patches.load_errors.items():
         if tvm_patches.RUNTIMES.get(kind, Path()).exists() or len(tvm_patches.load_errors) >= len(tvm_patches.RUNTIMES):
-            raise CompatError(f"Romou's runtime of {kind} devices could not be loaded: {error}", hint=REBUILD)
+            raise VersionError(f"Romou's runtime of {kind} devices could not be loaded: {error}", hint=REBUILD)
     for kind in tvm_patches.RUNTIMES:
         ask = tvm.get_global_func(f"romou.{kind}.built_against", allow_missing=True)
         if ask is None and kind in tvm_patches.load_errors:
@@ -67,11 +67,11 @@ def check_runtime() -> None:
                 f"Romou's runtime of {kind} devices was not loaded by TVM: the entry point tvm.backends of the romou"
                 " package is not installed"
             )
-            raise CompatError(text, hint=REBUILD)
+            raise VersionError(text, hint=REBUILD)
         built = str(ask())
         if built != PINNED["apache-tvm"]:
             text = (
                 f"Romou's runtime of {kind} devices was built against TVM {built}, but {PINNED['apache-tvm']} is"
                 " installed"
             )
-            raise CompatError(text, hint=REBUILD, found=built)
+            raise VersionError(text, hint=REBUILD, found=built)

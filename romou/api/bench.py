@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import tvm
 
+from romou.base.compat import check_versions
 from romou.base.options import takes_options
 from romou.base.space import Config
 from romou.base.version import __version__
@@ -23,7 +24,6 @@ from romou.driver.records import recorded_configs, valid_configs
 from romou.driver.site import TimingSite, timing
 from romou.driver.summary import layer_rows, unmeasured
 from romou.tools.regression import Bench, operators_of, with_times
-from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import onnx

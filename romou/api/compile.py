@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from romou.base.compat import check_versions
 from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation, import_model
 from romou.driver.check_compiled import checked
@@ -15,7 +16,6 @@ from romou.driver.options import CompileOptions
 from romou.driver.site import TimingSite
 from romou.driver.summary import warn_of_host
 from romou.runtime.module import TunedModel
-from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import onnx

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.arguments import instance_of, path_of
+from romou.base.compat import check_versions
 from romou.base.errors import unknown_name
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend import Precision, with_constants
@@ -15,7 +16,6 @@ from romou.driver.records import recorded_configs
 from romou.driver.site import as_target
 from romou.runtime.module import MemoryPlan
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
-from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import numpy as np

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from romou.base.arguments import path_of
+from romou.base.compat import check_versions
 from romou.base.errors import UsageError
 from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation, import_model
@@ -29,7 +30,6 @@ from romou.tools.report.page import check_library, write_page
 from romou.tuner.pruning.tasks import pruned_space
 from romou.tuner.records import RecordStore
 from romou.tuner.records.store import FILE_NAME
-from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     from typing_extensions import Unpack

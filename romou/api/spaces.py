@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.arguments import instance_of
+from romou.base.compat import check_versions
 from romou.base.space import Space
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend import Precision, with_constants
@@ -14,7 +15,6 @@ from romou.devices.targets import Target
 from romou.driver.site import as_target
 from romou.tuner.pruning import PrunedSpace, Rules
 from romou.tuner.pruning.tasks import pruned_space
-from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import numpy as np

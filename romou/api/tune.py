@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from romou.base.compat import check_versions
 from romou.base.options import takes_options
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.frontend import ImportedModel
@@ -15,7 +16,6 @@ from romou.driver.options import TuneOptions
 from romou.driver.search import ModelSearch
 from romou.runtime.module import TunedModel
 from romou.runtime.workers import nursery
-from tvm_patches.compat import check_versions
 
 if TYPE_CHECKING:
     import onnx

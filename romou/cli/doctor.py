@@ -24,10 +24,10 @@ def _python() -> Finding:
 
 
 def _packages() -> Finding:
-    from tvm_patches import compat
+    from romou.base.compat import check_versions
 
     try:
-        compat.check_versions()
+        check_versions()
     except RomouError as error:
         return Finding(name="packages", is_ok=False, detail=error.message, hint=error.hint)
     import tvm

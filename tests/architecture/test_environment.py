@@ -20,7 +20,7 @@ READERS = {
     "romou/base/interpreter.py",
     "romou/runtime/deploy/run_model.py",
     "romou/devices/mobile_compilers/driver.py",
-    "setup.py",
+    "tvm_patches/setup.py",
 }
 # Set by compilers and shells, and read by the scripts that start them.
 OF_THE_SHELL = {"ROMOU_VERSION", "ROMOU_TARGET"}

@@ -1,7 +1,9 @@
 """The layers of pyproject.toml, [tool.importlinter]: no import up, no circle, lazy imports included."""
 
+import ast
 import shutil
 import subprocess
+import sys
 import sysconfig
 from pathlib import Path
 
@@ -48,3 +50,18 @@ def test_packages_import_no_script() -> None:
                 line.split() for line in path.read_text().splitlines() if line.lstrip().startswith(("import ", "from "))
             ]
             assert not {words[1].split(".")[0] for words in lines} & scripts, path
+
+
+def test_tvm_patches_stands_on_tvm_and_numpy() -> None:
+    """Only the converters import ONNX. Its setup.py is not part of the package."""
+    allowed = {"__future__", "tvm", "tvm_ffi", "tvm_patches", "numpy"} | sys.stdlib_module_names
+    for path in (ROOT / "tvm_patches").rglob("*.py"):
+        if path.name == "setup.py" or "build" in path.parts:
+            continue
+        imports: set[str] = set()
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Import):
+                imports |= {name.name.split(".")[0] for name in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imports.add((node.module or "").split(".")[0])
+        assert imports <= allowed | ({"onnx"} if path.parent.name == "onnx_converters" else set()), path

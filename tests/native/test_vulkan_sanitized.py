@@ -50,7 +50,7 @@ def sanitized() -> Path:
     options += [f'-DROMOU_{name}VERSION="0"' for name in ("", "TVM_", "TVM_FFI_")] + [
         f"-I{folder}" for folder in (RUNTIME, COMMON, COMMON / "shim")
     ]
-    options += [f"-isystem{folder}" for folder in (RUNTIME / "khronos", *wheels)]
+    options += [f"-isystem{folder}" for folder in (ROOT / "third_party/vulkan", *wheels)]
 
     def compile_to(path: Path) -> None:
         # All sources in one: the compiler reads TVM's headers once.

@@ -23,15 +23,17 @@ def main(words: list[str]) -> int:
         return subprocess.run(["g++", *words], check=False).returncode
     place = words.index("-o") + 1
     before, out, behind = words[:place], words[place], words[place + 1 :]
-    # From build to build, the folder of the source differs, and those of headers: Python's, which nothing includes, and
-    # the wheels', whose versions are words.
+    # The folders of the source and of headers differ from build to build. The texts of our headers and the versions of
+    # the wheels, which are words, say the same.
     source = words[words.index("-c") + 1]
     same = [
         Path(word).name if word == source else word
         for word in (*before, *behind)
-        if not word.startswith(("-I/", "-isystem/"))
+        if not word.startswith(("-I", "-isystem"))
     ]
-    texts = [path.read_text() for path in sorted(Path("tvm_patches").rglob("*")) if path.suffix in (".cc", ".h")]
+    root = Path.cwd() if Path("tvm_patches").is_dir() else Path.cwd().parent
+    sources = sorted(path for name in ("tvm_patches", "third_party") for path in (root / name).rglob("*"))
+    texts = [path.read_text() for path in sources if path.suffix in (".cc", ".h") and "build" not in path.parts]
     if is_quick and not kept(".o", *same, *texts).exists():
         same, behind = [*same, "-O0"], [*behind, "-O0"]
     try:

@@ -23,7 +23,7 @@ from phone_servers import Server, running
 from tvm import rpc
 from tvm.rpc.tracker import Tracker
 
-from tvm_patches.compat import check_versions
+from romou.base.compat import check_versions
 
 # Functions as TVM finds them in a library: they take (handle, arguments, count, result) and return 0 for "fine".
 MISDEEDS = """

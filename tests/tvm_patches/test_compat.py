@@ -13,9 +13,11 @@ import pytest
 import tvm
 import tvm_ffi
 
+import romou
 import tvm_patches
-from romou.base.errors import CompatError
+from romou.base.compat import check_versions
 from tvm_patches import compat
+from tvm_patches.errors import VersionError
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +37,7 @@ def test_this_installation_is_right() -> None:
 def test_another_version(monkeypatch: pytest.MonkeyPatch, package: str) -> None:
     real = importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.99" if name == package else real(name))
-    with pytest.raises(CompatError, match=rf"{package} is 0\.99; this Romou works with") as caught:
+    with pytest.raises(VersionError, match=rf"{package} is 0\.99; this Romou works with") as caught:
         compat.check_versions()
     assert caught.value.hint == "pip install apache-tvm==0.27.0.post1 apache-tvm-ffi==0.1.14.post1"
 
@@ -45,14 +47,14 @@ def test_a_missing_package(monkeypatch: pytest.MonkeyPatch) -> None:
         raise importlib.metadata.PackageNotFoundError(name)
 
     monkeypatch.setattr(importlib.metadata, "version", missing)
-    with pytest.raises(CompatError, match="apache-tvm is not installed"):
+    with pytest.raises(VersionError, match="apache-tvm is not installed"):
         compat.check_versions()
 
 
 @pytest.mark.parametrize("kind", sorted(tvm_patches.RUNTIMES))
 def test_a_runtime_that_did_not_load(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setattr(tvm_patches, "load_errors", {kind: f"libtvm_runtime_{kind}.so: undefined symbol"})
-    with pytest.raises(CompatError, match=f"could not be loaded: libtvm_runtime_{kind}.so") as caught:
+    with pytest.raises(VersionError, match=f"could not be loaded: libtvm_runtime_{kind}.so") as caught:
         compat.check_versions()
     assert "Reinstall Romou" in (caught.value.hint or "")
 
@@ -65,8 +67,16 @@ def test_a_runtime_of_another_tvm(monkeypatch: pytest.MonkeyPatch, kind: str) ->
         "get_global_func",
         lambda name, *a, **k: (lambda: "0.26.0") if name == f"romou.{kind}.built_against" else real(name, *a, **k),
     )
-    with pytest.raises(CompatError, match=r"built against TVM 0\.26\.0"):
+    with pytest.raises(VersionError, match=r"built against TVM 0\.26\.0"):
         compat.check_versions()
+
+
+def test_romou_raises_it_as_its_own_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = importlib.metadata.version
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "0.99" if name == "apache-tvm" else real(name))
+    with pytest.raises(romou.CompatError, match=r"apache-tvm is 0\.99") as caught:
+        check_versions()
+    assert (caught.value.exit_code, caught.value.found, caught.value.hint) == (1, "0.99", compat.HINT)
 
 
 def test_autoload_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -100,5 +110,5 @@ except Exception as error:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith("CompatError")
+    assert done.stdout.startswith("VersionError")
     assert "another runtime of opencl devices is in the process already" in done.stdout

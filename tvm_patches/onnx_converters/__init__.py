@@ -20,8 +20,8 @@ import tvm
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from romou.base.errors import ModelError
 from tvm_patches import host_nodes
+from tvm_patches.errors import ImporterError
 from tvm_patches.onnx_converters.node import CONVERTERS, Node, attributes_of, shape_of
 
 for _module in pkgutil.iter_modules(__path__):
@@ -70,7 +70,7 @@ def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, relax.Exp
 
     Raises
     ------
-    ModelError
+    ImporterError
         If a node has no converter, or its converter fails; the fields `operator` and `node` name it.
     """
     unknown = [node for node in model.graph.node if not can_import(node)]
@@ -78,7 +78,7 @@ def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, relax.Exp
         names = ", ".join(
             sorted({f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type for n in unknown})
         )
-        raise ModelError(
+        raise ImporterError(
             f"the model uses ONNX operators that TVM cannot import: {names}; replace them, or export with another"
             " opset",
             operator=unknown[0].op_type,
@@ -150,7 +150,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             return super()._convert_operator(op_name, inputs, attrs, opset)
         except Exception as error:  # converters raise by many types for one cause: a node that they cannot express
             shown = f"{op_name} (node {node.name!r})" if node.name else op_name
-            raise ModelError(
+            raise ImporterError(
                 f"TVM's ONNX importer rejected the graph: {shown}: {reason_of(error)}", operator=op_name, node=node.name
             ) from error
 

@@ -16,12 +16,12 @@ from tvm import relax, tirx
 
 from romou.api.training.loss import LABELS, LOSSES, loss_function
 from romou.api.training.registered import register_gradients
+from romou.base.compat import check_versions
 from romou.base.errors import ModelError, UsageError
 from romou.compiler.frontend import ImportedModel, Precision, import_onnx, load_onnx, with_constants
 from romou.compiler.graph.rewrite import with_main
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import static_shape
-from tvm_patches.compat import check_versions
 
 # Operators whose constants are a model's weights.
 _WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul", "Add")

@@ -15,6 +15,7 @@ from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.graph import shapes_of, types_of
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import Origin, bindings_of, with_origins
+from tvm_patches.errors import ImporterError
 from tvm_patches.host_nodes import OPERATOR as HOST_NODES
 from tvm_patches.onnx_converters import from_onnx, reason_of
 
@@ -33,8 +34,8 @@ def to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
     _refuse_types(proto)
     try:
         mod, tensors = from_onnx(proto)
-    except ModelError:
-        raise
+    except ImporterError as error:
+        raise ModelError(error.message, hint=error.hint, **error.fields) from error
     except Exception as error:  # the importer raises by many types for one cause: a graph that it cannot express
         raise ModelError(f"TVM's ONNX importer rejected the graph: {reason_of(error)}") from error
     _check_types(proto, tensors)
