@@ -1,3 +1,1 @@
-"""What a user calls, one file a function: from an ONNX model to a tuned module. The names are `romou`'s; see
-`romou.__all__`.
-"""
+"""The public functions, one file each. `romou.__all__` lists their names."""

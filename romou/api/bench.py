@@ -70,7 +70,7 @@ def bench_of(
 ) -> Bench:
     """Return the bench of a model before it is timed.
 
-    find_site: see `timing`. None: only what can be read off the kernels.
+    find_site: see `timing`. None: the kernels are only read, not timed.
     configs: task key -> config, instead of the records in `work_dir`. The default replaces a config that its task's
     space does not have.
     """

@@ -99,7 +99,7 @@ def _current_bench(
     options: CompareOptions,
     find_site: Callable[[], TimingSite] | None,
 ) -> Bench:
-    """Return the bench to compare with `before`. That of a model is not timed: how is known only later."""
+    """Return the bench to compare with `before`. A model's bench is not timed yet."""
     if isinstance(current, Bench):
         return current
     if _is_bench_file(current):

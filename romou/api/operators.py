@@ -4,8 +4,8 @@
     tuned = romou.tune_operator(romou.operators.conv2d_backward_filter(layer), target="cuda", trials=100)
     by_filter = tuned.run({"data": x, "gradient": y})[0]
 
-Tensors are as in ONNX: data (n, c, h, w), weights (oc, ic / groups, kh, kw), which are inputs, so each call packs them
-anew.
+Tensors are as in ONNX: data (n, c, h, w), weights (oc, ic / groups, kh, kw). Weights are inputs, so each call packs
+them again.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ __all__ = ["Operator", "conv2d", "conv2d_backward_filter", "conv2d_backward_inpu
 
 @dataclass(frozen=True, kw_only=True)
 class Operator(ImportedModel):
-    """A model of one operator, for `tune_operator`, `romou.tune` and `romou.compile`; its output is "output".
+    """A model of one operator with the output "output", for `tune_operator`, `romou.tune` and `romou.compile`.
 
-    work: the operator's numbers.
+    work: the operator's sizes.
     """
 
     work: Conv2d
@@ -112,17 +112,17 @@ def conv2d(
 
 
 def conv2d_backward_input(layer: Operator) -> Operator:
-    """Make the gradient of a convolution by its input, of inputs "gradient" (of its output) and "weight".
+    """Make the gradient of a convolution with respect to its data. Inputs: "gradient" (of the output) and "weight".
 
-    layer: what `conv2d` made.
+    layer: a convolution made by `conv2d`.
     """
     return _operator(training_passes(layer.work)[1], "gradient", "weight")
 
 
 def conv2d_backward_filter(layer: Operator) -> Operator:
-    """Make the gradient of a convolution by its weight, of inputs "data" and "gradient" (of its output).
+    """Make the gradient of a convolution with respect to its weight. Inputs: "data" and "gradient" (of the output).
 
-    layer: what `conv2d` made.
+    layer: a convolution made by `conv2d`.
     """
     return _operator(training_passes(layer.work)[2], "data", "gradient")
 
@@ -137,12 +137,12 @@ def tune_operator(
     seed: int = 0,
     progress: bool = False,
 ) -> TunedModel:
-    """Tune a single operator. `summary()` of what is returned has its time and config.
+    """Tune a single operator. `summary()` of the returned model has its time and config.
 
     Parameters
     ----------
     operator
-        What a function of `romou.operators` made.
+        An operator made by a function of `romou.operators`.
     target, trials, seconds, work_dir, seed, progress
         As in `tune`, with the same errors.
 

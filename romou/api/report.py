@@ -1,4 +1,4 @@
-"""romou.write_report: what is known of a tuned model as one HTML page."""
+"""romou.write_report: figures of a tuned model on one HTML page."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from romou.driver.options import ReportKeywords
 
-# Kernels of which the passes are told apart: the slowest.
+# The slowest kernels, whose passes are shown one by one
 _BROKEN_DOWN = 12
 
 
@@ -85,7 +85,7 @@ def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Pa
 def _evidence_in(sources: Sequence[Path]) -> tuple[Evidence, Target | None, Path | None]:
     """Return the evidence in all sources, the target that they name, and the folder of records.
 
-    Without a folder of records among the sources, it is the one that a saved model was made from, if it is still there.
+    If no source is a folder of records, the folder is the one that a saved model was made from, if it is still there.
     """
     evidence, target, folder = Evidence(title=", ".join(source.stem for source in sources)), None, None
     for source in sources:
@@ -120,7 +120,7 @@ def _is_records(path: Path) -> bool:
 
 
 def _with_document(evidence: Evidence, path: Path) -> Evidence:
-    """Evidence of a bench's file or of an ArchProbe report as well."""
+    """Return evidence with a bench's file or an ArchProbe report."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

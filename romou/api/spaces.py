@@ -1,4 +1,4 @@
-"""The knob space of every task of a model: as it is declared, and less what the criteria exclude (romou.pruned_spaces)."""  # noqa: E501
+"""romou.pruned_spaces: the knob space of every task of a model, with and without pruning."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def knob_spaces(
     constants: Mapping[str, object] | None = None,
     precision: str = "float32",
 ) -> list[tuple[TunableTask, Space]]:
-    """Return the knob space of every task of a model on the target's device, with all its configs. Arguments and errors
-    are those of `tune`.
-    """
+    """Return each task of a model with its whole knob space on the target. Arguments and errors are as in `tune`."""
     target, tasks = _tasks(with_constants(model, constants), target, shapes, Precision.checked(precision, None, None))
     return [(task, task.space(target)) for task in tasks]
 
@@ -49,23 +47,18 @@ def pruned_spaces(
     calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
     rules: Rules | None = None,
 ) -> list[tuple[TunableTask, PrunedSpace]]:
-    """Return each task of a model with its knob space, less what the criteria exclude; `PrunedSpace.report` counts what
-    went.
+    """Return each task of a model with its knob space after pruning. `PrunedSpace.report` counts the removed configs.
 
     Parameters
     ----------
     model
-        An ONNX file, or a loaded model.
+        An ONNX file, a loaded model, or "bundled:NAME" for a bundled network.
     target
-        What to compile for, as in `tune`; no device is needed for a target that names one.
-    shapes
-        Shape by name, for inputs whose shape the model leaves open.
-    constants
-        Value by name, for inputs that become constants of the model, as in `tune`.
-    precision, io_precision, calibration
-        What the model computes with, as in `tune`.
+        The target, as in `tune`. A target that names a device needs none attached.
+    shapes, constants, precision, io_precision, calibration
+        The model's import, as in `tune`.
     rules
-        What the criteria leave to choose, e.g. `Rules(count_per_work_item=True)` for the paper's way to count bytes.
+        Choices that the criteria leave open, e.g. `Rules(count_per_work_item=True)` to count bytes as the paper does.
 
     Raises
     ------

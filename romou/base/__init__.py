@@ -1,3 +1,1 @@
-"""What every other package stands on: errors, knob spaces, tasks as data, limits, the environment. Nothing here imports
-another folder of Romou.
-"""
+"""The lowest layer: errors, options, knob spaces, tasks as data, limits, the environment. Nothing here imports TVM."""

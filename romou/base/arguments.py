@@ -1,4 +1,4 @@
-"""Arguments of public functions: of the right type, or one UsageError in one wording."""
+"""Checks of the arguments of public functions, each with one wording."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from romou.base.errors import UsageError
 
 
 def path_of(name: str, value: Any) -> Path:
-    """A path that was given as text or as a Path."""
+    """Return a path that was given as text or as a Path."""
     if not isinstance(value, str | Path) or value == "":
         raise UsageError(f"{name}={value!r}: must be a path", option=name, value=value)
     return Path(value)
 
 
 def whole_of(name: str, value: Any, *, lowest: int = 0) -> int:
-    """A whole number, NumPy's too, that is not below `lowest`."""
+    """Return a whole number, NumPy's too, that is not below `lowest`."""
     try:
         number = operator.index(value)
     except TypeError:
@@ -28,6 +28,6 @@ def whole_of(name: str, value: Any, *, lowest: int = 0) -> int:
 
 
 def instance_of(name: str, value: Any, kind: type) -> None:
-    """Nothing, where `value` is of a type."""
+    """Raise UsageError unless `value` is of type `kind`."""
     if not isinstance(value, kind):
         raise UsageError(f"{name}={value!r}: must be of type {kind.__name__}", option=name, value=value)

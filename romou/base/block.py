@@ -1,4 +1,4 @@
-"""A block of a knob space: valid configs side by side, so that formulas are evaluated for all of them at once."""
+"""Blocks of a knob space: valid configs as arrays, so that formulas are evaluated for all of them at once."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ import numpy as np
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """Valid configs of a space side by side, as places in the product of some choices of each knob.
+    """Valid configs of a space, as positions in the product of some choices of each knob.
 
-    digits: of each knob, the numbers of these choices.   columns: the choices, each knob's along an axis of its own.
-    shape: of the product, with 1 for free axes, along which every choice is as valid as the next.
-    places: in this shape, sorted, where valid configs are.
+    digits: indices of these choices, one array for each knob.
+    columns: the choices themselves. Each knob varies along another axis.
+    shape: of the product, with 1 for free axes. Along a free axis, all choices are equally valid.
+    places: sorted positions of valid configs in this shape.
     """
 
     digits: Sequence[np.ndarray]
@@ -30,8 +31,9 @@ class Block:
         return [axis for axis, extent in enumerate(self.shape) if extent == 1]
 
     def pick(self, *tables: Mapping[str, np.ndarray]) -> list[dict[str, np.ndarray]]:
-        """What belongs to the valid configs of arrays that broadcast over the product: shape (places, *free), with 1
-        where an array does not vary.
+        """Return the elements of arrays, which broadcast over the product, that belong to valid configs.
+
+        The shape is (places, *free), with 1 for axes along which an array does not vary.
         """
         rest = [axis for axis, extent in enumerate(self.shape) if extent > 1]
         rows = np.unravel_index(self.places, [self.shape[axis] for axis in rest]) if rest else ()
@@ -51,10 +53,10 @@ class Block:
         return [{name: picked(number) for name, number in table.items()} for table in tables]
 
     def places_in(self, shape: Sequence[int], is_kept: np.ndarray) -> np.ndarray:
-        """Where valid configs are in the whole space, a place for each choice of a knob; with 1 in `shape`, for all of
-        its choices.
+        """Return the positions of valid configs in the whole space, one index for each choice of a knob.
 
-        `is_kept`: which ones, shape (places, *free), or 1 where all choices of a free axis are.
+        shape: of the whole space, with 1 for a knob with all of its choices.
+        is_kept: which configs, of shape (places, *free), or 1 for all choices of a free axis.
         """
         pitches = [math.prod(shape[axis + 1 :]) if extent > 1 else 0 for axis, extent in enumerate(shape)]
         rows = np.flatnonzero(is_kept.reshape(len(is_kept), -1).any(axis=1))

@@ -1,6 +1,4 @@
-"""A lock of each device among the processes of a user: whoever times on the device holds it, so that nobody measures
-another one's load.
-"""
+"""A lock of each device among the processes of a user, so that no process measures the load of another one."""
 
 from __future__ import annotations
 
@@ -26,12 +24,12 @@ _descriptors: set[int] = set()
 
 
 class DeviceLock:
-    """The lock of one device, which ends with the process. The thread that holds it may take it again.
+    """A ticket lock of one device. It ends with the process, and the thread that holds it may take it again.
 
-    A second lock is the door: only who holds it waits for the device. So a process that takes the device again at once
-    comes behind one that waits.
+    A process has to hold the queue lock to wait for the device, so a process that takes the device again at once cannot
+    overtake one that waits.
 
-    path: its file; the door's stands beside it.
+    path: the lock's file. The file of the queue lock is beside it.
     """
 
     def __init__(self, path: Path) -> None:
@@ -41,7 +39,7 @@ class DeviceLock:
         self._held: int | None = None
 
     def acquire(self) -> None:
-        """Wait for the device. A file that cannot be locked keeps nobody waiting."""
+        """Wait for the device. If its file cannot be locked, do not wait."""
         self._of_threads.acquire()
         try:
             if not self._depth:
@@ -56,7 +54,7 @@ class DeviceLock:
             raise
 
     def release(self) -> None:
-        """Let the next one in; for the thread that holds it."""
+        """Let the next process in."""
         self._depth -= 1
         if not self._depth:
             held, self._held = self._held, None
@@ -65,8 +63,9 @@ class DeviceLock:
 
 
 def lock_path(identity: str) -> Path | None:
-    """The lock file of a device of this machine, see `Backend.identity`; None where ROMOU_DEVICE_LOCK=0, or, with a
-    warning, where it cannot be written.
+    """Return the lock file of a device of this machine, by its `Backend.identity`.
+
+    None if ROMOU_DEVICE_LOCK=0 or, with a warning, if the file cannot be written.
     """
     settings = environment.from_environment()
     if not settings.has_device_lock:
@@ -83,13 +82,13 @@ def lock_path(identity: str) -> Path | None:
 
 
 def device_lock(path: Path) -> DeviceLock:
-    """The lock of this process with this file."""
+    """Return this process's lock with a file."""
     return _locks.setdefault(path, DeviceLock(path))
 
 
 @contextlib.contextmanager
 def saying_that_it_waits(device: str, path: Path) -> Iterator[None]:
-    """Log a line if what is done meanwhile takes long. device: its name for a person."""
+    """Log a line if the work inside takes long. device: its name in the message."""
     text = "waiting for another process that times on %s (the one that holds %s); ROMOU_DEVICE_LOCK=0 times beside it"
     line = threading.Timer(_PATIENCE_S, logger.warning, (text, device, path))
     line.daemon = True
@@ -102,8 +101,10 @@ def saying_that_it_waits(device: str, path: Path) -> Iterator[None]:
 
 @contextlib.contextmanager
 def alone_on(device: str, identity: str) -> Iterator[None]:
-    """Hold the lock of a device while something is timed on it. device: its name for a person; identity: see
-    `Backend.identity`.
+    """Hold the lock of a device while something is timed on it.
+
+    device: its name in messages.
+    identity: see `Backend.identity`.
     """
     path = lock_path(identity)
     if path is None:
@@ -119,9 +120,7 @@ def alone_on(device: str, identity: str) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int | None:
-    """A descriptor that holds the lock of a file, once nobody else does; None where the file, or its file system, has
-    none.
-    """
+    """Wait for the lock of a file, and return the descriptor that holds it; None if the file cannot be locked."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:
@@ -141,7 +140,7 @@ def _locked(path: Path) -> int | None:
 
 def _unlock(descriptor: int | None) -> None:
     if descriptor is not None:
-        # Not by closing it alone: a process that was forked just now may have it as well.
+        # Closing it is not enough: a process that was forked just now may hold it as well.
         fcntl.flock(descriptor, fcntl.LOCK_UN)
         _descriptors.discard(descriptor)
         os.close(descriptor)
@@ -155,7 +154,7 @@ def _warn(path: str, reason: str | None) -> None:
 
 
 def _leave_to_parent() -> None:
-    """In a forked process: the locks are the parent's, and end with it though this process lives on."""
+    """Forget all locks in a forked process. They are the parent's and end with the parent."""
     for descriptor in _descriptors:
         os.close(descriptor)
     _descriptors.clear()

@@ -1,6 +1,4 @@
-"""The environment variables that Romou, its C++ runtimes and its scripts read: the one place where they are declared
-and, in Python, read.
-"""
+"""The environment variables of Romou, its C++ runtimes and its scripts. Python reads them only here."""
 
 from __future__ import annotations
 
@@ -14,7 +12,7 @@ from romou.base.errors import UsageError, nearest_name
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """What a variable does, and what happens where it is not set."""
+    """An environment variable: its meaning, and its effect if it is not set."""
 
     help: str
     default: str = "none"
@@ -85,7 +83,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Checked values of the variables of Romou's own; `unknown` holds complaints about ROMOU_ names that nothing reads."""  # noqa: E501
+    """Checked values of Romou's own variables. `unknown` has complaints about ROMOU_ names that nothing reads."""
 
     is_debug: bool = False
     has_device_lock: bool = True
@@ -98,13 +96,13 @@ class Settings:
 
 
 def variable(name: str) -> str | None:
-    """The text of a declared variable; None where it is not set or empty."""
+    """Return the text of a declared variable; None if it is not set or is empty."""
     assert name in VARIABLES, f"{name} is not declared in VARIABLES"
     return os.environ.get(name) or None
 
 
 def from_environment(environment: Mapping[str, str] | None = None) -> Settings:
-    """Read the environment (`os.environ` by default); UsageError for a value that cannot be read."""
+    """Read the environment, `os.environ` by default. Raises UsageError for a value that cannot be read."""
     env = os.environ if environment is None else environment
     unknown = [_complaint(name) for name in sorted(env) if name.startswith("ROMOU_") and name not in VARIABLES]
     return Settings(

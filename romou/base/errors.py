@@ -1,7 +1,7 @@
-"""Every error that Romou raises on purpose, and the words in which an unknown name is reported.
+"""Errors that Romou raises on purpose, and the message for an unknown name.
 
-A message says what went wrong, the value, the limit, where the limit came from and what to do next. The parts that a
-program wants to read are also attributes: ``DeviceError("...", device="adreno640").device``.
+A message says what went wrong, the value, the limit, the origin of the limit and what to do next. The parts that a
+program may read are also attributes: ``DeviceError("...", device="adreno640").device``.
 """
 
 from __future__ import annotations
@@ -27,12 +27,11 @@ class RomouError(Exception):
     Parameters
     ----------
     message
-        One self-contained text; the command line prints nothing else.
+        One self-contained text. The command line prints nothing else.
     hint
-        What to do next; stands on a line of its own below the message.
+        What to do next, on a separate line below the message.
     fields
-        Anything a program may want to read; each becomes an attribute and is kept when the error crosses a process
-        border.
+        Values for programs. Each becomes an attribute and is kept when the error passes from one process to another.
     """
 
     exit_code = EXIT_FAILED
@@ -46,17 +45,19 @@ class RomouError(Exception):
             setattr(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        # Only reached for names that are not set; spelled out so that type checkers accept `error.device`.
+        # Python calls this only for missing attributes. Its presence makes type checkers accept `error.device`.
         raise AttributeError(
             f"{type(self).__name__} has no field {name!r}; it has {sorted(self.__dict__.get('fields', ()))}"
         )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        # Exception's own pickling replays `args` positionally and would lose hint and fields.
+        # Pickling of Exception passes only `args`, so it would lose hint and fields.
         return _rebuild, (type(self), self.message, self.hint, self.fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """The error as JSON-ready data: type, message, hint, exit_code and the fields as text where they are not plain."""  # noqa: E501
+        """Return the error as JSON-ready data: type, message, hint, exit_code and the fields, as text if they are not
+        plain.
+        """
         plain = (str, int, float, bool, type(None))
         fields = {k: v if isinstance(v, plain) else str(v) for k, v in self.fields.items()}
         return {
@@ -73,7 +74,7 @@ def _rebuild(cls: type[RomouError], message: str, hint: str | None, fields: dict
 
 
 class UsageError(RomouError):
-    """The caller asked for something that does not exist or cannot be: wrong option, name, shape or type."""
+    """A wrong option, name, shape or type: the call cannot work."""
 
     exit_code = EXIT_USAGE
 
@@ -85,7 +86,7 @@ class DeviceError(RomouError):
 
 
 class ConnectionLostError(DeviceError):
-    """A device elsewhere does not answer, or the connection to it was cut; trying again may help."""
+    """A remote device does not answer, or the connection to it was cut. Trying again may help."""
 
 
 class ModelError(RomouError):
@@ -93,11 +94,11 @@ class ModelError(RomouError):
 
 
 class NumericError(RomouError):
-    """A compiled model's outputs are not those of onnxruntime."""
+    """A compiled model's outputs differ from onnxruntime's."""
 
 
 class BrokenModelError(ModelError):
-    """The ONNX model asks for what no runtime can give: the host does not help."""
+    """The ONNX model is broken in a way that no runtime can run, so the host does not help."""
 
 
 class RecordError(RomouError):
@@ -109,27 +110,29 @@ class BuildError(RomouError):
 
 
 class BrokenNodesError(BuildError):
-    """A step of the compiler failed at some nodes of the model; the field `nodes` has the names of their first outputs."""  # noqa: E501
+    """A step of the compiler failed at some nodes of the model.
+
+    nodes: the names of their first outputs.
+    """
 
     @classmethod
     def of(cls, what: str, nodes: Iterable[str], error: Exception) -> BrokenNodesError:
-        """Say what could not be built (`what`), at which `nodes`, and which `error` says so."""
+        """Return the error for `nodes` at which `what` could not be built because of `error`."""
         return cls(_cannot_be_built(what, error), hint=_FAULT, what=what, nodes=frozenset(nodes))
 
 
 class BrokenFunctionsError(BuildError):
-    """Some functions of a model cannot be scheduled, lowered or compiled; `functions` has the error of each by its
-    name.
+    """Some functions of a model cannot be scheduled, lowered or compiled.
 
-    origins: by their names, the nodes that they compute, where the error comes from a module that its catcher does not
-    have.
+    functions: name -> error.
+    origins: name -> nodes that the function computes. It is given if the handler does not have the functions' module.
     """
 
     @classmethod
     def of(
         cls, functions: Mapping[str, Exception], origins: Mapping[str, frozenset[str]] | None = None
     ) -> BrokenFunctionsError:
-        """Say why the first one of `functions` cannot be built, and how many others cannot; `origins` as above."""
+        """Return the error with the message of the first function's error, and the number of the others."""
         first = next(iter(functions.values()))
         message = first.message if isinstance(first, RomouError) else str(first)
         more = f" (and {len(functions) - 1} more kernels)" if len(functions) > 1 else ""
@@ -146,18 +149,16 @@ class CompatError(RomouError):
 
 
 class InvalidConfigError(RomouError):
-    """A schedule template cannot build this config. The search records it as `Outcome.INVALID`; the run goes on."""
+    """A schedule template cannot build this config. The search records `Outcome.INVALID` and goes on."""
 
 
 class SpaceEmptyError(RomouError):
-    """A knob space holds no config that could be tried."""
+    """A knob space has no config that could be tried."""
 
 
 @contextlib.contextmanager
 def as_build_error(what: str) -> Iterator[None]:
-    """Let what goes wrong inside, but for errors with a message of their own, come out as a BuildError that says `what`
-    was being built.
-    """
+    """Turn exceptions other than RomouError into a BuildError that says `what` was being built."""
     try:
         yield
     except RomouError:
@@ -172,14 +173,14 @@ def _cannot_be_built(what: str, error: Exception) -> str:
 
 
 def nearest_name(name: str, known: Iterable[str]) -> str | None:
-    """The entry of `known` that `name` was probably meant to be, or None."""
+    """Return the entry of `known` that `name` was probably meant to be, or None."""
     folded = {entry.lower().replace("-", "_"): entry for entry in known}
     matches = difflib.get_close_matches(name.lower().replace("-", "_"), folded, n=1, cutoff=0.5)
     return folded[matches[0]] if matches else None
 
 
 def unknown_name(what: str, name: str, known: Iterable[str]) -> UsageError:
-    """The one wording for a name that is not in a list: says which are known and which is nearest.
+    """Return the UsageError for a name that is not in a list. It lists the known names and suggests the nearest.
 
     unknown_name("device", "adreno64", ["adreno640", "host"])
     -> UsageError: unknown device 'adreno64'; known: adreno640, host

@@ -1,6 +1,4 @@
-"""The place of an exception that nobody raised on purpose: a fault of Romou's own code, or of a user's pass, knob or
-family.
-"""
+"""The place in Romou's or a user's code where an unexpected exception comes from."""
 
 from __future__ import annotations
 
@@ -12,15 +10,15 @@ from pathlib import Path
 from romou.base.errors import RomouError
 
 _ROMOU = Path(__file__).resolve().parents[1]
-# What fails below a call from there is Romou's own fault, wherever it was noticed: these files write the code that TVM
-# then refuses.
+# These folders write the code that TVM refuses, so an exception below a call from them is Romou's fault.
 _AUTHORS = tuple(str(_ROMOU / "compiler" / folder) for folder in ("operators", "scheduling", "passes"))
 _LIBRARIES = tuple(str(Path(sysconfig.get_path(name)).resolve()) for name in ("purelib", "platlib", "stdlib"))
 
 
 def own_fault(error: BaseException) -> str | None:
-    """ "romou/compiler/passes/nan.py:12" for a fault of Romou's or a user's code; None for a refusal, which is a
-    RomouError, and where a library fails by itself.
+    """Return the place of a fault in Romou's or a user's code, such as "romou/compiler/passes/nan.py:12".
+
+    None for a RomouError, which is a refusal, and for an exception that only a library's code takes part in.
     """
     for one in _chain(error):
         if isinstance(one, RomouError):
@@ -37,14 +35,14 @@ def own_fault(error: BaseException) -> str | None:
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """An exception and what it was raised from."""
+    """Yield an exception and its causes."""
     while error is not None:
         yield error
         error = error.__cause__  # type: ignore[assignment]
 
 
 def _is_of_library(filename: str) -> bool:
-    """Whether a file is one of the wheels or of Python, and not Romou's. C++ frames of TVM have no path here."""
+    """Return whether a file belongs to Python or a wheel other than Romou's. C++ frames of TVM have no path here."""
     path = str(Path(filename).resolve())
     if path.startswith(str(_ROMOU)):
         return False

@@ -1,6 +1,6 @@
-"""Files of folders that anybody may have put something into: only regular ones are opened, and nothing is waited for.
+"""Regular files in folders that anybody can write to.
 
-Opening a pipe waits for its other end, without a limit; opening a device may act on it.
+Opening a pipe would wait for its other end without a limit, and opening a device may act on it.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from pathlib import Path
 
 
 def regular(path: str | Path, flags: int) -> int:
-    """Open a regular file, and return its descriptor; the opener of `open(path, mode, opener=regular)`.
+    """Open a regular file and return its descriptor, as the opener of `open(path, mode, opener=regular)`.
 
-    OSError where something else has that name.
+    Raises OSError if the name belongs to anything but a regular file.
     """
     descriptor = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC, 0o644)
     if stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -24,6 +24,6 @@ def regular(path: str | Path, flags: int) -> int:
 
 
 def read_file(path: Path) -> bytes:
-    """Return what a regular file holds; OSError as of `regular`."""
+    """Return the bytes of a regular file. Raises OSError as `regular` does."""
     with open(path, "rb", opener=regular) as file:
         return file.read()

@@ -1,4 +1,4 @@
-"""What an examination of a machine finds."""
+"""Findings of an examination of a machine."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Finding:
-    """One thing looked at. `is_ok` None: worth knowing, but nothing is broken."""
+    """A finding. `is_ok` is None for a remark: nothing is broken."""
 
     name: str
     is_ok: bool | None

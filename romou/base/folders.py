@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and temporary ones that outlive no process."""
+"""Folders that appear whole or not at all, and temporary folders that are removed with their process."""
 
 from __future__ import annotations
 
@@ -18,14 +18,13 @@ _HELD = "romou-held-"
 
 
 class HeldFolder(tempfile.TemporaryDirectory[str]):
-    """A private temporary folder, removed with its process: by the process itself, or after a kill by the next one that
-    makes such a folder.
+    """A private temporary folder. Its process removes it, or after a kill the next process that makes such a folder.
 
-    The process holds a lock on the folder, which ends with it. So no other one takes the folder of a live process for a
-    left-over, also where process numbers are used again or mean another process, as in containers that share a folder.
+    The process holds a lock on the folder, which ends with the process. So no process mistakes the folder of a live one
+    for a left-over, even if containers that share a folder use the same process numbers.
 
     purpose: part of the folder's name.
-    inside: where it lies; None: in the temporary folder of the system. Left-overs there are removed first, once a
+    inside: its parent folder; None for the system's temporary folder. Left-overs there are removed first, once a
     process.
     """
 
@@ -41,7 +40,7 @@ class HeldFolder(tempfile.TemporaryDirectory[str]):
 
     @property
     def path(self) -> Path:
-        """Where the folder is."""
+        """The folder's path."""
         return Path(self.name)
 
     def cleanup(self) -> None:
@@ -60,10 +59,9 @@ def _remove_left_overs(where: str) -> None:
 
 
 def _lock(path: str, *, is_ours: bool = False) -> int | None:
-    """A descriptor that holds the lock of a folder of this user's; None where another process has it or the folder is
-    gone.
+    """Return a descriptor that holds the lock of a folder; None if another process holds it or the folder is gone.
 
-    is_ours: the folder was made here just now, so it is taken on a file system without locks, too.
+    is_ours: the folder was made just now, so it is taken even on a file system without locks.
     """
     try:
         folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
@@ -86,28 +84,29 @@ def _lock(path: str, *, is_ours: bool = False) -> int | None:
 
 
 def check_replaceable(folder: Path, *, marker: str, what: str) -> None:
-    """UsageError where `replacing` would raise it as things are; `folder` stays as it is."""
+    """Raise the UsageError that `replacing` would raise now. `folder` stays as it is."""
     with contextlib.suppress(_UndoneError), replacing(folder, marker=marker, what=what):
         raise _UndoneError
 
 
 class _UndoneError(Exception):
-    """Ends `replacing` before it replaces."""
+    """Ends `replacing` before it replaces the folder."""
 
 
 @contextlib.contextmanager
 def replacing(folder: Path, *, marker: str, what: str) -> Iterator[Path]:
-    """A fresh folder to fill, which takes the place of `folder` at the end; after an error `folder` is as it was.
+    """Yield an empty folder, which replaces `folder` at the end. After an exception `folder` is as it was.
 
-    marker: a file that tells one of our folders.   what: one of ours in words, "a saved model".
+    marker: a file in every folder that may be replaced.
+    what: such a folder in words, for example "a saved model".
 
-    UsageError where `folder` exists and is none of ours, or cannot be written.
+    Raises UsageError if `folder` exists without the marker, or cannot be written.
     """
     try:
         if folder.exists() and not (folder / marker).is_file():
             raise UsageError(f"{folder} exists and is not {what}; choose another folder")
         folder.parent.mkdir(parents=True, exist_ok=True)
-        # Written beside its final place and moved: a half-written one never stands under the name.
+        # Written beside its final place and then moved, so the name never belongs to a half-written folder.
         with HeldFolder("save", inside=folder.parent) as scratch:
             fresh, old = Path(scratch, "fresh"), Path(scratch, "old")
             fresh.mkdir()

@@ -13,8 +13,9 @@ from romou.base.errors import UsageError
 def checked_inputs(
     inputs: Mapping[str, np.ndarray], signature: Mapping[str, tuple[tuple[int, ...], str]]
 ) -> list[np.ndarray]:
-    """Return the arrays in the order of `signature`, which maps names to (shape, numpy dtype name); UsageError for one
-    that does not fit.
+    """Return the arrays in the order of `signature`, which maps names to (shape, numpy dtype name).
+
+    Raises UsageError for an array that does not fit.
     """
     if not isinstance(inputs, Mapping):
         raise UsageError(f"inputs are given by name, as {{name: array}}; got {type(inputs).__name__}")
@@ -39,7 +40,7 @@ def checked_inputs(
 
 @dataclass(frozen=True, kw_only=True)
 class Draw:
-    """The numbers that an input takes: from `low` to `high`, both included, whole ones or any."""
+    """Numbers that an input may have: from `low` to `high`, both included, whole or any."""
 
     low: float
     high: float
@@ -49,10 +50,11 @@ class Draw:
 def random_inputs(
     signature: Mapping[str, tuple[tuple[int, ...], str]], seed: int, draws: Mapping[str, Draw] | None = None
 ) -> dict[str, np.ndarray]:
-    """Return random arrays: standard normal floats; 0 or 1 for integers and booleans, which token ids and masks both
-    accept.
+    """Return random arrays: standard normal floats, and 0 or 1 for integers and booleans.
 
-    draws: what inputs, by name, take instead; `romou.compiler.frontend.draws_of` finds it in a model.
+    Both token ids and masks accept 0 and 1.
+
+    draws: name -> numbers of an input that accepts only these, found by `romou.compiler.frontend.draws_of`.
     """
     rng = np.random.default_rng(seed)
     arrays: dict[str, np.ndarray] = {}

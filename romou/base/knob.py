@@ -18,16 +18,16 @@ Choice = int | str | bool
 
 @dataclass(frozen=True, kw_only=True)
 class Knob:
-    """What holds of a knob for every operator; which choices differ for an operator, its space says.
+    """A knob as it is declared for all operators. A space says which choices an operator has.
 
     name: in configs and records.
-    choices: the values that it may have; words are numbered in this order.
+    choices: the values that it may have. Words are numbered in this order.
     default: the value that is tried first.
     help: one line for a person.
-    devices: which devices have it, or which of its choices, in words.
+    devices: devices that have it, or some of its choices, in words.
     exists_on: whether spaces for a device with these limits have the knob.
     scales_outputs: whether the outputs of a work group are proportional to it.
-    is_spelling: whether it only spells the same arithmetic, so that drivers often make the same code of all choices.
+    is_spelling: whether it only spells the same arithmetic, so that drivers often compile all choices to the same code.
     """
 
     name: str
@@ -40,9 +40,7 @@ class Knob:
     is_spelling: bool = False
 
     def number(self, value: Choice) -> float:
-        """Return what the cost model sees of a value: log2(1 + value) of numbers and truth values, for a word its place
-        among the choices.
-        """
+        """Return the cost model's feature of a value: log2(1 + value) of a number, the index of a word."""
         if isinstance(value, str):
             return float(self.choices.index(value) if value in self.choices else len(self.choices))
         return math.log2(1 + value) if value >= 0 else -math.log2(1 - value)

@@ -1,4 +1,4 @@
-"""Linking compiled modules into shared libraries, for this machine or another one."""
+"""Linking of compiled modules into shared libraries, for this machine or another one."""
 
 from __future__ import annotations
 
@@ -23,12 +23,16 @@ def export_library(
 ) -> None:
     """Link a TVM module or executable into the shared library `path`.
 
-    host: LLVM triple of the machine that loads it; None: this one.
+    host: LLVM triple of the machine that loads it; None for this one.
     entry: a second name for the module's function `main`.
-    weight_bytes: what the module holds besides code.
+    weight_bytes: bytes of the module's weights.
 
-    BuildError where there is no compiler for `host`, or it fails. UsageError where the folder of temporary files is
-    full.
+    Raises
+    ------
+    BuildError
+        There is no compiler for `host`, or it fails.
+    UsageError
+        The folder of temporary files is full.
     """
     how: dict[str, Any] = {} if is_here(host) else {"cc": compiler_for(str(host))}
     if entry is not None:
@@ -49,12 +53,12 @@ def export_library(
 
 
 def is_here(host: str | None) -> bool:
-    """Whether libraries linked for this machine load on `host`."""
+    """Return whether libraries linked for this machine load on `host`."""
     return host is None or (host.partition("-")[0] == platform.machine() and "android" not in host)
 
 
 def compiler_for(host: str) -> str:
-    """The C++ compiler that links for the triple `host`; BuildError says how to get one."""
+    """Return the C++ compiler that links for the triple `host`. Raises BuildError, with how to get one."""
     machine = host.partition("-")[0]
     if "android" in host:
         ndk = variable("ANDROID_NDK_HOME")

@@ -1,4 +1,4 @@
-"""How a trial ends: data, not an exception."""
+"""Outcomes of a trial, as data."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import enum
 
 
 class Outcome(str, enum.Enum):
-    """How a candidate ended; its value is the text in records."""
+    """The end of a candidate's trial. The value is the text in records."""
 
     OK = "ok"  # ran, right, timed
     INVALID = "invalid"  # the schedule template refuses the config

@@ -1,6 +1,4 @@
-"""The ways to compute a node of a model, from a fused kernel down to the host. A step down is taken if the one above
-fails.
-"""
+"""Ways to compute a node of a model, from a fused kernel down to the host."""
 
 from __future__ import annotations
 
@@ -11,10 +9,14 @@ MOST_ON_HOST = 0.2
 
 
 class Rung(enum.IntEnum):
-    """FUSED: with its neighbours, by an operator family.
-    APART: each operator by itself, by a family.
+    """A way to compute a node. A node moves one rung down if its rung fails.
+
+    FUSED: with its neighbours, by an operator family.
+    APART: each operator as a separate kernel, by a family.
     RULES: by TVM's schedule rules.
-    PLAIN: by TVM's simplest schedule, a work-item for each element.   HOST: by onnxruntime."""
+    PLAIN: by TVM's simplest schedule, a work-item for each element.
+    HOST: by onnxruntime.
+    """
 
     FUSED = 0
     APART = 1

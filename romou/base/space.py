@@ -1,7 +1,7 @@
-"""Knob spaces: what a schedule template leaves open, as a countable product of choices.
+"""Knob spaces: the choices of a schedule template, as a countable product.
 
-A template declares its knobs as the Romou paper does (Listing 4, `cfg.define_knob`); the space can then be
-counted, sampled, pruned before anything is lowered, recorded and carried to another device.
+A template declares its knobs as the Romou paper does (Listing 4, `cfg.define_knob`). Such a space can be counted,
+sampled, pruned before anything is lowered, recorded and carried to another device.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from romou.base.errors import UsageError
 from romou.base.knob import Choice, Knob, nearest
 from romou.base.limits import Limits
 
-# Knob -> its value in one config, or an array of its values in many: what a constraint judges.
+# Knob -> its value in one config, or an array of its values in many. Constraints get these.
 Columns = Mapping[str, Any]
 
 # Below this size a constrained space is enumerated when random draws fail to find new configs.
 _ENUMERATE_LIMIT = 200_000
-# Random draws: for each wanted config, and at least, for spaces of which one config in thousands is valid. So many are
-# judged at once, at first and at most.
+# Random draws for each wanted config, and the least number, for spaces in which one config in thousands is valid; the
+# first and the largest batch.
 _DRAWS, _LEAST_DRAWS, _FIRST, _AT_ONCE = 50, 1 << 18, 64, 1 << 12
 # Combinations of choices in a block: a few megabytes.
 _BLOCK = 1 << 22
@@ -73,13 +73,13 @@ class Config(Mapping[str, Choice]):
 
 
 class Space:
-    """A product of knobs, less the configs that a constraint rules out."""
+    """A product of knobs without the configs that a constraint rules out."""
 
     def __init__(self) -> None:
-        # Name -> choices, and what else is declared of the knob.
+        # Name -> choices, and name -> declared knob
         self.knobs: dict[str, tuple[Choice, ...]] = {}
         self.declared: dict[str, Knob] = {}
-        # The knob whose choices are spaces of their own, and these (`one_of`).
+        # The knob whose choices are spaces, and these spaces (`one_of`)
         self.divided_by: str | None = None
         self._spaces: Mapping[Any, Space] = {}
         self._constraints: list[Callable[[Columns], Any]] = []
@@ -88,13 +88,13 @@ class Space:
     def of(cls, knobs: Iterable[Knob], limits: Limits, choices: Mapping[str, Sequence[Choice]]) -> Space:
         """Return the space of declared knobs on a device with these limits, without constraints.
 
-        choices: those that differ for the operator. A knob that is not mentioned has all of its declared choices; one
-        without any is left out.
+        choices: those that differ for the operator. A knob that is not named has all of its declared choices. A knob
+        with no choices is left out.
         """
         space = cls()
         for knob in knobs:
             given = choices.get(knob.name, knob.choices)
-            # A knob with a single choice has no other way.
+            # A knob with a single choice leaves nothing open.
             own = [choice for choice in given if (knob.name, str(choice)) not in limits.without] or given
             if own and knob.exists_on(limits):
                 space.define_knob(knob, own)
@@ -113,27 +113,27 @@ class Space:
         )
 
     def default(self, **wanted: Choice) -> Config:
-        """Return the config of each knob's declared default, or of what is wanted instead; where that is no choice, of
-        the next lower one.
+        """Return the config of each knob's declared default, or of the values in `wanted`.
 
-        Constraints are ignored.
+        If a wanted value is no choice, the next lower choice is taken. Constraints are ignored.
         """
         defaults = {name: knob.default for name, knob in self.declared.items()} | wanted
         return Config({name: nearest(choices, defaults[name]) for name, choices in self.knobs.items()})
 
     def add_constraint(self, is_allowed: Callable[[Columns], Any]) -> None:
-        """Rule out every config for which `is_allowed`, or one of the conditions in the tuple that it gives, is false.
+        """Rule out every config for which `is_allowed`, or one of the conditions in the tuple that it returns, is
+        false.
 
-        It is given one config or arrays of knob values, and so joins its conditions with & and |, not with `and` and
-        `or`; a tuple where these look at different knobs, so that none is spread over all of them.
+        It gets one config or arrays of knob values, so it combines conditions with & and |, not with `and` and `or`. It
+        returns a tuple for conditions on different knobs, so that none is broadcast over all of them.
         """
         self._constraints.append(is_allowed)
 
     @classmethod
     def one_of(cls, knob: Knob | str, spaces: Mapping[str, Space]) -> Space:
-        """Several spaces over the same knobs as one, whose first knob says which of them a config is in.
+        """Return one space for several spaces over the same knobs. Its first knob says which of them a config is in.
 
-        Configs of the first one keep their numbers (`index_of`) where it has all choices of the others.
+        Configs of the first space keep their indices (`index_of`) if it has all choices of the others.
         """
         whole = cls()
         whole.define_knob(knob, list(spaces))
@@ -145,13 +145,13 @@ class Space:
         return whole
 
     def _conditions(self, config: Columns) -> Iterator[Any]:
-        """What the constraints say of one config or of columns of many."""
+        """Return the values of the constraints for one config or for columns of many."""
         for is_allowed in self._constraints:
             found = is_allowed(config)
             yield from found if isinstance(found, tuple) else (found,)
 
     def _admits(self, columns: Columns, known: Mapping[str, Sequence[Choice]]) -> Any:
-        """Which configs made of the choices in `known` are of this space."""
+        """Return which configs made of the choices in `known` are in this space."""
         kept: Any = True
         for name, choices in self.knobs.items():
             if len(choices) < len(known[name]):
@@ -165,8 +165,9 @@ class Space:
         return functools.reduce(operator.or_, is_in) & kept if is_in else kept
 
     def _mesh(self, digits: Sequence[np.ndarray]) -> dict[str, np.ndarray]:
-        """Some of each knob's choices along an axis of its own: a formula over three knobs costs the product of those
-        three alone, however large the space.
+        """Return some of each knob's choices, each knob along another axis.
+
+        A formula over three knobs then costs the product of these three, however large the space is.
         """
         axes = range(len(self.knobs))
         values = (np.asarray(choices)[which] for choices, which in zip(self.knobs.values(), digits, strict=True))
@@ -176,10 +177,10 @@ class Space:
         }
 
     def blocks(self, most: int = _BLOCK) -> Iterator[Block]:
-        """All valid configs in blocks of at most `most` combinations, in the order of their numbers but for knobs that
-        come after a free one.
+        """Yield all valid configs in blocks of at most `most` combinations.
 
-        Constraints are computed over the knobs that each of them looks at, and joined where all of them hold.
+        They come in the order of their indices, except for knobs behind a free one. Each constraint is evaluated over
+        the knobs that it reads, and joined with the others where all of them hold.
         """
         for key, space in self._spaces.items() or [(None, self)]:
             digits = [
@@ -196,8 +197,9 @@ class Space:
             yield from self._cut(digits, masks, most)
 
     def _cut(self, digits: list[np.ndarray], masks: list[np.ndarray], most: int) -> Iterator[Block]:
-        """The blocks among choices of each knob; masks: what constraints say of them, with 1 along axes that these do
-        not look at.
+        """Return the blocks among choices of each knob.
+
+        masks: values of the constraints, with 1 along axes that a constraint does not read.
         """
         # Choices that a constraint rules out whatever the other knobs are.
         for axis in range(len(digits)):
@@ -232,7 +234,7 @@ class Space:
         return math.prod(len(c) for c in self.knobs.values())
 
     def at(self, index: int) -> Config:
-        """The config at `index` in mixed-radix order, the last knob running fastest. Constraints are ignored."""
+        """Return the config at `index` in mixed-radix order, the last knob running fastest. Constraints are ignored."""
         values: dict[str, Choice] = {}
         rest = index
         for name, choices in reversed(self.knobs.items()):
@@ -243,7 +245,7 @@ class Space:
         return Config({name: values[name] for name in self.knobs})
 
     def index_of(self, config: Mapping[str, Choice]) -> int:
-        """Inverse of `at`. Raises UsageError for an unknown or missing knob, or a value that is no choice."""
+        """Return the inverse of `at`. Raises UsageError if a knob is unknown or missing, or a value is no choice."""
         for name in config:
             if name not in self.knobs:
                 near = difflib.get_close_matches(name, self.knobs, n=1)
@@ -265,8 +267,9 @@ class Space:
         return index
 
     def knows(self, config: Mapping[str, Choice]) -> bool:
-        """Whether the config has a choice of every knob and nothing else, be it valid or not: records may be of other
-        targets or versions.
+        """Return whether the config has a choice of every knob and nothing else, valid or not.
+
+        Records may be of other targets or versions.
         """
         try:
             self.index_of(config)
@@ -275,7 +278,7 @@ class Space:
         return True
 
     def is_valid(self, config: Config) -> bool:
-        """Whether every constraint admits the config."""
+        """Return whether every constraint admits the config."""
         if not all(map(bool, self._conditions(config))):
             return False
         return (
@@ -295,9 +298,7 @@ class Space:
         exclude: Container[str] = (),
         where: Mapping[str, Choice] | None = None,
     ) -> list[Config]:
-        """Up to `count` distinct valid configs whose keys are not in `exclude`, with the choices in `where`; fewer when
-        no more are found.
-        """
+        """Return up to `count` distinct valid configs with the choices in `where` whose keys are not in `exclude`."""
         found: dict[str, Config] = {}
         box = self._box(where or {})
         if box.size <= 4 * count:
@@ -318,8 +319,8 @@ class Space:
         return list(found.values())
 
     def _random(self, box: Space, rng: np.random.Generator, most: int) -> Iterator[Config]:
-        """The valid ones of so many random configs of `box`, judged many at once; the generator goes on as if they were
-        drawn one by one, one ahead.
+        """Yield the valid ones among random configs of `box`. They are judged in batches, and `rng` is consumed exactly
+        as if they were drawn one by one, one ahead.
         """
         at_once = _FIRST
         while most > 0:
@@ -334,7 +335,7 @@ class Space:
             most, at_once = most - size, min(2 * at_once, _AT_ONCE)
 
     def _is_valid_in(self, box: Space, indices: np.ndarray) -> np.ndarray:
-        """At which of the indices of `box` a valid config is."""
+        """Return which of the indices of `box` are of valid configs."""
         columns, rest = {}, indices
         for name in reversed(box.knobs):
             rest, digits = np.divmod(rest, len(box.knobs[name]))
@@ -342,7 +343,7 @@ class Space:
         return np.broadcast_to(self._admits(columns, self.knobs), len(indices))
 
     def _box(self, where: Mapping[str, Choice]) -> Space:
-        """The product of knobs that configs with these choices are in, without constraints."""
+        """Return the product of knobs that configs with these choices are in, without constraints."""
         box, inside = Space(), self
         if self.divided_by is not None and self.divided_by in where:
             inside = self._spaces[where[self.divided_by]]
@@ -350,7 +351,7 @@ class Space:
         return box
 
     def mutate(self, config: Config, rng: np.random.Generator) -> Config:
-        """A valid config that differs from `config` in one or two knobs; `config` itself when none is found."""
+        """Return a valid config that differs from `config` in one or two knobs; `config` itself if none is found."""
         names = [n for n, c in self.knobs.items() if len(c) > 1]
         for _ in range(100 if names else 0):
             changed = dict(config)

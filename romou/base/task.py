@@ -1,4 +1,4 @@
-"""A task: one kernel to tune, as data alone. What can be done with it stands in `romou/compiler`."""
+"""A task: one kernel to tune, as data. `romou/compiler/task.py` adds its behaviour."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from tvm import tirx
 class Task:
     """A fused function that a schedule template covers.
 
-    key: 16 hex digits of the function's structure: equal kernels have equal keys, in any model.
-    name: readable, not unique: two tasks may differ in their epilogue alone.
-    func: unscheduled; static shapes; the last parameter is the output.
+    key: 16 hex digits of the function's structure. Equal kernels have equal keys, in any model.
+    name: readable, not unique: two tasks may differ only in their epilogue.
+    func: unscheduled, with static shapes. The last parameter is the output.
     calls: how often the model calls it.
-    flops: multiplications and additions of one call, epilogue not counted; where nothing is contracted, all
-        operations and functions of numbers.
+    flops: multiplications and additions of one call without the epilogue. Without a contraction, all operations.
     """
 
     key: str

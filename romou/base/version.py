@@ -1,3 +1,3 @@
-"""Romou's version: stands in records, libraries and saved models."""
+"""Romou's version, as in records, libraries and saved models."""
 
 __version__ = "0.1.0"

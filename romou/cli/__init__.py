@@ -1,4 +1,4 @@
-"""The `romou` command. One file per subcommand; COMMANDS is the visible list."""
+"""The `romou` command. Each subcommand is a file; COMMANDS lists them."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ _DISK_ERRORS = (
 
 
 class RomouGroup(click.Group):
-    """Loads commands on demand and turns a RomouError into one message and its exit code. With --json, every error is a
-    document on stdout, too.
+    """The group of commands. It imports a command when it runs, and turns a RomouError into a message and an exit code.
+
+    With --json, every error is also a document on stdout.
     """
 
     def main(self, args: Sequence[str] | None = None, *rest: Any, **named: Any) -> Any:
@@ -84,7 +85,7 @@ class RomouGroup(click.Group):
             formatter.write_dl(list(COMMANDS.items()))
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        # Arguments that cannot be read are told as they are to be, before any option was.
+        # Errors of the arguments are reported as --json wants them, although no option is parsed yet.
         ctx.meta[JSON_KEY] = "--json" in args
         with _reporting(ctx):
             return super().parse_args(ctx, args)
@@ -95,12 +96,12 @@ class RomouGroup(click.Group):
 
 
 class Terminated(SystemExit):
-    """SIGTERM came; what is open is closed on the way out."""
+    """Raised by SIGTERM, so that everything open is closed."""
 
 
 @contextlib.contextmanager
 def _terminable() -> Iterator[None]:
-    """SIGTERM ends a command as Ctrl-C does: temporary folders and worker processes go. A second one ends it at once."""  # noqa: E501
+    """Let SIGTERM end a command as Ctrl-C does: temporary folders and worker processes go. A second one kills."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -118,7 +119,7 @@ def _terminable() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _telling_of_disks() -> Iterator[None]:
-    """A full disk, or a file that may not be written, is no bug."""
+    """Turn errors of a full disk, or of a file that may not be written, into UsageError."""
     try:
         yield
     except OSError as error:
@@ -169,7 +170,7 @@ def main() -> None:
 
 
 def run_main() -> None:
-    """`main` for `python -m romou.cli`."""
+    """Run `main` for `python -m romou.cli`."""
     try:
         main(prog_name="romou")
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""romou bench: the times of a model's operators and what can be read off its kernels, as a file for romou compare."""
+"""romou bench: times and measures of a model's operators, as a file for romou compare."""
 
 from __future__ import annotations
 

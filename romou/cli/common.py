@@ -1,6 +1,6 @@
 """Options and output that the subcommands share.
 
-With --json, stdout carries one JSON document and nothing else; everything for a person goes to stderr.
+With --json, stdout carries one JSON document and nothing else. Text for a person goes to stderr.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _F = TypeVar("_F", bound=Callable[..., Any])
 
 
 def _remember(key: str) -> Callable[[click.Context, click.Parameter, bool], bool]:
-    # ctx.meta is shared along the chain of contexts: the group's error handler must know what the subcommand was given.
+    # All contexts share ctx.meta, so the group's error handler sees the options of the subcommand.
     def callback(ctx: click.Context, _parameter: click.Parameter, value: bool) -> bool:
         ctx.meta[key] = (
             ctx.meta.get(key, False) or value or (key == DEBUG_KEY and environment.from_environment().is_debug)
@@ -50,7 +50,7 @@ def host_option(function: _F) -> _F:
 
 
 def check_host(summary: Summary, allow_host: bool) -> None:
-    """End the command, whose model is saved, where too much of the model is not on the device."""
+    """End the command, whose model is saved, with an error if too much of the model is not on the device."""
     if summary.is_off_device and not allow_host:
         share = f"{summary.host_flop_share:.0%} of the model's operations run on the host"
         click.echo(f"romou: {share}, more than {MOST_ON_HOST:.0%}; --allow-host accepts that", err=True)
@@ -85,7 +85,7 @@ def debug_option(function: _F) -> _F:
 
 
 def key_option(function: _F) -> _F:
-    """`--key` and `--key-file`, as one argument `key`."""
+    """Add `--key` and `--key-file`, which give the command one argument `key`."""
 
     @functools.wraps(function)
     def with_key(*arguments: Any, key: str | None, key_file: Path | None, **options: Any) -> Any:
@@ -123,7 +123,7 @@ def _chosen_key(key: str | None, key_file: Path | None) -> str:
 
 
 def print_json(data: Any) -> None:
-    """One document on stdout; NaN and infinity, which JSON does not have, are null."""
+    """Print one document on stdout. NaN and infinity, which JSON does not have, become null."""
     context = click.get_current_context(silent=True)
     if context is not None:
         context.meta[_PRINTED_KEY] = True
@@ -139,18 +139,18 @@ def _finite(data: Any) -> Any:
 
 
 def print_error(context: click.Context, error: BaseException, message: str) -> None:
-    """With --json, an error that is no RomouError as a document on stdout, unless one stands there."""
+    """With --json, print an error that is no RomouError as a document on stdout, unless a document is there."""
     if context.meta.get(JSON_KEY) and not context.meta.get(_PRINTED_KEY):
         with contextlib.suppress(OSError):
             print_json({"error": {"type": type(error).__name__, "message": message}})
 
 
 def console(*, is_json: bool) -> Console:
-    """Where text for a person goes: stdout, or stderr where stdout is for the machine."""
+    """Return the console for text for a person: stdout, or stderr if stdout is for a program."""
     from rich.console import Console
 
     out = Console(stderr=is_json, highlight=False, soft_wrap=False)
-    # In a pipe or a log nobody's window is 80 columns wide, and a cut table helps nobody.
+    # A pipe or a log has no window of 80 columns, for which tables would be cut.
     return (
         out if out.is_terminal else Console(stderr=is_json, highlight=False, soft_wrap=False, width=max(out.width, 120))
     )

@@ -1,4 +1,4 @@
-"""romou devices: what is attached, which -device= names there are, and what is known of each."""
+"""romou devices: attached devices, the names that -device= takes, and the facts of each."""
 
 from __future__ import annotations
 

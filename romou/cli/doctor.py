@@ -1,4 +1,4 @@
-"""romou doctor: everything that must be right on this machine, each with a hint where it is not."""
+"""romou doctor: a check of packages, compilers, drivers and devices, with a hint for each problem."""
 
 from __future__ import annotations
 
@@ -62,12 +62,12 @@ def _vendors() -> Finding:
     entries = [folder.name] if folder.is_file() else sorted(p.name for p in folder.glob("*.icd"))
     if entries:
         return Finding(name="vendors", is_ok=True, detail=f"{folder} ({origin}): {', '.join(entries)}")
-    # Some loaders (Android, macOS) need no such folder, so this alone is no failure.
+    # Some loaders (Android, macOS) need no such folder, so this is no failure.
     return Finding(name="vendors", is_ok=None, detail=f"{folder} ({origin}) lists no OpenCL platform", hint=None)
 
 
 def _driver_of_pypi() -> list[Finding]:
-    """What keeps Intel's driver from PyPI from being a device; nothing where it is one, or is not installed."""
+    """Yield a finding if Intel's driver from PyPI is installed and is no device."""
     import tvm
 
     from tvm_patches import pypi_driver
@@ -97,7 +97,7 @@ def _environment() -> list[Finding]:
 
 
 def _devices() -> tuple[list[Finding], list[dict[str, Any]]]:
-    """(findings, a report per device)."""
+    """Return the findings on all devices, and a report of each device."""
     from romou.devices.backends import device_backends
 
     findings, reports = [], []

@@ -1,4 +1,4 @@
-"""romou records: measured configs as files that other tuners read, and back."""
+"""romou records: measured configs in the format of Kernel Tuner, written and read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""romou report: what is known of a tuned model as one HTML page with figures."""
+"""romou report: records, tuned models and benches as one HTML page with figures."""
 
 from __future__ import annotations
 

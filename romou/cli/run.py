@@ -1,4 +1,4 @@
-"""romou run: a saved module, given inputs or random ones, its outputs and its time."""
+"""romou run: a saved module, run on given or random inputs, with its outputs and its time."""
 
 from __future__ import annotations
 

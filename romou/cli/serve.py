@@ -1,4 +1,4 @@
-"""romou serve: this machine's devices for a tuner elsewhere."""
+"""romou serve: this machine's devices for a tuner on another machine."""
 
 from __future__ import annotations
 

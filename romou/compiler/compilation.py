@@ -70,8 +70,8 @@ def import_model(
 class Compilation:
     """A model and how far it is compiled for a target.
 
-    fallbacks: the imported model, and the nodes that have other kernels than they should.
-    target: what it is compiled for, within the limits of the device.
+    fallbacks: the imported model, and the nodes that fell back to other kernels.
+    target: the target within the limits of the device.
     kernels: a cache of scheduled and lowered functions, shared by all states.
     configs: task key -> config. Other tasks have their default config; None leaves a task to TVM's schedules.
     program: the assembled model; None before `assembled`.
@@ -118,13 +118,15 @@ class Compilation:
         return self._with_fallbacks(lambda state: state._lower().assembled())._announced()
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> Compilation:
-        """Return the lowered model with every pair whose task key satisfies `is_chosen` joined into one kernel; this
-        state itself if no pair is.
+        """Join every pair whose task key satisfies `is_chosen` into one kernel, and return the lowered model with new
+        tasks.
+
+        It is this state itself if no pair is chosen.
         """
         return self._with_functions(self.functions.joined_where(is_chosen))
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> Compilation:
-        """Return the lowered model with each pair joined that is faster as one kernel. seconds: task key -> time."""
+        """Join each pair that is faster as one kernel. seconds: task key -> time of its fastest kernel."""
         return self._with_functions(self.functions.joined_where_faster(seconds))
 
     def with_configs(self, configs: Mapping[str, Config | None]) -> Compilation:
@@ -132,8 +134,9 @@ class Compilation:
         return self if configs == self.configs else replace(self, configs=configs, program=None)
 
     def within(self, max_memory: int | None) -> Compilation:
-        """Return a state whose configs need at most `max_memory` bytes of the device's memory, and no tensor larger
-        than the device allows. Tasks change to a direct algorithm, the one with the largest workspaces first.
+        """Return a state that needs at most `max_memory` bytes, and no tensor larger than the device's largest buffer.
+
+        Tasks change to a direct algorithm, the one with the largest workspaces first.
 
         Raises
         ------
@@ -164,13 +167,13 @@ class Compilation:
         return replace(self, program=program)
 
     def after_wrong_outputs(self, error: NumericError) -> Compilation | None:
-        """Return the imported model with the first wrong operator, named by a check, on another kernel; None if there
-        is no other.
+        """Return the imported model with the first wrong operator, named by a check, on another kernel; None if it has
+        no other.
         """
         fallbacks = self.fallbacks.after_wrong_outputs(error, self.functions)
         return None if fallbacks is None else self._restarted(fallbacks)
 
-    # What a state holds
+    # The parts of a state
 
     @property
     def imported(self) -> ImportedModel:
@@ -204,7 +207,7 @@ class Compilation:
         return self.functions.alternatives
 
     def memory_plan(self) -> MemoryPlan:
-        """Return what the model takes of the device's memory with its configs. Nothing is built."""
+        """Return the device memory that the model needs with its configs. Nothing is built."""
         if self.program is not None:
             return self.program.memory
         return plan_memory(schedule_model(self.functions.fused, self.task_of, self.configs, self.target))
@@ -242,7 +245,7 @@ class Compilation:
         self._restarted(part)._lower().assembled()
 
     def _announced(self) -> Compilation:
-        """Log what a person should know of this state; raises ModelError if nodes run on the host against the rules."""
+        """Log fallbacks and tensors that stay in buffers. Raises ModelError if the host may not run the nodes on it."""
         self.fallbacks.check_strict()
         self.fallbacks.warn()
         limits = self.target.limits

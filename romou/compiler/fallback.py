@@ -104,9 +104,9 @@ class Fallbacks:
     def after_failure(
         self, error: Exception, lowered: LoweredModel | None, builds: Callable[[Fallbacks], object]
     ) -> Fallbacks:
-        """Return the state in which the nodes at which a step failed are a rung further down.
+        """Move the nodes that a step failed at one rung down, and return the new state.
 
-        error: what the step raised, raised again if no node can be found or if its move is forbidden.
+        error: the exception of the step. It is raised again if its nodes cannot be found, or may not move.
         lowered: the model that the step failed with, None if it was still being lowered.
         builds: lowers and builds a part of the model; raises if that fails.
         """
@@ -120,10 +120,10 @@ class Fallbacks:
         return state._moved(nodes, rung, _reason(error), error)
 
     def after_wrong_outputs(self, error: NumericError, lowered: LoweredModel) -> Fallbacks | None:
-        """Return the state in which the first wrong operator, named by a check, is on the next rung; None if it has no
-        next rung or may not take it.
+        """Move the first wrong operator, named by a check, to its next rung, and return the new state.
 
-        In a model that became fp16 it does not go to the host: fp16 may be too coarse for a node with right kernels.
+        None if it has no next rung or may not take it. In a model that became fp16 it does not go to the host: fp16 may
+        be too coarse for a node with right kernels.
         """
         nodes = self._nodes_behind(error)
         if not nodes or variable("ROMOU_NO_FALLBACK") == "1":
@@ -176,7 +176,7 @@ class Fallbacks:
         return state
 
     def _next_rung(self, function: str, rung: Rung, lowered: LoweredModel | None) -> Rung:
-        """Return the next rung that changes the kernel of a function whose lowest node is on `rung`."""
+        """Return the next rung that changes a function's kernel. `rung` is the lowest rung of its nodes."""
         if rung < Rung.APART and function.startswith("fused_"):
             return Rung.APART
         if rung < Rung.RULES and (lowered is None or function in lowered.task_of):
@@ -188,7 +188,7 @@ class Fallbacks:
         return Rung.PLAIN if has_plain else Rung.HOST
 
     def _moved(self, nodes: frozenset[str], rung: Rung, reason: str, error: Exception) -> Fallbacks:
-        """Return the state with `nodes` on `rung`; raises `error` if the host cannot run them."""
+        """Return the state with `nodes` on `rung`. Raises `error` if the host cannot run them."""
         state = self
         if rung == Rung.HOST:
             in_fp32_again = self._with_nodes_in_fp32(nodes, error)
@@ -208,8 +208,9 @@ class Fallbacks:
         return rung == Rung.HOST and is_fp16 and not nodes <= self.tried_in_fp32
 
     def _with_nodes_in_fp32(self, nodes: frozenset[str], error: Exception) -> Fallbacks | None:
-        """Return the state with nodes of an fp16 model in fp32 and on the first rung; None if that was tried before or
-        fails.
+        """Return the state with nodes of an fp16 model in fp32, on the first rung again.
+
+        None if that was tried before or fails.
         """
         if self.imported.onnx_model is None:
             raise error  # gradients and single operators: no ONNX node does what their functions do
@@ -238,7 +239,7 @@ class Fallbacks:
         return ModelError(text, nodes=names)
 
     def _without_faults_of_ours(self, error: Exception) -> Fallbacks:
-        """Return the state with faults of Romou's own code logged; raises `error` if they may not be passed over."""
+        """Log faults of Romou's code, and return the state. Raises `error` if faults may not be passed over."""
         if variable("ROMOU_NO_FALLBACK") == "1":
             raise error
         causes = list(error.functions.values()) if isinstance(error, BrokenFunctionsError) else [error]
@@ -251,7 +252,7 @@ class Fallbacks:
         return replace(self, reported_faults=self.reported_faults | faults)
 
     def _first_failing(self, error: Exception, builds: Callable[[Fallbacks], object]) -> frozenset[str]:
-        """Return the first node with which the model fails as a whole; raises `error` if it is on the host already."""
+        """Return the first node that makes the whole model fail. Raises `error` if it is on the host already."""
         model, on_host = self.imported.folded, self.imported.on_host
         if self.imported.onnx_model is None:
             raise error
@@ -274,8 +275,9 @@ class Fallbacks:
         return frozenset({first_output(model.graph.node[index])})
 
     def _nodes_behind(self, error: NumericError) -> frozenset[str]:
-        """Return the imported nodes, by their first outputs, that compute what a node of the user's model computes, or
-        the next tensors behind it that the imported model still has.
+        """Return the imported nodes that compute the outputs of a node of the user's model, by their first outputs.
+
+        If the imported model lacks these tensors, it is the nodes of the next tensors behind them.
         """
         model = self.imported.onnx_model
         node_of = {name: first_output(node) for node in self.imported.folded.graph.node for name in node.output if name}

@@ -53,16 +53,16 @@ class LoweredModel:
         return {pair.task.key: pair.keys for pair in self.pairs}
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> LoweredModel:
-        """Return a copy in which every pair whose task key satisfies `is_chosen` is joined into one kernel; the model
-        itself if no pair is.
+        """Return a copy with the pairs joined whose task keys satisfy `is_chosen`; the model itself if no pair is
+        chosen.
         """
         chosen = [pair for pair in self.pairs if is_chosen(pair.task.key)]
         return LoweredModel.of(self.unshared, self.target, chosen) if chosen else self
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> LoweredModel:
-        """Return a copy in which each pair is joined that is faster as one kernel than as two.
+        """Return a copy with the pairs joined that are faster as one kernel than as two.
 
-        seconds: task key -> time of the fastest kernel, for tasks with a kernel that works.
+        seconds: task key -> time of its fastest kernel; tasks without a working kernel are missing.
         """
 
         def is_faster(key: str) -> bool:

@@ -1,1 +1,1 @@
-"""What the facade is made of: a model compiled, measured, checked and assembled."""
+"""The parts of the public functions: devices, options, search, checks, models that run."""

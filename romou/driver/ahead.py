@@ -1,4 +1,4 @@
-"""What a tuning run does ahead, in background threads: it looks for the device, and it compiles default kernels."""
+"""Work that a tuning run does ahead, in background threads: the device is looked for, default kernels are compiled."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class DeviceProbe:
 
 
 class DeferredThread:
-    """A background thread whose work waits for `start`, so that it takes no time from what is more urgent.
+    """A background thread whose work waits for `start`, so that it takes no time from more urgent work.
 
     At the end of a `with` block, the work is started and waited for. After an exception, work that has not begun is
     cancelled.
@@ -86,7 +86,7 @@ class DeferredThread:
 class DefaultKernels:
     """A model with default kernels. They are compiled at once, or by a `DeferredThread` while candidates are measured.
 
-    In the second case nodes fall back only after the search: `failed` says whether they have to.
+    In the second case, nodes fall back only after the search: `has_failed` says whether they have to.
     """
 
     def __init__(self, imported: Compilation, max_memory: int | None, thread: DeferredThread | None) -> None:
@@ -97,7 +97,7 @@ class DefaultKernels:
             self._compiled.set_result(self.lowered)
         else:
             self.lowered = imported.lowered()
-            # Each thread has a pass context of its own.
+            # The thread would have another pass context.
             context = tvm.transform.PassContext.current()
             self._compiled = thread.submit(lambda: _assembled_in(context, self.lowered))
 

@@ -56,7 +56,7 @@ def checked(compilation: Compilation, site: TimingSite, device: int | None, make
         within_limits = Compilation.of(compilation.imported, cpu.target, is_strict=is_strict).with_default_kernels()
         _check(within_limits, model, make(within_limits, cpu), cpu, make)
     except DeviceError as error:
-        # The CPU's driver may lack what the phone's has, so the model may be right.
+        # The CPU's driver may lack a feature of the phone's, so the model may be right.
         logger.warning("the outputs are not checked: %s", error.message)
     return model
 
@@ -110,10 +110,10 @@ def _until_right(
     *,
     on: TimingSite | None = None,
 ) -> TunedModel:
-    """Return the model, or the first one with other kernels, whose outputs are right.
+    """Return the first model with right outputs: this one, or one with other kernels for wrong operators.
 
     running: returns a model on the device that runs it.
-    on: that device; None for the one of `site`.
+    on: the site of this device; None for `site`.
 
     Raises
     ------

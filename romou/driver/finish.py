@@ -67,7 +67,7 @@ def finish(
     """Assemble the model with the best configs, compare it with onnxruntime and with the default kernels.
 
     results: task key -> result of the search.
-    started: the `time.monotonic()` from which the summary counts its seconds.
+    started: the summary counts seconds from this `time.monotonic()`.
     max_memory, verify: see `tune`.
 
     Raises
@@ -166,7 +166,7 @@ def _with_fp32_sums(finalist: _Finalist, plain: Summary) -> _Finalist:
 def with_fp32_sums(
     tasks: Iterable[TunableTask], configs: Mapping[str, Config | None], target: Target
 ) -> dict[str, Config | None]:
-    """Return the configs with sums in fp32, without those that their task's space on `target` does not have."""
+    """Return the configs with sums in fp32. A config that its task's space on `target` then lacks is left out."""
     changed: dict[str, Config | None] = dict(configs)
     for task in tasks:
         config = configs.get(task.key)
@@ -180,8 +180,9 @@ def with_fp32_sums(
 
 
 def _with_default_kernels(finalist: _Finalist) -> _Finalist:
-    """Return the default model as the tuned one, if its outputs are right: kernels that are faster one by one need not
-    be faster in the model.
+    """Return the default model as the tuned one, if its outputs are right.
+
+    Kernels that are faster one by one may be slower in the model.
     """
     imported, target = finalist.compilation.imported, finalist.site.target
     check = check_outputs(finalist.default, imported, target)

@@ -44,7 +44,7 @@ def tuned_model(compilation: Compilation, site: TimingSite, summary: Summary) ->
 def default_model(compilation: Compilation, site: TimingSite, *, max_memory: int | None, started: float) -> TunedModel:
     """Return a lowered model with default configs, or direct algorithms if it takes more than `max_memory` bytes.
 
-    started: the `time.monotonic()` from which the summary counts its seconds.
+    started: the summary counts seconds from this `time.monotonic()`.
     """
     fitting = compilation.within(max_memory)
     rows = layer_rows(fitting, {})

@@ -119,7 +119,7 @@ class CompareKeywords(ImportKeywords, total=False):
 
 @dataclass(frozen=True, kw_only=True)
 class ImportOptions(CheckedOptions):
-    """How a model is imported: shapes, constants, and the precision that it computes with."""
+    """Options of a model's import: shapes, constants, and the precision that it computes with."""
 
     shapes: Mapping[str, Sequence[int]] | None = option(
         None,
@@ -177,7 +177,7 @@ class ImportOptions(CheckedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class TargetOptions(CheckedOptions):
-    """What a model is compiled for."""
+    """The option `target`."""
 
     target: Target | str | Mapping[str, object] = option(
         default="opencl",
@@ -194,7 +194,7 @@ class TargetOptions(CheckedOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions(ImportOptions, TargetOptions):
-    """What a model is compiled for, and how it is imported."""
+    """Options of a model's import, and its target."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -435,7 +435,7 @@ class TuneOptions(ModelOptions):
         return MeasureOptions.from_dict({"seed": self.seed, **self.measure})
 
     def address(self) -> Address | None:
-        """Return where the devices are; None for the attached one."""
+        """Return the address of the devices; None for the attached one."""
         from romou.runtime.rpc import Address
 
         return None if self.rpc is None else Address.parse(self.rpc)

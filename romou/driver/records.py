@@ -1,4 +1,4 @@
-"""Records as the API uses them: their folder, and the fastest config of each task among them."""
+"""Records of a tuning run: their folder, and the fastest config of each task."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ logger = logging.getLogger("romou")
 def open_records(
     work_dir: str | Path | Literal[False] | None, compilation: Compilation, target: Target
 ) -> Iterator[tuple[Records, Path | None]]:
-    """The records of a tuning run, and their folder: `work_dir`, or for None the user's cache. Records without a folder
-    end with the process: for False, or where the cache cannot be used.
+    """Yield the records of a tuning run, and their folder.
 
-    In the cache, a model's kernels and the target name the folder, so the same model for the same target goes on where
-    it stopped: `ROMOU_CACHE_DIR`/records/<kernels>/<target>. Other weights are the same kernels.
+    work_dir: the folder. None: a folder of the user's cache, `ROMOU_CACHE_DIR`/records/<kernels>/<target>, so the same
+    model for the same target continues. Other weights are the same kernels. False, or a cache that cannot be used: the
+    records end with the process, and the folder is None.
     """
     if work_dir is False:
         yield [], None
@@ -46,7 +46,7 @@ def open_records(
     except RecordError as error:
         if work_dir is not None:
             raise
-        # Nobody asked for this folder: one that cannot be used is no reason to stop.
+        # The user did not name this folder, so the run goes on without it.
         logger.warning("records are not kept: %s; work_dir or ROMOU_CACHE_DIR names another folder", error.message)
         yield [], None
         return
@@ -63,15 +63,17 @@ def _cache_folder(compilation: Compilation, target: Target) -> Path:
 def recorded_configs(
     work_dir: str | Path | None, compilation: Compilation, target: Target, device: DeviceFingerprint | None = None
 ) -> tuple[dict[str, float], dict[str, Config | None]]:
-    """TunableTask key -> seconds and config of its fastest record, of those that the task's space on `target` holds; of joined tasks as well.
+    """Return (task key -> seconds, task key -> config) of each task's fastest record, joined tasks included.
 
-    device: records of others do not count; None: all do.
-    """  # noqa: E501
+    Only configs in the task's space on `target` count.
+
+    device: only its records count; None for records of all devices.
+    """
     if work_dir is None:
         return {}, {}
     if not path_of("work_dir", work_dir).is_dir():
         raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
-    # The last time of a config counts: it may have been measured again.
+    # A config may have been measured again: its last time counts.
     times: dict[str, dict[Config, float | None]] = {}
     spaces = {task.key: task.space(target) for task in (*compilation.tasks, *(pair.task for pair in compilation.pairs))}
     left_out = 0

@@ -108,7 +108,7 @@ class ModelSearch:
 
 
 def _other_models(tasks: Sequence[TunableTask], folder: Path | None) -> Callable[[Counter[str]], Sequence[TunableTask]]:
-    """Keep the tasks in a folder that the user named, and return a function that finds those of other models there."""
+    """Keep the tasks in a folder that the user named, and return a function that finds other models' tasks there."""
     if folder is None:
         return lambda _: ()
     keep_tasks(folder, tasks)

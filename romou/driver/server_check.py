@@ -1,6 +1,4 @@
-"""What `romou doctor --rpc` finds out about devices elsewhere, a phone's: drivers and what is known to be wrong with
-them, memory, clock, right kernels.
-"""
+"""The check of `romou doctor --rpc`: a server's drivers with their known bugs, memory, clock, and kernels."""
 
 from __future__ import annotations
 
@@ -23,19 +21,18 @@ from romou.driver.site import for_server
 from romou.runtime.rpc import Address, Connection, connect
 from romou.tuner.measure import Candidate, LocalBuilder, MeasureOptions, RpcRunner
 
-# Whether kernels are right counts here, not how fast they are.
+# Kernels are checked, not timed.
 _MEASURE = MeasureOptions(repeat=1, min_repeat_ms=0.0)
-# Longer than any of the questions takes; then the server ends the session by itself.
+# Longer than any of the checks takes. The server then ends the session.
 _SESSION_S = 120.0
 _CLOCK_ROUNDS = 20
 _MIB = 1 << 20
 
 
 def check_server(address: Address) -> Iterator[Finding]:
-    """Findings on the server at an address and its devices, in the order in which they are found.
+    """Yield findings on the server at an address and on its devices.
 
-    Everything that fails is a finding. What runs a device's kernels is a process of its own, so one that hangs ends
-    with a finding too.
+    Every failure is a finding. Kernels run in a process on the server, so a kernel that hangs ends with a finding too.
     """
     name = "server"
     for backend in device_backends():
@@ -57,12 +54,12 @@ def check_server(address: Address) -> Iterator[Finding]:
 
 
 def has_usable_device(findings: list[Finding]) -> bool:
-    """Whether kernels are right on a device of the server."""
+    """Return whether kernels are right on a device of the server."""
     return any(finding.is_ok and finding.name.endswith(":0 kernels") for finding in findings)
 
 
 def _answers(backend: Backend, connection: Connection) -> Iterator[Finding]:
-    """What one session can tell."""
+    """Yield the findings of one session."""
     with connection.calling("asking for the driver's library"):
         library, failure = (
             str(connection.session.get_function(backend.function(name))()) for name in ("library", "failure")
@@ -137,14 +134,14 @@ def _clock(backend: Backend, connection: Connection) -> Finding:
 
 
 def _kernels(address: Address, backend: Backend) -> Finding:
-    """A kernel of every operator family, compiled here, run there, compared with the CPU's."""
+    """Compile a kernel of every operator family here, run it there, and compare it with the CPU's."""
     name = f"{backend.name}:0 kernels"
     with contextlib.closing(RpcRunner(address, _MEASURE, kind=backend.name)) as runner:
         asked = Target(backend.name)
         try:
             named = for_server(asked, runner.facts, runner.host, str(address))
         except UsageError:
-            # No file knows it. The server's limits hold in any case, and for right numbers any GPU's facts will do.
+            # There is no device file. The server's limits hold in any case, and right numbers need no facts.
             named = for_server(asked.with_options(device=known_devices()[0]), runner.facts, runner.host, str(address))
         target = named.limited_to(runner.facts)
         tasks = {task.family: task for task in reversed(typical_tasks(target))}

@@ -1,4 +1,4 @@
-"""The device on which candidates are measured and models run: an attached one, or one behind a connection."""
+"""A device, attached or behind a connection, as the place where candidates and models run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from romou.tuner.measure import DeviceFingerprint, LocalRunner, MeasureOptions, 
 
 @dataclass(frozen=True, kw_only=True)
 class TimingSite:
-    """A device, attached or behind a connection, on which candidates are measured and models run.
+    """A device that measures candidates and runs models, attached or behind a connection.
 
     named: the target that the user named.
     target: the target within the limits of the device.

@@ -1,4 +1,4 @@
-"""The summary of a model: where its nodes run, and a row for each task."""
+"""The summary of a model: its nodes by where they run, and a row for each task."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ def unmeasured(
 
 
 def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
-    """Return the summary's fields on nodes: those on the host, those with other kernels than they should have, those
-    with TVM's schedules, and the totals of the model.
+    """Return the summary's fields on nodes: on the host, with other kernels than planned, with TVM's schedules, and the
+    totals of the model.
     """
     folded = compilation.imported.folded
     flops = flops_by_node(folded)

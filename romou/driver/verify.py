@@ -1,4 +1,4 @@
-"""A compiled model's outputs against onnxruntime's; where they differ, the first ONNX operator that is wrong."""
+"""A compiled model's outputs compared with onnxruntime's, and the first ONNX operator with wrong outputs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("romou")
 
-# Limits of the relative L2 error of the whole model's outputs against onnxruntime: fp16 storage rounds at every layer.
-# TF32 rounds factors to as many bits as fp16 has, but nothing that lies in memory.
+# Limits of the relative L2 error of the whole model's outputs against onnxruntime. fp16 storage rounds at every layer.
+# TF32 rounds factors to as many bits as fp16, but nothing in memory.
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
-# How many times as far as onnxruntime is from itself, outputs may be from its own.
+# Outputs may differ from onnxruntime's by this many times the difference of two of its own runs.
 _SPREADS = 16
 _HINT = "Replace the operator, or export with another opset."
 _HINTS = {
@@ -83,7 +83,7 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
 
 
 def _inputs_of(imported: ImportedModel, model: TunedModel, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return the inputs of a check: the first calibration inputs, or random ones from the range in which each is used."""  # noqa: E501
+    """Return the first calibration inputs, or random ones from the range in which each input is used."""
     given = next(iter(imported.precision.calibration), None) if not seed else None
     return (
         dict(given)
@@ -93,9 +93,12 @@ def _inputs_of(imported: ImportedModel, model: TunedModel, seed: int = 0) -> dic
 
 
 def check_stability(model: TunedModel, imported: ImportedModel, *, runs: int = 50, limit_s: float = 5.0) -> None:
-    """Run a model again and again on the same random inputs, for `limit_s` seconds at most.
+    """Run a model repeatedly on the same random inputs, for `limit_s` seconds at most.
 
-    DeviceError where an output is not the same, bit for bit, in each run, and no node is random.
+    Raises
+    ------
+    DeviceError
+        An output differs in a bit between two runs, and no node is random.
     """
     if imported.onnx_model is not None and any(_is_random(node) for node in imported.onnx_model.graph.node):
         return
@@ -182,18 +185,19 @@ def _limit(reference: list[np.ndarray], target: Target, precision: str) -> float
 
 
 def _is_random(node: onnx.NodeProto) -> bool:
-    """Whether a node's outputs are others in each run."""
+    """Return whether a node's outputs differ from run to run."""
     return node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and bool(node.input[2]))
 
 
 def _error(found: np.ndarray, right: np.ndarray, least_rms: float = 0.0) -> float:
-    """Relative L2 error, infinite for another shape or dtype. least_rms: the errors of smaller outputs, by their root
-    mean square, are relative to it.
+    """Return the relative L2 error, infinite for another shape or dtype.
+
+    least_rms: the error of outputs with a smaller root mean square is relative to this one.
     """
     if found.dtype != right.dtype:
         return float("inf")
     if found.shape == right.shape and right.dtype.kind in "iuf":
-        # A quantized value may be rounded to either side, and so may a number that is too small for its type.
+        # Quantized values and denormal numbers may be rounded to either side.
         with np.errstate(invalid="ignore"):
             near = np.abs(found.astype(np.float64) - right.astype(np.float64)) <= _unit_of(right.dtype)
         found = np.where(near, right, found)
@@ -211,8 +215,9 @@ def _error(found: np.ndarray, right: np.ndarray, least_rms: float = 0.0) -> floa
 
 
 def _unit_of(dtype: np.dtype) -> float:
-    """How far apart the smallest numbers of a type are, where a result may be either; below fp32's normal numbers,
-    devices have none but zero.
+    """Return the distance of a type's smallest numbers, within which a result may be rounded to either side.
+
+    Devices flush fp32's denormal numbers to zero.
     """
     if dtype in (np.int8, np.uint8):
         return 1.0
@@ -228,8 +233,9 @@ def _worst(
     model: onnx.ModelProto,
     inputs: Mapping[str, np.ndarray],
 ) -> float:
-    """The error of the worst output. What cancels out leaves rounding errors: where onnxruntime differs from itself,
-    the model may by a little more.
+    """Return the error of the worst output.
+
+    Cancellation leaves rounding errors: if onnxruntime differs from itself, the model may differ by a little more.
     """
     errors = [_error(a, b) for a, b in zip(found, right, strict=True)]
     worst = max(errors, default=0.0)
@@ -246,10 +252,10 @@ def _first_wrong(
     precision: str,
     given: Mapping[str, np.ndarray],
 ) -> onnx.NodeProto:
-    """The first node, in the graph's order, after which some tensor that is needed later is wrong, found by bisection.
+    """Return the first node behind which a tensor that is needed later is wrong. Bisection finds it.
 
-    A wrong tensor is needed by the outputs, or makes others wrong that are: so what is wrong after one node is wrong
-    after all later ones.
+    A wrong tensor leads to the outputs, directly or through other wrong tensors. So if a tensor is wrong behind one
+    node, some tensor is wrong behind all later ones.
     """
     at = first_failing(
         len(model.graph.node),
@@ -267,7 +273,7 @@ def _is_part_wrong(
     precision: str,
     given: Mapping[str, np.ndarray],
 ) -> bool:
-    """Whether a part is wrong on the inputs on which the model is; what cannot be compared counts as right."""
+    """Return whether a part is wrong on the whole model's inputs. A part that cannot be compared counts as right."""
     if not part.graph.output:
         return False
     try:
@@ -283,8 +289,9 @@ def _is_part_wrong(
 
 
 def _first_nodes(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
-    """The model as far as its first `count` nodes; its outputs are their tensors that later nodes, or the model's
-    outputs, need.
+    """Return the model up to its first `count` nodes.
+
+    Its outputs are their tensors that later nodes or the model's outputs need.
     """
     nodes, later = list(model.graph.node[:count]), model.graph.node[count:]
     made = {name for node in nodes for name in node.output if name}

@@ -23,16 +23,19 @@ _GRAPHS = Path(__file__).parent
 
 
 def names() -> tuple[str, ...]:
-    """Names that `load` knows, sorted."""
+    """Return the names that `load` takes, sorted."""
     return tuple(sorted(path.stem for path in _GRAPHS.glob("*.onnx")))
 
 
 def load(name: str, *, seed: int = 0) -> onnx.ModelProto:
-    """A complete, checked model: weights He-normal by fan-in, biases small, norm scales near one.
+    """Return a complete, checked model: weights He-normal by fan-in, biases small, norm scales near one.
 
-    Each tensor has a random stream of its own, drawn from `seed` and its name, so a model is the same on every machine.
+    Each tensor has a random stream seeded by `seed` and its name, so a model is the same on every machine.
 
-    UsageError where for an unknown name; lists the known ones and the nearest.
+    Raises
+    ------
+    UsageError
+        There is no network of that name; lists the names and says the nearest one.
     """
     if name not in names():
         raise unknown_name("bundled model", name, names())
@@ -60,7 +63,7 @@ def bundled(model: object) -> onnx.ModelProto | None:
 
 
 def _weights(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
-    """Values that keep activations finite through a deep net, float64 of `shape`."""
+    """Return values that keep activations finite through a deep net, float64 of `shape`."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])
     if len(shape) > 1:
         fan_in = int(np.prod(shape)) // shape[0]

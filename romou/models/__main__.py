@@ -11,7 +11,7 @@ from romou.base.errors import EXIT_USAGE, RomouError
 
 
 def main(arguments: list[str]) -> int:
-    """Exit code of the command line above."""
+    """Run the command line above, and return its exit code."""
     if not arguments:
         print("\n".join(models.names()))
         return 0

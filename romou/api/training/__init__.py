@@ -1,10 +1,10 @@
-"""Training: the loss of a model and its gradients, as a model that is tuned, compiled and run as any other.
+"""Training: the loss of a model and its gradients, as a model that is tuned, compiled and run like any other.
 
     step = romou.training.gradients("model.onnx", loss="cross_entropy")
     tuned = romou.tune(step, target="opencl", trials=200)
     outputs = tuned.run({"image": images, "labels": labels, **step.parameters})
 
-The gradient graph is that of TVM Relax's Gradient pass; the gradients of convolutions become tunable kernels
+TVM Relax's Gradient pass makes the gradient graph. The gradients of convolutions become tunable kernels
 (docs/training.md).
 """
 

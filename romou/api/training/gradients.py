@@ -1,4 +1,4 @@
-"""From an ONNX model to the graph of its loss and gradients."""
+"""romou.training.gradients: the loss of a model and its gradients, from its ONNX graph."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ _MAIN, _ADJOINT = "main", "main_adjoint"
 class TrainingStep(ImportedModel):
     """The loss of a model and its gradients, for `romou.tune` and `romou.compile`.
 
-    Its inputs are those of the model, the labels, and the weights by which it is differentiated. Its outputs are
-    "loss", and "NAME.grad" for each of them.
+    Its inputs are the model's inputs, the labels, and the differentiated weights. Its outputs are "loss", and
+    "NAME.grad" for each of these weights.
 
     parameters: the values that the weights have in the model, by name.
     """
@@ -126,7 +126,7 @@ def _chosen(proto: onnx.ModelProto, wrt: Sequence[str] | None) -> list[str]:
 
 
 def _with_inputs(proto: onnx.ModelProto, names: Iterable[str]) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """The model with these weights as inputs, and their values."""
+    """Return the model with these weights as inputs, and their values."""
     opened = onnx.ModelProto()
     opened.CopyFrom(proto)
     wanted = set(names)
@@ -146,7 +146,7 @@ def _with_inputs(proto: onnx.ModelProto, names: Iterable[str]) -> tuple[onnx.Mod
 def _with_loss(
     imported: ImportedModel, loss: str | None
 ) -> tuple[tvm.IRModule, dict[str, tuple[tuple[int, ...], str]]]:
-    """The module whose `main` returns the loss alone, and its inputs."""
+    """Return the module whose `main` returns only the loss, and its inputs."""
     result = imported.mod[_MAIN].ret_ty
     if isinstance(result, relax.TupleType):
         raise ModelError("the model returns a tuple; a loss is made of one tensor")
@@ -169,7 +169,7 @@ def _with_loss(
 
 
 def _differentiated(mod: tvm.IRModule, places: Sequence[int]) -> tvm.IRModule:
-    """The module whose `main` returns (loss, gradient, ...), by the parameters at these places."""
+    """Return the module whose `main` returns (loss, gradient, ...) for the parameters at these indices."""
     register_gradients()
     main = mod[_MAIN]
     variables = [main.params[place] for place in places]
@@ -189,7 +189,7 @@ def _differentiated(mod: tvm.IRModule, places: Sequence[int]) -> tvm.IRModule:
 
 
 def _refuse_without_gradient(main: relax.Function, variables: Sequence[relax.Var]) -> None:
-    """ModelError for an operator between a variable and the loss of which no gradient is registered."""
+    """Raise ModelError if an operator between a variable and the loss has no registered gradient."""
     depends = set(variables)
     for binding in (binding for block in main.body.blocks for binding in block.bindings):
         value = binding.value

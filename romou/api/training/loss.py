@@ -1,4 +1,4 @@
-"""What training minimises, as Relax functions of a model's output and its labels."""
+"""Losses, as Relax functions of a model's output and its labels."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LOSSES = ("cross_entropy", "mean_squared_error")
 
 
 def loss_function(name: str, shape: Shape, dtype: str) -> tuple[relax.Function, tuple[Shape, str]]:
-    """Return (a function of outputs and labels that gives one number, shape and type of the labels)."""
+    """Return (function of outputs and labels -> one number, shape and type of the labels)."""
     if name == "cross_entropy" and len(shape) != 2:
         raise ModelError(
             f"the output has the shape {shape}; cross entropy is of (n, classes)", hint="End the model with a Flatten."
@@ -31,7 +31,7 @@ def loss_function(name: str, shape: Shape, dtype: str) -> tuple[relax.Function, 
 
 
 def _cross_entropy(outputs: relax.Expr, labels: relax.Expr, shape: Shape, dtype: str) -> relax.Expr:
-    """-log softmax of the right class, chosen among all: a gather would have to be undone by a scatter."""
+    """Return -log softmax of the right class. A mask selects it: the gradient of a gather would be a scatter."""
     classes = relax.const(np.arange(shape[1], dtype="int64"))
     is_right = relax.op.equal(relax.op.expand_dims(labels, -1), classes)
     chosen = relax.op.where(is_right, relax.op.nn.log_softmax(outputs, axis=-1), relax.const(np.zeros(shape, dtype)))

@@ -1,4 +1,4 @@
-"""The gradient of max pooling: TVM's own kernel reduces over pairs (argmax), which its schedules for GPUs refuse."""
+"""The gradient of max pooling. TVM's own kernel reduces over pairs (argmax), which its schedules for GPUs refuse."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from romou.compiler.tir.expressions import static_shape
 
 
 def gradient(var: relax.Var, call: relax.Call, by_output: relax.Var, builder: relax.BlockBuilder) -> list[relax.Expr]:
-    """Give the gradient of each window to its first maximum, as PyTorch does.
+    """Return the gradient of max pooling. Each window's gradient goes to its first maximum, as in PyTorch.
 
     first[p]  = the first tap of window p whose input is the output
     result[y] = the sum over windows p and taps t with p * stride + t * dilation - padding = y, of by_output[p] where

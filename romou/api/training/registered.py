@@ -1,8 +1,7 @@
-"""Gradients that stand in the place of TVM's own.
+"""Gradients that replace TVM's.
 
-That of a convolution is wrong in TVM 0.27 where the convolution is dilated: its pass forgets the dilation when it
-computes how many rows a stride leaves over. That of max pooling has no kernel for GPUs
-(`romou/api/training/max_pool.py`). Each is to be dropped when TVM's works.
+TVM 0.27 forgets the dilation of a convolution when its gradient computes how many rows a stride leaves over. Its
+gradient of max pooling has no kernel for GPUs (`romou/api/training/max_pool.py`). Drop each when TVM's works.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _LEVEL = 15
 
 @functools.cache
 def register_gradients() -> None:
-    """Register them, for this process."""
+    """Register the gradients in this process."""
     relax.op.register_gradient("relax.nn.conv2d", _of_conv2d, _LEVEL)
     relax.op.register_gradient("relax.nn.max_pool2d", max_pool.gradient, _LEVEL)
 
