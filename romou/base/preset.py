@@ -1,6 +1,6 @@
 """The numbers of default configs that were fitted to a device's compiler or hardware.
 
-`romou.devices.presets` reads them from JSON files, which also state unit, source and what each number was fitted to.
+`romou.devices.presets` reads them from JSON files, which also state unit, source and the fitted observation.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from typing import Literal
 
 @dataclass(frozen=True, kw_only=True)
 class Registers:
-    """How the GPU's compiler allocates registers in a contraction, for register tiles that do not spill.
+    """A model of register allocation in contractions, for register tiles that do not spill.
 
     max_fill: fraction of the registers that a default config may fill.
     addresses: registers for addresses and other scalars.
     prefetched: registers for the loads that the compiler issues ahead.
-    max_unrolled_products: multiply-adds of a work-item up to which the compiler unrolls the rows of a window.
+    max_unrolled_products: most multiply-adds of a work-item if the compiler unrolls the rows of a window.
     max_unrolled_constant_products: the same limit if all columns are constants.
     live_fraction: fraction of an unrolled sum's loads that are live at the same time.
-    min_rolled_texels: texels of an fp32 sum without a window from which on the compiler keeps the loop rolled and
-        loads one weight after the other; None if it always loads ahead.
+    min_rolled_texels: fewest texels of an fp32 sum without a window if the compiler keeps the loop rolled and loads
+        one weight at a time. None if it always loads ahead.
     spilling_windows: windows at a stride whose default tile spills: "none", "cut" (a padded row ends inside a tile, or
         the window is unrolled), or "all".
     """
@@ -37,10 +37,10 @@ class Registers:
 
 @dataclass(frozen=True, kw_only=True)
 class Occupancy:
-    """How many work-items keep the device busy.
+    """The work-items that keep the device busy.
 
     min_busy_fraction: fraction of `Limits.busy_work_items` that is enough.
-    min_register_rounds: how often the register file has to be refilled; None if that is no criterion.
+    min_register_rounds: rounds of work-items through the register files of all cores, or None for no such rule.
     """
 
     min_busy_fraction: float
@@ -52,7 +52,7 @@ class Algorithms:
     """Instruction slots, for the choice between direct sums and Winograd's algorithm.
 
     product: a multiply-add.
-    long_fp16_product: a multiply-add of a sum that is fp16 over a whole texel's window.
+    long_fp16_product: a multiply-add if the sum over a texel's window is in fp16.
     transformed_number: a number that a transform reads or writes.
     launches: the launches of the two transforms.
     per_byte: slots while the memory delivers a byte, if the device's rates are not known.
@@ -69,7 +69,7 @@ class Algorithms:
 class TensorCores:
     """Cycles of a core whose warps multiply matrices.
 
-    mma: a matrix instruction of fp16; TF32 takes twice as long.
+    mma: a matrix instruction of fp16. TF32 takes twice as long.
     partition_mma: the same instruction on one of the core's four partitions.
     l1_line: a line of the first-level cache that a load touches.
     load_latency: the loads of an iteration.
@@ -93,7 +93,7 @@ class TensorCores:
 class Streaming:
     """Default configs of families that read their inputs once.
 
-    row_vectors: vectors of a row that a work-item reduces; None: the whole row.
+    row_vectors: vectors of a row that a work-item reduces, or None for the whole row.
     row_group: work-items of a group that reduces rows.
     has_reduction_trees: whether many work-items of a row combine their results in a tree.
     pool_tile: neighbours that a work-item computes if their windows overlap.
@@ -129,9 +129,9 @@ class Recurrent:
 
 @dataclass(frozen=True, kw_only=True)
 class MixedSums:
-    """Sums of products in fp16 that are added up in fp32.
+    """Partial sums in fp16, added up in fp32.
 
-    max_3d_window: products of a window of three axes up to which the compiler does not spill.
+    max_3d_window: most products of a window of three axes without spills.
     """
 
     max_3d_window: int

@@ -1,5 +1,6 @@
-"""The ways to compute a contraction: directly, or by Winograd's transforms. Each has a knob space, decent configs and a
-schedule.
+"""The algorithms of a contraction: direct sums, Winograd's transforms, or a long sum in pieces.
+
+Each has a knob space, decent configs and a schedule.
 """
 
 from __future__ import annotations
@@ -49,8 +50,7 @@ ALGORITHM = Knob(
 )
 
 
-# Side of an input tile from which on transforms lose digits that a default config should keep, by the type of the
-# numbers between the kernels.
+# Type of the numbers between the kernels -> smallest side of an input tile that loses too many digits for a default.
 _INEXACT_SIDE = {"float32": 7, "float16": 5}
 
 
@@ -64,51 +64,50 @@ class Contracted:
 
     @property
     def work(self) -> Workload:
-        """The numbers of the operator."""
+        """Return the numbers of the operator."""
         found: Workload = self.operator.workload.from_json(str(self.block.annotations[WORKLOAD]))
         return found
 
     @property
     def data(self) -> tirx.Buffer:
-        """The first factor."""
+        """Return the first factor."""
         return read_buffers(self.block)[0]
 
     @property
     def weight(self) -> tirx.Buffer:
-        """The second factor."""
+        """Return the second factor."""
         return read_buffers(self.block)[1]
 
     @property
     def is_weight_computed(self) -> bool:
-        """Whether each call packs the weight anew (`romou/compiler/operators/packed_weight.py`)."""
+        """Return whether each call packs the weight (`romou/compiler/operators/packed_weight.py`)."""
         return is_computed(self.func, self.weight)
 
     @property
     def weights(self) -> list[tirx.Buffer]:
-        """The second factor, and what it is packed from where each call packs it."""
+        """Return the second factor, and the weight that it is packed from if each call packs it."""
         packing = [b for b in find_blocks(self.func) if b.writes and b.writes[0].source.same_as(self.weight)]
         return [self.weight, *(buffer for block in packing for buffer in read_buffers(block))]
 
     @property
     def factors(self) -> tuple[te.Tensor, te.Tensor]:
-        """Both factors as placeholders."""
+        """Return both factors as placeholders."""
         data, weight = (
             te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.weight)
         )
         return data, weight
 
     def contraction(self, flat: bool) -> Contraction:
-        """The sum of products, its pixels in one row (flat) or row by row."""
+        """Return the sum of products, with its pixels in one row (flat) or row by row."""
         return self.operator.contraction(self.work, *self.factors, flat, is_image(self.data))
 
 
 class Algorithm(ABC):
     """A way to compute a contraction.
 
-    placement: of the operator's tensors.
-    transform_bytes, transform_registers: what kernels around the contraction read and write, and the 32-bit registers
-    that one of their work-items needs
-        at least.
+    placement: memory of the operator's tensors.
+    transform_bytes: bytes that kernels around the contraction read and write.
+    transform_registers: fewest 32-bit registers of a work-item of these kernels.
     """
 
     transform_bytes: int = 0
@@ -121,19 +120,19 @@ class Algorithm(ABC):
 
     @abstractmethod
     def contraction(self, flat: bool) -> Contraction:
-        """The sum of products, its pixels in one row (flat) or row by row."""
+        """Return the sum of products, with its pixels in one row (flat) or row by row."""
 
     @abstractmethod
     def space(self, limits: Limits) -> Space:
-        """The knobs of this algorithm on a device with these limits."""
+        """Return the knobs of this algorithm on a device with these limits."""
 
     @abstractmethod
     def starts(self, limits: Limits) -> list[Config]:
-        """Decent configs, the best guess first."""
+        """Return decent configs, the best guess first."""
 
     @abstractmethod
     def schedule(self, config: Config) -> s_tir.Schedule:
-        """The scheduled function. Raises `s_tir.ScheduleError` where TVM's scheduler refuses the config."""
+        """Return the scheduled function. `s_tir.ScheduleError` if TVM's scheduler refuses the config."""
 
     def slots(self, limits: Limits, costs: Algorithms) -> float:
         """Return the time that all kernels take, in instruction slots of all cores.
@@ -153,15 +152,15 @@ class Algorithm(ABC):
 
     @property
     def weight_shape(self) -> tuple[int, ...]:
-        """Shape of the weight that the kernel reads."""
+        """Return the shape of the weight that the kernel reads."""
         return tuple(int(d) for d in self.contracted.weight.shape)
 
     def stored_weight(self) -> StoredWeight | None:
-        """How the kernel wants the weight; None where it takes the function's as it is."""
+        """Return the form of the weight that the kernel reads; None for the function's own form."""
         return None
 
     def fits(self, limits: Limits) -> bool:
-        """Whether the device has room for the kernels around the contraction."""
+        """Return whether the kernels around the contraction fit the device."""
         return True
 
     def _places(self, limits: Limits) -> dict[str, Sequence[Choice]]:
@@ -180,7 +179,6 @@ class DirectAlgorithm(Algorithm):
     def space(self, limits: Limits) -> Space:
         count = self.contracted.operator.pixel_rows(self.work)
         pixels = [] if count is None else ["flat", "rows"] if count > 1 else ["flat"]
-        # The flat form has the longer rows: every tile that makes sense row by row makes sense there too.
         flat, rows = (self.contraction(flat=is_flat) for is_flat in (True, False))
         own = {**self._places(limits), "pixels": pixels, "accumulate": sums_of(flat, self.work.dtype, limits)}
         space = space_of(flat, rows, limits, self.work.dtype, own)
@@ -191,14 +189,14 @@ class DirectAlgorithm(Algorithm):
         if flat.vector and images:
             space.add_constraint(lambda config: config["vector_width"] == LANES)
         if any(not any(image.same_as(own) for own in self.placement.buffers.values()) for image in images):
-            # A split of more work-items than texels stores single lanes, and the epilogue reads what it stores.
+            # A split of more work-items than texels stores single lanes, and the epilogue reads whole texels.
             space.add_constraint(
                 lambda config: config["split_k"] <= config["tile_o"] * config["tile_h"] * config["tile_w"]
             )
         return space
 
     def starts(self, limits: Limits) -> list[Config]:
-        """The default config; and where tensor cores take staged operands, one with them."""
+        """Return the default config, and one with staged operands if there are tensor cores."""
         space = self.space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
         contraction = self.contraction(flat=_is_flat(direct))
@@ -221,7 +219,7 @@ class DirectAlgorithm(Algorithm):
 
 
 class WinogradAlgorithm(Algorithm):
-    """Products between transforms of the data and of the output, which are kernels of their own."""
+    """Products between transforms of the data and of the output, which are separate kernels."""
 
     def __init__(self, contracted: Contracted, placement: Placement, form: Winograd) -> None:
         super().__init__(contracted, placement)
@@ -252,17 +250,17 @@ class WinogradAlgorithm(Algorithm):
 
     @property
     def _is_weight_stored(self) -> bool:
-        """Whether the second factor is a constant, which is transformed ahead."""
+        """Return whether the second factor is a constant, which is transformed when the model is compiled."""
         return self.contracted.operator.has_constant_weight and not self.contracted.is_weight_computed
 
     def contraction(self, flat: bool) -> Contraction:
-        """The products of all positions of the tiles; their rows are the same either way."""
+        """Return the products of all positions of the tiles. The pixels do not depend on `flat`."""
         shapes = {TRANSFORMED: self.form.transformed_shape, "weight": self.form.weight_shape}
         return self.form.contraction(*(te.placeholder(shape, self.work.dtype, name) for name, shape in shapes.items()))
 
     def space(self, limits: Limits) -> Space:
         form = self.contraction(flat=False)
-        # Tiles stand in rows whatever the knob says; of several choices it keeps the one that images need.
+        # Tiles are in rows under any choice, so the knob keeps only the choice that images need.
         pixels = [] if self.contracted.operator.pixel_rows(self.work) is None else ["rows"]
         own = {**self._places(limits), "pixels": pixels, "accumulate": sums_of(form, self.work.dtype, limits)}
         space = space_of(form, form, limits, self.work.dtype, own)
@@ -332,7 +330,7 @@ class PiecesAlgorithm(Algorithm):
 
 
 def inline_epilogue(sch: s_tir.Schedule) -> Block:
-    """Inline everything between the contraction and the output; returns the output block."""
+    """Inline all blocks between the contraction and the output. Return the output block."""
     root = sch.get_sblock("root")
     (output,) = sch.get_output_blocks(root)
     stages = set(Stage) - {Stage.CROP} | STAGES | FILTER_STAGES | PIECES_STAGES | {PACKED}

@@ -1,4 +1,4 @@
-"""What every schedule template offers. Later stages know nothing else about an operator."""
+"""The interface of schedule templates, through which later stages see an operator."""
 
 from __future__ import annotations
 
@@ -17,66 +17,65 @@ from romou.compiler.tir.primitives import is_image
 
 
 class Template(ABC):
-    """The template that fits a fused function, whose last parameter is the output.
+    """The schedule template of a fused function, whose last parameter is the output.
 
-    func: the function.   family: name of the operator family.
-    knobs: what the template leaves open, for any operator and device; `space` says which choices an operator has.
+    func: the function.
+    family: name of the operator family.
+    knobs: all knobs of the template. `space` has the choices of an operator on a device.
     """
 
     knobs: ClassVar[tuple[Knob, ...]]
 
     func: tirx.PrimFunc
     family: str
-    # Whether the kernel is a loop of multiply-adds, of which each iteration reads its share of data and weight.
+    # Whether the kernel is a loop of multiply-adds, whose iterations read data and weight.
     sums_products: bool = True
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Readable name of the operator."""
+        """Return a readable name of the operator."""
 
     @property
     @abstractmethod
     def flops(self) -> int:
-        """Operations on numbers of one call."""
+        """Return the arithmetic operations of one call."""
 
     @property
     @abstractmethod
     def names(self) -> Mapping[str, str]:
-        """Names of the parameters that are the operator's "data", "output" and, where it has one, "weight"."""
+        """Return role -> parameter name, for "data", "output" and, if there is one, "weight"."""
 
     @property
     @abstractmethod
     def activations(self) -> set[str]:
-        """Parameters besides the weight that may lie in images: the schedule accesses them as whole texels."""
+        """Return parameters besides the weight that may be in images: the schedule accesses whole texels of them."""
 
     @property
     def matrices(self) -> set[str]:
-        """Parameters, the output among them, that may lie in images of rows: the schedule takes their last axis in
-        whole texels.
-        """
+        """Return parameters, perhaps the output, that may be in images of rows: the last axis is read in texels."""
         return set()
 
     @property
     def factors(self) -> set[str]:
-        """Parameters among `matrices` that are factors of products, of which each number is read many times."""
+        """Return the `matrices` that are factors of products: each of their numbers is read many times."""
         return set()
 
     @property
     @abstractmethod
     def element_bytes(self) -> int:
-        """Bytes of one number of the output in memory."""
+        """Return the bytes of one number of the output in memory."""
 
     @abstractmethod
     def space(self, limits: Limits) -> Space:
-        """The knobs of this operator on a device with these limits."""
+        """Return the knobs of this operator on a device with these limits."""
 
     @abstractmethod
     def default_config(self, limits: Limits) -> Config:
-        """The config that is tried first and used where nothing was tuned."""
+        """Return the config that is tried first, and used if nothing was tuned."""
 
     def starts(self, limits: Limits) -> list[Config]:
-        """A decent config of each algorithm, the default config first."""
+        """Return a decent config of each algorithm, the default config first."""
         return [self.default_config(limits)]
 
     def direct(self, config: Config) -> Config:
@@ -88,28 +87,29 @@ class Template(ABC):
         return config
 
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
-        """How the kernel of `config` wants the weight; None where it takes that of the function as it is."""
+        """Return the form of the weight that the kernel of `config` reads; None for the function's own form."""
         return None
 
     def precision(self, config: Mapping[str, Any]) -> str | None:
-        """What the kernel of `config` rounds its factors to; None where it multiplies numbers as they lie in memory."""
+        """Return the precision that the kernel of `config` rounds its factors to; None if it does not round."""
         return None
 
     @abstractmethod
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
-        """Scheduled TIR for a config: a module with the one function `main`; InvalidConfigError where TVM's scheduler
-        refuses the config.
+        """Return scheduled TIR for a config: a module with the function `main`.
+
+        InvalidConfigError if TVM's scheduler refuses the config.
         """
 
     @property
     def images(self) -> dict[str, str]:
-        """Parameter name -> memory scope, for the activations that the graph put in images."""
+        """Return parameter name -> memory scope, for the activations that the graph put in images."""
         return {str(p.name): str(p.scope()) for p in self.func.params if is_image(p)}
 
     def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
-        """Parameter name -> memory scope, for the parameters that lie in images under `config`."""
+        """Return parameter name -> memory scope, for the parameters that are in images under `config`."""
         return self.images
 
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
-        """Data, weight or output that the schedule could read from an image but that fits into none -> why."""
+        """Return role -> reason, for data, weight or output that could be in an image but fits into none."""
         return {}

@@ -1,6 +1,4 @@
-"""What families of contractions share: two factors, of which the second one may be a packed constant, and a template
-made of a marked block.
-"""
+"""The base of all families of contractions: two factors, a packed weight, and a template made of a marked block."""
 
 from __future__ import annotations
 
@@ -15,8 +13,7 @@ from romou.compiler.operators.operator import Operator, W
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.tir.expressions import Shape, is_constant, static_shape
 
-# TVM's pattern kinds for "an operator that element-wise consumers may be fused into", and for "one that nothing is
-# fused with".
+# TVM's pattern kinds for operators into which element-wise consumers are fused, and for operators without fusion.
 OUT_ELEMWISE_FUSABLE, OPAQUE = 4, 8
 
 
@@ -29,47 +26,47 @@ class ContractionFamily(Operator[W], Family):
     typical: Sequence[W]
 
     def is_mine(self, w: W) -> bool:
-        """Whether the family takes a workload of its type."""
+        """Return whether the family handles a workload of its type."""
         return True
 
     @abstractmethod
     def match(self, call: relax.Call) -> W | None:
-        """The workload of a call of one of `operators`; None where it has none, or one of another family."""
+        """Return the workload of a call of one of `operators`; None if another family handles it."""
 
     @abstractmethod
     def operands(self, w: W) -> Mapping[str, Shape]:
-        """Names and shapes of the two factors as the kernel reads them."""
+        """Return names and shapes of the two factors as the kernel reads them."""
 
     @abstractmethod
     def define(self, w: W, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
-        """The plain definition: what fusion sees, and the reference that a candidate is checked against."""
+        """Return the plain definition, which is fused, and the reference of every candidate."""
 
     def kernel_shape(self, w: W, shape: Shape) -> Shape:
-        """The shape in which the family takes a second factor that has `shape` in the graph."""
+        """Return the shape that the family gives a second factor of `shape` in the graph."""
         return shape
 
     def pack_weight(self, w: W, weight: np.ndarray) -> np.ndarray:
-        """A constant second factor as the kernel reads it; missing lanes are zeros."""
+        """Return a constant second factor as the kernel reads it. Missing lanes are zeros."""
         return weight
 
     def pack_at_run_time(self, w: W, weight: te.Tensor) -> te.Tensor:
-        """A second factor that is computed as the kernel reads it: a stage of its own, named `PACKED`."""
+        """Return a stage, named `PACKED`, that packs a computed second factor as the kernel reads it."""
         return weight
 
     @abstractmethod
     def bias(self, w: W) -> tuple[Shape, Callable[..., tuple[tirx.Expr | int, ...]]]:
-        """Shape of a bias, and its index at an index of the output."""
+        """Return the shape of a bias, and its index at an index of the output."""
 
     @abstractmethod
     def case(self, w: W) -> Case:
-        """A workload as a user's model has it."""
+        """Return a workload as a user's model has it."""
 
     @property
     def cases(self) -> list[Case]:
         return [self.case(w) for w in self.typical]
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """The plain definition, with the weight packed."""
+        """Replace a call by the plain definition with a packed weight."""
         work = self.match(call)
         if work is None:
             return None
@@ -85,13 +82,13 @@ class ContractionFamily(Operator[W], Family):
         return self.emit_define(graph, lambda x, y: self.define(work, x, self.pack_at_run_time(work, y)), left, right)
 
     def emit(self, graph: Graph, w: W, data: relax.Expr, weight: np.ndarray) -> relax.Expr:
-        """A call of the plain definition with a constant weight, which is packed here."""
+        """Emit a call of the plain definition with a constant weight, which is packed here."""
         return self.emit_define(
             graph, lambda *tensors: self.define(w, *tensors), data, relax.const(self.pack_weight(w, weight), w.dtype)
         )
 
     def emit_define(self, graph: Graph, define: Callable[..., te.Tensor], *operands: relax.Expr) -> relax.Expr:
-        """A call of a function into which element-wise consumers are fused."""
+        """Emit a call of a function into which element-wise consumers are fused."""
         return graph.bb.emit_te(
             define, *operands, primfunc_name_hint=self.name, primfunc_attrs={"op_pattern": OUT_ELEMWISE_FUSABLE}
         )
@@ -100,9 +97,9 @@ class ContractionFamily(Operator[W], Family):
         return ContractionTemplate.of(func, self)
 
     def function(self, w: W, *, has_epilogue: bool = True, is_weight_computed: bool = False) -> tirx.PrimFunc:
-        """The operator as a fused function, with a bias and a ReLU behind it, or by itself.
+        """Return the operator as a fused function, followed by a bias and a ReLU if `has_epilogue`.
 
-        is_weight_computed: whether it takes the weight as the graph has it, because it changes from call to call.
+        is_weight_computed: whether the weight changes from call to call, so that the function packs it.
         """
         shapes = dict(self.operands(w))
         if is_weight_computed:

@@ -1,4 +1,4 @@
-"""What the schedule of a contraction asks of its operator: the half of a family that stands below its templates."""
+"""The interface of operators that are contractions, for schedules. Families extend it by their use in graphs."""
 
 from __future__ import annotations
 
@@ -20,8 +20,9 @@ W = TypeVar("W", bound=Workload)
 class Operator(ABC, Generic[W]):
     """A sum of products over workloads of type W.
 
-    name: of the family.   workload: the type W.
-    works_in_texels: whether data and output may lie in images, because the schedule accesses them in whole texels.
+    name: name of the family.
+    workload: the type W.
+    works_in_texels: whether data and output may be in images, because the schedule accesses whole texels.
     has_constant_weight: whether the second factor is known when the model is compiled.
     """
 
@@ -29,45 +30,47 @@ class Operator(ABC, Generic[W]):
     workload: type[W]
     works_in_texels: bool = False
     has_constant_weight: bool = True
-    # Whether texels of the output are neighbours along its last axis, so that it may lie in an image of rows.
+    # Whether texels of the output are neighbours along its last axis, so that it may be in an image of rows.
     stores_rows: bool = False
 
     @abstractmethod
     def contraction(
         self, w: W, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
-        """The operator as a contraction, its pixels in one row (`flat`) or row by row, over data that reads as zero
-        outside or does not.
+        """Return the operator as a contraction, with its pixels in one row (`flat`) or row by row.
+
+        is_zero_outside: whether reads outside of the data are zero, as in images.
         """
 
     @abstractmethod
     def output_loops(
         self, sch: s_tir.Schedule, output: Block, w: W, config: Config
     ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
-        """The output block's nest as loops (o, h, w, lane), and the schedule that they belong to: `sch`, or one of a
-        function made anew.
+        """Return a schedule and the loops (o, h, w, lane) of its output block.
+
+        The schedule is `sch`, or belongs to a new function.
         """
 
     def has_whole_texels(self, w: W) -> bool:
-        """Whether the four lanes of every output texel are stored."""
+        """Return whether the four lanes of every output texel are stored."""
         return True
 
     def matrices(self, w: W) -> Set[str]:
-        """Which of "data" and "weight" are matrices that the schedule reads in whole texels of their last axis."""
+        """Return the matrices among "data" and "weight" that are read in whole texels of their last axis."""
         return frozenset()
 
     def pixel_rows(self, w: W) -> int | None:
-        """Rows of pixels that the knob `pixels` lays out; None for operators without the knob."""
+        """Return the rows of pixels that the knob `pixels` lays out; None without the knob."""
         return None
 
     def pieces(self, w: W) -> Sequence[int]:
-        """Numbers of pieces into which a long sum may be cut for work groups of their own, besides one."""
+        """Return the numbers of pieces, besides one, that a long sum may be cut into."""
         return ()
 
     def in_pieces(self, w: W, data: te.Tensor, weight: te.Tensor, count: int) -> Contraction:
-        """The operator as `count` contractions, one for each row h, whose results are to be added up."""
+        """Return the operator as `count` contractions, one for each row h, to be added up."""
         raise NotImplementedError(f"{self.name} has no pieces")
 
     def winograd(self, w: W) -> dict[str, Winograd]:
-        """The algorithms besides the direct one, by the choice of the knob `algorithm`."""
+        """Return choice of the knob `algorithm` -> Winograd's algorithm."""
         return {}

@@ -1,13 +1,11 @@
-"""A long sum in pieces, each of which is a work group's: its own kernel adds them up, always in the same order, so that
-results are the same each time.
+"""A long sum in pieces, one for a work group each. A second kernel adds them up in a fixed order.
 
     data, weight -> partial (pieces, output texels, pixels, 4)      a contraction for each piece, scheduled as any other
     partial      -> total -> output                                 a work-item for each texel, and the epilogue
 
-The workspace between the kernels is a tensor of the model's memory plan (`romou/compiler/memory/workspaces.py`). No
-work-item waits for another, and nothing is added
-atomically: the gradient of a filter sums over all pixels of a batch, and has far fewer outputs than a large GPU has
-work-items.
+The workspace between the kernels is a tensor of the model's memory plan (`romou/compiler/memory/workspaces.py`). There
+are no atomic additions, so results are the same each time. The gradient of a filter needs pieces: it sums over all
+pixels of a batch, and has far fewer outputs than a large GPU has work-items.
 """
 
 from __future__ import annotations
@@ -25,7 +23,7 @@ from romou.compiler.operators.contraction.stages import Stage, contract
 from romou.compiler.scheduling.loops import Loop, loops_below
 from romou.compiler.tir.primitives import LANES
 
-# Value of the knob `algorithm` -> pieces.
+# Choice of the knob `algorithm` -> number of pieces.
 PIECES = {f"pieces{count}": count for count in (4, 8, 16, 32, 64, 128)}
 PARTIAL, TOTAL = "partial", "total"
 STAGES = frozenset({PARTIAL, TOTAL})
@@ -33,13 +31,15 @@ _GROUP, _FLOAT_BYTES = 64, 4
 
 
 def bytes_between(form: Contraction) -> int:
-    """Bytes that lie between the kernels, written and read."""
+    """Return the bytes that are written and read between the kernels."""
     return 2 * _FLOAT_BYTES * math.prod(form.extents) * LANES
 
 
 def build_pieces(form: Contraction, whole: Contraction, config: Config) -> tirx.PrimFunc:
-    """All stages. form: a contraction for each row h, a piece.
-    whole: the same sum at once, which says where results belong.
+    """Return all stages as a function.
+
+    form: a contraction for each row h, which is a piece.
+    whole: the same sum in one piece, with the place of results in the output.
     """
     o, count, w = form.extents
     rows = dataclasses.replace(
@@ -54,7 +54,7 @@ def build_pieces(form: Contraction, whole: Contraction, config: Config) -> tirx.
 
 
 def schedule_pieces(sch: s_tir.Schedule, loops: Sequence[Loop], reduce_names: Sequence[str], config: Config) -> None:
-    """Bind both kernels. loops: of the output, (o, h, w, lane)."""
+    """Schedule both kernels. loops: (o, h, w, lane) of the output."""
     piece, o, w, lane = sch.get_loops(sch.get_sblock(PARTIAL))
     sch.reorder(o, piece, w, lane)
     schedule_stages(sch, [o, piece, w, lane], reduce_names, config)

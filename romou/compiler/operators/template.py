@@ -1,6 +1,4 @@
-"""From a fused function to its knob space, and from a config to its schedule; the same for every family of
-contractions.
-"""
+"""The template of every family of contractions: from a fused function to a knob space, from a config to a schedule."""
 
 from __future__ import annotations
 
@@ -37,7 +35,7 @@ from romou.compiler.tir.primitives import LANES, Place, advance_pointers, set_im
 
 
 class ContractionTemplate(Template):
-    """The template of a fused function with one sum of products: a convolution, a dense layer, a product of matrices."""  # noqa: E501
+    """The template of a fused function with one sum of products: a convolution, dense layer or matrix product."""
 
     knobs = (ALGORITHM, *KNOBS)
 
@@ -49,8 +47,9 @@ class ContractionTemplate(Template):
 
     @classmethod
     def of(cls, func: tirx.PrimFunc, operator: Operator[Any]) -> ContractionTemplate | None:
-        """The template for `func`: it holds exactly one marked block, the operator's, and the epilogue keeps that
-        block's shape.
+        """Return the template for `func`, or None.
+
+        `func` has exactly one marked block, which is the operator's, and its epilogue keeps the block's shape.
         """
         marked = [b for b in find_blocks(func) if FAMILY in b.annotations]
         if [str(b.annotations[FAMILY]) for b in marked] != [operator.name]:
@@ -63,7 +62,7 @@ class ContractionTemplate(Template):
         )
 
     def _on(self, func: tirx.PrimFunc) -> ContractionTemplate:
-        """This template for the same function with other memory scopes."""
+        """Return this template for the same function with other memory scopes."""
         template = ContractionTemplate.of(func, self.contracted.operator)
         assert template is not None, "a mark on a parameter changes nothing that the template looks at"
         return template
@@ -86,8 +85,8 @@ class ContractionTemplate(Template):
 
     @property
     def activations(self) -> set[str]:
-        """Parameters that may lie in images: data, operands of the epilogue, output; all but the weight whose last axis
-        holds lanes.
+        """Return parameters that may be in images: data, output and operands of the epilogue, if the last axis has
+        lanes.
         """
         if not self.contracted.operator.works_in_texels or not self._is_vector or not has_vector_form(self.func):
             return set()
@@ -101,9 +100,7 @@ class ContractionTemplate(Template):
 
     @property
     def matrices(self) -> set[str]:
-        """The factors that are computed; of sums that are vectors an output of whole texels, and what the epilogue
-        reads at the same place.
-        """
+        """Return computed factors and, if sums are vectors, a whole-texel output and operands read at its place."""
         output, operator = self.func.params[-1], self.contracted.operator
         is_whole = (
             self._is_vector
@@ -117,7 +114,7 @@ class ContractionTemplate(Template):
         return self.factors | in_place | {str(output.name)}
 
     def _is_read_in_place(self, parameter: tirx.Buffer) -> bool:
-        """Whether all that is read of a parameter is the number at the output's place."""
+        """Return whether a parameter is only read at the output's place."""
         readers = [
             block
             for block in find_blocks(self.func)
@@ -127,17 +124,17 @@ class ContractionTemplate(Template):
 
     @property
     def _is_vector(self) -> bool:
-        """Whether the lanes of a texel are loaded together."""
+        """Return whether the lanes of a texel are loaded together."""
         return self.contracted.contraction(flat=True).vector
 
     @property
     def data(self) -> tirx.Buffer:
-        """The parameter that is the operator's data."""
+        """Return the parameter that is the operator's data."""
         return self.contracted.data
 
     @cached_property
     def placement(self) -> Placement:
-        """Where data, weight and output may lie."""
+        """Return the memory that data, weight and output may be in."""
         operator = self.contracted.operator
         texels = {"data", "output"} if operator.works_in_texels and self._is_vector else set()
         if operator.has_constant_weight and self._is_vector and not self.contracted.is_weight_computed:
@@ -154,7 +151,7 @@ class ContractionTemplate(Template):
 
     @cached_property
     def algorithms(self) -> dict[str, Algorithm]:
-        """Choice of the knob `algorithm`, which operators with a single one lack -> the algorithm."""
+        """Return choice of the knob `algorithm` -> algorithm. Operators with one algorithm lack the knob."""
         forms = self.contracted.operator.winograd(self.workload)
         others = {name: WinogradAlgorithm(self.contracted, self.placement, form) for name, form in forms.items()}
         counts = self.contracted.operator.pieces(self.workload)
@@ -166,8 +163,9 @@ class ContractionTemplate(Template):
         return {DIRECT: DirectAlgorithm(self.contracted, self.placement), **others, **pieces}
 
     def contraction(self, flat: bool, algorithm: str = DIRECT) -> Contraction:
-        """The operator as a contraction, its pixels in one row (flat) or row by row; under an algorithm with
-        transforms, the one between them.
+        """Return the operator as a contraction, with its pixels in one row (flat) or row by row.
+
+        Under an algorithm with transforms, it is the contraction between these.
         """
         return self.algorithms[algorithm].contraction(flat)
 
@@ -193,14 +191,16 @@ class ContractionTemplate(Template):
         return self._algorithm(config).stored_weight()
 
     def precision(self, config: Mapping[str, Any]) -> str | None:
-        """What the kernel of `config` rounds its factors to: TF32 where the config says so."""
+        """Return the precision that the kernel of `config` rounds its factors to: TF32 or None."""
         return tensor_core.TF32 if config["multiply_add"] == tensor_core.TF32 else None
 
     def space(self, limits: Limits) -> Space:
         usable = self._usable(limits)
         direct = usable.pop(DIRECT).space(limits)
         return (
-            Space.one_of(ALGORITHM, {DIRECT: direct, **{name: one.space(limits) for name, one in usable.items()}})
+            Space.one_of(
+                ALGORITHM, {DIRECT: direct, **{name: algorithm.space(limits) for name, algorithm in usable.items()}}
+            )
             if usable
             else direct
         )
@@ -209,40 +209,36 @@ class ContractionTemplate(Template):
         return self.starts(limits)[0]
 
     def starts(self, limits: Limits) -> list[Config]:
-        """A decent config of each algorithm; and where there are tensor cores, one whose operands are staged.
+        """Return a decent config of each algorithm, and one with staged operands if there are tensor cores.
 
-        The first one sums directly, or, where that leaves the device idle, in the fewest pieces that do not. On phones
-        it is the one with least to do among those that lose few digits.
+        The first config sums directly. If that leaves the device idle, it has the fewest pieces that do not. On phones
+        it has the algorithm with the least work among the algorithms that lose few digits.
         """
         usable = self._usable(limits)
         if len(usable) == 1:
             return usable[DIRECT].starts(limits)
-        found = {
-            name: [Config({"algorithm": name, **config}) for config in one.starts(limits)]
-            for name, one in usable.items()
+        starts = {
+            name: [Config({"algorithm": name, **config}) for config in algorithm.starts(limits)]
+            for name, algorithm in usable.items()
         }
+
+        def is_busy(name: str) -> bool:
+            return work_items(usable[name].contraction(flat=True), starts[name][0]) >= limits.busy_work_items
+
         sums = [name for name in usable if name == DIRECT or name in PIECES]
-        first = next(
-            (
-                name
-                for name in sums
-                if work_items(usable[name].contraction(flat=True), found[name][0]) >= limits.busy_work_items
-            ),
-            sums[-1],
-        )
+        first = next(filter(is_busy, sums), sums[-1])
         if (costs := limits.preset.algorithms) is not None:
             least = min(usable, key=lambda name: usable[name].slots(limits, costs))
             first = first if least in sums else least
-        return [*found[first], *(config for name, configs in found.items() if name != first for config in configs)]
+        others = [config for name, configs in starts.items() if name != first for config in configs]
+        return [*starts[first], *others]
 
     def _usable(self, limits: Limits) -> dict[str, Algorithm]:
-        """The algorithms that the device has room for; where tensor cores make many products in a cycle, fewer of them
-        are no gain.
-        """
+        """Return the algorithms that fit the device. On tensor cores products are cheap, so fewer are no gain."""
         direct = self.algorithms[DIRECT]
         if limits.has_tensor_cores and tensor_core.MMA in direct.space(limits).knobs["multiply_add"]:
             return {DIRECT: direct}
-        return {name: one for name, one in self.algorithms.items() if one.fits(limits)}
+        return {name: algorithm for name, algorithm in self.algorithms.items() if algorithm.fits(limits)}
 
     def _algorithm(self, config: Mapping[str, Any]) -> Algorithm:
         return self.algorithms[str(config.get("algorithm", DIRECT))]
@@ -258,18 +254,18 @@ class ContractionTemplate(Template):
             raise InvalidConfigError(
                 f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}"
             ) from error
-        # What is staged in local memory is read there, and images have no addresses. On other devices compilers see to
-        # them by themselves.
+        # Pointers advance only over buffers that are read without staging. Images have no addresses, and only phones'
+        # compilers need the help.
         is_direct = config.get("algorithm", DIRECT) == DIRECT
         reads_buffers = not config["local"] and not (is_direct and config["data"] == config["weight"] == Place.IMAGE)
-        # fp16 that is converted when it is read, which is all of it where it is only stored, is read by functions with
-        # an offset.
+        # If fp16 is only stored, it is converted by functions that take an offset, not a pointer.
         reads_numbers = self.workload.dtype == "float32" or limits.has_fp16_arithmetic
         has_pointers = limits.is_mobile and reads_buffers and reads_numbers
         return tvm.IRModule({"main": advance_pointers(scheduled) if has_pointers else scheduled})
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:
-        """The scheduled function, whose images are those of `config`. Raises `s_tir.ScheduleError` where TVM's
-        scheduler refuses.
+        """Return the function scheduled by `config`. Its parameters are already in the config's images.
+
+        `s_tir.ScheduleError` if TVM's scheduler refuses the config.
         """
         return self._algorithm(config).schedule(config).mod["main"]

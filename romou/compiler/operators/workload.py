@@ -1,4 +1,4 @@
-"""What an operator is, apart from how it is computed: the numbers that a schedule template starts from."""
+"""Workloads: the shapes and numbers of an operator, independent of its schedule."""
 
 from __future__ import annotations
 
@@ -23,46 +23,46 @@ FAMILY, WORKLOAD = "romou.family", "romou.workload"
 
 @dataclass(frozen=True, kw_only=True)
 class Workload(ABC):
-    """The numbers of one operator. The fields of each kind, in their order, stand in records and in task keys.
+    """The numbers of one operator. Records and task keys contain the fields in their order.
 
     dtype: type of numbers in memory, "float32" or "float16".
     """
 
     if TYPE_CHECKING:
-        # Each kind declares it after its shapes: as a field of this class it would come first.
+        # Each kind declares it after its shapes. As a field of this class it would come first.
         dtype: str
 
     @property
     @abstractmethod
     def name(self) -> str:
-        """Readable name, without the family."""
+        """Return a readable name, without the family."""
 
     @property
     @abstractmethod
     def flops(self) -> int:
-        """Multiplications and additions of one call."""
+        """Return the multiplications and additions of one call."""
 
     def block_attrs(self, family: str) -> dict[str, str]:
-        """Annotations by which the operator is found again after fusion."""
+        """Return annotations that identify the operator after fusion."""
         return {FAMILY: family, WORKLOAD: json.dumps(self.to_dict())}
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """The workload that `block_attrs` wrote."""
+        """Return the workload that `block_attrs` wrote."""
         return cls.from_dict(json.loads(text))
 
     @classmethod
     def field_names(cls) -> Set[str]:
-        """Names of the numbers."""
+        """Return the names of the numbers."""
         return {field.name: None for field in dataclasses.fields(cls)}.keys()
 
     def to_dict(self) -> dict[str, Any]:
-        """The numbers as JSON-ready data."""
+        """Return the numbers as JSON-ready data."""
         return dataclasses.asdict(self)
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
-        """The workload that `to_dict` wrote, also after a way through JSON."""
+        """Return the workload that `to_dict` wrote, perhaps through JSON."""
         fields: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in values.items()
         }
@@ -86,30 +86,30 @@ class Conv2d(Workload):
 
     @property
     def out_hw(self) -> tuple[int, int]:
-        """Height and width of the output, in pixels."""
+        """Return height and width of the output, in pixels."""
         top, left, bottom, right = self.padding
         (h, w), (kh, kw), (sh, sw), (dh, dw) = self.in_hw, self.kernel, self.stride, self.dilation
         return (h + top + bottom - (kh - 1) * dh - 1) // sh + 1, (w + left + right - (kw - 1) * dw - 1) // sw + 1
 
     @property
     def out_texels(self) -> int:
-        """Texels of output channels."""
+        """Return the texels of output channels."""
         return -(-self.out_channels // LANES)
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of the packed output, in elements."""
+        """Return the shape of the packed output, in elements."""
         return (self.batch, self.out_texels, *self.out_hw, LANES)
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of the unpadded operator."""
+        """Return the multiplications and additions of the unpadded operator."""
         taps = self.in_channels // self.groups * self.kernel[0] * self.kernel[1]
         return 2 * self.batch * self.out_channels * self.out_hw[0] * self.out_hw[1] * taps
 
     @property
     def name(self) -> str:
-        """Readable name: family-independent, shapes as the ONNX graph has them."""
+        """Return a readable name, independent of the family, with shapes as in the ONNX graph."""
         (ih, iw), (kh, kw), (sh, sw) = self.in_hw, self.kernel, self.stride
         text = f"{self.batch}x{self.in_channels}x{ih}x{iw}_{self.out_channels}_{kh}x{kw}_s{sh}" + (
             f"x{sw}" if sh != sw else ""
@@ -120,13 +120,15 @@ class Conv2d(Workload):
         return text + (f"_g{self.groups}" if self.groups > 1 else "")
 
     def pixels(self, flat: bool) -> tuple[tuple[int, int, int], Callable[..., Any], Callable[..., Any]]:
-        """How output pixels are laid over the (h, w) plane of a contraction.
+        """Return the layout of output pixels on the (h, w) plane of a contraction.
 
-        flat: all pixels of the batch in one row, so that a tile wastes nothing at the end of a short row;
-        else: one row a row, so that neighbouring pixels of a tile share the input that their windows have in common.
+        flat: all pixels of the batch are in one row, so that no tile is cut at the end of a short row. If not, rows
+        stay rows, so that neighbouring pixels of a tile share the input that their windows have in common.
 
-        Returns (extents, place, output): extents (o, h, w); place(h, w)
-            ->  (n, y, x); output(n, o, y, x, lane) -> (o, h, w, lane).
+        Returns (extents, place, output):
+            extents                     (o, h, w)
+            place(h, w)                 -> (n, y, x)
+            output(n, o, y, x, lane)    -> (o, h, w, lane)
         """
         oh, ow = self.out_hw
         if flat:
@@ -156,10 +158,10 @@ def window_index(
     *,
     is_zero_outside: bool = False,
 ) -> tirx.Expr:
-    """The input pixel under tap (kh, kw) of the window at (oy, ox); zero where it lies in the padding.
+    """Return the input pixel under tap (kh, kw) of the window at (oy, ox), or zero in the padding.
 
-    Only sides that have padding are compared, so an unpadded convolution has no branch at all; nor has one whose input
-    is an image, which gives zero outside by itself (`is_zero_outside`).
+    Only sides with padding are compared, so an unpadded convolution has no branch. Neither has a convolution of an
+    image, which is zero outside (`is_zero_outside`).
     """
     (sh, sw), (dh, dw), (top, left, bottom, right) = w.stride, w.dilation, w.padding
     y, x = oy * sh + kh * dh - top, ox * sw + kw * dw - left
@@ -179,5 +181,5 @@ def window_index(
 
 
 def stored_as(dtype: str, total: te.Tensor) -> te.Tensor:
-    """Sums are single precision whatever the storage; this rounds them once, at the end."""
+    """Round a sum in single precision to the type of storage, once, at the end."""
     return total if dtype == "float32" else te.compute(total.shape, lambda *i: total[i].astype(dtype), name="store")

@@ -1,11 +1,15 @@
 """The contraction: the sum of products that convolutions, dense layers and matrix products share.
 
-form.py         what a family hands over
-knobs.py        the knobs, which of their choices an operator has, and which configs are valid
-defaults.py     the config that is tried first
-stages.py       the sum as stages over a padded domain
-schedule.py     how the stages become a kernel
-tensor_core.py  what tensor cores ask of a config; tensor_core_schedule.py is their kernel
+form.py                   the contraction as a family describes it
+knobs.py                  knobs, their choices for an operator, and constraints between them
+stages.py                 the sum as stages over a padded domain
+schedule.py               from stages to a kernel
+defaults.py               the config that is tried first
+  tiles.py                register tiles without spills, by registers.py
+  occupancy.py            work groups that fill warps, and work-items that fill the device
+tensor_core.py            constraints of tensor cores
+tensor_core_schedule.py   from stages to a kernel with tensor cores
+tensor_core_defaults.py   default configs with tensor cores
 """
 
 from romou.compiler.operators.contraction.form import Contraction

@@ -22,7 +22,7 @@ from romou.compiler.operators.contraction.tensor_core_defaults import tensor_cor
 from romou.compiler.operators.contraction.tiles import fit_tile
 from romou.compiler.tir.primitives import Place
 
-# Products of a sum from which on it is worth fp16: each sum that `MIXED` adds up has as many, and loses as few digits.
+# Shortest sum that is worth fp16, in products. It loses no more digits than the sums that `MIXED` adds up.
 _MIN_FP16_PRODUCTS = 32
 
 

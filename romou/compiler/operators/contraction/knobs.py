@@ -16,21 +16,21 @@ from romou.compiler.tir.primitives import LANES, Place
 
 # float4 accumulators of one work-item beyond which every known GPU spills.
 MAX_TILE = 32
-# Iterations of the reduction from which on local memory may be buffered twice.
+# Fewest iterations of the reduction with double-buffered local memory.
 _MIN_BUFFERED = 3
-# Choice of the knob `unroll`: the device's compiler writes out all that is summed up between two barriers, of so many
-# products at most.
+# Choice of the knob `unroll`: the device's compiler unrolls the whole iteration between two barriers. And the most
+# products of such an iteration.
 ITERATION, _MAX_UNROLLED = "turn", 2048
-# Choices of the knob `accumulate`, and the products whose sum is fp16 where `MIXED` adds such sums up in fp32: their
-# error is that of fp16 times the root of half their number.
+# Choices of the knob `accumulate`. `MIXED` sums up to `MOST_MIXED` products in fp16, and these sums in fp32. The
+# relative error of n products is fp16's, times the root of n / 2.
 FP32, FP16, MIXED = "float32", "float16", "mixed"
 MOST_MIXED = 64
-# Choices of the knobs that say where an operand lies, and which devices have them.
+# Choices of the knobs for the memory of operands, and the devices that have them.
 PLACES = tuple(place.value for place in Place)
-HAS_IMAGES = "image: OpenCL devices with large enough images; the default where buffers pass by the first-level cache"
+HAS_IMAGES = "image: OpenCL devices with large enough images; the default if they are read faster than buffers"
 
 
-# In the order by which configs are numbered.
+# The order of the knobs numbers the configs.
 KNOBS = (
     Knob(
         name="data",
@@ -168,7 +168,7 @@ def space_of(
 ) -> Space:
     """Return the space of a contraction: the choices of each knob, and the constraints between knobs.
 
-    flat, rows: the two ways to lay its pixels, equal if there is only one. The knob `pixels` chooses.
+    flat, rows: the contraction with its pixels in one row, and row by row, between which the knob `pixels` chooses.
     dtype: type of numbers in memory.
     own: choices that do not follow from the extents: memory of operands, pixels and sums.
     """
@@ -261,8 +261,8 @@ def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: 
     is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
     steps = config["local"] * math.prod(window)
     can_unroll_iteration = (steps > window[-1]) & (steps * tile * LANES <= _MAX_UNROLLED) & (is_mma == False)  # noqa: E712
-    # The final sum deals the tile's elements out to the split, evenly, which TVM proves only for powers of two; or
-    # those of each row, evenly or not.
+    # The final sum deals the tile's elements out evenly, which TVM proves only for powers of two, or deals out the
+    # elements of each row, evenly or not.
     most = tile * (LANES - (LANES - 1) * is_stored_whole)
     is_dealt_out = ((tile & (tile - 1) == 0) & (split <= most)) | (split <= config["tile_w"])
     has_iterations = (config["local"] > 0) & (config["local"] * _MIN_BUFFERED <= first)
@@ -287,8 +287,9 @@ def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: 
 
 
 def sums_of(c: Contraction, dtype: str, limits: Limits) -> list[str]:
-    """Types that the products may be summed up in; fp16 only where it is stored. The error of a long sum is seen by the
-    check of a trial.
+    """Return the types that products may be summed up in. Sums are in fp16 only if the tensors are.
+
+    The check of each trial sees the error of a long sum.
     """
     if dtype != "float16" or not limits.has_fp16_arithmetic:
         return [FP32]
@@ -296,11 +297,10 @@ def sums_of(c: Contraction, dtype: str, limits: Limits) -> list[str]:
 
 
 def steps_of_sum(c: Contraction) -> int:
-    """How many steps of the first reduction axis `MIXED` sums up in fp16 at a time: as many as divide it, and at least
-    one.
+    """Return the steps of the first reduction axis that `MIXED` sums up in fp16 at a time. They divide the axis.
 
-    A quarter as many products over a window: phones' compilers write out the loops of a short block, load ahead for all
-    of it, and spill.
+    Over a window, a quarter of `MOST_MIXED` is summed up: phones' compilers unroll a short block, load ahead for all of
+    it, and spill.
     """
     first, *window, lanes = c.reduce.values()
     most = MOST_MIXED // 4 if math.prod(window) > 1 else MOST_MIXED
@@ -312,8 +312,9 @@ def _numbers(name: str) -> list[int]:
 
 
 def local_bytes(config: Columns, c: Contraction) -> Any:
-    """Local memory of a work group in bytes, for one config or columns of many; numbers are single precision there, but
-    for half arithmetic and what tensor cores read.
+    """Return the local memory of a work group in bytes, for one config or for columns of many.
+
+    Numbers are fp32 there, except with sums in fp16 and for tensor cores.
     """
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"] * config["tile_h"]
     number = number_bytes(config)
@@ -321,18 +322,16 @@ def local_bytes(config: Columns, c: Contraction) -> Any:
     *window, lanes = list(c.reduce.values())[1:]
     local, is_mma = config["local"], tensor_core.is_mma(config)
     patch, kernel = math.prod(window) * group_w, math.prod(window) * LANES * group_o
-    # What runs along memory is padded.
+    # Rows along memory are padded against bank conflicts.
     if c.lhs_neighbours == "reduction":
         patch = padded_texels(patch, (c.texel or lanes) * number, local)
     if c.rhs_vector == "reduction":
         kernel = padded_texels(kernel, lanes * number, local)
-    by_itself = number * config["local_buffers"] * local * ((c.texel or lanes) * patch + lanes * kernel)
-    # Where no config has tensor cores, nothing depends on their knobs.
-    return partial + (
-        by_itself if is_mma is False else by_itself + is_mma * (tensor_core.staged_bytes(config) - by_itself)
-    )
+    staged = number * config["local_buffers"] * local * ((c.texel or lanes) * patch + lanes * kernel)
+    # If no config has tensor cores, nothing depends on their knobs.
+    return partial + (staged if is_mma is False else staged + is_mma * (tensor_core.staged_bytes(config) - staged))
 
 
 def number_bytes(config: Columns) -> Any:
-    """Bytes of a number that is computed with."""
+    """Return the bytes of a number in arithmetic."""
     return 4 - 2 * (config["accumulate"] == "float16")

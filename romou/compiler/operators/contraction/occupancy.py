@@ -21,7 +21,7 @@ _PADDING_TOLERANCE = 1.1
 
 
 def work_items(contraction: Contraction, config: Config) -> int:
-    """Return the number of work-items of a config, those that share a sum included."""
+    """Return the number of work-items of a config, including work-items that share a sum."""
     o, h, w = contraction.extents
     tiles = -(-o // config["tile_o"]) * -(-h // config["tile_h"]) * -(-w // config["tile_w"])
     return int(tiles * config["split_k"])
@@ -81,8 +81,7 @@ def is_allowed(space: Space, config: Config, limits: Limits) -> bool:
 def fit_group(space: Space, contraction: Contraction, config: Config, warp_size: int) -> Config:
     """Choose the largest (then widest) group with little padding and no partly filled warp.
 
-    It has at most `SIDE` work-items along each side, or as many as a warp in all. It is wider than that only to fill a
-    warp.
+    It has at most `SIDE` work-items along each side, or fills a single warp. It is wider only to fill a warp.
     """
     o, _, w = contraction.extents
     for name in ("wg_o", "wg_w"):

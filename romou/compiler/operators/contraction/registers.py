@@ -29,7 +29,7 @@ def estimated_registers(contraction: Contraction, tile: Config, model: Registers
 
 
 def rolled_registers(contraction: Contraction, tile: Config) -> int:
-    """Return the registers of a long sum without a window, whose loop stays rolled and loads one weight at a time."""
+    """Return the registers of a long sum without a window. Its loop stays rolled and loads one weight at a time."""
     *_, width = contraction.extents
     tile_w = tile["tile_w"]
     # If a row ends inside a tile, each pixel has an index.
@@ -43,7 +43,7 @@ def window_row(contraction: Contraction, tile_w: int) -> int:
 
 
 def _prefetched(contraction: Contraction, tile: Config, model: Registers) -> float:
-    """Return what the compiler loads ahead, as a multiple of `model.prefetched`.
+    """Return the loads that the compiler issues ahead, as a multiple of `model.prefetched`.
 
     It loads ahead for several taps of a window, and more if it unrolls all rows of the window.
     """

@@ -1,4 +1,4 @@
-"""From the stages of a contraction to its kernel."""
+"""The schedule of a contraction's stages, without tensor cores."""
 
 from __future__ import annotations
 
@@ -38,8 +38,9 @@ def schedule_stages(
     *,
     has_whole_texels: bool = True,
 ) -> None:
-    """Tile the output nest, whose `loops` are (o, h, w, lane), and pull the stages of `build_stages` into it.
+    """Tile the output nest and pull the stages of `build_stages` into it.
 
+    loops: (o, h, w, lane) of the output.
     has_whole_texels: whether the output's lanes are stored together. If not, each store is guarded.
     """
     store = config if has_whole_texels else config.replace(vector_width=1)
@@ -178,11 +179,11 @@ def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], conf
 
 
 def _add_up_pieces(sch: s_tir.Schedule, total: Block, tile: Sequence[Loop], config: Config, store: Config) -> None:
-    """Deal the elements of a tile out to the work-items of the split, each of which adds up all pieces of its own."""
+    """Deal the elements of a tile out to the work-items of the split, which add up the pieces of their elements."""
     # Whole texels, or single lanes if there are fewer texels than work-items.
     texels = config["tile_o"] * config["tile_h"] * config["tile_w"]
     has_texels = texels >= config["split_k"]
-    # Elements that are not dealt out evenly have to be a single loop: TVM does not prove that fused loops are complete.
+    # An uneven deal needs a single loop, because TVM does not prove that fused loops are complete.
     is_along_row = texels & (texels - 1) != 0
     share = tile[-2] if is_along_row else sch.fuse(*(tile[:-1] if has_texels else tile))
     outer, thread_k = sch.split(share, [None, config["split_k"]])

@@ -76,7 +76,7 @@ def contract(c: Contraction, config: Config, *, name: str = Stage.CROP, dtype: s
 
 @dataclass(frozen=True)
 class _Axis:
-    """An axis of which each of a group's `items` work-items has `tile` elements.
+    """An axis that is dealt out to the `items` work-items of each group, `tile` elements each.
 
     An element has two indices: its work-item in the group, and its index among the elements of that work-item in all
     groups.
@@ -149,7 +149,7 @@ class _Domain:
 
     def load_left(self, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
         """Return an element of the left operand in memory."""
-        # Reads outside of an image are safe, and results that are computed from them are not stored.
+        # Reads outside of an image are safe, and their results are not stored.
         if not (self.c.is_image and self.c.is_padded):
             is_row_tiled = self.config["arrangement"] != "striped" and not tensor_core.is_mma(self.config)
             tiles = (1, self.config["tile_h"], self.config["tile_w"] if is_row_tiled else 1)

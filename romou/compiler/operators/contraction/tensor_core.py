@@ -1,12 +1,11 @@
-"""Contractions on tensor cores: the same work groups and register tiles as `contraction`, dealt out so that a warp can
-sum up together.
+"""Contractions on tensor cores: constraints between knobs, and the nest that a warp computes together.
 
-fp16 is multiplied as it is. fp32 is rounded to TF32 (10 bits behind the point, as in fp16; the range of fp32), where
-the user allows it.
+fp16 is multiplied as it is. fp32 is rounded to TF32 (10 bits of mantissa, as fp16 has, and fp32's range) if the user
+allows it.
 
-A warp is 4 work-items along the pixels (x) times 8 along the output channels (y), and the warps of a work group follow
-along y. Four texels of input channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` says what an
-instruction takes of each work-item; here stands only the nest that it looks for, which by itself computes the same:
+A warp is 4 work-items along the pixels (x) times 8 along the output channels (y). The warps of a work group follow
+along y. Four texels of input channels make one step of the reduction, 16 deep. `passes/tensor_cores.py` replaces this
+nest by instructions, with the operands that each work-item holds:
 
     for group in 4: for ilane in 4: for o in tile_o: for w in tile_w: for lane in 4:
         acc[o, w, lane] += data(4 * step + group, ilane, w) * weight(4 * step + group, ilane, o, lane)
@@ -27,38 +26,37 @@ from romou.compiler.operators.contraction.form import Contraction, round_up
 from romou.compiler.passes.cooperative_matrices import local_memory_bytes
 from romou.compiler.tir.primitives import LANES, Place
 
-# Choices of the knob `multiply_add`: PTX calls the instruction mma, and tf32 what it takes of floats; GLSL calls
-# coopmat what a warp multiplies as a whole.
+# Choices of the knob `multiply_add`: PTX's instruction mma for fp16 and for TF32, GLSL's cooperative matrices.
 CHOICES = MMA, TF32, COOPMAT = "mma", "tf32", "coopmat"
-# Choice of the knob `unroll`: nothing more is unrolled, and all channels are summed up for a tap before the next one,
-# so that the innermost loop has no conditions of its own.
+# Choice of the knob `unroll`: all channels of a tap are summed up before the next tap, so that the innermost loop has
+# no conditions. Nothing more is unrolled.
 TAPS = "taps"
-# Work-items of a warp along channels and pixels, texels of input channels in a step, pixels of a work-item that are
-# summed up at once.
+# Work-items of a warp along channels and pixels, texels of input channels in a step, pixels of a work-item in an
+# instruction.
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
 STEPS = (1, 2, 4)
-# Bytes of all banks of local memory, and how far apart in them texels begin that a warp reads together: none waits for
-# another.
+# Bytes of all banks of local memory, and the pitch in them of texels that a warp reads together: no bank conflicts.
 LINE_BYTES, APART_BYTES = 128, 32
 
 
 def instruction(dtype: str, limits: Limits) -> str | None:
-    """The choice of `multiply_add` that multiplies numbers of this type on tensor cores; None where there is none."""
+    """Return the choice of `multiply_add` for numbers of this type on tensor cores, or None."""
     if dtype == "float16":
         return MMA if limits.has_tensor_cores else COOPMAT if limits.has_cooperative_matrices else None
     return TF32 if dtype == "float32" and limits.allows_tf32 else None
 
 
 def can_use(c: Contraction) -> bool:
-    """Whether the contraction is a sum over texels, on both sides, with the same data for all output channels."""
+    """Return whether both sides are summed over texels, and all output channels read the same data."""
     *axes, last = c.reduce.values()
     return c.lhs_varies == "never" and c.vector and last == LANES and bool(axes)
 
 
 def is_allowed(config: Columns, c: Contraction) -> Any:
-    """Which configs with tensor cores fill whole warps, pairs and groups; of those without, which split evenly. For one
-    config or columns of many.
+    """Return whether a config, or which of many, is valid.
+
+    With tensor cores it fills whole warps, pairs and groups. Without them its split is even.
     """
     first, texels = (next(iter(form.reduce.values())) for form in (c, flatten(c)))
     is_whole = (
@@ -71,44 +69,49 @@ def is_allowed(config: Columns, c: Contraction) -> Any:
             (config["local"] == 0)
             | ((texels == first) & (config["unroll"] == "lanes") & (staged_iterations(config, c) > 0))
         )
-        # What is added to fill the last iteration is at most a third of the work.
+        # Padding of the last iteration is at most a third of the work.
         & (3 * padded(texels, config) <= 4 * round_up(texels, GROUP))
     )
-    is_other = (is_mma(config) == False) & (config["steps"] == 1) & (config["unroll"] != TAPS)  # noqa: E712  `not` does not judge columns
+    is_other = (is_mma(config) == False) & (config["steps"] == 1) & (config["unroll"] != TAPS)  # noqa: E712
     return is_whole | (is_other & (first % config["split_k"] == 0))
 
 
 def fits_matrices(config: Columns) -> Any:
-    """Whether a config fills matrices with pixels, sums up in fp32, and leaves all to the warps: texels lie in buffers,
-    nothing is staged or broadcast.
+    """Return whether a config, or which of many, may use cooperative matrices.
+
+    It fills matrices with pixels and sums up in fp32. Texels are in buffers, and nothing is staged or broadcast.
     """
     in_buffers = (
         (config["data"] == Place.BUFFER) & (config["weight"] == Place.BUFFER) & (config["output"] == Place.BUFFER)
     )
-    is_plain = (config["local"] == 0) & (config["accumulate"] == "float32") & (config["autobroadcast"] == True)  # noqa: E712  columns
+    is_plain = (config["local"] == 0) & (config["accumulate"] == "float32") & (config["autobroadcast"] == True)  # noqa: E712
     return in_buffers & is_plain & (config["tile_w"] % (2 * PAIR) == 0)
 
 
 def is_mma(config: Columns) -> Any:
-    """Whether a config, or which of many, sums up on tensor cores; a plain False where none does, so that nothing
-    depends on the knob.
+    """Return whether a config, or which of many, uses tensor cores.
+
+    It is a plain False if none does, so that nothing depends on the knob.
     """
-    found = takes_fp16(config) | (config["multiply_add"] == TF32)
-    return found if np.any(found) else False
+    has_mma = takes_fp16(config) | (config["multiply_add"] == TF32)
+    return has_mma if np.any(has_mma) else False
 
 
 def takes_fp16(config: Columns) -> Any:
-    """Whether a config, or which of many, hands fp16 to tensor cores as it lies in memory."""
+    """Return whether a config, or which of many, multiplies fp16 without a conversion."""
     return (config["multiply_add"] == MMA) | is_coopmat(config)
 
 
 def is_coopmat(config: Columns) -> Any:
-    """Whether a config, or which of many, multiplies cooperative matrices, which a warp loads from local memory."""
+    """Return whether a config, or which of many, uses cooperative matrices, loaded from local memory."""
     return config["multiply_add"] == COOPMAT
 
 
 def fills_warps(config: Columns) -> Any:
-    """Whether a config sums up on tensor cores in whole warps and pairs of pixels: all that is valid, and little else."""  # noqa: E501
+    """Return whether a config, or which of many, fills whole warps and pairs of pixels on tensor cores.
+
+    This is necessary for a valid config, and nearly sufficient.
+    """
     whole = (
         (config["wg_o"] % WARP_O == 0)
         & (config["wg_w"] % WARP_W == 0)
@@ -119,37 +122,29 @@ def fills_warps(config: Columns) -> Any:
 
 
 def together(config: Columns) -> Any:
-    """Texels of input channels that a piece of the reduction takes in one iteration, where nothing is staged."""
+    """Return the texels of input channels in one iteration of a piece of the reduction, if nothing is staged."""
     return 1 + fills_warps(config) * (GROUP * config.get("steps", 1) - 1)
 
 
 def pair_of_weights(config: Config, texels: int) -> int:
-    """Neighbouring output texels that are clamped to the last ones together, so that one load brings both; 1 where each
-    is for itself.
-    """
-    # A texel of floats is as much as one load brings.
+    """Return the neighbouring output texels that are clamped together, so that one load reads them: a pair, or 1."""
+    # A single load reads one texel of floats.
     return PAIR if takes_fp16(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
 
 
 def padded(texels: int, config: Columns) -> Any:
-    """Texels of the reduction, so many more that they come in whole iterations of every piece; what is staged comes in
-    them anyhow.
-    """
+    """Round the texels of the reduction up to whole iterations of every piece. Staged operands need no rounding."""
     return round_up(texels, (config["local"] == 0) * (GROUP * config.get("steps", 1) * config["split_k"] - 1) + 1)
 
 
 def staged_iterations(config: Columns, c: Contraction) -> Any:
-    """Iterations with copies and sums, where operands are staged: the first `steps` of them have copies alone, the last
-    ones sums.
-    """
+    """Return the iterations that copy and sum, if operands are staged: without prologue and epilogue."""
     first, *window, _ = c.reduce.values()
     return first // np.maximum(config["local"], 1) * math.prod(window) - config["steps"]
 
 
 def staged_bytes(config: Columns) -> Any:
-    """Bytes of local memory where operands are staged: for the current iteration, and for as many more as are copied
-    ahead; or where they are matrices.
-    """
+    """Return the bytes of local memory for staged operands, of all iterations in flight, or for matrices."""
     number = number_bytes(config)
 
     def row(numbers: Any) -> Any:
@@ -164,13 +159,14 @@ def staged_bytes(config: Columns) -> Any:
 
 
 def number_bytes(config: Columns) -> Any:
-    """Bytes of a number that tensor cores read."""
+    """Return the bytes of a number that tensor cores read."""
     return 4 - 2 * takes_fp16(config)
 
 
 def flatten(c: Contraction) -> Contraction:
-    """Reduce over (texel, *window, lane), or over (texel and window, lane) where the texels alone would leave much of a
-    group empty.
+    """Return the reduction over (texel, *window, lane), or over (texel and window, lane).
+
+    The window is fused if the texels would leave much of a group empty.
     """
     (first, extent), *window, (last, lanes) = c.reduce.items()
     taps = math.prod(e for _, e in window)
@@ -194,9 +190,7 @@ def flatten(c: Contraction) -> Contraction:
 
 
 def regroup(c: Contraction, config: Config) -> Contraction:
-    """Cut the first reduction axis into groups of four texels: (groups, *window, 4, lanes). What fills the last groups
-    adds zeros.
-    """
+    """Cut the first reduction axis into groups of four texels: (groups, *window, 4, lanes). Padding adds zeros."""
     c = flatten(c)
     (first, extent), *window, (last, lanes) = c.reduce.items()
     groups = padded(extent, config) // GROUP

@@ -17,7 +17,7 @@ _PARTITIONS, _FP16_BYTES = 4, 2
 
 
 def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config:
-    """Return the config with tensor cores that takes fewest cycles; `config` if there are none."""
+    """Return the config with tensor cores that takes fewest cycles, or `config` without any."""
     choice = _choice_of(space)
     if choice is None:
         return config
@@ -37,7 +37,7 @@ def tensor_core_config(space: Space, c: Contraction, config: Config, limits: Lim
 
 
 def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) -> Config | None:
-    """Return the config with staged operands whose iterations take fewest cycles; None if there is none."""
+    """Return the config with staged operands that takes fewest cycles, or None."""
     choice = _choice_of(space)
     if choice is None or max(space.knobs["local"]) == 0:
         return None
@@ -57,7 +57,7 @@ def staged_config(space: Space, c: Contraction, config: Config, limits: Limits) 
 
 
 def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> float:
-    """Return the cycles of a kernel whose operands are read from memory.
+    """Return the cycles of a kernel that reads its operands from memory.
 
     A load takes as long as the cache lines that a warp touches. An iteration waits for its loads while other groups on
     the core go on.
@@ -74,7 +74,7 @@ def _cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> f
 
 
 def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: int) -> float:
-    """Return the cycles of a kernel whose operands are copied into local memory, far enough ahead.
+    """Return the cycles of a kernel that copies its operands into local memory, far enough ahead.
 
     In an iteration every warp waits for the others and for its first operands, then multiplies. Local memory takes a
     cycle for each of its lines that is read or written. Each iteration takes as long as the slowest of the three.
@@ -95,7 +95,7 @@ def _staged_cycles(c: Contraction, config: Config, costs: TensorCores, cores: in
 
 
 def _instructions(config: Config) -> int:
-    """Return the matrix instructions for a product of fp16's size: fp32 needs twice as many, and as many bytes."""
+    """Return the matrix instructions for a product of fp16's size. fp32 doubles instructions and bytes."""
     return 2 if config["multiply_add"] == tensor_core.TF32 else 1
 
 

@@ -1,4 +1,4 @@
-"""From the stages of a contraction to a nest for tensor cores: the work of each warp and of its work-items."""
+"""The schedule of a contraction's stages for tensor cores: the work of each warp and of its work-items."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def schedule_stages(
     sch.bind(block_o, "blockIdx.y")
     sch.bind(grid, "blockIdx.x")
     is_split = config["split_k"] > 1
-    # Before the crop is inlined, TVM sees what a group needs.
+    # Before the crop is inlined, TVM sees which sums a group needs.
     total, sums = (sch.get_sblock(name) for name in ((Stage.ACC, Stage.PART) if is_split else (Stage.TILE, Stage.ACC)))
     sch.compute_at(total, grid, preserve_unit_loops=True)
     sch.compute_at(sums, grid, preserve_unit_loops=True)
@@ -93,7 +93,7 @@ def _stage_operands(sch: s_tir.Schedule, reduction: Sequence[Loop], config: Conf
 
 
 def _order_taps(sch: s_tir.Schedule, reduction: Sequence[Loop], config: Config) -> Loop:
-    """Order the loops of a reduction whose operands are read from memory. Return the outermost one."""
+    """Order the loops of a reduction that reads its operands from memory. Return the outermost one."""
     first, *window, group, _ = reduction
     outer, inner = sch.split(first, [None, config["steps"]])
     order = [*window, outer] if config["unroll"] == TAPS else [outer, *window]

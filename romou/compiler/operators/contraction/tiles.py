@@ -26,7 +26,7 @@ from romou.compiler.tir.primitives import LANES
 def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Limits) -> Config:
     """Return `config` with the register tile that takes fewest instructions and does not spill.
 
-    A load costs about as much as a multiply-add of a texel. Padding beyond the ends of rows and channels counts, too.
+    A load costs about the same as a multiply-add of a texel. Padding beyond the ends of rows and channels counts, too.
     Devices without a register model keep the tile of `config`.
     """
     model = limits.preset.registers
@@ -44,7 +44,7 @@ def fit_tile(space: Space, contraction: Contraction, config: Config, limits: Lim
 
 @dataclass(frozen=True)
 class _TileRules:
-    """The rules by which the tiles of a contraction are compared."""
+    """The rules that compare the tiles of a contraction."""
 
     space: Space
     contraction: Contraction
@@ -115,9 +115,9 @@ class _TileRules:
         return width == 1 or is_filled
 
     def sides_of_strided_windows(self, config: Config) -> dict[str, tuple[int, ...]]:
-        """Return smaller sides for windows at a stride whose default tile spills: they have little input in common.
+        """Return smaller sides for windows at a stride if the default tile spills.
 
-        `Registers.spilling_windows` says which windows spill.
+        Such windows have little input in common. `Registers.spilling_windows` says which windows spill.
         """
         _, _, w = self.contraction.extents
         stride, spilling = self.contraction.stride, self.model.spilling_windows
