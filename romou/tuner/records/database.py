@@ -1,0 +1,228 @@
+"""The database of tuned schedules: for each device, the best config that was measured of an operator.
+
+The files are in `schedules/`, beside the package `romou`. A search tries these configs right after the default one.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import logging
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import romou
+from romou.base.errors import RecordError
+from romou.base.files import read_file
+from romou.base.knob import Choice, nearest
+from romou.base.space import Config, Space
+from romou.compiler.operators.template import ContractionTemplate
+from romou.tuner.records.record import Record
+
+if TYPE_CHECKING:
+    from romou.compiler.task import TunableTask
+
+logger = logging.getLogger("romou")
+
+SHIPPED = Path(romou.__file__).parents[1] / "schedules"
+SUFFIX = ".jsonl"
+# Configs that a search tries of the same operator, at most: it may be recorded with several epilogues.
+_MOST_STARTS = 2
+# Two operators are similar if their numbers differ by at most this many factors of two in all.
+_FARTHEST = 4.0
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TunedSchedule:
+    """The best config of an operator on a device. One line of a database file.
+
+    record: the measurement of the config
+    family: the operator family; empty if it is not known
+    workload: the operator's numbers (`Workload.to_dict`); empty if it has none or they are not known
+    source: where the measurement is from
+    """
+
+    record: Record
+    family: str = ""
+    workload: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    source: str = ""
+
+    def to_line(self) -> str:
+        """Return one line of JSON without its newline. It is a line of records with three more fields."""
+        own = {"family": self.family, "workload": dict(self.workload), "source": self.source}
+        return json.dumps({**json.loads(self.record.to_line()), **own}, separators=(",", ":"), allow_nan=False)
+
+    @classmethod
+    def from_line(cls, line: str) -> TunedSchedule:
+        """Return the schedule that `to_line` wrote; RecordError if the line is none, or its config did not work."""
+        record = Record.from_line(line)
+        if record.time_s is None:
+            raise RecordError("no schedule: it lacks a time")
+        data = json.loads(line)
+        family, workload, source = data.get("family", ""), data.get("workload", {}), data.get("source", "")
+        if not isinstance(family, str) or not isinstance(workload, dict) or not isinstance(source, str):
+            raise RecordError("no schedule: family and source must be texts, workload must be an object")
+        return cls(record=record, family=family, workload=workload, source=source)
+
+    @property
+    def time_s(self) -> float:
+        """Median of the repeats in seconds."""
+        assert self.record.time_s is not None, "from_line and best_schedules refuse records without a time"
+        return self.record.time_s
+
+    def is_of(self, task: TunableTask) -> bool:
+        """Return whether the operator is the task's, perhaps with another epilogue."""
+        is_same_name = bool(self.family) and (self.family, self.record.task_name) == (task.family, task.name)
+        return self.record.task_key == task.key or (is_same_name and self.workload == workload_of(task))
+
+
+class ScheduleDatabase:
+    """The tuned schedules in a folder, read for a device when they are first needed."""
+
+    def __init__(self, folder: Path = SHIPPED) -> None:
+        self._folder = folder
+        self._of_file = functools.cache(read_schedules)
+
+    def starts(self, task: TunableTask, space: Space, default: Config, device: Mapping[str, Any]) -> list[Config]:
+        """Return the configs that a search on the device starts with, the fastest first.
+
+        They are those of the same operator. If there are none, the config of the most similar operator of the family.
+        Choices that the task's space lacks are replaced by the next lower ones. Drivers may differ.
+
+        space, default: the task's
+        device: `DeviceFingerprint.to_dict()`
+        """
+        of_device = [s for s in self._of_file(file_of(self._folder, device)) if _is_on(s, device)]
+        by_time = sorted((s for s in of_device if s.is_of(task)), key=lambda s: (s.record.task_key != task.key, s.time_s))
+        chosen = by_time or _most_similar(of_device, task)
+        return list(dict.fromkeys(_fitted(s.record.config, space, default) for s in chosen))[:_MOST_STARTS]
+
+
+def file_of(folder: Path, device: Mapping[str, Any]) -> Path:
+    """Return the database file of a device, which its driver's name of the device names."""
+    return folder / (re.sub(r"[^a-z0-9]+", "_", str(device.get("name", "")).lower()).strip("_") + SUFFIX)
+
+
+def read_schedules(path: Path) -> tuple[TunedSchedule, ...]:
+    """Return the schedules of a file; none if there is no file. A damaged line is skipped with a warning."""
+    try:
+        lines = read_file(path).splitlines()
+    except FileNotFoundError:
+        return ()
+    except OSError as error:
+        logger.warning("%s: cannot read the tuned schedules: %s", path, error)
+        return ()
+    return tuple(_valid_schedules(path, lines))
+
+
+def _valid_schedules(path: Path, lines: Iterable[bytes]) -> Iterator[TunedSchedule]:
+    for number, line in enumerate(lines, 1):
+        if not line.strip():
+            continue
+        try:
+            yield TunedSchedule.from_line(line.decode())
+        except (RecordError, UnicodeDecodeError) as error:
+            logger.warning("%s:%d: this tuned schedule is skipped: %s", path, number, error)
+
+
+def write_schedules(path: Path, schedules: Iterable[TunedSchedule]) -> None:
+    """Write a file of schedules, ordered by name and key, in one piece; RecordError if that cannot be done."""
+    ordered = sorted(schedules, key=lambda s: (s.record.task_name, s.record.task_key, str(s.record.device)))
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        partial.write_text("".join(f"{s.to_line()}\n" for s in ordered), encoding="utf-8")
+        partial.replace(path)
+    except OSError as error:
+        raise RecordError(f"{path}: cannot write: {error}") from error
+
+
+def best_schedules(records: Iterable[Record], tasks: Mapping[str, TunableTask]) -> list[TunedSchedule]:
+    """Return the fastest config of each task on each device and driver.
+
+    If a config was measured again, its last time counts.
+
+    tasks: task key -> task. Other tasks have neither family nor workload.
+    """
+    last_of: dict[str, dict[str, Record]] = {}
+    for record in records:
+        identity = json.dumps([record.task_key, record.device], sort_keys=True)
+        last_of.setdefault(identity, {})[Config(record.config).key] = record
+    schedules = []
+    for by_config in last_of.values():
+        timed = [record for record in by_config.values() if record.time_s is not None]
+        if timed:
+            best = min(timed, key=lambda record: record.time_s or 0.0)
+            task = tasks.get(best.task_key)
+            family, workload = ("", {}) if task is None else (task.family, workload_of(task))
+            source = f"romou tune, {len(by_config)} configs"
+            schedules.append(TunedSchedule(record=best, family=family, workload=workload, source=source))
+    return schedules
+
+
+def merged(old: Iterable[TunedSchedule], new: Iterable[TunedSchedule]) -> list[TunedSchedule]:
+    """Return one schedule for each task and device; of two the newer driver's, or else the faster one."""
+    best: dict[str, TunedSchedule] = {}
+    for schedule in (*old, *new):
+        device = {name: value for name, value in schedule.record.device.items() if name != "driver"}
+        identity = json.dumps([schedule.record.task_key, device], sort_keys=True)
+        before = best.get(identity)
+        has_same_driver = before is not None and before.record.device == schedule.record.device
+        if before is None or not has_same_driver or schedule.time_s < before.time_s:
+            best[identity] = schedule
+    return list(best.values())
+
+
+def workload_of(task: TunableTask) -> dict[str, Any]:
+    """Return the numbers of a task's operator as they are read from JSON; empty if its template has none."""
+    template = task.template
+    return json.loads(json.dumps(template.workload.to_dict())) if isinstance(template, ContractionTemplate) else {}
+
+
+def _is_on(schedule: TunedSchedule, device: Mapping[str, Any]) -> bool:
+    return all(schedule.record.device.get(name) == device.get(name) for name in ("kind", "name", "platform"))
+
+
+def _most_similar(schedules: Sequence[TunedSchedule], task: TunableTask) -> list[TunedSchedule]:
+    """Return the schedule of the most similar operator of the task's family; none if all are too different."""
+    workload = workload_of(task)
+    candidates = [(distance(s.workload, workload), s) for s in schedules if workload and s.family == task.family]
+    near = [(apart, s) for apart, s in candidates if apart <= _FARTHEST]
+    return [min(near, key=lambda pair: (pair[0], pair[1].time_s))[1]] if near else []
+
+
+def distance(workload: Mapping[str, Any], other: Mapping[str, Any]) -> float:
+    """Return how many factors of two the numbers of two operators differ by in all; infinite if other data differs."""
+    if workload.keys() != other.keys():
+        return math.inf
+    apart = 0.0
+    for name, value in workload.items():
+        ours, theirs = _numbers(value), _numbers(other[name])
+        if ours is None or theirs is None or len(ours) != len(theirs):
+            if value != other[name]:
+                return math.inf
+            continue
+        apart += sum(abs(math.log2((1 + a) / (1 + b))) for a, b in zip(ours, theirs, strict=True))
+    return apart
+
+
+def _numbers(value: object) -> list[float] | None:
+    """Return a number or a list of numbers as a list; None for all else."""
+    values = value if isinstance(value, list) else [value]
+    is_numeric = all(isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in values)
+    return [float(v) for v in values] if is_numeric else None
+
+
+def _fitted(config: Mapping[str, Choice], space: Space, default: Config) -> Config:
+    """Return the config of a space whose choices are nearest to those of `config`; the default's if it lacks a knob."""
+    fitted: dict[str, Choice] = {}
+    for name, choices in space.knobs.items():
+        wanted = config.get(name, default[name])
+        is_choice = any(choice == wanted and type(choice) is type(wanted) for choice in choices)
+        is_number = isinstance(wanted, int) and not isinstance(wanted, bool)
+        fitted[name] = wanted if is_choice else nearest(choices, wanted) if is_number else default[name]
+    return Config(fitted)
