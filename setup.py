@@ -19,10 +19,11 @@ setup(
     package_data={
         "romou": [f"**/*.{suffix}" for suffix in ("json", "onnx", "ubj.gz", "cc", "cl", "html", "md", "txt")]
         + ["py.typed"],
+        "schedules": ["*.jsonl", "README.md"],
         "tvm_patches": ["README.md"],
         "archprobe": ["**/*.json", "README.md"],
     },
-    packages=find_packages(include=["romou*", "tvm_patches*", "archprobe*"]),
+    packages=find_packages(include=["romou*", "tvm_patches*", "archprobe*", "schedules"]),
     ext_modules=[patches["runtime"](kind) for kind in patches["KINDS"]],
     cmdclass=patches["COMMANDS"],
 )

@@ -45,7 +45,7 @@ from romou.runtime.module.tensors import device_tensor
 from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain, verify
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import Origin, RecordStore
-from romou.tuner.search import TaskResult, TuningOptions, TuningSession, terminal_progress
+from romou.tuner.search import PriorKnowledge, TaskResult, TuningOptions, TuningSession, terminal_progress
 from romou.tuner.search.pretrained import pretrained_for
 
 CORES = len(os.sched_getaffinity(0))
@@ -91,7 +91,13 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
         wanted = [pruned_task(task, target) for task in tasks] if options.is_pruned else list(tasks)
         known = pretrained_for(target)
         return TuningSession(
-            wanted, target, store=store, builder=builder, runner=runner, options=budget, pretrained=known
+            wanted,
+            target,
+            store=store,
+            builder=builder,
+            runner=runner,
+            options=budget,
+            prior=PriorKnowledge(pretrained=known),
         ).run(terminal_progress)
 
 

@@ -26,7 +26,7 @@ from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tuner.pruning import prune
 from romou.tuner.records import Origin, Record, RecordedSpace
-from romou.tuner.search import TuningOptions, TuningSession
+from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession
 from romou.tuner.search.pretrained import PretrainedModel
 from romou.tuner.search.progress import NoProgress, Status
 from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
@@ -175,9 +175,8 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], sourc
         builder=device,
         runner=device,
         options=TuningOptions.from_dict(given),
-        clock=device.clock,
-        learn_from=lambda _: others,
-        pretrained=pretrained,
+        prior=PriorKnowledge(learn_from=lambda _: others, pretrained=pretrained),
+        hooks=SessionHooks(clock=device.clock),
     )
     with contextlib.suppress(Reached):
         session.run(lambda: watch)

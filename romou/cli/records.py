@@ -6,12 +6,39 @@ from pathlib import Path
 
 import click
 
+from romou.base.errors import UsageError
 from romou.cli.common import console, debug_option, json_option, print_json
 
 
-@click.group("records")
-def command() -> None:
-    """Export and import records in T4, the format of Kernel Tuner. Both take --json and --debug."""
+@click.group("records", invoke_without_command=True)
+@click.option(
+    "--contribute",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="Write the best config of each kernel to FILE, a file of tuned schedules that can be offered to Romou.",
+)
+@click.option(
+    "--work-dir",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="With --contribute: the folder of the records. [default: all of the user's cache]",
+)
+@click.pass_context
+def command(context: click.Context, contribute: Path | None, work_dir: Path | None) -> None:
+    """Export and import records in T4, the format of Kernel Tuner, or offer them as tuned schedules.
+
+    The commands take --json and --debug.
+    """
+    if context.invoked_subcommand is not None:
+        if contribute is not None:
+            raise UsageError(f"--contribute is no option of romou records {context.invoked_subcommand}; leave one out")
+    elif contribute is None:
+        click.echo(context.get_help())
+    else:
+        from romou.driver.contribution import contribute_schedules
+
+        count, total = contribute_schedules(contribute, work_dir)
+        text = f"{count} kernels in the records; {contribute} holds {total} tuned schedules"
+        console(is_json=False).print(text, markup=False)
 
 
 @command.command("export")

@@ -67,6 +67,7 @@ class TuneKeywords(ModelKeywords, total=False):
     seed: int
     progress: bool
     prune: bool
+    database: bool
     allow_tf32: bool
     explorer: str
     rpc: str | None
@@ -295,6 +296,14 @@ class TuneOptions(ModelOptions):
         help_text="Seed of the search; the same seed tries the same candidates first.",
     )
     progress: bool = option(False, "Show a progress bar on stderr.")
+    database: bool = option(
+        True,
+        """
+        Try the tuned schedules that ship with Romou right after the default schedules: the config of the same operator
+        on the same device, or else of the most similar one. They count as trials and are checked like others.
+        """,
+        help_text="Try the tuned schedules that ship with Romou first.",
+    )
     prune: bool = option(
         True,
         """

@@ -18,8 +18,17 @@ from romou.driver.records import open_records
 from romou.driver.site import TimingSite
 from romou.tuner.measure import Builder, LocalBuilder, Runner
 from romou.tuner.pruning.tasks import pruned_task
+from romou.tuner.records.database import ScheduleDatabase
 from romou.tuner.records.task_files import keep_tasks, other_tasks
-from romou.tuner.search import NoProgress, TaskResult, TrialCallback, TuningSession, terminal_progress
+from romou.tuner.search import (
+    NoProgress,
+    PriorKnowledge,
+    SessionHooks,
+    TaskResult,
+    TrialCallback,
+    TuningSession,
+    terminal_progress,
+)
 from romou.tuner.search.pretrained import pretrained_for
 
 if TYPE_CHECKING:
@@ -91,6 +100,8 @@ class ModelSearch:
         ):
             tasks += tasks_of(compilation.pairs)
             tasks = [pruned_task(task, site.target) for task in tasks] if options.prune else tasks
+            if folder is not None:
+                keep_tasks(folder, tasks)
             session = TuningSession(
                 tasks,
                 site.target,
@@ -98,21 +109,20 @@ class ModelSearch:
                 builder=builder,
                 runner=self._runner,
                 options=options.search_options(site.named),
-                alternatives=compilation.alternatives,
-                learn_from=_other_models(tasks, folder if options.work_dir else None),
-                pretrained=self._pretrained,
-                callback=callback,
-                meanwhile=self._later.start,
+                prior=PriorKnowledge(
+                    alternatives=compilation.alternatives,
+                    learn_from=_other_models(folder if options.work_dir else None),
+                    pretrained=self._pretrained,
+                    database=ScheduleDatabase() if options.database else None,
+                ),
+                hooks=SessionHooks(callback=callback, meanwhile=self._later.start),
             )
             return session.run(terminal_progress if options.progress else NoProgress), folder
 
 
-def _other_models(tasks: Sequence[TunableTask], folder: Path | None) -> Callable[[Counter[str]], Sequence[TunableTask]]:
-    """Keep the tasks in a folder that the user named, and return a function that finds other models' tasks there."""
-    if folder is None:
-        return lambda _: ()
-    keep_tasks(folder, tasks)
-    return functools.partial(other_tasks, folder)
+def _other_models(folder: Path | None) -> Callable[[Counter[str]], Sequence[TunableTask]]:
+    """Return a function that finds the tasks of other models in a folder that the user named."""
+    return (lambda _: ()) if folder is None else functools.partial(other_tasks, folder)
 
 
 def _builder(site: TimingSite, options: TuneOptions) -> Builder:

@@ -46,7 +46,7 @@ def files_in(folder: Path, *under: str) -> set[str]:
 
 def test_the_archive_is_a_checkout(source: Path, archive: Path) -> None:
     """Everything is in it that a build or a test reads, and nothing twice."""
-    folders = ("romou", "tvm_patches", "third_party", "archprobe", "tests", "scripts", "docs", ".ci")
+    folders = ("romou", "tvm_patches", "third_party", "schedules", "archprobe", "tests", "scripts", "docs", ".ci")
     assert files_in(archive, *folders) == files_in(source, *folders)
     assert {p.name for p in source.glob("*.*") if p.is_file() and p.name != ".gitignore"} <= {
         p.name for p in archive.iterdir()
@@ -64,7 +64,7 @@ def test_what_is_in_it(archive: Path, wheel: Path) -> None:
     names = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     python = {name for name in files_in(archive, "tvm_patches") if name.endswith(".py")} - {"tvm_patches/setup.py"}
     runtimes = {f"tvm_patches/{kind}_runtime/libtvm_runtime_{kind}.so" for kind in ("opencl", "vulkan")}
-    assert names == files_in(archive, "romou", "archprobe") | python | runtimes | {"tvm_patches/README.md"}
+    assert names == files_in(archive, "romou", "schedules", "archprobe") | python | runtimes | {"tvm_patches/README.md"}
     assert "romou/api/tune.py" in names
     assert wheel.name.startswith("romou-0.1.0-py3-none-")
 

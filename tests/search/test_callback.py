@@ -15,7 +15,7 @@ from romou.base.outcome import Outcome
 from romou.devices.targets import Target
 from romou.tuner.measure import BuildResult, MeasureResult
 from romou.tuner.records import Record, RecordStore
-from romou.tuner.search import TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
+from romou.tuner.search import SessionHooks, TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
 
 
 class WideRunner(Runner):
@@ -40,7 +40,7 @@ def run(folder: Path, runner: Runner, callback: TrialCallback, *, trials: int = 
             builder=Builder(5),
             runner=runner,
             options=options,
-            callback=callback,
+            hooks=SessionHooks(callback=callback),
         )
         return made.run()
 

@@ -25,7 +25,7 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 from romou.tuner.records import FILE_NAME, RecordStore
-from romou.tuner.search import TaskResult, TuningOptions, TuningSession
+from romou.tuner.search import SessionHooks, TaskResult, TuningOptions, TuningSession
 from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
 
 TARGET = Target("opencl")
@@ -102,7 +102,7 @@ def replay(folder: Path, trials: int) -> dict[str, TaskResult]:
             builder=device,
             runner=device,
             options=TuningOptions(trials=trials),
-            clock=device.clock,
+            hooks=SessionHooks(clock=device.clock),
         )
         return session.run()
 

@@ -20,7 +20,7 @@ from romou.base.space import Config
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
 from romou.tuner.records import RecordedSpace
-from romou.tuner.search import TuningOptions, TuningSession, pretrained
+from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, pretrained
 from romou.tuner.search.features import Correction, TaskFeatures
 from romou.tuner.search.pretrained import PretrainedModel, file_of, pretrained_for
 from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
@@ -120,8 +120,8 @@ def test_a_search_begins_with_what_is_known_of_the_device() -> None:
             builder=device,
             runner=device,
             options=options,
-            clock=device.clock,
-            pretrained=model,
+            prior=PriorKnowledge(pretrained=model),
+            hooks=SessionHooks(clock=device.clock),
         ).run()
         # Up to then the task's own measurements say little.
         return sum(record.config["vector_width"] == 1 for record in list(store)[:9])
@@ -154,9 +154,8 @@ def test_default_configs_do_not_wait_for_xgboost() -> None:
         builder=device,
         runner=device,
         options=TuningOptions(trials=1, confirm=0),
-        clock=device.clock,
-        pretrained=correct,
-        meanwhile=lambda: events.append(len(asked)),
+        prior=PriorKnowledge(pretrained=correct),
+        hooks=SessionHooks(clock=device.clock, meanwhile=lambda: events.append(len(asked))),
     )
     session.run()
     assert events == [0]

@@ -22,7 +22,7 @@ from romou.devices.targets import Target
 from romou.tuner.measure import BuildResult, DeviceFingerprint, MeasureResult
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import FILE_NAME, RecordStore
-from romou.tuner.search import TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
+from romou.tuner.search import SessionHooks, TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
 from romou.tuner.search.explorer import EXPLORERS
 from romou.tuner.search.progress import PlainProgress, Status
 
@@ -44,7 +44,7 @@ def session(
             builder=builder or Builder(),
             runner=runner,
             options=TuningOptions(**{"trials": 40, "confirm": 0, **options}),  # type: ignore[arg-type]
-            callback=callback,
+            hooks=SessionHooks(callback=callback),
         )
         return made.run()
 

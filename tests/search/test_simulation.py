@@ -13,7 +13,7 @@ from recordings import TARGET, recorded
 
 from romou.base.errors import RecordError
 from romou.tuner.records import RecordedSpace
-from romou.tuner.search import TuningOptions, TuningSession
+from romou.tuner.search import SessionHooks, TuningOptions, TuningSession
 from romou.tuner.search.simulation import SimulatedDevice, SimulatedSpace, SimulatedTask
 
 DATA = Path(__file__).parents[2] / "scripts/data/spaces_h200"
@@ -29,7 +29,7 @@ def run(task: SimulatedTask, **options: object) -> tuple[list[tuple[str, str]], 
         builder=device,
         runner=device,
         options=TuningOptions(**{"confirm": 0, **options}),
-        clock=device.clock,
+        hooks=SessionHooks(clock=device.clock),
     )  # type: ignore[arg-type]
     made.run()
     return [(str(r.config), r.outcome) for r in store], device.clock()

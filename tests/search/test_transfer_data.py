@@ -16,7 +16,7 @@ from romou.devices.targets import Target
 from romou.tuner.pruning.closed_form import ClosedForm
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.records import Origin, Record
-from romou.tuner.search import TuningOptions, TuningSession, cost_model
+from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, cost_model
 from romou.tuner.search.cost_model import CostModel
 from romou.tuner.search.features import TaskFeatures
 from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
@@ -143,8 +143,8 @@ def test_transfer_data_is_collected_anew_when_there_is_half_as_much_more() -> No
         builder=device,
         runner=device,
         options=TuningOptions(),
-        clock=device.clock,
-        learn_from=lambda _: others,
+        prior=PriorKnowledge(learn_from=lambda _: others),
+        hooks=SessionHooks(clock=device.clock),
     )
     (learner,), (other,) = session._states, session._others
     configs = iter(others[0].space(TARGET).sample(np.random.default_rng(0), 40))
@@ -195,7 +195,13 @@ def test_records_of_another_device_are_where_the_search_begins() -> None:
         device, before = SimulatedDevice([task]), len(list(store))
         options = TuningOptions(trials=40, confirm=0)
         TuningSession(
-            [task], TARGET, store=store, builder=device, runner=device, options=options, clock=device.clock
+            [task],
+            TARGET,
+            store=store,
+            builder=device,
+            runner=device,
+            options=options,
+            hooks=SessionHooks(clock=device.clock),
         ).run()
         return [made.space().index_of(r.config) for r in list(store)[before:]]
 

@@ -97,7 +97,9 @@ class ScheduleDatabase:
         device: `DeviceFingerprint.to_dict()`
         """
         of_device = [s for s in self._of_file(file_of(self._folder, device)) if _is_on(s, device)]
-        by_time = sorted((s for s in of_device if s.is_of(task)), key=lambda s: (s.record.task_key != task.key, s.time_s))
+        by_time = sorted(
+            (s for s in of_device if s.is_of(task)), key=lambda s: (s.record.task_key != task.key, s.time_s)
+        )
         chosen = by_time or _most_similar(of_device, task)
         return list(dict.fromkeys(_fitted(s.record.config, space, default) for s in chosen))[:_MOST_STARTS]
 
@@ -212,7 +214,7 @@ def distance(workload: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 
 def _numbers(value: object) -> list[float] | None:
     """Return a number or a list of numbers as a list; None for all else."""
-    values = value if isinstance(value, list) else [value]
+    values: list[Any] = value if isinstance(value, list) else [value]
     is_numeric = all(isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in values)
     return [float(v) for v in values] if is_numeric else None
 

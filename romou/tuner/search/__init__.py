@@ -2,14 +2,16 @@
 
 from romou.tuner.search.options import TuningOptions
 from romou.tuner.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, terminal_progress
-from romou.tuner.search.session import TuningSession
+from romou.tuner.search.session import PriorKnowledge, SessionHooks, TuningSession
 from romou.tuner.search.task_search import TaskResult
 from romou.tuner.search.trial import Trial, TrialCallback
 
 __all__ = [
     "NoProgress",
     "PlainProgress",
+    "PriorKnowledge",
     "Progress",
+    "SessionHooks",
     "TaskResult",
     "TerminalProgress",
     "Trial",

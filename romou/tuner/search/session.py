@@ -19,6 +19,7 @@ from romou.base.version import __version__
 from romou.tuner.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
 from romou.tuner.pruning.estimate import can_estimate, missing_facts
 from romou.tuner.records import Origin, Record, Records
+from romou.tuner.records.database import ScheduleDatabase
 from romou.tuner.search.options import TuningOptions
 from romou.tuner.search.pipeline import Pipeline
 from romou.tuner.search.progress import MakeProgress, NoProgress, Status
@@ -34,48 +35,56 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("romou")
 
-# A task's transfer data is collected anew when there are so many times more measurements than last time.
-_MORE_DATA = 1.5
-# Of a task on each other device, so many of the fastest configs are tried right after the default one.
+# A task's transfer data is collected anew after 50% more measurements.
+_REFIT_GROWTH = 1.5
+# Fastest configs of a task on each other device that are tried after the default config.
 _STARTS_EACH = 2
-# A trial that makes its task less than this faster is no progress.
+# Smallest speed-up of a task that counts as progress.
 _PROGRESS = 1.01
 
 
-def _trial(record: Record, number: int, best_s: float | None) -> Trial:
-    return Trial(
-        task=record.task_name,
-        number=number,
-        config=record.config,
-        outcome=record.outcome,
-        time_s=record.time_s,
-        best_s=best_s,
-        error=record.error,
-    )
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PriorKnowledge:
+    """What a session knows of its tasks before the first trial.
+
+    alternatives: task key -> keys of tasks that together compute the same. The task gets trials as long as it may still
+        turn out faster than they are.
+    learn_from: returns tasks that are not tuned, given the number of records by task key. It is called at the start,
+        and when another process adds records of new tasks. Their records are transfer data for the cost models.
+    pretrained: corrects the estimate on the target's device
+    database: tuned schedules, tried right after the default configs
+    """
+
+    alternatives: Mapping[str, Sequence[str]] = dataclasses.field(default_factory=dict)
+    learn_from: Callable[[Counter[str]], Sequence[TunableTask]] = lambda _: ()
+    pretrained: Correction | None = None
+    database: ScheduleDatabase | None = None
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SessionHooks:
+    """What a session calls while it runs.
+
+    clock: returns the seconds that count for the budget of seconds
+    meanwhile: called as soon as candidates are being built
+    callback: called with each finished trial after its record is kept. True or an exception ends the search.
+    """
+
+    clock: Callable[[], float] = time.monotonic
+    meanwhile: Callable[[], None] = lambda: None
+    callback: TrialCallback | None = None
 
 
 class TuningSession:
     """Tunes tasks on one device.
 
-    Records of the same tasks on the same device, with the same versions of driver, Romou and TVM, count as done: they
-    are never measured again, train the cost model, and use up the budget of trials; why others do not count is logged.
-    So do those that other processes append to the same records meanwhile. Every finished trial is recorded before the
-    next one starts, so a session that is killed resumes where it was.
+    Records of the same tasks count as done if device, driver, Romou and TVM are the same, also those that other
+    processes append meanwhile. Their configs are never measured again, train the cost model, and use up the budget of
+    trials. The reason why others do not count is logged. Records of the tuned tasks are transfer data for each other.
+    Every finished trial is recorded before the next one starts, so a killed session resumes from its records.
 
-    builder, runner: see `romou.tuner.measure`. Both are closed by the caller.
-    clock: seconds by which the budget of seconds is kept; that of builder and runner.
-    alternatives: key of a task
-
-            ->  keys of tasks that together do the same: it is worth trials while it may still turn out faster than they are.
-    learn_from: returns tasks that are not tuned; their records are transfer data for the cost models, as are those of
-    the tuned tasks for each other, and
-        of other devices. It gets the keys of such tasks with how many records they have: at the start, and when another
-        process brings new ones.
-    callback: called with each finished trial after its record is kept; True, or an exception, ends the search.
-    pretrained: corrects the estimate on the target's device; None: the estimate as it is.
-    meanwhile: called as soon as candidates are being built, so that what can wait until then takes no time from the
-    first of them.
-    """  # noqa: E501
+    builder, runner: see `romou.tuner.measure`. The caller closes both.
+    """
 
     def __init__(
         self,
@@ -86,17 +95,11 @@ class TuningSession:
         builder: Builder,
         runner: Runner,
         options: TuningOptions,
-        clock: Callable[[], float] = time.monotonic,
-        alternatives: Mapping[str, Sequence[str]] | None = None,
-        learn_from: Callable[[Counter[str]], Sequence[TunableTask]] = lambda _: (),
-        pretrained: Correction | None = None,
-        meanwhile: Callable[[], None] = lambda: None,
-        callback: TrialCallback | None = None,
+        prior: PriorKnowledge = PriorKnowledge(),
+        hooks: SessionHooks = SessionHooks(),
     ) -> None:
-        self._alternatives = alternatives or {}
-        self._clock = clock
-        self._callback = callback
-        self._meanwhile = meanwhile
+        self._prior = prior
+        self._hooks = hooks
         self._is_stopped = False
         self._error: Exception | None = None
         self._target = target
@@ -105,35 +108,40 @@ class TuningSession:
         self._runner = runner
         self._options = options
         self._fingerprint = runner.fingerprint()
+        self._device = self._fingerprint.to_dict()
         self._pipeline = Pipeline(builder, runner, self._measure, is_apart=not self._fingerprint.is_host_cpu)
-        lacking = missing_facts(target.spec)
-        if lacking and target.spec.nearest:
-            text = (
-                "%s: no config is estimated before it is measured, as the device file lacks %s; -facts=nearest in the"
-                " target takes them from %s"
-            )
-            logger.warning(text, target.spec.name, ", ".join(lacking), target.spec.nearest)
-        # What is expected of the target's device says nothing of a CPU that stands in for it.
-        spec = target.spec if can_estimate(target.spec) and not self._fingerprint.is_host_cpu else None
-        self._search_of = functools.partial(
-            TaskSearch,
-            target=target,
-            options=options,
-            transfer_data=self._transfer_data,
-            spec=spec,
-            pretrained=pretrained,
-        )
-        self._states = [self._search_of(task, index=index) for index, task in enumerate(tasks)]
+        _warn_of_missing_facts(target)
+        self._states = [self._search_of(task, index) for index, task in enumerate(tasks)]
+        # Tasks of other models, for their records.
         self._others: list[TaskSearch] = []
         self._by_key = {state.task.key: state for state in self._states}
-        self._learn_from = learn_from
-        # How many records were taken over, and the tasks that `learn_from` was asked for.
+        # Records that were read, and the keys that `learn_from` was called with.
         self._seen = 0
         self._asked: set[str] = set()
-        self._device = self._fingerprint.to_dict()
         self._proposed = 0
+        self._since_progress = 0
         self._stop_at: float | None = None
         self._resume()
+
+    def _search_of(self, task: TunableTask, index: int) -> TaskSearch:
+        # The estimate for the target's device is wrong for a CPU in its place.
+        spec = self._target.spec
+        has_estimate = can_estimate(spec) and not self._fingerprint.is_host_cpu
+        search = TaskSearch(
+            task,
+            target=self._target,
+            options=self._options,
+            index=index,
+            transfer_data=self._transfer_data,
+            spec=spec if has_estimate else None,
+            pretrained=self._prior.pretrained,
+        )
+        if self._prior.database is not None:
+            starts = self._prior.database.starts(task, search.space, search.default, self._device)
+            search.explorer.start_with(starts)
+        # The default config of each algorithm is measured, whatever the model predicts for it.
+        search.explorer.start_with(task.starts(self._target)[1:])
+        return search
 
     def _resume(self) -> None:
         self._add_others(self._store)
@@ -147,22 +155,21 @@ class TuningSession:
         self._since_progress = 0
 
     def _add_others(self, records: Iterable[Record]) -> None:
-        """Ask for the tasks of records that are new."""
-        unknown = Counter(
-            record.task_key
-            for record in records
-            if record.task_key not in self._by_key and record.task_key not in self._asked
-        )
+        """Add the tasks of records whose task is new."""
+        unknown = Counter(record.task_key for record in records if self._is_unknown(record))
         self._asked.update(unknown)
-        for task in self._learn_from(unknown):
-            self._others.append(self._search_of(task, index=len(self._states) + len(self._others)))
+        for task in self._prior.learn_from(unknown):
+            self._others.append(self._search_of(task, len(self._states) + len(self._others)))
             self._by_key[task.key] = self._others[-1]
 
+    def _is_unknown(self, record: Record) -> bool:
+        return record.task_key not in self._by_key and record.task_key not in self._asked
+
     def _read_records(self) -> Counter[str]:
-        """Take over the records that are there since the last time; why some of them do not count."""
+        """Read the records that are new since the last call; return how many do not count, by reason."""
         fresh = list(itertools.islice(self._store, self._seen, None))
         self._seen += len(fresh)
-        if any(record.task_key not in self._by_key and record.task_key not in self._asked for record in fresh):
+        if any(map(self._is_unknown, fresh)):
             self._add_others(fresh)
         refusals: Counter[str] = Counter()
         origin = Origin.here(self._device)
@@ -173,7 +180,7 @@ class TuningSession:
                 continue
             reason = origin.refusal(Origin.of(record))
             config = Config(record.config)
-            # A space that has changed since, or is that of a target that allows less, does not know the config.
+            # The space may have changed since, or be one of a target with other limits.
             is_known = state.space.knows(config)
             if reason is None and not is_known:
                 reason = "made for other knobs than this version and target have"
@@ -190,27 +197,28 @@ class TuningSession:
         return refusals
 
     def _transfer_data(self, learner: TaskSearch) -> TransferData:
-        count = sum(len(state.measured) for state in (*self._states, *self._others) if state is not learner)
-        if learner.transfer_data is not None and count < _MORE_DATA * learner.transfer_data[1]:
+        states = (*self._states, *self._others)
+        count = sum(len(state.measured) for state in states if state is not learner)
+        if learner.transfer_data is not None and count < _REFIT_GROWTH * learner.transfer_data[1]:
             return learner.transfer_data[0]
         data = TransferData()
         learner.transfer_data = (data, max(count, 1))
-        for state in (*self._states, *self._others):
+        for state in states:
             state.add_to(data, is_own=state is learner)
         return data
 
     @property
     def done(self) -> int:
-        """Finished trials, those from the records included."""
+        """Number of finished trials, those from the records included."""
         return sum(len(state.measured) for state in self._states)
 
     def run(self, make_progress: MakeProgress = NoProgress) -> dict[str, TaskResult]:
-        """Search until the budget is spent or all spaces are exhausted; task key -> result.
+        """Search until the budget is spent or all spaces are exhausted, and return task key -> result.
 
-        Ctrl-C, or a callback that returns True, ends the search early; what was measured stays and is returned. An
-        exception of the callback comes out of here, after every finished trial has its record.
+        Ctrl-C, or a callback that returns True, ends the search early, and the results so far are returned. An
+        exception of the callback is raised here, after every finished trial is recorded.
         """
-        self._stop_at = None if self._options.seconds is None else self._clock() + self._options.seconds
+        self._stop_at = None if self._options.seconds is None else self._hooks.clock() + self._options.seconds
         progress = make_progress()
         progress.start(self.done, self._options.trials)
         if not self._fingerprint.is_host_cpu:
@@ -221,7 +229,7 @@ class TuningSession:
                 batch_size=self._options.batch_size,
                 is_over=self._is_over,
                 stop_at=self._stop_at,
-                meanwhile=self._meanwhile,
+                meanwhile=self._hooks.meanwhile,
             )
             for built, result in results:
                 self._keep(built, result, progress.update)
@@ -238,13 +246,12 @@ class TuningSession:
     def _is_over(self) -> bool:
         patience = self._options.no_progress
         is_stuck = patience is not None and self._since_progress >= patience
-        return self._is_stopped or is_stuck or (self._stop_at is not None and self._clock() >= self._stop_at)
+        return self._is_stopped or is_stuck or (self._stop_at is not None and self._hooks.clock() >= self._stop_at)
 
     def _confirm(self) -> None:
-        """Measure winners once more, and those that are about equally fast right after each other; what is fastest then
-        is the result.
+        """Measure winners again, next to configs of about the same speed. The fastest one then is the result.
 
-        One that fails now, or whose output changes from run to run, gives way to the next best.
+        A config that fails now, or whose output changes from run to run, is replaced by the next best.
         """
         self._stop_at = None
         is_going_on = True
@@ -252,20 +259,7 @@ class TuningSession:
             doubtful := [(state, config) for state in self._states for config in state.doubtful(self._options.confirm)]
         ):
             is_going_on = False
-            # Built all at once: by themselves, the few of a task would leave most build processes idle.
-            missing = [
-                Candidate(
-                    task=state.task, config=config, trial=self._proposed + place, is_winner=True, winners=len(doubtful)
-                )
-                for place, (state, config) in enumerate(doubtful)
-                if config.key not in state.built
-            ]
-            self._proposed += len(doubtful)
-            batch = [built for future in self._builder.start(missing) if (built := future.result()) is not None]
-            there = [state.built[config.key] for state, config in doubtful if config.key in state.built]
-            kept = functools.partial(dataclasses.replace, is_winner=True, winners=len(doubtful))
-            batch += [dataclasses.replace(built, candidate=kept(built.candidate)) for built in there]
-            for built, result in self._pipeline.measure(batch):
+            for built, result in self._pipeline.measure(self._built_again(doubtful)):
                 state = self._by_key[built.candidate.task.key]
                 record = dataclasses.replace(self._record(state.task, result, built.seconds), is_again=True)
                 self._store.append(record)
@@ -274,12 +268,26 @@ class TuningSession:
                 state.confirm(built.candidate.config, record.outcome, record.time_s)
                 is_going_on = True
 
+    def _built_again(self, winners: Sequence[tuple[TaskSearch, Config]]) -> list[BuildResult]:
+        """Return the libraries of configs to be confirmed. Those of resumed trials are built, those of others exist."""
+        # In one batch: the few configs of one task would leave most build processes idle.
+        missing = [
+            Candidate(
+                task=state.task, config=config, trial=self._proposed + number, is_winner=True, winners=len(winners)
+            )
+            for number, (state, config) in enumerate(winners)
+            if config.key not in state.built
+        ]
+        self._proposed += len(winners)
+        batch = [built for future in self._builder.start(missing) if (built := future.result()) is not None]
+        existing = [state.built[config.key] for state, config in winners if config.key in state.built]
+        as_winner = functools.partial(dataclasses.replace, is_winner=True, winners=len(winners))
+        return batch + [dataclasses.replace(built, candidate=as_winner(built.candidate)) for built in existing]
+
     def _propose(self) -> list[Candidate]:
-        """The next batch: the default configs of tasks without a trial together, then configs of the most promising
-        task.
-        """
+        """Return the next batch: default configs of tasks without a trial, else configs of the most promising task."""
         self._read_records()
-        # Of several devices none waits for the others while the next batch is built.
+        # Enough for all devices while the next batch is built.
         room = min(max(self._options.batch_size, 2 * self._runner.width), self._options.trials - self._proposed)
         if room <= 0 or self._is_over():
             return []
@@ -300,9 +308,7 @@ class TuningSession:
         return candidates
 
     def _configs(self, state: TaskSearch, count: int) -> list[Config]:
-        """The next configs of a task; none where its space, which is pruned only now, turns out to be empty: the
-        default config stays.
-        """
+        """Return the next configs of a task. The space is pruned here: if it turns out empty, there are none."""
         try:
             return state.explorer.propose(count, state.measured)
         except SpaceEmptyError as error:
@@ -313,21 +319,19 @@ class TuningSession:
         return [state for state in self._states if not state.measured and not state.waiting][:count]
 
     def _expected(self, state: TaskSearch) -> Progression:
-        """The progression as if what is under way had brought nothing: one task must not take every batch that is built
-        ahead.
+        """Return the progression as if the candidates under way had failed, so that one task does not take every batch
+        that is built ahead.
         """
-        past, others = (
-            state.progression,
-            [
-                self._by_key[key].progression
-                for key in self._alternatives.get(state.task.key, ())
-                if key in self._by_key
-            ],
-        )
-        is_over = past.is_exhausted or past.is_hopeless_beside(others)
-        return (
-            Progression(past.calls, past.times + [None] * state.waiting, is_over) if state.waiting or is_over else past
-        )
+        past = state.progression
+        alternatives = [
+            self._by_key[key].progression
+            for key in self._prior.alternatives.get(state.task.key, ())
+            if key in self._by_key
+        ]
+        is_over = past.is_exhausted or past.is_hopeless_beside(alternatives)
+        if not state.waiting and not is_over:
+            return past
+        return Progression(past.calls, past.times + [None] * state.waiting, is_over)
 
     def _measure(self, built: BuildResult) -> MeasureResult | None:
         if built.outcome != Outcome.OK:
@@ -335,13 +339,13 @@ class TuningSession:
         best_s = self._by_key[built.candidate.task.key].progression.best_s
         return next(iter(self._runner.run([built], best_s=best_s, stop_at=self._stop_at)), None)
 
-    def _keep(self, built: BuildResult, result: MeasureResult, tell: Callable[[Status], None]) -> None:
+    def _keep(self, built: BuildResult, result: MeasureResult, show: Callable[[Status], None]) -> None:
         state = self._by_key[built.candidate.task.key]
         state.waiting -= 1
         record = self._record(state.task, result, built.seconds)
         self._read_records()
         if built.candidate.config.key in state.measured:
-            # Another process was faster; this trial is not one.
+            # Another process measured it meanwhile: this trial does not count.
             self._proposed -= 1
             return
         self._store.append(record)
@@ -353,12 +357,25 @@ class TuningSession:
         # The first time of a task is progress too.
         is_progress = after_s is not None and (before_s is None or before_s >= _PROGRESS * after_s)
         self._since_progress = 0 if is_progress else self._since_progress + 1
-        tell(self._status(state, record))
-        if self._callback is not None and not self._is_stopped:
-            try:
-                self._is_stopped = self._callback(_trial(record, self.done, after_s)) is True
-            except Exception as error:
-                self._is_stopped, self._error = True, error
+        show(self._status(state, record))
+        self._call_back(record, after_s)
+
+    def _call_back(self, record: Record, best_s: float | None) -> None:
+        if self._hooks.callback is None or self._is_stopped:
+            return
+        trial = Trial(
+            task=record.task_name,
+            number=self.done,
+            config=record.config,
+            outcome=record.outcome,
+            time_s=record.time_s,
+            best_s=best_s,
+            error=record.error,
+        )
+        try:
+            self._is_stopped = self._hooks.callback(trial) is True
+        except Exception as error:
+            self._is_stopped, self._error = True, error
 
     def _record(self, task: TunableTask, result: MeasureResult, build_s: float) -> Record:
         import tvm
@@ -385,10 +402,12 @@ class TuningSession:
 
     def _status(self, state: TaskSearch, record: Record) -> Status:
         best_s = state.progression.best_s
-        apart = [s for s in self._states if s.task.key not in self._alternatives]
-        bests = [s.progression.best_s for s in apart]
+        single = [s for s in self._states if s.task.key not in self._prior.alternatives]
+        bests = [s.progression.best_s for s in single]
         total_s = (
-            None if None in bests else sum(b * s.task.calls for b, s in zip(bests, apart, strict=True) if b is not None)
+            None
+            if None in bests
+            else sum(b * s.task.calls for b, s in zip(bests, single, strict=True) if b is not None)
         )
         return Status(
             task=state.task.name,
@@ -398,5 +417,15 @@ class TuningSession:
             model_ms=None if total_s is None else total_s * 1e3,
             done=self.done,
             total=self._options.trials,
-            seconds_left=None if self._stop_at is None else max(0.0, self._stop_at - self._clock()),
+            seconds_left=None if self._stop_at is None else max(0.0, self._stop_at - self._hooks.clock()),
         )
+
+
+def _warn_of_missing_facts(target: Target) -> None:
+    lacking = missing_facts(target.spec)
+    if lacking and target.spec.nearest:
+        text = (
+            "%s: no config is estimated before it is measured, as the device file lacks %s; -facts=nearest in the"
+            " target takes them from %s"
+        )
+        logger.warning(text, target.spec.name, ", ".join(lacking), target.spec.nearest)

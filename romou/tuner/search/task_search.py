@@ -82,8 +82,6 @@ class TaskSearch:
         self.explorer = Explorer(
             self.space, self.default, options, rng, features=self.features, transfer_data=lambda: transfer_data(self)
         )
-        # Of each algorithm one is measured, whatever the model expects of it.
-        self.explorer.start_with(task.starts(target)[1:])
         self.elsewhere: dict[str, list[tuple[Config, float | None]]] = {}
         self.measured: dict[str, tuple[Config, float | None]] = {}
         self.again: dict[str, float | None] = {}

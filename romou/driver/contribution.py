@@ -1,0 +1,57 @@
+"""Tuned schedules out of the records of a user, in the form of the database that ships with Romou."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+from romou.base import environment
+from romou.base.errors import RecordError
+from romou.tuner.records import FILE_NAME, RecordStore
+from romou.tuner.records.database import (
+    TunedSchedule,
+    best_schedules,
+    merged,
+    read_schedules,
+    write_schedules,
+)
+from romou.tuner.records.task_files import other_tasks
+
+
+def contribute_schedules(path: Path, work_dir: Path | None) -> tuple[int, int]:
+    """Write the best config of each kernel to a file of the database, which keeps what it had unless that is slower.
+
+    Return the number of kernels in the records, and of schedules in the file.
+
+    work_dir: folder of the records; None: all folders in the user's cache
+
+    Raises
+    ------
+    RecordError
+        There are no times in the records, or they are of several devices.
+    """
+    cache = environment.from_environment().cache_dir.expanduser() / "records"
+    folders = [work_dir] if work_dir is not None else [file.parent for file in sorted(cache.rglob(FILE_NAME))]
+    schedules = [schedule for folder in folders for schedule in _schedules_in(folder)]
+    before = read_schedules(path)
+    if not schedules:
+        raise RecordError(
+            f"no config with a time in {work_dir or cache}", hint="Tune a model first, or give --work-dir."
+        )
+    # A file is found by the device's name.
+    devices = sorted({str(schedule.record.device.get("name")) for schedule in (*before, *schedules)})
+    if len(devices) > 1:
+        raise RecordError(
+            f"{path} would hold schedules of {len(devices)} devices: {', '.join(devices)}; expected one",
+            hint="Give another file, or --work-dir with a folder of one device.",
+        )
+    total = merged(before, schedules)
+    write_schedules(path, total)
+    return len({schedule.record.task_key for schedule in schedules}), len(total)
+
+
+def _schedules_in(folder: Path) -> list[TunedSchedule]:
+    with RecordStore(folder) as store:
+        records = list(store)
+    tasks = other_tasks(folder, Counter(record.task_key for record in records))
+    return best_schedules(records, {task.key: task for task in tasks})
