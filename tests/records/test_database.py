@@ -89,21 +89,26 @@ def starts(made: ScheduleDatabase, task: TunableTask, **device: object) -> list[
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_shipped_schedules_are_valid(path: Path, caplog: pytest.LogCaptureFixture) -> None:
     schedules = read_schedules(path)
-    assert schedules and not caplog.records
+    assert schedules
+    assert not caplog.records
     assert len(schedules) == len(path.read_text(encoding="utf-8").splitlines()) == len(merged((), schedules))
     for schedule in schedules:
         assert file_of(SHIPPED, schedule.record.device) == path
-        assert schedule.record.time and schedule.source and schedule.record.device["driver"]
+        assert schedule.record.time
+        assert schedule.source
+        assert schedule.record.device["driver"]
         target = Target(schedule.record.target)
         # The limits of a device that is not named are those of the attached one.
         if not schedule.workload or target.device_name is None or schedule.family == "depthwise_pointwise":
             continue
         plain = task_of(parse_workload(dict(schedule.workload)))
         task = plain if schedule.record.task_key == plain.key else plain.with_free_images()
-        assert task.family == schedule.family and task.name == schedule.record.task_name
+        assert task.family == schedule.family
+        assert task.name == schedule.record.task_name
         if task.key == schedule.record.task_key:
             config, space = Config(schedule.record.config), task.space(target)
-            assert space.knows(config) and space.is_valid(config), schedule.record.task_name
+            assert space.knows(config), schedule.record.task_name
+            assert space.is_valid(config), schedule.record.task_name
 
 
 def test_schedules_ship() -> None:
@@ -204,7 +209,8 @@ def test_contributed_records_are_a_database(tmp_path: Path) -> None:
         assert done.exit_code == 0, done.output
         assert "1 kernels in the records" in done.output
     (schedule,) = read_schedules(path)
-    assert schedule.family == task.family and schedule.source == "romou tune, 2 configs"
+    assert schedule.family == task.family
+    assert schedule.source == "romou tune, 2 configs"
     assert starts(ScheduleDatabase(tmp_path / "offered"), task) == [config]
     # A line of the database is a record.
     (tmp_path / "again").mkdir()

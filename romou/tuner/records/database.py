@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import romou
 from romou.base.errors import RecordError
 from romou.base.files import read_file
 from romou.base.knob import Choice, nearest
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("romou")
 
-SHIPPED = Path(romou.__file__).parents[1] / "schedules"
+SHIPPED = Path(__file__).parents[3] / "schedules"
 SUFFIX = ".jsonl"
 # Configs that a search tries of the same operator, at most: it may be recorded with several epilogues.
 _MOST_STARTS = 2
