@@ -57,8 +57,10 @@ def bench(model: onnx.ModelProto | str | Path, **keywords: Unpack[BenchKeywords]
     options = BenchOptions.from_dict(keywords)
     target = options.parsed_target()
     with timing(target, options.rpc) as find_site:
-        made = bench_of(model, target, options, find_site if options.times else None)
-        return with_times(made, made.compiled, options.repeats, seed=options.seed) if made.compiled else made
+        untimed = bench_of(model, target, options, find_site if options.times else None)
+        return (
+            with_times(untimed, untimed.compiled, options.repeats, seed=options.seed) if untimed.compiled else untimed
+        )
 
 
 def bench_of(
@@ -85,7 +87,7 @@ def bench_of(
         compilation = compilation.joined_where(configs.__contains__)
         chosen = valid_configs(compilation.tasks, configs, site.target)
     compilation = compilation.with_configs(chosen)
-    made = Bench(
+    untimed = Bench(
         model=options.label or _label_of(model, imported),
         target=target.to_json(),
         device=site.device.to_dict() if site.device is not None else None,
@@ -97,9 +99,9 @@ def bench_of(
         ),
     )
     if find_site is None:
-        return made
+        return untimed
     summary = unmeasured(compilation, site.named, rows=layer_rows(compilation, {}))
-    return replace(made, compiled=tuned_model(compilation, site, summary))
+    return replace(untimed, compiled=tuned_model(compilation, site, summary))
 
 
 def _label_of(model: object, imported: ImportedModel) -> str:

@@ -84,13 +84,13 @@ def conv2d(
     in_hw, window, steps, spread = (
         _pair(*named) for named in (("size", size), ("kernel", kernel), ("stride", stride), ("dilation", dilation))
     )
-    given = (padding,) * 4 if isinstance(padding, int) else tuple(padding) * (4 // max(len(padding), 1))
-    if len(given) != 4 or min(given) < 0:
+    sides = (padding,) * 4 if isinstance(padding, int) else tuple(padding) * (4 // max(len(padding), 1))
+    if len(sides) != 4 or min(sides) < 0:
         raise UsageError(
             f"padding={padding!r}: expected a number, (vertical, horizontal), or (top, left, bottom, right), none of"
             " them negative"
         )
-    top, left, bottom, right = given
+    top, left, bottom, right = sides
     work = Conv2d(
         batch=batch,
         in_channels=in_channels,
@@ -105,7 +105,7 @@ def conv2d(
     )
     if min(work.out_hw) < 1:
         raise UsageError(
-            f"a window of {window} with dilation {spread} does not fit into {in_hw} with padding {given}: there would"
+            f"a window of {window} with dilation {spread} does not fit into {in_hw} with padding {sides}: there would"
             " be no output"
         )
     return _operator(work, "data", "weight")

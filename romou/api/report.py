@@ -137,8 +137,8 @@ def _with_document(evidence: Evidence, path: Path) -> Evidence:
 
 
 def _curves(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    for aspect, found in data.items():
-        for curve in found.get("Details", {}).get("Curves", ()) if isinstance(found, dict) else ():
+    for aspect, entry in data.items():
+        for curve in entry.get("Details", {}).get("Curves", ()) if isinstance(entry, dict) else ():
             yield aspect, curve
 
 

@@ -37,18 +37,18 @@ class Block:
         """
         rest = [axis for axis, extent in enumerate(self.shape) if extent > 1]
         rows = np.unravel_index(self.places, [self.shape[axis] for axis in rest]) if rest else ()
-        known: dict[tuple[int, ...], np.ndarray] = {}
+        index_of: dict[tuple[int, ...], np.ndarray] = {}
 
         def picked(number: np.ndarray) -> np.ndarray:
             number = number.reshape((1,) * (len(self.shape) - number.ndim) + number.shape).transpose(*rest, *self.free)
             varies = number.shape[: len(rest)]
-            if varies not in known:
-                place: Any = np.zeros(1, dtype=np.intp)
+            if varies not in index_of:
+                index: Any = np.zeros(1, dtype=np.intp)
                 for row, extent in zip(rows, varies, strict=True):
-                    place = place * extent + row if extent > 1 else place
-                known[varies] = place
-            found: np.ndarray = number.reshape(-1, *number.shape[len(rest) :])[known[varies]]
-            return found
+                    index = index * extent + row if extent > 1 else index
+                index_of[varies] = index
+            elements: np.ndarray = number.reshape(-1, *number.shape[len(rest) :])[index_of[varies]]
+            return elements
 
         return [{name: picked(number) for name, number in table.items()} for table in tables]
 
@@ -61,16 +61,16 @@ class Block:
         pitches = [math.prod(shape[axis + 1 :]) if extent > 1 else 0 for axis, extent in enumerate(shape)]
         rows = np.flatnonzero(is_kept.reshape(len(is_kept), -1).any(axis=1))
         own, pitch = self.places[rows], math.prod(self.shape)
-        places = np.zeros((len(rows), *(1 for _ in self.free)), dtype=np.int64)
-        of_rows = places.reshape(-1)
+        positions = np.zeros((len(rows), *(1 for _ in self.free)), dtype=np.int64)
+        of_rows = positions.reshape(-1)
         for axis, extent in enumerate(self.shape):
             if extent > 1:
                 pitch //= extent
                 of_rows += (self.digits[axis] * pitches[axis])[own // pitch % extent]
-        for place, axis in enumerate(self.free):
+        for free_index, axis in enumerate(self.free):
             if pitches[axis]:
-                places = places + (self.digits[axis] * pitches[axis]).reshape(
-                    [-1 if i == place + 1 else 1 for i in range(places.ndim)]
+                positions = positions + (self.digits[axis] * pitches[axis]).reshape(
+                    [-1 if i == free_index + 1 else 1 for i in range(positions.ndim)]
                 )
-        found: np.ndarray = places[np.broadcast_to(is_kept[rows], places.shape)]
-        return found
+        kept: np.ndarray = positions[np.broadcast_to(is_kept[rows], positions.shape)]
+        return kept

@@ -20,12 +20,12 @@ def own_fault(error: BaseException) -> str | None:
 
     None for a RomouError, which is a refusal, and for an exception that only a library's code takes part in.
     """
-    for one in _chain(error):
-        if isinstance(one, RomouError):
+    for cause in _chain(error):
+        if isinstance(cause, RomouError):
             continue
         frames = [
             frame
-            for frame in traceback.extract_tb(one.__traceback__)
+            for frame in traceback.extract_tb(cause.__traceback__)
             if frame.lineno and Path(frame.filename).is_absolute()
         ]
         ours = [frame for frame in frames if not _is_of_library(frame.filename)]

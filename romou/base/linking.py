@@ -62,18 +62,15 @@ def compiler_for(host: str) -> str:
     machine = host.partition("-")[0]
     if "android" in host:
         ndk = variable("ANDROID_NDK_HOME")
-        found = (
-            sorted(Path(ndk).glob(f"toolchains/llvm/prebuilt/*/bin/{machine}-linux-android{_ANDROID_API}-clang++"))
-            if ndk
-            else []
-        )
-        if not found:
+        pattern = f"toolchains/llvm/prebuilt/*/bin/{machine}-linux-android{_ANDROID_API}-clang++"
+        compilers = sorted(Path(ndk).glob(pattern)) if ndk else []
+        if not compilers:
             raise BuildError(
                 f"no compiler for {host}: ANDROID_NDK_HOME={ndk or 'is not set, or'} holds no Android NDK",
                 hint="Install the NDK and set ANDROID_NDK_HOME to its folder.",
                 host=host,
             )
-        return str(found[0])
+        return str(compilers[0])
     name = f"{machine}-linux-gnu-g++"
     compiler = shutil.which(name)
     if compiler is None:

@@ -93,9 +93,9 @@ class Space:
         """
         space = cls()
         for knob in knobs:
-            given = choices.get(knob.name, knob.choices)
+            allowed = choices.get(knob.name, knob.choices)
             # A knob with a single choice leaves nothing open.
-            own = [choice for choice in given if (knob.name, str(choice)) not in limits.without] or given
+            own = [choice for choice in allowed if (knob.name, str(choice)) not in limits.without] or allowed
             if own and knob.exists_on(limits):
                 space.define_knob(knob, own)
         return space
@@ -147,8 +147,8 @@ class Space:
     def _conditions(self, config: Columns) -> Iterator[Any]:
         """Return the values of the constraints for one config or for columns of many."""
         for is_allowed in self._constraints:
-            found = is_allowed(config)
-            yield from found if isinstance(found, tuple) else (found,)
+            conditions = is_allowed(config)
+            yield from conditions if isinstance(conditions, tuple) else (conditions,)
 
     def _admits(self, columns: Columns, known: Mapping[str, Sequence[Choice]]) -> Any:
         """Return which configs made of the choices in `known` are in this space."""
@@ -217,10 +217,10 @@ class Space:
         axes = [axis for axis, extent in enumerate(shape) if extent > 1]
         if math.prod(shape) > most:
             # Choice by choice of the first knob.
-            for place in range(shape[axes[0]]):
-                inside = [mask.take([place], axes[0]) if mask.shape[axes[0]] > 1 else mask for mask in masks]
+            for choice in range(shape[axes[0]]):
+                inside = [mask.take([choice], axes[0]) if mask.shape[axes[0]] > 1 else mask for mask in masks]
                 yield from self._cut(
-                    [*digits[: axes[0]], digits[axes[0]][[place]], *digits[axes[0] + 1 :]], inside, most
+                    [*digits[: axes[0]], digits[axes[0]][[choice]], *digits[axes[0] + 1 :]], inside, most
                 )
             return
         valid = functools.reduce(operator.and_, sorted(masks, key=np.size), np.ones([1] * len(digits), dtype=bool))
@@ -299,7 +299,7 @@ class Space:
         where: Mapping[str, Choice] | None = None,
     ) -> list[Config]:
         """Return up to `count` distinct valid configs with the choices in `where` whose keys are not in `exclude`."""
-        found: dict[str, Config] = {}
+        configs: dict[str, Config] = {}
         box = self._box(where or {})
         if box.size <= 4 * count:
             order = rng.permutation(box.size)
@@ -308,15 +308,15 @@ class Space:
             candidates = self._random(box, rng, max(_DRAWS * count, _LEAST_DRAWS))
         for config in candidates if count > 0 else ():
             if config.key not in exclude:
-                found.setdefault(config.key, config)
-            if len(found) == count:
+                configs.setdefault(config.key, config)
+            if len(configs) == count:
                 break
-        if len(found) < count and 4 * count < box.size <= _ENUMERATE_LIMIT:
+        if len(configs) < count and 4 * count < box.size <= _ENUMERATE_LIMIT:
             every = (box.at(int(index)) for index in np.flatnonzero(self._is_valid_in(box, np.arange(box.size))))
-            left = [c for c in every if c.key not in found and c.key not in exclude]
-            for i in rng.permutation(len(left))[: count - len(found)]:
-                found[left[int(i)].key] = left[int(i)]
-        return list(found.values())
+            left = [c for c in every if c.key not in configs and c.key not in exclude]
+            for i in rng.permutation(len(left))[: count - len(configs)]:
+                configs[left[int(i)].key] = left[int(i)]
+        return list(configs.values())
 
     def _random(self, box: Space, rng: np.random.Generator, most: int) -> Iterator[Config]:
         """Yield the valid ones among random configs of `box`. They are judged in batches, and `rng` is consumed exactly
@@ -327,10 +327,10 @@ class Space:
             before, size = rng.bit_generator.state, min(at_once, most)
             drawn = rng.integers(box.size, size=size)
             after = rng.bit_generator.state
-            for place in np.flatnonzero(self._is_valid_in(box, drawn)).tolist():
+            for draw in np.flatnonzero(self._is_valid_in(box, drawn)).tolist():
                 rng.bit_generator.state = before
-                rng.integers(box.size, size=min(place + 2, most))
-                yield box.at(int(drawn[place]))
+                rng.integers(box.size, size=min(draw + 2, most))
+                yield box.at(int(drawn[draw]))
             rng.bit_generator.state = after
             most, at_once = most - size, min(2 * at_once, _AT_ONCE)
 

@@ -47,17 +47,17 @@ def command(model: str, path: Path, module: bool, is_json: bool, **options: Any)
     source = read_model(model)
     import romou
 
-    made = romou.bench(source, label=model, **options)
-    made.save(path, module=module)
+    measured = romou.bench(source, label=model, **options)
+    measured.save(path, module=module)
     if is_json:
-        print_json(json.loads(made.to_json()))
+        print_json(json.loads(measured.to_json()))
         return
     from romou.tools.report.comparison import bench_table
     from romou.tools.report.table import print_table
 
     out = console(is_json=False)
-    print_table(bench_table(made), out)
-    if made.time_ms is not None:
-        out.print(f"Whole model: {made.time_ms:.3f} ms.", markup=False)
+    print_table(bench_table(measured), out)
+    if measured.time_ms is not None:
+        out.print(f"Whole model: {measured.time_ms:.3f} ms.", markup=False)
     rpc = f" --rpc {options['rpc']}" if options["rpc"] else ""
     out.print(f"Saved to {path}. Compare with it: romou compare {path} {model}{rpc}", markup=False)

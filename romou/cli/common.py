@@ -113,13 +113,13 @@ def _chosen_key(key: str | None, key_file: Path | None) -> str:
     if key is not None:
         click.echo(keys.WARNING, err=True)
         return key
-    found = keys.from_environment() if key_file is None else keys.from_file(key_file)
-    if found is None:
+    stored = keys.from_environment() if key_file is None else keys.from_file(key_file)
+    if stored is None:
         raise UsageError(
             "no key is given: what a client has to name",
             hint=f"Write a secret word into a file of yours and give --key-file, or set {keys.VARIABLE}.",
         )
-    return found
+    return stored
 
 
 def print_json(data: Any) -> None:

@@ -66,20 +66,20 @@ def command(
     import romou
 
     times, measures = only != "measures", only != "times"
-    found = romou.compare(baseline, source, times=times, measures=measures, label=current, **options)
+    comparison = romou.compare(baseline, source, times=times, measures=measures, label=current, **options)
     from romou.tools.report.comparison import comparison_table, headline, junit_xml, markdown, remarks
     from romou.tools.report.table import print_table
 
     if junit is not None:
-        junit.write_text(junit_xml(found), encoding="utf-8")
+        junit.write_text(junit_xml(comparison), encoding="utf-8")
     if markdown_path is not None:
-        markdown_path.write_text(markdown(found), encoding="utf-8")
+        markdown_path.write_text(markdown(comparison), encoding="utf-8")
     if is_json:
-        print_json(found.to_dict())
+        print_json(comparison.to_dict())
     else:
         out = console(is_json=False)
-        print_table(comparison_table(found), out)
-        for text in (*remarks(found), f"{headline(found)}."):
+        print_table(comparison_table(comparison), out)
+        for text in (*remarks(comparison), f"{headline(comparison)}."):
             out.print(text, markup=False)
-    if found.regressions:
+    if comparison.regressions:
         raise SystemExit(EXIT_FAILED)

@@ -83,14 +83,14 @@ def _driver_of_pypi() -> list[Finding]:
 
 
 def _environment() -> list[Finding]:
-    found = environment.from_environment()
-    findings = [Finding(name="environment", is_ok=None, detail=text) for text in found.unknown]
-    if found.opencl_device:
+    settings = environment.from_environment()
+    findings = [Finding(name="environment", is_ok=None, detail=text) for text in settings.unknown]
+    if settings.opencl_device:
         findings.append(
             Finding(
                 name="environment",
                 is_ok=True,
-                detail=f"ROMOU_OPENCL_DEVICE={found.opencl_device}: other devices are hidden",
+                detail=f"ROMOU_OPENCL_DEVICE={settings.opencl_device}: other devices are hidden",
             )
         )
     return findings

@@ -140,24 +140,24 @@ def status(serial: str | None, is_json: bool) -> None:
     from romou.base.errors import EXIT_NO_DEVICE
     from romou.runtime.deploy.phone import Phone
 
-    found = Phone(serial).status()
+    phone = Phone(serial).status()
     if is_json:
-        print_json(dataclasses.asdict(found))
+        print_json(dataclasses.asdict(phone))
     else:
         out = console(is_json=False)
         lines = {
-            "phone": f"{found.model}, {found.soc}, Android {found.android} ({found.serial})",
+            "phone": f"{phone.model}, {phone.soc}, Android {phone.android} ({phone.serial})",
             "runtime": "not pushed"
-            if found.runtime is None
-            else ", ".join(f"{name} {version}" for name, version in found.runtime.items()),
+            if phone.runtime is None
+            else ", ".join(f"{name} {version}" for name, version in phone.runtime.items()),
             **{
                 d.title: f"none: {d.failure}" if d.failure else f"{', '.join(d.devices)} through {d.library}"
-                for d in found.drivers
+                for d in phone.drivers
             },
-            "server": "not running" if found.server_pid is None else f"running, process {found.server_pid}",
-            "ports": "; ".join(found.forwarded) or "none forwarded",
+            "server": "not running" if phone.server_pid is None else f"running, process {phone.server_pid}",
+            "ports": "; ".join(phone.forwarded) or "none forwarded",
         }
         for name, text in lines.items():
             out.print(f"{name + ':':9}{text}", markup=False)
-    if all(driver.failure for driver in found.drivers):
+    if all(driver.failure for driver in phone.drivers):
         raise click.exceptions.Exit(EXIT_NO_DEVICE)

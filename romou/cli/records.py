@@ -79,12 +79,12 @@ def import_(work_dir: Path, files: tuple[Path, ...], device: str, any_device: bo
     from romou.tuner.records import Origin, RecordStore, import_t4
 
     origin = None if any_device else Origin.here(device_fingerprint(device).to_dict())
-    found = [record for path in files for record in import_t4(path, origin=origin)]
+    records = [record for path in files for record in import_t4(path, origin=origin)]
     with RecordStore(work_dir) as store:
-        added = store.add_missing(found)
+        added = store.add_missing(records)
     if is_json:
-        print_json({"read": len(found), "added": added})
+        print_json({"read": len(records), "added": added})
     else:
         console(is_json=False).print(
-            f"{added} records added to {work_dir}, {len(found) - added} were there", markup=False
+            f"{added} records added to {work_dir}, {len(records) - added} were there", markup=False
         )

@@ -39,11 +39,11 @@ def command(model: str, target: str, count_per_work_item: bool, is_json: bool, *
     from romou.tuner.pruning import Rules
 
     rules = Rules(count_per_work_item=count_per_work_item)
-    found = pruned_spaces(source, target=parsed, rules=rules, **options)
+    spaces = pruned_spaces(source, target=parsed, rules=rules, **options)
     if is_json:
         tasks = [
             {"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()}
-            for task, space in found
+            for task, space in spaces
         ]
         print_json({"model": model, "target": str(parsed), "count_per_work_item": count_per_work_item, "tasks": tasks})
         return
@@ -51,10 +51,10 @@ def command(model: str, target: str, count_per_work_item: bool, is_json: bool, *
     from romou.tools.report.table import print_table
 
     out = console(is_json=False)
-    if not found:
+    if not spaces:
         out.print("No tasks: no kernel of this model has knobs.", markup=False)
         return
-    rows = [(task.name, space.report) for task, space in found]
+    rows = [(task.name, space.report) for task, space in spaces]
     print_table(space_table(rows, title=f"Configs on {parsed}"), out)
     print_table(criteria_table([report for _, report in rows]), out)
-    print_table(knob_table([space for _, space in found], title="Knobs, with the choices of all tasks"), out)
+    print_table(knob_table([space for _, space in spaces], title="Knobs, with the choices of all tasks"), out)

@@ -30,7 +30,7 @@ class DeviceProbe:
         executor = ThreadPoolExecutor(2, thread_name_prefix="romou-probe")
         self._attached = executor.submit(local_site, target) if address is None else None
         if self._attached is not None:
-            self._checks.append(executor.submit(lambda found: check_usable(found.result()), self._attached))
+            self._checks.append(executor.submit(lambda attached: check_usable(attached.result()), self._attached))
         executor.shutdown(wait=False)
 
     @contextlib.contextmanager

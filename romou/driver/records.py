@@ -79,9 +79,9 @@ def recorded_configs(
     left_out = 0
     with RecordStore(work_dir) as store:
         for record in store:
-            if record.task_key not in spaces or not (
-                device is None or (record.device.get("kind"), record.device.get("name")) == (device.kind, device.name)
-            ):
+            measured_on = record.device.get("kind"), record.device.get("name")
+            is_of_device = device is None or measured_on == (device.kind, device.name)
+            if record.task_key not in spaces or not is_of_device:
                 continue
             if spaces[record.task_key].knows(record.config):
                 times.setdefault(record.task_key, {})[Config(record.config)] = record.time_s
@@ -91,21 +91,25 @@ def recorded_configs(
         logger.warning(
             "%d records in %s do not count: made for other knobs than this version and target have", left_out, work_dir
         )
-    timed = {key: [(t, config) for config, t in found.items() if t is not None] for key, found in times.items()}
-    fastest = {key: min(found, key=lambda pair: pair[0]) for key, found in timed.items() if found}
-    return {key: time_s for key, (time_s, _) in fastest.items()}, {key: config for key, (_, config) in fastest.items()}
+    seconds: dict[str, float] = {}
+    configs: dict[str, Config | None] = {}
+    for key, time_of in times.items():
+        working = {config: time_s for config, time_s in time_of.items() if time_s is not None}
+        if working:
+            configs[key], seconds[key] = min(working.items(), key=lambda pair: pair[1])
+    return seconds, configs
 
 
 def valid_configs(
     tasks: Sequence[TunableTask], configs: Mapping[str, Config], target: Target
 ) -> dict[str, Config | None]:
-    found: dict[str, Config | None] = {}
+    """Return the configs that are still in their tasks' spaces, by task key. Others are logged."""
+    valid: dict[str, Config | None] = {}
     for task in tasks:
         if task.key in configs:
             if task.space(target).knows(configs[task.key]):
-                found[task.key] = configs[task.key]
+                valid[task.key] = configs[task.key]
             else:
-                logger.warning(
-                    "%s: the baseline's config is none of its space any more; the default is taken", task.name
-                )
-    return found
+                text = "%s: the baseline's config is none of its space any more; the default is taken"
+                logger.warning(text, task.name)
+    return valid

@@ -105,10 +105,10 @@ def _told(device: str, facts: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _memory(backend: Backend, connection: Connection) -> Finding:
     with connection.calling("asking for free memory"):
-        found = json.loads(str(connection.session.get_function("romou.rpc.memory")()))
+        memory = json.loads(str(connection.session.get_function("romou.rpc.memory")()))
     facts = connection.devices[0]
     detail = (
-        f"{found['available_bytes'] // _MIB} of {found['total_bytes'] // _MIB} MiB are free on the machine;"
+        f"{memory['available_bytes'] // _MIB} of {memory['total_bytes'] // _MIB} MiB are free on the machine;"
         f" {backend.name}:0 has {facts['global_mem_bytes'] // _MIB} MiB, {facts['max_alloc_bytes'] // _MIB} MiB at most"
         " in a buffer"
     )
@@ -137,12 +137,12 @@ def _kernels(address: Address, backend: Backend) -> Finding:
     """Compile a kernel of every operator family here, run it there, and compare it with the CPU's."""
     name = f"{backend.name}:0 kernels"
     with contextlib.closing(RpcRunner(address, _MEASURE, kind=backend.name)) as runner:
-        asked = Target(backend.name)
+        unnamed = Target(backend.name)
         try:
-            named = for_server(asked, runner.facts, runner.host, str(address))
+            named = for_server(unnamed, runner.facts, runner.host, str(address))
         except UsageError:
             # There is no device file. The server's limits hold in any case, and right numbers need no facts.
-            named = for_server(asked.with_options(device=known_devices()[0]), runner.facts, runner.host, str(address))
+            named = for_server(unnamed.with_options(device=known_devices()[0]), runner.facts, runner.host, str(address))
         target = named.limited_to(runner.facts)
         tasks = {task.family: task for task in reversed(typical_tasks(target))}
         with contextlib.closing(LocalBuilder(target, _MEASURE)) as builder:
@@ -153,8 +153,8 @@ def _kernels(address: Address, backend: Backend) -> Finding:
                 ]
             )
             results = {
-                family: next(iter(runner.run([one])), None) if one.library else one
-                for family, one in zip(tasks, built, strict=True)
+                family: next(iter(runner.run([candidate])), None) if candidate.library else candidate
+                for family, candidate in zip(tasks, built, strict=True)
             }
     wrong = {family: result for family, result in results.items() if result is None or result.outcome is not Outcome.OK}
     if not wrong:

@@ -84,10 +84,10 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
 
 def _inputs_of(imported: ImportedModel, model: TunedModel, seed: int = 0) -> dict[str, np.ndarray]:
     """Return the first calibration inputs, or random ones from the range in which each input is used."""
-    given = next(iter(imported.precision.calibration), None) if not seed else None
+    calibrated = next(iter(imported.precision.calibration), None) if not seed else None
     return (
-        dict(given)
-        if given is not None
+        dict(calibrated)
+        if calibrated is not None
         else random_inputs(imported.inputs, seed, draws_of(imported.folded)) | model.settled
     )
 
@@ -105,8 +105,8 @@ def check_stability(model: TunedModel, imported: ImportedModel, *, runs: int = 5
     inputs = _inputs_of(imported, model, seed=1)
     first, stop_at = model.run(inputs), time.monotonic() + limit_s
     for number in range(2, runs + 1):
-        for name, found, expected in zip(imported.outputs, model.run(inputs), first, strict=True):
-            if found.tobytes() != expected.tobytes():
+        for name, output, expected in zip(imported.outputs, model.run(inputs), first, strict=True):
+            if output.tobytes() != expected.tobytes():
                 where = f"output {name!r} of run {number} is not that of the first run on the same inputs"
                 hint = (
                     "The driver is not to be trusted with this model: update it, or tune on another device. `romou"
@@ -189,27 +189,27 @@ def _is_random(node: onnx.NodeProto) -> bool:
     return node.op_type in _RANDOM or (node.op_type == "Dropout" and len(node.input) > 2 and bool(node.input[2]))
 
 
-def _error(found: np.ndarray, right: np.ndarray, least_rms: float = 0.0) -> float:
+def _error(output: np.ndarray, right: np.ndarray, least_rms: float = 0.0) -> float:
     """Return the relative L2 error, infinite for another shape or dtype.
 
     least_rms: the error of outputs with a smaller root mean square is relative to this one.
     """
-    if found.dtype != right.dtype:
+    if output.dtype != right.dtype:
         return float("inf")
-    if found.shape == right.shape and right.dtype.kind in "iuf":
+    if output.shape == right.shape and right.dtype.kind in "iuf":
         # Quantized values and denormal numbers may be rounded to either side.
         with np.errstate(invalid="ignore"):
-            near = np.abs(found.astype(np.float64) - right.astype(np.float64)) <= _unit_of(right.dtype)
-        found = np.where(near, right, found)
-    error = relative_l2_error(found, right)
+            near = np.abs(output.astype(np.float64) - right.astype(np.float64)) <= _unit_of(right.dtype)
+        output = np.where(near, right, output)
+    error = relative_l2_error(output, right)
     if (
         least_rms
         and error > 0
-        and found.shape == right.shape
-        and np.array_equal(np.isfinite(found), np.isfinite(right))
+        and output.shape == right.shape
+        and np.array_equal(np.isfinite(output), np.isfinite(right))
     ):
         finite = np.isfinite(right)
-        difference = found[finite].astype(np.float64) - right[finite].astype(np.float64)
+        difference = output[finite].astype(np.float64) - right[finite].astype(np.float64)
         return min(error, float(np.sqrt(np.mean(np.square(difference)))) / least_rms)
     return error
 
@@ -227,7 +227,7 @@ def _unit_of(dtype: np.dtype) -> float:
 
 
 def _worst(
-    found: Sequence[np.ndarray],
+    outputs: Sequence[np.ndarray],
     right: Sequence[np.ndarray],
     limit: float,
     model: onnx.ModelProto,
@@ -237,12 +237,14 @@ def _worst(
 
     Cancellation leaves rounding errors: if onnxruntime differs from itself, the model may differ by a little more.
     """
-    errors = [_error(a, b) for a, b in zip(found, right, strict=True)]
+    errors = [_error(output, expected) for output, expected in zip(outputs, right, strict=True)]
     worst = max(errors, default=0.0)
     if worst <= limit:
         return worst
     least = [_SPREADS * spread / limit for spread in spreads(model, inputs, right)]
-    return max(_error(a, b, rms) for a, b, rms in zip(found, right, least, strict=True))
+    return max(
+        _error(output, expected, least_rms) for output, expected, least_rms in zip(outputs, right, least, strict=True)
+    )
 
 
 def _first_wrong(
@@ -250,7 +252,7 @@ def _first_wrong(
     compiled: Callable[[onnx.ModelProto], TunedModel],
     target: Target,
     precision: str,
-    given: Mapping[str, np.ndarray],
+    inputs: Mapping[str, np.ndarray],
 ) -> onnx.NodeProto:
     """Return the first node behind which a tensor that is needed later is wrong. Bisection finds it.
 
@@ -259,7 +261,7 @@ def _first_wrong(
     """
     at = first_failing(
         len(model.graph.node),
-        lambda count: _is_part_wrong(_first_nodes(model, count), compiled, target, precision, given),
+        lambda count: _is_part_wrong(_first_nodes(model, count), compiled, target, precision, inputs),
     )
     node = model.graph.node[at]
     assert isinstance(node, onnx.NodeProto)
@@ -294,22 +296,22 @@ def _first_nodes(model: onnx.ModelProto, count: int) -> onnx.ModelProto:
     Its outputs are their tensors that later nodes or the model's outputs need.
     """
     nodes, later = list(model.graph.node[:count]), model.graph.node[count:]
-    made = {name for node in nodes for name in node.output if name}
+    written = {name for node in nodes for name in node.output if name}
     read = {name for node in nodes for name in (*node.input, *captured(node))}
     needed = {name for node in later for name in (*node.input, *captured(node))} | {
         output.name for output in model.graph.output
     }
-    known: Mapping[str, onnx.ValueInfoProto] = {
+    value_of: Mapping[str, onnx.ValueInfoProto] = {
         value.name: value for value in (*model.graph.value_info, *model.graph.output)
     }
     part = onnx.ModelProto()
     part.CopyFrom(model)
     for field, kept in (
         (part.graph.node, nodes),
-        (part.graph.output, [known[name] for name in sorted(made & needed) if name in known]),
+        (part.graph.output, [value_of[name] for name in sorted(written & needed) if name in value_of]),
         (part.graph.input, [value for value in model.graph.input if value.name in read]),
         (part.graph.initializer, [weight for weight in model.graph.initializer if weight.name in read]),
-        (part.graph.value_info, [value for value in model.graph.value_info if value.name in made - needed]),
+        (part.graph.value_info, [value for value in model.graph.value_info if value.name in written - needed]),
     ):
         del field[:]
         field.extend(kept)

@@ -130,17 +130,17 @@ def _with_inputs(proto: onnx.ModelProto, names: Iterable[str]) -> tuple[onnx.Mod
     opened = onnx.ModelProto()
     opened.CopyFrom(proto)
     wanted = set(names)
-    found = {t.name: t for t in proto.graph.initializer if t.name in wanted}
+    weight_of = {t.name: t for t in proto.graph.initializer if t.name in wanted}
     kept = [t for t in proto.graph.initializer if t.name not in wanted]
     declared = {i.name for i in proto.graph.input}
     del opened.graph.initializer[:]
     opened.graph.initializer.extend(kept)
     opened.graph.input.extend(
         helper.make_tensor_value_info(t.name, t.data_type, list(t.dims))
-        for name, t in found.items()
+        for name, t in weight_of.items()
         if name not in declared
     )
-    return opened, {name: numpy_helper.to_array(tensor) for name, tensor in found.items()}
+    return opened, {name: numpy_helper.to_array(tensor) for name, tensor in weight_of.items()}
 
 
 def _with_loss(
@@ -168,24 +168,26 @@ def _with_loss(
     }
 
 
-def _differentiated(mod: tvm.IRModule, places: Sequence[int]) -> tvm.IRModule:
+def _differentiated(mod: tvm.IRModule, positions: Sequence[int]) -> tvm.IRModule:
     """Return the module whose `main` returns (loss, gradient, ...) for the parameters at these indices."""
     register_gradients()
     main = mod[_MAIN]
-    variables = [main.params[place] for place in places]
+    variables = [main.params[position] for position in positions]
     _refuse_without_gradient(main, variables)
     differentiated = relax.transform.Gradient(_MAIN, require_grads=variables)(mod)
     adjoint = differentiated[_ADJOINT]
     loss, grads = adjoint.body.body.fields
     results = relax.Tuple([loss, *(grads.fields if isinstance(grads, relax.Tuple) else [grads])])
     flat = relax.Function(
-        adjoint.params, relax.SeqExpr(adjoint.body.blocks, results), relax.TupleType([one.ty for one in results.fields])
+        adjoint.params,
+        relax.SeqExpr(adjoint.body.blocks, results),
+        relax.TupleType([result.ty for result in results.fields]),
     )
     kernels = {
         var: function for var, function in differentiated.functions_items() if isinstance(function, tirx.PrimFunc)
     }
-    made = with_main(tvm.IRModule(kernels), flat.with_attr("global_symbol", _MAIN))
-    return relax.transform.DeadCodeElimination()(made)
+    gradients_module = with_main(tvm.IRModule(kernels), flat.with_attr("global_symbol", _MAIN))
+    return relax.transform.DeadCodeElimination()(gradients_module)
 
 
 def _refuse_without_gradient(main: relax.Function, variables: Sequence[relax.Var]) -> None:
@@ -193,7 +195,7 @@ def _refuse_without_gradient(main: relax.Function, variables: Sequence[relax.Var
     depends = set(variables)
     for binding in (binding for block in main.body.blocks for binding in block.bindings):
         value = binding.value
-        read = [one for one in relax.analysis.free_vars(value) if one in depends]
+        read = [var for var in relax.analysis.free_vars(value) if var in depends]
         if not read:
             continue
         depends.add(binding.var)
@@ -201,7 +203,7 @@ def _refuse_without_gradient(main: relax.Function, variables: Sequence[relax.Var
         if isinstance(value, relax.Call) and (
             not isinstance(value.op, tvm.ir.Op) or value.op.get_attr("FPrimalGradient") is None
         ):
-            shapes = ", ".join(str(static_shape(one)) for one in read)
+            shapes = ", ".join(str(static_shape(var)) for var in read)
             raise ModelError(
                 f"the operator {name.removeprefix('relax.') or value.op} (of {shapes}) has no gradient", operator=name
             )
