@@ -18,10 +18,7 @@ def read_model(text: str) -> Any:
     if network is not None:
         return network
     if not Path(text).is_file():
-        is_name = text in models.names()
-        networks = ", ".join(models.PREFIX + name for name in models.names())
-        hint = f"{models.PREFIX}{text} is a bundled network." if is_name else f"Bundled networks: {networks}."
-        raise UsageError(f"model file {text!r} does not exist", hint=hint, path=text)
+        raise UsageError(f"model file {text!r} does not exist", hint=models.hint(text), path=text)
     return Path(text)
 
 

@@ -62,6 +62,13 @@ def bundled(model: object) -> onnx.ModelProto | None:
     return load(model.removeprefix(PREFIX)) if isinstance(model, str) and model.startswith(PREFIX) else None
 
 
+def hint(name: str) -> str:
+    """Return the hint for a model file that does not exist."""
+    if name in names():
+        return f"{PREFIX}{name} is a bundled network."
+    return f"Bundled networks: {', '.join(PREFIX + known for known in names())}."
+
+
 def _weights(name: str, shape: tuple[int, ...], seed: int) -> np.ndarray:
     """Return values that keep activations finite through a deep net, float64 of `shape`."""
     rng = np.random.default_rng([seed, zlib.crc32(name.encode())])

@@ -18,6 +18,7 @@ import numpy as np
 import onnx
 import tvm
 
+from romou import models
 from romou.base.errors import ModelError, UsageError
 from romou.compiler.frontend.control_flow import unroll
 from romou.compiler.frontend.damage import check_weights
@@ -37,7 +38,6 @@ from romou.compiler.frontend.sizes import check_ranges, check_sizes
 from romou.compiler.frontend.to_host import with_more_on_host
 from romou.compiler.frontend.to_relax import to_relax
 from romou.compiler.frontend.wide_nodes import widened
-from romou.models import bundled
 
 _LARGEST = 2**31 - 1
 # Loops within loops.
@@ -206,11 +206,11 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     if not isinstance(model, onnx.ModelProto | str | Path):
         raise UsageError(f"a model is the path of an ONNX file, or an onnx.ModelProto; got {type(model).__name__}")
     where = "the model" if isinstance(model, onnx.ModelProto) else str(model)
-    model = bundled(model) or model
+    model = models.bundled(model) or model
     if not isinstance(model, onnx.ModelProto):
         path = Path(model)
         if not path.is_file():
-            raise ModelError(f"{path}: no such file; give the path of an ONNX model")
+            raise ModelError(f"{path}: no such file; give the path of an ONNX model", hint=models.hint(str(path)))
         try:
             model = onnx.load(path)
         except Exception as error:  # protobuf's DecodeError, or missing external data, by many types
