@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @takes_options(CompileOptions)
 def compile(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack[CompileKeywords]) -> TunedModel:
-    """Compile a model with default schedules; nothing is measured. Its outputs are checked against onnxruntime's.
+    """Compile a model with default schedules. Nothing is measured. Its outputs are checked against onnxruntime's.
 
     Parameters
     ----------
@@ -38,12 +38,12 @@ def compile(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unp
     Raises
     ------
     UsageError
-        A wrong argument; an unknown option fails with the nearest name.
+        A wrong argument. For an unknown option, the message has the nearest name.
     ModelError
-        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict`
-        forbids it; or it takes more than `max_memory`.
+        The model is missing or broken, or takes more than `max_memory`. Or a node has no kernel, and onnxruntime cannot
+        run it either or `strict` forbids that.
     NumericError
-        The outputs are wrong; names the first ONNX operator whose output is.
+        The outputs are wrong. The message names the first ONNX operator with a wrong output.
     DeviceError
         The target names no device and none is attached, there is no device of that index, or the model does not run on
         it.

@@ -42,7 +42,7 @@ _BROKEN_DOWN = 12
 
 @takes_options(ReportOptions)
 def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Path:
-    """Write a page with figures of what tuning did, as one HTML file that needs no network; returns its path.
+    """Write a page with figures of a tuning run, as one HTML file that needs no network, and return its path.
 
     It shows time per layer, the search, the roofline, pruning, knobs, registers, passes, memory and the device. A
     figure that lacks its data says which.

@@ -37,15 +37,15 @@ def tune(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack
     Raises
     ------
     UsageError
-        A wrong argument; an unknown option or field of `measure` fails with the nearest name.
+        A wrong argument. For an unknown option or field of `measure`, the message has the nearest name.
     ModelError
-        The model is missing or broken, or a node has no kernel, and onnxruntime cannot run it either or `strict`
-        forbids it; or it takes more than `max_memory` even so.
+        The model is missing or broken, or takes more than `max_memory` in any way. Or a node has no kernel, and
+        onnxruntime cannot run it either or `strict` forbids that.
     NumericError
-        The outputs are wrong; names the first ONNX operator whose output is. Records are kept.
+        The outputs are wrong. The message names the first ONNX operator with a wrong output. Records are kept.
     DeviceError
-        There is no device, it does not compute a tiny kernel correctly, or no server, or no worker of `builders`, can
-        be reached any more; records are kept.
+        There is no device, or it does not compute a tiny kernel correctly, or no server or no worker of `builders` can
+        be reached any more. Records are kept.
     RecordError
         The records in `work_dir` are unreadable.
     CompatError

@@ -39,8 +39,8 @@ if TYPE_CHECKING:
 class SearchedModel:
     """A model with default kernels, and the best configs of its tasks.
 
-    results: task key -> result; empty without trials.
-    records: folder of the records; None if none are kept.
+    results: task key -> result. Empty without trials.
+    records: folder of the records, None if no records are kept.
     """
 
     compilation: Compilation

@@ -129,7 +129,7 @@ def verified(
     Raises
     ------
     NumericError
-        The outputs are wrong; names the first operator whose output is.
+        The outputs are wrong. The message names the first operator with a wrong output.
     DeviceError
         The model does not run.
     """
