@@ -132,7 +132,9 @@ class BrokenFunctionsError(BuildError):
     def of(
         cls, functions: Mapping[str, Exception], origins: Mapping[str, frozenset[str]] | None = None
     ) -> BrokenFunctionsError:
-        """Return the error with the message of the first function's error, and the number of the others."""
+        """Return the error with the first message of `functions` and the number of the others. `origins`: see the
+        class.
+        """
         first = next(iter(functions.values()))
         message = first.message if isinstance(first, RomouError) else str(first)
         more = f" (and {len(functions) - 1} more kernels)" if len(functions) > 1 else ""
