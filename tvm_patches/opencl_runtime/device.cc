@@ -11,7 +11,6 @@
 
 #include "loader.h"
 #include "selection.h"
-#include "timer.h"
 
 namespace romou::opencl {
 namespace {
@@ -142,7 +141,7 @@ Device::Queue::Queue(Device& device) : device_(device), lock_(device.queue_mutex
 }
 
 void Device::Queue::log_event(Event event) {
-  for (EventLog* log : device_.logs_) {
+  for (LaunchLog* log : device_.logs_) {
     device_.check(api().clRetainEvent(event.get()), "clRetainEvent");
     log->append(Event(event.get()));
   }
@@ -184,7 +183,7 @@ void* Device::extension_function(const char* name) const {
   return find == nullptr ? nullptr : find(platform_, name);
 }
 
-void Device::start_logging(EventLog* log) {
+void Device::start_logging(LaunchLog* log) {
   Queue queue = hold_queue();
   if (logs_.empty()) {
     if (profiling_queue_ == nullptr) profiling_queue_ = create_queue(CL_QUEUE_PROFILING_ENABLE);
@@ -194,7 +193,7 @@ void Device::start_logging(EventLog* log) {
   logs_.push_back(log);
 }
 
-cl_int Device::stop_logging(EventLog* log) {
+cl_int Device::stop_logging(LaunchLog* log) {
   Queue queue = hold_queue();
   std::erase(logs_, log);
   if (!logs_.empty()) return CL_SUCCESS;

@@ -19,7 +19,14 @@
 
 namespace romou::opencl {
 
-class EventLog;
+/// Receives the event of every launch. `append` is called while the queue is held.
+class LaunchLog {
+ public:
+  virtual void append(Event event) = 0;
+
+ protected:
+  ~LaunchLog() = default;
+};
 
 /// What was asked of the driver once, at enumeration.
 struct DeviceFacts {
@@ -82,7 +89,7 @@ class Device {
   Queue hold_queue() { return Queue(*this); }
   /// Once there is a buffer of `bytes`, use the queue with profiling for everything: some drivers corrupt large buffers on others.
   void profile_above(size_t bytes) { profiled_bytes_ = bytes; }
-  /// A buffer of so many bytes was created.
+  /// A buffer of `bytes` bytes was created.
   void note_buffer(size_t bytes);
   /// A queue besides those that commands go to.
   cl_command_queue create_queue(cl_bitfield properties);
@@ -100,8 +107,8 @@ class Device {
   }
 
   /// Log the events of every launch from now on, until `stop_logging`, which returns the code of clFinish. Several logs may be active at a time.
-  void start_logging(EventLog* log);
-  cl_int stop_logging(EventLog* log);
+  void start_logging(LaunchLog* log);
+  cl_int stop_logging(LaunchLog* log);
 
  private:
   cl_platform_id platform_;
@@ -111,7 +118,7 @@ class Device {
   cl_context context_ = nullptr;
   std::mutex queue_mutex_;  ///< guards the queues and the logs
   cl_command_queue plain_queue_ = nullptr, profiling_queue_ = nullptr, active_queue_ = nullptr;
-  std::vector<EventLog*> logs_;
+  std::vector<LaunchLog*> logs_;
   std::atomic<size_t> profiled_bytes_ = SIZE_MAX;
 };
 

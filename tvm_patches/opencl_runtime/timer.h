@@ -16,7 +16,7 @@ namespace romou::opencl {
 /// Collects launch events of a device and adds up the time each kernel ran there (start to end, in ns). Thread-safe.
 ///
 /// The sum leaves out gaps between kernels, copies and host time: it judges kernels, not the runtime around them.
-class EventLog {
+class EventLog final : public LaunchLog {
  public:
   explicit EventLog(Device& device) : device_(device) {}
   EventLog(const EventLog&) = delete;
@@ -26,7 +26,7 @@ class EventLog {
   /// Log every launch on the device from now on.
   void start();
   void stop();
-  void append(Event event);
+  void append(Event event) final;
   /// Wait for all events and return the sum of their durations in ns.
   int64_t total_ns();
 

@@ -110,9 +110,10 @@ class Device {
   std::once_flag once_;
   VkDevice handle_ = VK_NULL_HANDLE;
   DeviceFunctions functions_;
-  std::unique_ptr<Heap> heap_;
-  std::unique_ptr<Staging> staging_;
-  std::unique_ptr<Queue> queue_;
+  // Shared pointers, because they need no complete types here: `create` is defined above what it makes (open_device.cc).
+  std::shared_ptr<Heap> heap_;
+  std::shared_ptr<Staging> staging_;
+  std::shared_ptr<Queue> queue_;
 };
 
 /// All devices, GPUs first, then CPUs, each group in the order of the drivers. Those whose platform or device name contains $ROMOU_VULKAN_DEVICE

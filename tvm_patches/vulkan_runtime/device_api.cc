@@ -3,6 +3,8 @@
 // What TVM's runtime sees: the device API, and the allocator through which the Relax VM gets buffers and images.
 #include "device_api.h"
 
+#include "allocation.h"
+#include "copies.h"
 #include "device.h"
 #include "memory.h"
 #include "queue.h"

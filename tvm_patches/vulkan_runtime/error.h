@@ -6,7 +6,7 @@
 
 #include <string>
 
-#include "loader.h"
+#include "api.h"
 
 namespace romou::vulkan {
 

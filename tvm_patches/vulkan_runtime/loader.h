@@ -4,11 +4,10 @@
 #ifndef ROMOU_VULKAN_LOADER_H_
 #define ROMOU_VULKAN_LOADER_H_
 
-#define VK_NO_PROTOTYPES 1
-#include <vulkan/vulkan_core.h>
-
 #include <string>
 #include <vector>
+
+#include "api.h"
 
 namespace romou::vulkan {
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers and images of a device, and copies between them and the host.
+// Memory of a device: what a tensor's data pointer points to, references to it, and idle staging buffers.
 #ifndef ROMOU_VULKAN_MEMORY_H_
 #define ROMOU_VULKAN_MEMORY_H_
 
@@ -45,30 +45,22 @@ inline Memory* memory_of(const void* data) { return memory_behind<Memory>(data, 
 /// One reference more.
 SharedMemory share(Memory* memory);
 
-/// A buffer of at least one byte. Raises RuntimeError with sizes and limits if the device has no room.
-Memory* create_buffer(Device& device, size_t bytes, MemoryUse use = MemoryUse::kDevice);
-/// Raises RuntimeError if the device has no images or the extent exceeds its limits.
-Memory* create_image(Device& device, const ImageShape& shape);
+/// Count memory that was just made, and give it away with one reference.
+Memory* adopt(std::unique_ptr<Memory> memory);
 /// Give one reference back; the last one frees the memory. Commands that use it have references of their own, so nothing waits. Never raises.
 void release(Memory* memory) noexcept;
-
-/// Copy `bytes`. To the host: done when it returns. From the host: the host's bytes are read when it returns. On one device: in order with later commands.
-/// Of images, the first layers are copied, as many as hold `bytes`.
-void copy_to_host(const Place& from, char* host, size_t bytes);
-void copy_from_host(const char* host, const Place& to, size_t bytes);
-void copy_on_device(const Place& from, const Place& to, size_t bytes);
 
 /// Mapped buffers for copies, kept for the next copy of about their size. Thread-safe.
 class Staging {
  public:
-  explicit Staging(Device& device) : device_(device) {}
-  /// A mapped buffer of `bytes` at least.
-  SharedMemory take(size_t bytes);
-  /// Keep a buffer that nothing uses any more; false where enough are kept.
+  /// Bytes of the buffer that a copy of `bytes` gets.
+  static size_t size_for(size_t bytes);
+  /// An idle buffer of exactly `size` bytes; null if there is none.
+  SharedMemory take(size_t size);
+  /// Keep a buffer that nothing uses any more; false if enough are kept.
   bool keep(Memory* memory) noexcept;
 
  private:
-  Device& device_;
   std::mutex mutex_;
   std::multimap<size_t, Memory*> idle_;
   size_t idle_bytes_ = 0;
