@@ -32,6 +32,7 @@ def target_texts(draw: st.DrawFn) -> str:
     return " ".join([kind, *draw(st.permutations(options))])
 
 
+@settings(deadline=None)
 @given(target_texts())
 def test_text_and_json_come_back_equal(text: str) -> None:
     target = Target(text)
@@ -53,6 +54,7 @@ def test_text_and_json_come_back_equal(text: str) -> None:
         )
 
 
+@settings(deadline=None)
 @given(target_texts())
 def test_order_of_options_does_not_matter(text: str) -> None:
     kind, *options = text.split()

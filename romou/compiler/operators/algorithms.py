@@ -204,15 +204,20 @@ class DirectAlgorithm(Algorithm):
         return [direct] if staged is None else [direct, staged]
 
     def schedule(self, config: Config) -> s_tir.Schedule:
-        one, is_mma = self.contracted, tensor_core.is_mma(config)
+        contracted, is_mma = self.contracted, tensor_core.is_mma(config)
         contraction = self.contraction(flat=_is_flat(config))
         if is_mma:
             contraction = tensor_core.regroup(contraction, config)
-        sch = s_tir.Schedule(as_module(replace_stage(one.func, one.block, build_stages(contraction, config))))
-        sch, loops = one.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
+        func = replace_stage(contracted.func, contracted.block, build_stages(contraction, config))
+        sch = s_tir.Schedule(as_module(func))
+        sch, loops = contracted.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
         schedule = tensor_core_schedule.schedule_stages if is_mma else schedule_stages
         schedule(
-            sch, loops, list(contraction.reduce), config, has_whole_texels=one.operator.has_whole_texels(self.work)
+            sch,
+            loops,
+            list(contraction.reduce),
+            config,
+            has_whole_texels=contracted.operator.has_whole_texels(self.work),
         )
         schedule_packing(sch)
         return sch
@@ -285,15 +290,17 @@ class WinogradAlgorithm(Algorithm):
         )
 
     def schedule(self, config: Config) -> s_tir.Schedule:
-        one = self.contracted
-        data = te.placeholder([int(d) for d in one.data.shape], self.work.dtype, "data")
-        shape = self.form.weight_shape if self._is_weight_stored else [int(d) for d in one.weight.shape]
+        contracted = self.contracted
+        data = te.placeholder([int(d) for d in contracted.data.shape], self.work.dtype, "data")
+        shape = self.form.weight_shape if self._is_weight_stored else [int(d) for d in contracted.weight.shape]
         weight = te.placeholder(shape, self.work.dtype, "weight")
         func = replace_stage(
-            one.func, one.block, self.form.build(data, weight, config, is_zero_outside=is_image(one.data))
+            contracted.func,
+            contracted.block,
+            self.form.build(data, weight, config, is_zero_outside=is_image(contracted.data)),
         )
         if self._is_weight_stored:
-            func = replace_parameter(func, str(one.weight.name), shape=self.form.weight_shape)
+            func = replace_parameter(func, str(contracted.weight.name), shape=self.form.weight_shape)
         sch = s_tir.Schedule(as_module(func))
         sch = self.form.schedule(sch, inline_epilogue(sch), config)
         schedule_packing(sch)
@@ -321,10 +328,11 @@ class PiecesAlgorithm(Algorithm):
         return [default_config(self.space(limits), form, form, limits)]
 
     def schedule(self, config: Config) -> s_tir.Schedule:
-        one, form = self.contracted, self.contraction(flat=True)
-        whole = one.contraction(flat=True)
-        sch = s_tir.Schedule(as_module(replace_stage(one.func, one.block, build_pieces(form, whole, config))))
-        sch, loops = one.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
+        contracted, form = self.contracted, self.contraction(flat=True)
+        whole = contracted.contraction(flat=True)
+        func = replace_stage(contracted.func, contracted.block, build_pieces(form, whole, config))
+        sch = s_tir.Schedule(as_module(func))
+        sch, loops = contracted.operator.output_loops(sch, inline_epilogue(sch), self.work, config)
         schedule_pieces(sch, loops, list(form.reduce), config)
         return sch
 

@@ -91,7 +91,7 @@ class ContractionTemplate(Template):
         if not self.contracted.operator.works_in_texels or not self._is_vector or not has_vector_form(self.func):
             return set()
         texels = (p for p in self.func.params if len(p.shape) > 2 and int(p.shape[-1]) == LANES)
-        return {str(p.name) for p in texels if not any(p.same_as(one) for one in self.contracted.weights)}
+        return {str(p.name) for p in texels if not any(p.same_as(weight) for weight in self.contracted.weights)}
 
     @property
     def factors(self) -> set[str]:

@@ -66,8 +66,8 @@ def device_called(text: str) -> str | None:
     text = text.lower()
     for pattern, plain in _CALLED:
         text = re.sub(pattern, plain, text)
-    found = [name for name in known_devices() if _pattern(name).search(text)]
-    return max(found, key=len, default=None)
+    matches = [name for name in known_devices() if _pattern(name).search(text)]
+    return max(matches, key=len, default=None)
 
 
 @functools.cache

@@ -101,8 +101,8 @@ class Quirk:
 
 def compiler_version(facts: Mapping[str, Any]) -> str | None:
     """Return the compiler's version in a driver's version, "E031.47.18.49", or None."""
-    found = _COMPILER.search(f"{facts.get('driver', '')} {facts.get('version', '')}")
-    return None if found is None else found["version"]
+    match = _COMPILER.search(f"{facts.get('driver', '')} {facts.get('version', '')}")
+    return None if match is None else match["version"]
 
 
 def known_quirks() -> tuple[Quirk, ...]:

@@ -110,8 +110,8 @@ def compile_all(
                 files[-1].write_text(_READ_IMAGEH.sub(r"convert_half4_rtz(read_imagef\1)", source), encoding="utf-8")
         while len(results) < len(files):
             results += _run_batch(root, gpu, files[len(results) :], timeout_s)
-    found = iter(results)
-    return [_no_sub_groups(gpu) if has else next(found) for has in has_sub_groups]
+    compiled = iter(results)
+    return [_no_sub_groups(gpu) if has else next(compiled) for has in has_sub_groups]
 
 
 def _no_sub_groups(gpu: str) -> BuildError:

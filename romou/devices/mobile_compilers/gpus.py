@@ -81,11 +81,11 @@ def mobile_gpu(name: str) -> MobileGpu:
 
 def compiler_for(device_name: str | None) -> str:
     """Return the name of the GPU that represents a device file. UsageError if Mesa has no compiler for it."""
-    found = next((name for name, gpu in MOBILE_GPUS.items() if device_name in gpu.devices), None)
-    if found is None:
+    own = next((name for name, gpu in MOBILE_GPUS.items() if device_name in gpu.devices), None)
+    if own is None:
         what = "a target without -device=" if device_name is None else device_name
         raise UsageError(
             f"Mesa has no compiler for {what}; it has them for {', '.join(GPUS)}",
             hint="Name one, e.g. --gpu a740; its code is then another GPU's.",
         )
-    return found
+    return own

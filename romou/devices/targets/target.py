@@ -26,7 +26,7 @@ class Target:
     Target("opencl -device=host")               the CPU through OpenCL (PoCL)
     Target("opencl -device=adreno640")          facts from romou/devices/hardware/devices/adreno640.json
     Target("opencl -device=adreno640 -half=storage")      the same without fp16 arithmetic
-    Target("opencl -device=mali_g76 -images=never")       every tensor in a buffer (-images=prefer: activations in images)
+    Target("opencl -device=mali_g76 -images=never")       every tensor in a buffer; with -images=prefer in images
     Target("opencl -device=adreno740 -facts=nearest")     unknown facts from adreno640.json, except for limits
     Target({"kind": "opencl", "device": "QUALCOMM Adreno(TM) 740"})        a device by its driver's name for it
     Target("opencl -device=adreno640", host="aarch64-linux-android")       kernels and host code for a phone
@@ -49,7 +49,7 @@ class Target:
     ------
     UsageError
         An unknown kind, device or option (with the known ones and the nearest name) or a value out of range.
-    """  # noqa: E501
+    """
 
     __slots__ = ("_options", "_spec", "_tvm_target", "backend")
 

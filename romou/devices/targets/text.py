@@ -47,7 +47,7 @@ def _parse_text(text: str) -> tuple[Backend, dict[str, Any]]:
         words = shlex.split(text)
     except ValueError as error:
         raise UsageError(f"target {text!r}: {error}") from error
-    found = backend(words[0] if words else "")
+    device_backend = backend(words[0] if words else "")
     options: dict[str, Any] = {}
     for word in words[1:]:
         name, equals, value = word.lstrip("-").partition("=")
@@ -60,7 +60,7 @@ def _parse_text(text: str) -> tuple[Backend, dict[str, Any]]:
         if name in options:
             raise UsageError(f"target {text!r}: -{name} is given twice ({options[name]!r} and {value!r})", option=name)
         options[name] = value
-    return found, options
+    return device_backend, options
 
 
 def _parse_mapping(data: Mapping[str, Any]) -> tuple[Backend, dict[str, Any]]:
@@ -71,9 +71,9 @@ def _parse_mapping(data: Mapping[str, Any]) -> tuple[Backend, dict[str, Any]]:
             hint="For example {'kind': 'opencl', 'device': 'host'}.",
         )
     options = {str(k): v for k, v in data.items()}
-    found = backend(str(options.pop("kind")))
+    device_backend = backend(str(options.pop("kind")))
     keys = set(options.pop("keys", ()))
-    others = keys - {found.tvm_kind, "gpu", options.get("device")}
+    others = keys - {device_backend.tvm_kind, "gpu", options.get("device")}
     if others:
         raise UsageError(
             f"target keys {sorted(others)} choose schedules inside TVM, which Romou does not use",
@@ -90,17 +90,19 @@ def _parse_mapping(data: Mapping[str, Any]) -> tuple[Backend, dict[str, Any]]:
     if model is not None and model != ATTACHED:
         options.setdefault("device", model)
     # In a hand-written dict the user wants every limit.
-    return found, _without_implied(found, options, is_ours=model is not None) if keys else options
+    return device_backend, _without_implied(device_backend, options, is_ours=model is not None) if keys else options
 
 
-def _without_implied(found: Backend, options: dict[str, Any], *, is_ours: bool) -> dict[str, Any]:
+def _without_implied(device_backend: Backend, options: dict[str, Any], *, is_ours: bool) -> dict[str, Any]:
     """Drop TVM's defaults, and the limits that `Target.tvm_target` derived from the device."""
     import tvm.target
 
-    implied = dict(tvm.target.Target(found.bare_tvm_config).export())
+    implied = dict(tvm.target.Target(device_backend.bare_tvm_config).export())
     if is_ours:
         device = {name: options[name] for name in ("device",) if name in options}
-        implied |= found.tvm_config(device, found.device_limits(found.spec(device.get("device"))))
+        implied |= device_backend.tvm_config(
+            device, device_backend.device_limits(device_backend.spec(device.get("device")))
+        )
     return {k: v for k, v in options.items() if k not in implied or implied[k] != v}
 
 
@@ -133,14 +135,14 @@ def checked_options(backend: Backend, given: Mapping[str, Any]) -> dict[str, Any
     for name in given:
         if name not in known:
             raise unknown_name("target option", name, known)
-    found: dict[str, Any] = {}
+    checked: dict[str, Any] = {}
     for name in known:
         if given.get(name) is not None:
-            found[name] = options[name].checked(given[name]) if name in options else _positive(name, given[name])
-    if "device" in found:
+            checked[name] = options[name].checked(given[name]) if name in options else _positive(name, given[name])
+    if "device" in checked:
         # An unknown device fails here, not at first use.
-        found["device"] = backend.named_device(found["device"])
-    return found
+        checked["device"] = backend.named_device(checked["device"])
+    return checked
 
 
 _MOST = 2**31 - 1

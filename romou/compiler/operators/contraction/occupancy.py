@@ -100,8 +100,8 @@ def fit_group(space: Space, contraction: Contraction, config: Config, warp_size:
 
 def candidates(space: Space, config: Config, choices: Mapping[str, Sequence[Any]]) -> Iterator[Config]:
     """Yield `config` with each valid combination of the choices of some knobs."""
-    known = ([value for value in values if value in space.knobs[name]] for name, values in choices.items())
-    combinations = itertools.product(*known)
+    allowed = ([value for value in values if value in space.knobs[name]] for name, values in choices.items())
+    combinations = itertools.product(*allowed)
     return filter(
         space.is_valid, (config.replace(**dict(zip(choices, values, strict=True))) for values in combinations)
     )
