@@ -1,7 +1,7 @@
 """Device kinds that kernels can run on, one folder each.
 
-A backend is a `romou.devices.backends.base.Backend` under an entry point of the group `romou.devices.backends`, so
-another package can bring one:
+A backend is a `romou.devices.backends.base.Backend` under an entry point of the group `romou.backends`, so another
+package can bring one:
 
     [project.entry-points."romou.backends"]
     opencl = "romou.devices.backends.opencl:BACKEND"
@@ -19,14 +19,18 @@ if TYPE_CHECKING:
     from romou.devices.backends.base import Backend
 
 GROUP = "romou.backends"
-# What a target is where none is given, and what lowered functions without a target are read as.
+# The kind of a target that names none, and the language of lowered functions without a target.
 DEFAULT_KIND = "opencl"
 
 
 @functools.cache
 def installed() -> dict[str, metadata.EntryPoint]:
-    """Kind
-    ->  entry point of its backend; the default kind first, the others by name. CompatError where there is none.
+    """Return kind -> entry point of its backend, the default kind first, the others by name.
+
+    Raises
+    ------
+    CompatError
+        No backend is installed.
     """
     found = {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
     if DEFAULT_KIND not in found:
@@ -38,7 +42,7 @@ def installed() -> dict[str, metadata.EntryPoint]:
 
 
 def backend(kind: str) -> Backend:
-    """The backend of a device kind; UsageError that lists the known ones otherwise."""
+    """Return the backend of a device kind. UsageError lists the known kinds."""
     if kind not in installed():
         error = unknown_name("target kind", kind, installed())
         raise UsageError(
@@ -51,5 +55,5 @@ def backend(kind: str) -> Backend:
 
 
 def device_backends() -> list[Backend]:
-    """The backends that run kernels on devices: all but those that stand in for one."""
+    """Return the backends that run kernels on devices."""
     return [found for found in map(backend, installed()) if found.has_kernels]

@@ -1,4 +1,4 @@
-"""What Romou asks of a device kind: its target options, limits, devices, kernel language, compiler and runtime."""
+"""Backend: the target options, limits, devices, kernel language, compiler and runtime of a device kind."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Connection(Protocol):
     def devices(self) -> Sequence[Mapping[str, Any]]: ...
 
 
-# Limits that the text of any target may set, by TVM's names; all are whole numbers above zero.
+# Limits that the text of any target may set, by TVM's names. All are positive integers.
 COMMON_LIMITS = ("max_num_threads", "max_shared_memory_per_block", "thread_warp_size")
-# The most bytes of a buffer or an image: a limit that TVM has no name for.
+# The largest size of a buffer or an image, a limit that TVM has no name for.
 BUFFER_BYTES = "max_buffer_bytes"
 
 
@@ -42,7 +42,8 @@ BUFFER_BYTES = "max_buffer_bytes"
 class TargetOption:
     """An option of a target's text.
 
-    pattern: what its whole value has to match.   error, hint: the words where it does not, with {value} for the value.
+    pattern: a regular expression for the whole value.
+    error, hint: the message for a value that does not match, with {value} for the value.
     """
 
     name: str
@@ -51,7 +52,7 @@ class TargetOption:
     hint: str | None = None
 
     def checked(self, value: Any) -> str:
-        """The value as text; UsageError where it does not match."""
+        """Return the value as text. UsageError if it does not match."""
         if not isinstance(value, str) or not re.fullmatch(self.pattern, value):
             raise UsageError(self.error.format(value=value), hint=self.hint, option=self.name, value=value)
         return value
@@ -79,39 +80,38 @@ FACTS = TargetOption(name="facts", pattern="own|nearest", error="target option -
 class CapturedRun(Protocol):
     """A run that the driver keeps and starts as a whole: a captured CUDA graph, a recorded command buffer.
 
-    It reads and writes the memory that it was captured with, whatever the arguments of a later call are. what: its
-    description for a person.
+    It reads and writes the memory that it was captured with, whatever the arguments of a later call are.
+    what: the run's description for a person.
     """
 
     what: str
 
     def launch(self) -> None:
-        """Start it, behind whatever was enqueued before; does not wait."""
+        """Start the run behind everything that was enqueued before. Do not wait."""
 
     def time_ms(self) -> float:
-        """Start it, wait, and return its time on the device in milliseconds, from its first kernel to its last."""
+        """Start the run, wait, and return its time on the device in milliseconds, from its first kernel to its last."""
 
 
 class Backend:
-    """A device kind. A subclass in the kind's folder overrides what differs; one instance of it stands behind the entry
-    point.
+    """A device kind. A subclass in the kind's folder overrides what differs; an entry point names its one instance.
 
-    name                what target texts, records and messages call the kind
+    name                the kind in target texts, records and messages
     title               the kind for a person
     language            the kernel language of `TunedModel.sources`; "" without kernels
-    source_suffix       of a file that holds a kernel
+    source_suffix       suffix of a file with a kernel
     options             options of a target's text besides limits, in the order in which a target prints them
     limit_names         limits that a target's text may set, by TVM's names
-    buffer_limit        which of them is the number of buffers that a kernel can bind; "" for none
-    default_limits      values of those limits where the device's are not known
-    search_options      fields of `TuningOptions` that are not to have their usual default
-    learns_from         the kind whose pretrained cost models hold for this one as well, where it has none of its own
-    device_variable     how to choose one of several devices, for hints
-    has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels on a device
+    buffer_limit        the limit that is the number of buffers of a kernel; "" for none
+    default_limits      values of these limits for devices whose limits are unknown
+    search_options      fields of `TuningOptions` with another default than usual
+    learns_from         the kind whose pretrained cost models serve this kind, if it has none of its own
+    device_variable     the environment variable that chooses among several devices, for hints
+    has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels
     has_images          whether kernels can read and write images
     is_served           whether `romou serve` offers such devices over RPC
-    is_optional         whether a machine without such a device is as it should be
-    """  # noqa: E501
+    is_optional         whether a machine without such a device is complete
+    """
 
     name: str
     title: str
@@ -141,7 +141,7 @@ class Backend:
 
     @cached_property
     def dialect(self) -> Dialect:
-        """How the kernel language spells what TIR has no word for."""
+        """The kernel language's spelling of operations that TIR has no word for."""
         from romou.devices.backends.dialect import Dialect
 
         return Dialect()
@@ -149,28 +149,30 @@ class Backend:
     # Facts and limits
 
     def named_devices(self) -> tuple[str, ...]:
-        """The names that `-device=` accepts."""
+        """Return the names that `-device=` accepts."""
         return known_devices()
 
     def named_device(self, device_name: str) -> str:
-        """The name of a device's file, of that name or of what a driver calls the device; UsageError for what
-        `-device=` does not accept.
+        """Return the name of a device's file, given that name or the driver's name of the device. UsageError for a name
+        that `-device=` does not accept.
         """
         return load_device(device_name).name
 
     def attached_spec(self) -> HardwareSpec:
-        """Facts of the attached device, asked from its driver; DeviceError without one."""
+        """Return the facts that the driver of the attached device states. DeviceError without a device."""
         raise NotImplementedError
 
     def device_of(self, facts: Mapping[str, Any]) -> str | None:
-        """Name of the file of an attached device, by what its driver says, an entry of `list_devices`; None where there
-        is none, and for a CPU.
+        """Return the name of an attached device's file, by the driver's name of it; None without a file, and for a CPU.
+
+        facts: the device's entry of `list_devices`.
         """
         return None if facts["type"] == "cpu" else device_called(f"{facts['name']} {facts.get('version', '')}")
 
     def with_known_facts(self, asked: HardwareSpec, facts: Mapping[str, Any]) -> HardwareSpec:
-        """`asked`, what a driver says of a device whose entry of `list_devices` is `facts`, with what only the device's
-        file knows, if there is one.
+        """Return a driver's facts (`asked`), completed with the facts of the device's file, if there is one.
+
+        facts: the device's entry of `list_devices`.
         """
         name = self.device_of(facts)
         if name is None:
@@ -179,23 +181,23 @@ class Backend:
         return dataclasses.replace(asked, name=name, nearest=known.nearest).filled_from(known)
 
     def spec(self, device_name: str | None) -> HardwareSpec:
-        """Facts of a named device, or of the attached one where the name is None. DeviceError where none is attached."""  # noqa: E501
+        """Return the facts of a named device; of the attached one for None. DeviceError if none is attached."""
         return self.attached_spec() if device_name is None else load_device(device_name)
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
-        """The limits that are known of a device, by TVM's names."""
+        """Return the known limits of a device, by TVM's names."""
         found = {
             "max_num_threads": spec.max_work_group_size,
             # With a larger number TVM leaves out barriers between work-items of a warp. OpenCL promises no lockstep,
-            # drivers choose the warp size by kernel, and a CPU that stands in for the phone has none: the sums of such
-            # a kernel are wrong there.
+            # drivers choose the warp size by kernel, and a CPU in place of the phone has none: the sums of such a
+            # kernel are wrong there.
             "thread_warp_size": 1,
             "max_shared_memory_per_block": spec.local_mem_bytes,
         }
         return {name: value for name, value in found.items() if value is not None}
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of `romou.base.limits.Limits` that say what kernels can compute with; those left out keep their
+        """Return the fields of `romou.base.limits.Limits` for arithmetic and instructions. Missing fields keep their
         default.
         """
         return {}
@@ -203,23 +205,23 @@ class Backend:
     def narrower_options(
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """Target options that keep kernels for one device within what another one allows.
+        """Return target options that keep kernels for one device within the limits of another.
 
         limits, abilities: of the target, see `device_limits` and `abilities`.
-        facts: of the attached device, see `list_devices`.
+        facts: the attached device's entry of `list_devices`.
         """
         allowed = self.allowed_limits(facts)
         return {name: limit for name, limit in allowed.items() if limit < limits[name]}
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
-        """The limits of an attached device, by TVM's names."""
+        """Return the limits of an attached device, by TVM's names."""
         return {
             "max_num_threads": int(facts["max_work_group_size"]),
             "max_shared_memory_per_block": int(facts["local_mem_bytes"]),
         }
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
-        """The target in TVM's form, without its host; `options` and `limits` are those of a `Target`."""
+        """Return the target in TVM's form, without its host. options, limits: of a `Target`."""
         # TVM has two names for the largest work group; its passes read one or the other.
         both = {"max_threads_per_block": limits["max_num_threads"]} if "max_num_threads" in limits else {}
         return {
@@ -230,21 +232,21 @@ class Backend:
 
     @property
     def bare_tvm_config(self) -> dict[str, Any]:
-        """The least that TVM takes for a target of this kind without looking for a device."""
+        """Return the smallest config that TVM accepts for a target of this kind without looking for a device."""
         return {"kind": self.tvm_kind}
 
     # Devices
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """Facts of every attached device, in `device(i)` order; empty without one.
+        """Return the facts of every attached device, in the order of `device(i)`; empty without one.
 
-        Each has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units, max_work_group_size,
-        local_mem_bytes, has_images and extensions.
+        Each entry has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units,
+        max_work_group_size, local_mem_bytes, has_images and extensions.
         """
         raise NotImplementedError
 
     def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
-        """The error for a device index that does not exist, with what to do about it."""
+        """Return the error for a device index that does not exist, with a hint."""
         if found:
             names = ", ".join(f"{i}: {facts['name']}" for i, facts in enumerate(found))
             return DeviceError(
@@ -257,11 +259,11 @@ class Backend:
         )
 
     def diagnose(self) -> RomouError:
-        """Why no device is attached, as far as this machine tells; for `romou doctor`."""
+        """Return the reason why no device is attached, as far as this machine shows it, for `romou doctor`."""
         return self.no_device_error(0, [])
 
     def facts(self, index: int) -> dict[str, Any]:
-        """The entry of `list_devices` for a device; DeviceError where it does not exist."""
+        """Return the entry of `list_devices` for a device. DeviceError if it does not exist."""
         whole_of("device", index)
         found = self.list_devices()
         if not 0 <= index < len(found):
@@ -269,8 +271,8 @@ class Backend:
         return found[index]
 
     def identity(self, facts: Mapping[str, Any]) -> str:
-        """Name the piece of hardware behind an entry of `list_devices`, as part of a file's name; the same for all
-        device kinds that reach it, if they tell.
+        """Return a name of the hardware behind an entry of `list_devices`, as part of a file's name. Device kinds that
+        report the hardware's UUID give the same name.
         """
         if facts["type"] == "cpu":
             return "cpu"
@@ -279,17 +281,15 @@ class Backend:
         return re.sub(r"\W+", "-", uuid if uuid.strip("0") else f"{self.name} {facts['platform']} {facts['name']}")
 
     def device(self, index: int = 0) -> tvm.runtime.Device:
-        """TVM's handle of a device."""
+        """Return TVM's handle of a device."""
         import tvm
 
         return tvm.device(self.device_type, index)
 
     def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
-        """Index of the device that a target runs on: the first one.
+        """Return the index of the device that a target runs on: the first one. DeviceError if none is attached.
 
-        DeviceError where no device is attached.
-
-        found: the devices of another machine; None: those of this one.
+        found: the devices of another machine; None for this machine's.
         """
         if not (self.list_devices() if found is None else found):
             raise self.no_device_error(0, [])
@@ -298,7 +298,10 @@ class Backend:
     def check_device(self, index: int, *, timeout_s: float = PROBE_TIMEOUT_S) -> DeviceReport:
         """Build and run tiny kernels on a device in a child process.
 
-        DeviceError where there is no device with this index; says how many there are and how to get one.
+        Raises
+        ------
+        DeviceError
+            There is no device with this index. The message has the number of devices and a hint.
         """
         facts = self.facts(index)
         lacks = self.lacks(facts)
@@ -324,20 +327,20 @@ class Backend:
         )
 
     def origin(self, facts: Mapping[str, Any]) -> str | None:
-        """What brought a device's driver to this machine, for a person: the system, or a package by its name and
-        version. None where nothing tells.
+        """Return the origin of a device's driver for a person: the system, or a package with its version; None if
+        unknown.
         """
         return None
 
     def is_usable(self, index: int = 0) -> bool:
-        """True if device `index` exists and computed a tiny kernel correctly; `check_device` gives the reasons."""
+        """Return whether device `index` exists and computed a tiny kernel correctly. `check_device` gives the reasons."""
         try:
             return self.check_device(index).is_usable
         except DeviceError:
             return False
 
     def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
-        """Aspects of `romou.devices.backends.probe` that the driver says a device has not, with one line each for a
+        """Return the aspects of `romou.devices.backends.probe` that the driver does not support, each with a line for a
         person.
         """
         return {}
@@ -347,44 +350,48 @@ class Backend:
         return f"Update or reinstall the vendor's driver{choose}."
 
     def manifest_line(self, library: str) -> str | None:
-        """What an Android app's manifest has to hold so that the app may open a driver's library; None where every app
-        may.
+        """Return the line of an Android app's manifest that allows the app to open a driver's library; None if no app
+        needs one.
         """
         return None
 
     # Compiler and runtime
 
     def toolchain(self) -> tuple[str, Callable[[], str]] | None:
-        """Name of a compiler that is part of Romou's way to kernels, and a call that describes it or raises RomouError;
-        None without one.
+        """Return (name, version call) of a compiler that Romou needs for kernels; None without one. The call raises
+        RomouError if the compiler is missing.
         """
         return None
 
     def split_kernels(self, source: str) -> dict[str, str]:
-        """Name -> text that compiles by itself, of each kernel in the text of a module."""
+        """Return name -> text of each kernel in the text of a module. Each text compiles without the others."""
         return {}
 
     def prepare_to_load(self) -> None:
-        """Make this process ready for a compiled library; DeviceError where it cannot be."""
+        """Make this process ready for a compiled library. DeviceError if that is impossible."""
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
-        """Whether `record` works on a device."""
+        """Return whether `record` works on a device."""
         return False
 
     def record(self, device: tvm.runtime.Device, vm: Any, run: Callable[[], None]) -> CapturedRun:
-        """Record what `run` has a virtual machine enqueue; nothing is computed.
+        """Record the launches that a virtual machine enqueues during `run`. Nothing is computed.
 
-        DeviceError where the device cannot record, or not this run; says why. RuntimeError where TVM failed while it
-        ran.
+        Raises
+        ------
+        DeviceError
+            The device cannot record, or cannot record this run; the message has the reason.
+        RuntimeError
+            TVM failed during the run.
 
-        device: a device of this machine; everything that `vm` launches goes there.
-        run: was called before: kernels are loaded, and memory has its size.
+        device: a device of this machine, which everything that `vm` launches goes to.
+        run: has run before, so that kernels are loaded and memory has its size.
         """
         raise DeviceError(f"{self.name} devices record no runs")
 
     def compile_kernels(self, module: tvm.runtime.Module, index: int) -> bool:
-        """Let the driver compile the kernels of a module now; False where it does so at their first launch and cannot
-        be asked.
+        """Let the driver compile the kernels of a module now. Return False if it only compiles them at their first
+        launch.
         """
         import tvm
 
@@ -394,17 +401,17 @@ class Backend:
         return compiler is not None
 
     def programs(self, library: Any, index: int, connection: Connection | None = None) -> Programs | None:
-        """The programs of a model on a device, of this machine or behind a connection; None where its facts do not say
-        `keeps_programs`.
+        """Return the programs of a model on a device; None if the device's facts lack `keeps_programs`.
 
-        A runtime that does has the functions "prepare", "keep" and "program_folder".
+        A runtime with `keeps_programs` has the functions "prepare", "keep" and "program_folder".
 
         library: TVM's executable or module, or the connection's.
+        connection: to the device's machine; None for this machine.
         """
         import tvm
 
         devices = self.list_devices() if connection is None else connection.devices
-        # A backend that stands on another one's runtime may list none.
+        # A backend on top of another one's runtime may list no devices.
         if index >= len(devices) or not devices[index].get("keeps_programs"):
             return None
         facts = devices[index]
@@ -424,39 +431,37 @@ class Backend:
         return Programs(getattr(library, "mod", library), index, is_kept=is_kept, crashes=crashes, **how)
 
     def keeping_programs(self) -> contextlib.AbstractContextManager[None]:
-        """While a model is built or loaded: what is compiled then is kept for the next time. Drivers compile later, see
-        `programs`.
+        """Return a context in which a model is built or loaded, and what is compiled is kept for the next time. For
+        drivers that compile later see `programs`.
         """
         return keeping()
 
     def drop_weights(self, executable: Any) -> None:
-        """Let go of the host's copy of the weights of an executable whose virtual machine has started; no other one can
-        be started of it.
-
-        A kind whose runtime cannot keeps them.
+        """Free the host's copy of the weights of an executable whose virtual machine has started. No other machine can
+        be started from it. Kinds whose runtime cannot do this keep the copy.
         """
 
     def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
-        """Whether the driver's compiler may be called by several threads, and gains by it."""
+        """Return whether several threads may call the driver's compiler, and gain by it."""
         return False
 
     def hold_clocks(self, index: int) -> None:
-        """Keep an attached device at its working clocks until this process ends, where its driver lowers them between
-        launches that are timed.
+        """Keep an attached device at its working clocks until this process ends, if its driver lowers them between
+        timed
+        launches.
         """
 
     # Over RPC
 
     def function(self, name: str) -> str:
-        """The packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile", "record",
-        "source_kernel", "prepare".
+        """Return the name of a packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile",
+        "record", "source_kernel", "prepare".
         """
         return f"romou.{self.name}.{name}"
 
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
-        """Seconds of a fixed piece of arithmetic on a server's device, the least of a few launches; it tells whether
-        the device throttles.
-
-        DeviceError where the device computes wrong numbers.
+        """Return the seconds of a fixed piece of arithmetic on a server's device, the least of a few launches. More
+        than
+        before means that the device throttles. DeviceError if the device computes wrong numbers.
         """
         raise DeviceError(f"{self.name} devices have no reference kernel")

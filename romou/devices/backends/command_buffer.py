@@ -1,4 +1,4 @@
-"""A run recorded by one of Romou's own runtimes."""
+"""Runs recorded by Romou's runtimes."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Any
 
 
 class CommandBuffer:
-    """A run in a command buffer, which keeps the memory of it.
+    """A run in a command buffer, with the memory that it was recorded with.
 
-    what: a command buffer of the kind, in words, "an OpenCL command buffer".
-    start: the runtime's function `record`, here or behind a connection.
+    what: the kind of command buffer for a person, "an OpenCL command buffer".
+    start: the runtime's function `record`, of this machine or of a connection.
     """
 
     def __init__(self, what: str, index: int, run: Callable[[], None], start: Callable[[int], Any]) -> None:
         recording = start(index)
-        # Let go of it ends the recording, whatever happened.
+        # Deleting it ends the recording, whatever happened.
         run()
         launches = recording["finish"]()
         self.what = f"{what} of {launches} launches"

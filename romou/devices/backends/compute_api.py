@@ -1,6 +1,4 @@
-"""What OpenCL and Vulkan have in common: any vendor's driver may offer devices, the CPU's among them, with images and
-recorded command buffers.
-"""
+"""Common part of OpenCL and Vulkan: drivers of any vendor, images, and recorded command buffers."""
 
 from __future__ import annotations
 
@@ -22,17 +20,17 @@ FP16 = TargetOption(
     name="half", pattern="arithmetic|storage", error="target option -half={value}: must be arithmetic or storage"
 )
 IMAGE_LIMITS = ("texture_depth_limit", "texture_spatial_limit")
-# Bytes of a buffer that are no limit to think of, and the largest number in a target's text.
+# A size of buffers that no model reaches, and the largest number in a target's text.
 _NO_LIMIT = 2**31 - 1
 _CLOCK_ITERATIONS, _CLOCK_LOCAL, _CLOCK_GROUPS_PER_UNIT, _CLOCK_LAUNCHES = 4096, 64, 4, 3
 
 
 class ComputeApi(Backend):
-    """A kind whose devices drivers offer, in the order of `tvm.device(kind, i)`.
+    """A kind with devices of several drivers, in the order of `tvm.device(kind, i)`.
 
-    command_buffer   what the kind calls recorded launches, for a person
+    command_buffer   the kind's name for recorded launches, for a person
     driver_hint      how to get a driver
-    missing          what may be missing where there is no device, for a person
+    missing          what may be missing on a machine without a device, for a person
     """
 
     command_buffer: str
@@ -42,21 +40,19 @@ class ComputeApi(Backend):
     is_served = True
 
     def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
-        """Fields of `HardwareSpec` that the driver of this kind tells besides those that all do."""
+        """Return fields of `HardwareSpec` that only drivers of this kind state."""
         raise NotImplementedError
 
     def clock_kernel(self) -> str | bytes:
-        """A kernel `clock_check(float *out, int iterations)`, as the runtime's function "source_kernel" takes it.
+        """Return a kernel `clock_check(float *out, int iterations)` for the runtime's function "source_kernel".
 
-        In each of four chains one fused multiply-add follows the other. So it takes as long as the clock is slow,
-        whatever the memory does.
+        Each of its four chains is a sequence of dependent fused multiply-adds, so its time depends on the clock and not
+        on memory.
         """
         raise NotImplementedError
 
     def spec(self, device_name: str | None) -> HardwareSpec:
-        """See `Backend.spec`. Limits of "host" are asked from the CPU's driver; the rest, or all where no CPU is
-        attached, is in host.json.
-        """
+        """See `Backend.spec`. For "host", limits come from the CPU's driver and other facts from host.json."""
         if device_name != "host":
             return super().spec(device_name)
         minimum = load_device("host")
@@ -76,22 +72,22 @@ class ComputeApi(Backend):
         return found | ({BUFFER_BYTES: spec.max_buffer_bytes} if spec.max_buffer_bytes else {})
 
     def sub_groups(self, spec: HardwareSpec) -> SubGroups | None:
-        """What kernels can do with sub-groups; None where that is nothing, or not known."""
+        """Return the operations of sub-groups that kernels may use; None if there are none or they are unknown."""
         reductions, shuffles = bool(spec.has_sub_group_reductions), bool(spec.has_sub_group_shuffles)
         if spec.sub_group_size is None or not (reductions or shuffles):
             return None
         return SubGroups(size=spec.sub_group_size, has_reductions=reductions, has_shuffles=shuffles)
 
     def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
-        """What kernels for `wanted` find on an attached device, with the size they ask for where it lets them choose;
-        None: nothing.
+        """Return the sub-groups that kernels for `wanted` get on an attached device, of the wanted size if the device
+        lets kernels choose it; None for none.
         """
         raise NotImplementedError
 
     def narrower_options(
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """See `Backend.narrower_options`; a buffer has no limit as long as none is known."""
+        """See `Backend.narrower_options`. The size of a buffer is unlimited if the target knows no limit."""
         found = super().narrower_options(limits, abilities, facts)
         wanted: SubGroups | None = abilities["sub_groups"]
         if wanted is not None:
@@ -102,7 +98,7 @@ class ComputeApi(Backend):
         return found | ({BUFFER_BYTES: bytes_} if is_narrower else {})
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
-        """See `Backend.allowed_limits`. Without images nothing fits into one texel: everything stays in buffers."""
+        """See `Backend.allowed_limits`. Without images no tensor fits into one texel, so all are in buffers."""
         sides, layers = min(facts["max_image_width"], facts["max_image_height"]), facts["max_image_layers"]
         spatial, depth = (int(sides), int(layers)) if facts["has_images"] else (1, 1)
         return super().allowed_limits(facts) | {"texture_spatial_limit": spatial, "texture_depth_limit": depth}
@@ -115,7 +111,7 @@ class ComputeApi(Backend):
         )
 
     def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
-        """See `Backend.device_index`; for "host" it is the first CPU, and DeviceError where no device is one."""
+        """See `Backend.device_index`. For "host" it is the first CPU. DeviceError if no device is a CPU."""
         found = self.list_devices() if found is None else found
         index = super().device_index(device_name, found)
         if device_name != "host":
@@ -150,13 +146,13 @@ class ComputeApi(Backend):
         launch = module["launch"]
         times = [int(launch("mi", work_items, _CLOCK_LOCAL, output, _CLOCK_ITERATIONS)) for _ in range(_CLOCK_LAUNCHES)]
         found = output.numpy()
-        # Each of the four sums goes to 2.
+        # Each of the four sums converges to 2.
         if not np.allclose(found, 8.0, rtol=1e-3):
             raise DeviceError(f"computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
         return max(min(times), 1) * 1e-9
 
     def _asked_spec(self, facts: Mapping[str, Any]) -> HardwareSpec:
-        # Only what a driver can answer; caches, registers and bandwidths stay unknown until they are measured.
+        # Only facts that a driver states. Caches, registers and bandwidths stay unknown until they are measured.
         asked: dict[str, Any] = {
             "shader_cores": facts["compute_units"],
             "max_work_group_size": facts["max_work_group_size"],

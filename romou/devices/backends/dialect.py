@@ -1,4 +1,4 @@
-"""How a kernel language spells what TIR has no word for: the one place for text that passes put into kernels."""
+"""Dialects: the spelling of operations that TIR has no word for. Passes take all text of kernels from here."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from tvm.ir import PointerType
 
 
 class Dialect:
-    """A kernel language; each backend's is in its own folder, and overrides what differs from this one.
+    """A kernel language. Each backend's folder has its own, which overrides what differs.
 
-    has_vector_arithmetic     whether vectors are added and multiplied as such; else every lane is an operation of its own
-    has_images                whether kernels may access images, which takes buffers that keep the tensor's axes until vectors are made
-    has_negative_truth        whether a lane that is true is -1, so that a vector of truth values cannot be cast to numbers
+    has_vector_arithmetic     whether vectors have + and *; without it every lane is an operation
+    has_images                whether kernels may access images; their buffers keep the tensor's axes until vectorization
+    has_negative_truth        whether a true lane is -1, so that vectors of truth values are no numbers
     has_pointers              whether a loop can advance a pointer to a tensor (`pointer_to`, `advance`)
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
-    widens_truth_values       whether TVM's code generator takes a vector of truth values in memory for one of larger integers
-    packs_gathered_bytes      whether TVM's code generator makes one 32-bit integer of a vector of bytes that lie apart
-    prints_seven_digits       whether TVM's code generator prints seven digits of a constant, and no more
-    takes_vectors_apart       whether TVM's code generator keeps each vector in a variable that it finds again by its text
-    converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); else registers hold its bits (`fp32_of_fp16`)
-    moves_fp16_bits           whether a kernel may read and write the fp16 of a buffer as 16-bit integers, so that what it only moves is not converted
-    names_fp16_images         whether a kernel has to say that an image it writes holds fp16
-    has_cooperative_matrices  whether tensor cores take matrices that a warp loads from local memory; else each work-item hands them its part in registers
-    fp16_texel                the type of four fp16 numbers as they lie in memory
-    rounds_divisions_roughly  whether a division of fp32 numbers may be off by more than one unit in the last place, but for those `correctly_rounded`
-    rounding_mark             name of the external function that those are wrapped in
-    """  # noqa: E501
+    widens_truth_values       whether TVM's code generator stores vectors of truth values as larger integers
+    packs_gathered_bytes      whether TVM's code generator packs a vector of gathered bytes into a 32-bit integer
+    prints_seven_digits       whether TVM's code generator prints only seven digits of a constant
+    takes_vectors_apart       whether TVM's code generator identifies each vector's variable by the vector's text
+    converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); otherwise registers hold its bits
+    moves_fp16_bits           whether kernels may move the fp16 of a buffer as 16-bit integers, without a conversion
+    names_fp16_images         whether a kernel has to declare that an image it writes holds fp16
+    has_cooperative_matrices  whether warps load matrices from local memory; otherwise each work-item holds its fragment
+    fp16_texel                the type of four fp16 numbers in memory
+    rounds_divisions_roughly  whether fp32 divisions may be off by more than one ULP, unless `correctly_rounded`
+    rounding_mark             the external function around correctly rounded divisions
+    """
 
     has_vector_arithmetic = True
     has_images = True
@@ -50,73 +50,69 @@ class Dialect:
     rounding_mark = ""
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
-        """A vector of copies, where there is vector arithmetic."""
+        """Return a vector of copies, or the scalar in a language without vector arithmetic."""
         raise NotImplementedError
 
     def vector_of(self, scalars: Sequence[tirx.Expr], dtype: str) -> tirx.Expr:
-        """A vector whose lanes are these scalars, which may be of a smaller type than the lanes."""
+        """Return a vector of scalars, which may have a smaller type than its lanes."""
         raise NotImplementedError
 
     def narrowed(self, value: tirx.Expr) -> tirx.Expr:
-        """A scalar of 8 or 16 bits in its own type, where arithmetic in C makes an int of it."""
+        """Return a scalar of 8 or 16 bits in its own type. C's arithmetic makes it an int."""
         return value
 
     def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
-        """A scalar in the place of a vector, where there is vector arithmetic."""
+        """Return a scalar in place of a vector, if the language has vector arithmetic."""
         raise NotImplementedError
 
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
-        """A division of fp32 numbers that has to be rounded correctly. Languages other than OpenCL C round each one so,
-        or cannot be told to.
-        """
+        """Return an fp32 division that is rounded correctly. Only OpenCL C needs a mark for it."""
         return quotient
 
     def short_function(self, name: str, operand: tirx.Expr, call: tirx.Expr) -> tirx.Expr:
-        """A function of fp32 numbers of `passes/short_functions.py`: one of the language's own, or `call`, as it was."""  # noqa: E501
+        """Return a function of `passes/short_functions.py` as the language's own function, or `call` unchanged."""
         return call
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
-        """A pointer to fp16 numbers that are declared as anything else."""
+        """Return a pointer to fp16 numbers that are declared as another type."""
         raise NotImplementedError
 
     def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
-        """Read fp16 numbers from pointer[lanes * offset] on as fp32; is_aligned: whether they begin at a multiple of
-        their bytes.
+        """Read fp16 numbers from pointer[lanes * offset] on as fp32. is_aligned: whether their address is a multiple of
+        their size.
         """
         raise NotImplementedError
 
     def store_fp16(
         self, value: tirx.Expr, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool
     ) -> tirx.Stmt:
-        """Write fp32 numbers as fp16 from pointer[lanes * offset] on; is_aligned: as for `load_fp16`."""
+        """Write fp32 numbers as fp16 from pointer[lanes * offset] on. is_aligned: as for `load_fp16`."""
         raise NotImplementedError
 
     def pointer_to(self, ty: PointerType, buffer: tirx.Buffer, index: tirx.Expr) -> tirx.Expr:
-        """Return a pointer to an element of a buffer in global memory that is only read
-        (`passes/advancing_pointers.py`).
-        """
+        """Return a pointer to an element of a read-only buffer in global memory (`passes/advancing_pointers.py`)."""
         raise NotImplementedError
 
     def advance(self, pointer: tirx.Var, elements: int) -> tirx.Stmt:
-        """Let such a pointer point so many elements further."""
+        """Return the statement `pointer += elements`."""
         raise NotImplementedError
 
     def keep_nan(self, extreme: tirx.Max | tirx.Min) -> tirx.Expr | None:
-        """A maximum or minimum of floats that keeps NaN; None where comparisons do (`passes/nan.py`)."""
+        """Return a maximum or minimum of floats that propagates NaN; None if comparisons do (`passes/nan.py`)."""
         return None
 
     def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:
-        """The bits of fp16 numbers, as unsigned integers, as fp32."""
+        """Return fp32 numbers from the bits of fp16 numbers in unsigned integers."""
         raise NotImplementedError
 
     def fp16_of_fp32(self, value: tirx.Expr) -> tirx.Expr:
-        """The bits of fp32 numbers rounded to fp16, as unsigned integers."""
+        """Return the bits of fp32 numbers rounded to fp16, as unsigned integers."""
         raise NotImplementedError
 
 
 def dialect_of(func: tirx.PrimFunc) -> Dialect:
-    """The language that a function bound to a target is going to be written in; that of the default kind for host
-    functions and where none is bound.
+    """Return the language of a function with a target. Host functions and functions without a target have the default
+    kind's.
     """
     from romou.devices.backends import DEFAULT_KIND, backend, installed
 
@@ -130,24 +126,24 @@ def dialects_of(mod: tvm.IRModule) -> list[Dialect]:
     return [dialect_of(func) for _, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)]
 
 
-# Functions that a language with tensor cores defines (`backends/cuda/dialect.py`), or writes as it goes. Texels are
-# four numbers that lie together.
+# Functions that a language with tensor cores defines (`backends/cuda/dialect.py`). A texel is four adjacent numbers.
 
 
 def load_texel(offset: tirx.Expr, pointer: tirx.Expr, dtype: str) -> tirx.Expr:
-    """Four fp16 numbers from pointer[4 * offset] on, as they lie in memory: 64 bits, of a dialect's type for them."""
+    """Return the four fp16 numbers from pointer[4 * offset] on as their 64 bits in memory, of the dialect's type."""
     return tirx.call_pure_extern(dtype, "load_texel", offset, pointer)
 
 
 def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx.Stmt:
-    """Read the eight fp16 numbers from buffer[8 * offset] on, as they lie in memory, into two numbers of 64 bits."""
+    """Read the eight fp16 numbers from buffer[8 * offset] on, as their bits in memory, into two 64-bit integers."""
     return tirx.Evaluate(tirx.call_extern("int32", "load_texel_pair", offset, buffer.data, into.data))
 
 
 def copy_texel_async(
     offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr
 ) -> tirx.Stmt:
-    """Begin to copy the texel buffer[4 * offset] and on to into[4 * into_offset] and on, in local memory; zeros where
+    """Start an asynchronous copy of the texel at buffer[4 * offset] to into[4 * into_offset] in local memory; of zeros
+    if
     it is not `inside`.
     """
     name = "copy_floats_async" if str(buffer.dtype) == "float32" else "copy_halfs_async"
@@ -155,16 +151,16 @@ def copy_texel_async(
 
 
 def tf32_of_fp32(value: tirx.Expr) -> tirx.Expr:
-    """Floats rounded to TF32: to the nearest, and away from zero where two are equally near."""
+    """Return floats rounded to TF32, to the nearest, ties away from zero."""
     return tirx.call_pure_extern(str(value.ty), "tf32_of_float", value)
 
 
 def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data: tirx.Expr) -> tirx.Stmt:
-    """Add what a warp's tensor cores make of its texels to acc[first + 4 * pixel + lane], for two pixels and four
+    """Add the products of a warp's texels to acc[first + 4 * pixel + lane] on tensor cores, for two pixels and four
     lanes.
 
     weight: four output channels for each of four input channels.
-    data: four input channels.   Both are bits of fp16, or fp32 rounded to TF32.
+    data: four input channels. Both are bits of fp16, or fp32 rounded to TF32.
     """
     name = "tensor_core_fma_tf32" if "float32" in str(data.ty) else "tensor_core_fma"
     return tirx.Evaluate(tirx.call_extern("int32", name, first, acc.data, *weight, data))
@@ -172,10 +168,9 @@ def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data
 
 @dataclass(frozen=True, kw_only=True)
 class MatricesInMemory:
-    """Matrices in local memory, one behind the other: column j of matrix i begins at buffer[start + (16 * i + j) *
-    stride].
+    """Consecutive matrices in local memory: column j of matrix i starts at buffer[start + (16 * i + j) * stride].
 
-    count: how many there are.
+    count: the number of matrices.
     """
 
     buffer: tirx.Var
@@ -184,8 +179,8 @@ class MatricesInMemory:
     count: int = 1
 
 
-# Scope of cooperative matrices, as TVM names it: an array of them, whose sides are `MATRIX`, that begin as zeros. No
-# work-item knows what it holds of one.
+# TVM's scope of cooperative matrices: an array of matrices with sides of `MATRIX`, initially zero. A work-item cannot
+# see which elements it holds.
 MATRICES, MATRIX = "wmma.accumulator", 16
 
 
