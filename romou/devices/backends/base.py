@@ -333,7 +333,7 @@ class Backend:
         return None
 
     def is_usable(self, index: int = 0) -> bool:
-        """Return whether device `index` exists and computed a tiny kernel correctly. `check_device` gives the reasons."""
+        """Return whether device `index` exists and computed a tiny kernel correctly. See `check_device`."""
         try:
             return self.check_device(index).is_usable
         except DeviceError:

@@ -15,7 +15,7 @@ class Dialect:
     """A kernel language. Each backend's folder has its own, which overrides what differs.
 
     has_vector_arithmetic     whether vectors have + and *; without it every lane is an operation
-    has_images                whether kernels may access images; their buffers keep the tensor's axes until vectorization
+    has_images                whether kernels may access images; buffers keep the tensor's axes until vectorization
     has_negative_truth        whether a true lane is -1, so that vectors of truth values are no numbers
     has_pointers              whether a loop can advance a pointer to a tensor (`pointer_to`, `advance`)
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
@@ -202,28 +202,29 @@ def store_matrix(sums: tirx.Var, number: int, into: MatricesInMemory) -> tirx.St
     )
 
 
-# Functions of sub-groups, which each language's own folder spells: the operations of a reduction, and the size that
-# they count on.
+# Functions of sub-groups, which each language's folder defines: the operations of a reduction, and the size that it
+# assumes.
 SUB_GROUP_CALL = re.compile(r"\bsub_group_(add|max|min|max_with_nan|min_with_nan|shuffle_xor)_of_(\d+)\b")
 
 
 def sub_group_reduce(operation: str, value: tirx.Expr, size: int) -> tirx.Expr:
-    """Return the sum ("add"), largest or smallest number ("max", "min"; "max_with_nan", "min_with_nan") of a sub-group
-    of `size`, for all of it.
+    """Return the sum ("add"), maximum or minimum ("max", "min"; "max_with_nan", "min_with_nan") over a sub-group of
+    `size`, in every work-item of it.
 
-    value: an fp32 number. Every work-item of the group has to come here, and the result is NaN where sub-groups have
+    value: an fp32 number. Every work-item of the group has to reach the call. The result is NaN if sub-groups have
     another size.
     """
     return tirx.call_pure_extern("float32", f"sub_group_{operation}_of_{size}", value)
 
 
 def sub_group_shuffle_xor(value: tirx.Expr, lanes: int, size: int) -> tirx.Expr:
-    """Return the fp32 number that the work-item `lanes` apart has, its number in the sub-group of `size` xor `lanes`;
-    else as `sub_group_reduce`.
+    """Return the fp32 number of the work-item whose number in the sub-group of `size` differs by xor `lanes`. Otherwise
+    as
+    `sub_group_reduce`.
     """
     return tirx.call_pure_extern("float32", f"sub_group_shuffle_xor_of_{size}", value, tirx.const(lanes, "int32"))
 
 
 def vector_type(base: str, lanes: int) -> str:
-    """TVM's name of a vector type; of one lane, of the scalar."""
+    """Return TVM's name of a vector type; the scalar's name for one lane."""
     return base if lanes == 1 else f"{base}x{lanes}"

@@ -1,4 +1,4 @@
-"""The launch of a lowered device function, and a memory scope that its text depends on."""
+"""The launch of a lowered device function, and memory scopes that change its text."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tvm import tirx
 
-# Scope of weights: one layer, and no read is outside, so that OpenCL kernels read an image2d_t by whole numbers
-# (`romou.devices.backends.opencl.compiler`).
+# Scope of weights: images of one layer that are never read outside, so that OpenCL kernels read an image2d_t at integer
+# coordinates (`romou.devices.backends.opencl.compiler`).
 PLAIN_IMAGE = "global.texture-2d"
-# Scope of matrices, whose last axis is cut into texels: rows of the image are those of the tensor, however many axes
-# number them. No read is outside.
+# Scope of matrices whose last axis is divided into texels. Rows of the image are rows of the tensor, over all outer
+# axes. No read is outside.
 ROWS_IMAGE = "global.texture-rows"
-# Scope of what a reshape made of such a matrix, or makes one of: the last two axes are cut into texels as one, and
-# address its pixels.
+# Scope of a reshape's input or output if the other side is such a matrix: the last two axes together are divided into
+# texels, and index its pixels.
 JOINED_ROWS_IMAGE = "global.texture-rows-joined"
-# Scope of matrices -> the last axes of the tensor that make a row of the image.
+# Scope of matrices -> the number of last axes of the tensor that form a row of the image.
 ROW_AXES = {ROWS_IMAGE: 1, JOINED_ROWS_IMAGE: 2}
-# Scope of activations; and the one that a lowered kernel gives to those of which it reads nothing outside
+# Scope of activations, and the scope of activations that a lowered kernel never reads outside
 # (`romou.compiler.passes.image_bounds`).
 IMAGE, INSIDE_IMAGE = "global.texture", "global.texture-inside"
 
 
 def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:
-    """Return the extents of a lowered device function's launch: "blockIdx.x"
-    ->  work groups, "threadIdx.x" -> work-items of a group.
+    """Return the extents of a lowered device function's launch.
+
+    "blockIdx.x" -> work groups, "threadIdx.x" -> work-items of a group
     """
     from tvm import tirx
     from tvm_ffi.structural import structural_walk
@@ -43,15 +44,13 @@ def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:
 
 
 def work_group(func: tirx.PrimFunc) -> tuple[int, int, int]:
-    """Return the sides (x, y, z) of a lowered device function's work group, in work-items; 1 along an axis that it does
-    not use.
-    """
+    """Return the sides (x, y, z) of a lowered device function's work group, in work-items; 1 along an unused axis."""
     extents = thread_extents(func)
     return extents.get("threadIdx.x", 1), extents.get("threadIdx.y", 1), extents.get("threadIdx.z", 1)
 
 
 def launch_size(extents: Mapping[str, int]) -> tuple[int, int]:
-    """Return the work groups of a launch, and the work-items of one."""
+    """Return (work groups of a launch, work-items of a group)."""
     groups, items = (
         math.prod(extent for tag, extent in extents.items() if tag.startswith(kind))
         for kind in ("blockIdx", "threadIdx")

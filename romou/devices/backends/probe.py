@@ -1,9 +1,10 @@
-"""Tiny kernels whose results are known: the proof that a device works, run in a process of its own.
+"""Tiny kernels with known results, which show that a device works. They run in a separate process.
 
-    python -m romou.devices.backends.probe KIND INDEX [ASPECT...]        one JSON object on the last line of stdout; the aspects are left out
+    python -m romou.devices.backends.probe KIND INDEX [ASPECT...]
 
-A broken driver may crash or hang, so `usable.run_probe` runs this file as a child and reads the answer.
-"""  # noqa: E501
+prints one JSON object on the last line of stdout; the aspects are left out. A broken driver may crash or hang, so
+`usable.run_probe` runs this file as a child process and reads the answer.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +24,9 @@ _SHAPE = (1, _ROWS, _COLUMNS, _LANES)
 
 
 def _build(kind: str, body_of: Any, source_scope: str, result_scope: str, dtype: str) -> Any:
-    """One work-item per texel; `body_of(source, result, x, y)` gives its statement. Returns f(source, result)."""
+    """Return f(source, result), a kernel with one work-item per texel; `body_of(source, result, x, y)` is its
+    statement.
+    """
     source = tirx.decl_buffer(_SHAPE, dtype, name="source", scope=source_scope)
     result = tirx.decl_buffer(_SHAPE, dtype, name="result", scope=result_scope)
     thread = tirx.Var("thread", "int32")
@@ -36,7 +39,7 @@ def _build(kind: str, body_of: Any, source_scope: str, result_scope: str, dtype:
         body_of(source, result, thread % _COLUMNS, thread // _COLUMNS),
     )
     func = tirx.PrimFunc([source, result], body).with_attrs({"global_symbol": "main", "tirx.noalias": True})
-    # The plain pipeline on purpose: the device is on trial here, not our passes.
+    # TVM's default pipeline: the probe tests the device, not Romou's passes.
     target = tvm.target.Target(backend(kind).tvm_config({}, {}), host={"kind": "llvm"})
     return tvm.tirx.build(tvm.IRModule({"main": func}), target=target)["main"]
 
@@ -88,8 +91,8 @@ def _check_images(kind: str, device: Any, dtype: str) -> None:
 
 
 def _compare_in_64_bits(source: Any, result: Any, x: Any, y: Any) -> Any:
-    """result = int64(source) < 5. A call of a function without a name prints its argument; of a plain one TVM makes a
-    comparison in 32 bits.
+    """result = int64(source) < 5. The call of a nameless function prints its argument; TVM would narrow a plain
+    comparison to 32 bits.
     """
     wide = tirx.call_pure_extern("int64", "", tirx.Cast("int64", tirx.BufferLoad(source, [0, y, x, 0])))
     is_less = tirx.LT(wide, tirx.const(5, "int64"))
@@ -106,7 +109,7 @@ def _check_int64(kind: str, device: Any, dtype: str) -> None:
 
 
 def _expect(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
-    # Small whole numbers are exact in fp16 too: any difference is a fault.
+    # Small integers are exact in fp16 too, so any difference is a fault.
     wrong = np.flatnonzero(got.ravel() != wanted.ravel())
     if wrong.size:
         first = int(wrong[0])
@@ -117,7 +120,7 @@ def _expect(got: np.ndarray, wanted: np.ndarray, what: str) -> None:
 
 
 def run(kind: str, index: int, without: Sequence[str] = ()) -> dict[str, str | None]:
-    """Try everything on device `index` of a kind; aspect -> None where it works, else what went wrong."""
+    """Run every probe on device `index` of a kind. Return aspect -> None if it works, else the problem."""
     device = backend(kind).device(index)
     aspects = [
         ("buffers", _check_buffers, "float32"),
@@ -130,7 +133,7 @@ def run(kind: str, index: int, without: Sequence[str] = ()) -> dict[str, str | N
     for aspect, check, dtype in aspects:
         if aspect in without:
             continue
-        # Whatever the driver answers is the finding: nothing here may end the other tries.
+        # Any error of the driver is a result: it must not end the other probes.
         try:
             check(kind, device, dtype)
             answers[aspect] = None

@@ -1,4 +1,4 @@
-"""A model's programs on one device: compiled or loaded in one go before the first run, and kept on disk behind it."""
+"""A model's programs on one device: compiled or loaded together before the first run, and kept on disk after it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeAlias
 
 logger = logging.getLogger("romou")
-# How such a note begins in program_cache.cc.
+# The start of this note in program_cache.cc.
 _KEEPS_NONE = "compiled programs are not kept"
 _told: set[str] = set()
 _is_keeping: contextvars.ContextVar[bool] = contextvars.ContextVar("is_keeping", default=False)
@@ -21,9 +21,9 @@ _is_keeping: contextvars.ContextVar[bool] = contextvars.ContextVar("is_keeping",
 
 @contextlib.contextmanager
 def keeping() -> Iterator[None]:
-    """Kernels that are built or loaded inside find their programs in the cache, and leave them there.
-
-    Candidates of a search do not.
+    """Keep the programs of kernels that are built or loaded inside, and load them from the cache. Candidates of a
+    search are
+    built outside.
     """
     before = _is_keeping.set(True)
     try:
@@ -33,16 +33,15 @@ def keeping() -> Iterator[None]:
 
 
 def is_keeping() -> bool:
-    """Whether `keeping` is in force; threads that are started inside have to be told."""
+    """Return whether `keeping` is active in this thread. Threads that are started inside need to be told."""
     return _is_keeping.get()
 
 
 def kept(compiler: str, depends: Sequence[Any], what: str, compile_now: Callable[[], bytes]) -> bytes:
-    """Return what `compile_now` returns, from disk if a process has compiled it before. Warns of an entry that had to
-    be given up.
+    """Return the result of `compile_now`, or its copy on disk. A damaged copy is replaced, with a warning.
 
     compiler: its name.
-    depends: everything that the answer depends on, as JSON can hold it.
+    depends: everything that the result depends on, as JSON-ready data.
     what: the program for a person.
     """
     import tvm
@@ -61,8 +60,9 @@ def kept(compiler: str, depends: Sequence[Any], what: str, compile_now: Callable
 
 
 def warn_of(notes: Iterable[str]) -> None:
-    """Warn of what went wrong with kept programs; of a folder that keeps none once in a process, as all its models and
-    modules find the same.
+    """Warn of problems with kept programs. A folder that keeps none is reported once in a process: all its models meet
+    the
+    same problem.
     """
     for line in notes:
         if line not in _told:
@@ -73,11 +73,11 @@ def warn_of(notes: Iterable[str]) -> None:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ProgramReport:
-    """Where a model's programs came from.
+    """The origin of a model's programs.
 
-    seconds: until all of them were there.
-    notes: what went wrong with kept ones, a line each.
-    keep_s: what writing took, behind the first run.
+    seconds: until all of them were ready.
+    notes: problems with kept programs, a line each.
+    keep_s: the time to write them, after the first run.
     """
 
     cached: int
@@ -90,19 +90,20 @@ class ProgramReport:
         return f"{self.cached} loaded from the cache, {self.compiled} compiled, in {self.seconds:.2f} s"
 
 
-# (modules, number of the device, folder, threads): compile these and keep them in the folder. Raises nothing of the
-# driver's.
+# Compile (modules, number of the device, folder, threads) and keep the programs in the folder. Never raises an error of
+# the driver.
 CompileApart: TypeAlias = Callable[[list[bytes], int, str, int], None]
 
 
 class Programs:
-    """The programs of `library` on device number `index`. A driver's compiler is slow, so what it made is kept for the
-    next start of the model.
+    """The programs of `library` on device number `index`. A driver's compiler is slow, so its programs are kept for the
+    model's next start.
 
     prepare, keep, folder: functions of the device's runtime, on this machine or behind a connection.
-    missing, module_bytes: such functions on this machine; None elsewhere, or where the runtime has none.
-    threads: how many compile; 0: one for each core.   is_kept: False where the driver is not to be given binaries.
-    crashes: whether the driver's compiler is known to.
+    missing, module_bytes: the same, on this machine only; None elsewhere, or if the runtime lacks them.
+    threads: compiling threads; 0 for one on each core.
+    is_kept: False if the driver must not be given binaries.
+    crashes: whether the driver's compiler is known to crash.
     """
 
     def __init__(
@@ -128,14 +129,16 @@ class Programs:
         self.report: ProgramReport | None = None
 
     def prepare(self, compile_apart: CompileApart | None = None) -> None:
-        """Make every program ready, from the cache where it is there. Warns of entries of the cache that had to be
-        given up.
+        """Make every program ready, from the cache if it is there. Warn of damaged entries.
 
-        compile_apart: compiles in a process of its own. It is asked for what is not kept yet where the driver's
-        compiler is known to crash, or a process ended over one of the programs; what ends that process as well is
+        compile_apart: compiles in a separate process. It is used for programs that are not kept yet if the driver's
+        compiler is known to crash, or a process ended over one of them. A program that ends the separate process too is
         refused.
 
-        RuntimeError where the driver refuses one; names the kernel.
+        Raises
+        ------
+        RuntimeError
+            The driver refuses a program; names the kernel.
         """
         with contextlib.ExitStack() as stack:
             folder = self._folder
@@ -157,8 +160,9 @@ class Programs:
         self._is_to_keep = bool(self._folder) and self.report.compiled > 0
 
     def keep(self) -> None:
-        """Write what was compiled to the cache, once. Some drivers finish compiling in a kernel's first launch: call it
-        behind that.
+        """Write compiled programs to the cache, once. Some drivers finish compiling in a kernel's first launch, so call
+        this
+        after it.
         """
         if self._is_to_keep and self.report is not None:
             self._is_to_keep = False

@@ -1,4 +1,4 @@
-"""Whether a device is usable: a tiny kernel was built, ran and gave the right numbers, in a process of its own."""
+"""Check of a device: a tiny kernel is built, runs and computes the right numbers in a separate process."""
 
 from __future__ import annotations
 
@@ -15,9 +15,11 @@ PROBE_TIMEOUT_S = 120.0
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceReport:
-    """The finding on one device. `problem` is None for a usable one; `has_images`, `has_fp16` and `has_recorded_runs`
-    (command buffers, CUDA graphs) tell what it can do besides. origin: what brought its driver here, where the backend
-    can tell.
+    """The result for one device.
+
+    problem: None for a usable device.
+    has_images, has_fp16, has_recorded_runs: its abilities; recorded runs are command buffers or CUDA graphs.
+    origin: the origin of its driver, if the backend knows it.
     """
 
     index: int
@@ -34,23 +36,23 @@ class DeviceReport:
     notes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready data."""
+        """Return the fields as JSON-ready data."""
         return dataclasses.asdict(self) | {"notes": list(self.notes)}
 
 
 def run_probe(
     kind: str, index: int, timeout_s: float, *, without: Iterable[str] = ()
 ) -> tuple[dict[str, str | None], str | None]:
-    """Try `romou.devices.backends.probe` on a device.
+    """Run `romou.devices.backends.probe` on a device, without the aspects in `without`.
 
     Returns
     -------
-    (aspect -> None or what went wrong, what broke the probe itself). Aspects in `without` are left out.
+    (aspect -> None or its problem, the problem of the probe itself or None).
     """
     command = python_command("romou.devices.backends.probe", kind, str(index), *without)
     try:
-        # The environment as Python found it: a driver that was loaded here may have set variables that hide its devices
-        # from a child (seen with NVIDIA's and PoCL's side by side).
+        # The environment as Python found it: a driver that was loaded in this process may have set variables that hide
+        # its devices from a child (seen with NVIDIA's and PoCL's drivers together).
         done = subprocess.run(
             command,
             capture_output=True,
@@ -70,7 +72,7 @@ def run_probe(
 
 
 def first_line(text: str) -> str:
-    """The first line of a message that may bring a whole log."""
+    """Return the first line of a message that may contain a whole log."""
     return (text.strip() or "no message").splitlines()[0]
 
 

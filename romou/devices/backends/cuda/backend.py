@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
     from romou.devices.backends.dialect import Dialect
 
-# Device file -> architecture, which a report measured through OpenCL does not tell. With the suffix, all instructions
-# of the generation.
+# Device file -> architecture, which a report measured through OpenCL does not contain. The suffix enables all
+# instructions of the generation.
 ARCHITECTURES = {"nvidia_h200": "sm_90a"}
-# Without opting in, a work group has no more local memory than this, whatever the device holds.
+# Local memory of a work group that has not opted in to more.
 _LOCAL_BYTES = 49152
 # The first architecture with mma.sync.m16n8k16 (PTX ISA).
 _TENSOR_CORES_FROM = 80
 _INSTALL = (
     "It takes an NVIDIA GPU with its driver, and libcudart.so.13: pip install 'romou[cuda]', or a CUDA 13 toolkit."
 )
-# nvml.h: the library, the flag that leaves GPUs alone, and how long a version may be.
+# nvml.h: the library, the flag that does not attach GPUs, and the longest version text.
 _NVML, _NVML_ATTACH_NONE, _NVML_CHARS = "libnvidia-ml.so.1", 2, 80
 _KERNEL = re.compile(r'^extern "C" __global__ .*?(?P<name>\w+)\(\w[^(]*\) ?(?P<end>[;{])$', re.MULTILINE)
 
@@ -40,7 +40,7 @@ class Cuda(Backend):
     title = "CUDA"
     language = "CUDA C++"
     source_suffix = "cu"
-    # Seen on an H200, without tensor cores: its correction of the estimate is right in CUDA, too.
+    # On an H200, without tensor cores, OpenCL's model corrects the estimate of CUDA kernels as well.
     learns_from = "opencl"
     options = (
         DEVICE,
@@ -50,10 +50,10 @@ class Cuda(Backend):
             error="target option -arch={value}: must be a CUDA architecture such as sm_80 or sm_90a",
         ),
         HOST,
-        # It changes numbers: without a word nobody's products are rounded.
+        # TF32 changes numbers, so it needs this option.
         TargetOption(name="tf32", pattern="allow", error="target option -tf32={value}: must be allow, or left out"),
     )
-    # NVRTC takes seconds for a kernel: builds, not the device, are what a batch waits for.
+    # NVRTC takes seconds for a kernel, so a batch waits for builds and not for the device.
     search_options: Mapping[str, int] = {"batch_size": 8}
     device_variable = "CUDA_VISIBLE_DEVICES=NUMBER"
 
@@ -67,7 +67,7 @@ class Cuda(Backend):
         return tuple(sorted(ARCHITECTURES))
 
     def named_device(self, device_name: str) -> str:
-        """See `Backend.named_device`; UsageError also for a device that CUDA does not run on."""
+        """See `Backend.named_device`. UsageError also for a device that CUDA does not run on."""
         device_name = super().named_device(device_name)
         if device_name not in ARCHITECTURES:
             known = ", ".join(self.named_devices())
@@ -78,10 +78,9 @@ class Cuda(Backend):
         return device_name
 
     def architecture(self, options: Mapping[str, Any]) -> str:
-        """What NVRTC makes code for, e.g. "sm_90a": as given in a target's options, else the named device's, else the
-        attached one's.
-
-        DeviceError where none was given, no device was named and none is attached.
+        """Return the architecture that NVRTC compiles for, e.g. "sm_90a": the target option's, else the named device's,
+        else
+        the attached device's. DeviceError if there is none of these.
         """
         if "arch" in options:
             return str(options["arch"])
@@ -97,8 +96,9 @@ class Cuda(Backend):
         return str(found[0]["arch"])
 
     def attached_spec(self) -> HardwareSpec:
-        """See `Backend.attached_spec`; without a device it is what every GPU since 2018 has, as an architecture is
-        enough to compile for.
+        """See `Backend.attached_spec`. Without a device: the facts of every GPU since 2018, as an architecture is
+        enough to
+        compile.
         """
         found = self.list_devices()
         if not found:
@@ -128,23 +128,23 @@ class Cuda(Backend):
         )
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
-        """See `Backend.device_limits`; warps run in step, which TVM makes use of."""
+        """See `Backend.device_limits`. Warps run in lockstep, which TVM relies on."""
         local = min(spec.local_mem_bytes or _LOCAL_BYTES, _LOCAL_BYTES)
         return dict(zip(COMMON_LIMITS, (spec.max_work_group_size or 1024, local, 32), strict=True))
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-        """See `Backend.abilities`. Scalar fp16 arithmetic is no faster than fp32, so there is none."""
+        """See `Backend.abilities`. Scalar fp16 arithmetic is no faster than fp32, so it is not offered."""
         has_tensor_cores = int(re.sub(r"\D", "", self.architecture(options))) >= _TENSOR_CORES_FROM
         return {
             "has_vector_arithmetic": False,
             "has_tensor_cores": has_tensor_cores,
             "allows_tf32": has_tensor_cores and "tf32" in options,
-            # Of floats no instruction of a warp makes a sum.
+            # No warp instruction reduces floats.
             "sub_groups": SubGroups(size=32, has_reductions=False, has_shuffles=True),
         }
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
-        """See `Backend.tvm_config`; from here on TVM compiles CUDA with NVRTC."""
+        """See `Backend.tvm_config`. After this call TVM compiles CUDA with NVRTC."""
         from romou.devices.backends.cuda import compiler
 
         compiler.install()
@@ -152,11 +152,11 @@ class Cuda(Backend):
 
     @property
     def bare_tvm_config(self) -> dict[str, Any]:
-        """See `Backend.bare_tvm_config`. Without an architecture TVM looks for a device, and warns that there is none."""  # noqa: E501
+        """See `Backend.bare_tvm_config`. Without an architecture TVM looks for a device, and warns of none."""
         return {"kind": self.tvm_kind, "arch": "sm_50"}
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """See `Backend.list_devices`; `warp_size`, `clock_mhz` and `arch` besides."""
+        """See `Backend.list_devices`; also `warp_size`, `clock_mhz` and `arch`."""
         import tvm
 
         from tvm_patches import cuda_runtime
@@ -177,7 +177,7 @@ class Cuda(Backend):
                     "max_work_group_size": int(device.max_threads_per_block),
                     "local_mem_bytes": int(device.max_shared_memory_per_block),
                     "warp_size": int(device.warp_size),
-                    # From 9.0 on, instructions of one generation alone need the suffix.
+                    # From 9.0 on, instructions that only one generation has need the suffix.
                     "arch": f"sm_{major}{minor}" + ("a" if int(major) >= 9 else ""),
                     "has_images": False,
                     "extensions": "",
@@ -200,7 +200,7 @@ class Cuda(Backend):
         return "nvrtc", lambda: f"CUDA's compiler {compiler.version()}"
 
     def split_kernels(self, source: str) -> dict[str, str]:
-        """See `Backend.split_kernels`. What comes before the first declaration is for all kernels."""
+        """See `Backend.split_kernels`. Text before the first declaration belongs to all kernels."""
         heads = list(_KERNEL.finditer(source))
         starts = [head.start() for head in heads]
         return {
@@ -210,8 +210,9 @@ class Cuda(Backend):
         }
 
     def prepare_to_load(self) -> None:
-        """See `Backend.prepare_to_load`. A model compiled on a machine without CUDA holds text, which is compiled when
-        it is loaded.
+        """See `Backend.prepare_to_load`. A model compiled on a machine without CUDA contains text, which is compiled
+        when it
+        is loaded.
         """
         from romou.devices.backends.cuda import compiler
         from tvm_patches import cuda_runtime
@@ -231,8 +232,9 @@ class Cuda(Backend):
 
 @functools.cache
 def _driver() -> str:
-    """Version of NVIDIA's driver, which the CUDA runtime does not tell, by NVML: `nvidia-smi` asks every GPU of the
-    machine first.
+    """Return the version of NVIDIA's driver by NVML. The CUDA runtime does not report it, and `nvidia-smi` queries
+    every GPU
+    first.
     """
     version = ctypes.create_string_buffer(_NVML_CHARS)
     try:
@@ -248,6 +250,6 @@ def _driver() -> str:
             else version.value.decode()
         )
     finally:
-        # The flag holds as long as the library is open: for PyTorch, which counts its GPUs by it, there would be none
-        # in this process.
+        # The flag lasts as long as the library is open. PyTorch, which counts its GPUs with NVML, would find none in
+        # this process.
         nvml.nvmlShutdown()

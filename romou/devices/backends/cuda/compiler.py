@@ -1,8 +1,8 @@
-"""CUDA C++ to machine code, by NVRTC: no toolkit is needed, and no GPU.
+"""CUDA C++ to machine code by NVRTC, without a toolkit and without a GPU.
 
-TVM hands the text of a module to the packed function `tvm_callback_cuda_compile`. Its own one wants a whole toolkit,
-whose path it guesses, and turns on approximate mathematics; `install` puts this one in its place, and the functions
-that Romou's passes call in front of the text.
+TVM passes the text of a module to the packed function `tvm_callback_cuda_compile`. TVM's own function needs a whole
+toolkit, guesses its path, and enables approximate mathematics. `install` replaces it, and puts the functions that
+Romou's passes call in front of the text.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ INSTALL = (
     " toolkit's NVRTC does as well."
 )
 
-# What TVM's preamble includes from the C++ library, which only a toolkit brings; a dozen lines do, and are read in no
-# time.
+# TVM's preamble includes these from the C++ library, which only a toolkit has. A dozen lines replace it, and parse
+# faster.
 _INTEGERS = {"int8_t": "signed char", "int16_t": "short", "int32_t": "int", "int64_t": "long long"}
 _HEADERS = {
     "cuda/std/cstdint": (
@@ -57,10 +57,14 @@ template <class A, class B> struct conditional<false, A, B> { typedef B type; };
 
 
 def compile_cuda(source: str, arch: str) -> bytes:
-    """Machine code (cubin) for an architecture such as "sm_90a".
+    """Return machine code (cubin) for an architecture such as "sm_90a".
 
-    CompatError where there is no NVRTC on this machine; says what to install. BuildError where NVRTC refused the
-    source, or does not know the architecture; the text is its log.
+    Raises
+    ------
+    CompatError
+        There is no NVRTC on this machine; says what to install.
+    BuildError
+        NVRTC refused the source or does not know the architecture; the text is its log.
     """
     nvrtc, options = _nvrtc(), _options(arch)
     names, texts = ([text.encode() for text in part] for part in (_HEADERS, _HEADERS.values()))
@@ -91,7 +95,7 @@ def _options(arch: str) -> list[str]:
 
 
 def kept_cuda(source: str, arch: str) -> bytes:
-    """`compile_cuda`, whose answer is kept on disk: by the source, options, architecture, NVRTC's version, and headers.
+    """Return the result of `compile_cuda`, kept on disk by source, options, architecture, NVRTC's version, and headers.
     Errors are the same.
     """
     headers = [(folder, os.stat(folder).st_mtime_ns) for folder in _include_folders()]
@@ -100,7 +104,7 @@ def kept_cuda(source: str, arch: str) -> bytes:
 
 
 def version() -> str:
-    """Return the version of NVRTC, "13.0"; CompatError where there is none."""
+    """Return the version of NVRTC, "13.0". CompatError if there is none."""
     nvrtc = _nvrtc()
     status, major, minor = nvrtc.nvrtcVersion()
     assert status == nvrtc.nvrtcResult.NVRTC_SUCCESS
@@ -109,9 +113,9 @@ def version() -> str:
 
 @functools.cache
 def install() -> None:
-    """Make TVM compile CUDA as this file does.
+    """Make TVM compile CUDA with `compile_cuda`.
 
-    With a CUDA runtime in the process, modules are compiled when they are built; without one, they are text, and
+    With a CUDA runtime in the process, modules are compiled when they are built. Without one they stay text, and are
     compiled where they are loaded.
     """
     import tvm_ffi
@@ -119,7 +123,7 @@ def install() -> None:
     from romou.devices.backends.cuda.dialect import complete
 
     def with_functions(source: str, target: Any) -> str:
-        # The compiler is called next, and is not told the target.
+        # The compiler is called next, without the target.
         _building.arch = str(target.attrs["arch"])
         return complete(str(source))
 
@@ -130,14 +134,14 @@ def install() -> None:
         return (kept_cuda if is_keeping() else compile_cuda)(str(source), arch or BACKEND.architecture({}))
 
     for error in (BuildError, CompatError, DeviceError):
-        # They pass through TVM as what they are.
+        # These errors keep their type when they pass through TVM.
         tvm_ffi.register_error(error.__name__, error)
     tvm_ffi.register_global_func("tvm_callback_cuda_postproc", with_functions, override=True)
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", compile_text, override=True)
 
 
 class _Building(threading.local):
-    """arch: the architecture of the module whose text was just completed in this thread."""
+    """The architecture of the module whose text was completed last in this thread."""
 
     arch: str | None = None
 
@@ -166,12 +170,12 @@ def _nvrtc() -> Any:
 
 @functools.cache
 def _include_folders() -> tuple[str, ...]:
-    """Where CUDA's headers lie; kernels of Romou's templates include none, TVM's own with fp16 or bfloat16 arithmetic
-    do.
+    """Return the folders of CUDA's headers. Romou's kernels include none; TVM's kernels with fp16 or bfloat16
+    arithmetic do.
     """
     from cuda import pathfinder
 
-    # Before 1.3, it found libraries alone.
+    # Before 1.3, it finds only libraries.
     find = getattr(pathfinder, "find_nvidia_header_directory", None)
     found = find("cudart") if find is not None else None
     return (found,) if found and Path(found).is_dir() else ()

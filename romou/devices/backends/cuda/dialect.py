@@ -1,4 +1,4 @@
-"""CUDA C++ as passes write it, and the functions that their calls want in front of a module."""
+"""CUDA C++: how passes write it, and the functions that their calls need in front of a module."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from romou.devices.backends.dialect import Dialect
 
 
 class CudaCpp(Dialect):
-    """Vectors know no arithmetic: TVM writes every lane by itself, and fp16 is converted in registers, as bits.
+    """Vectors have no operators: TVM writes each lane, and fp16 is converted in registers, as bits.
 
     four copies of a scalar     make_float4(x, x, x, x), by TVM
     a * b + c                   fma(a, b, c) lane by lane; NVRTC makes the same of a sum of products
     read fp16 as fp32           float_of_half(p[i]) lane by lane
     write fp32 as fp16          p[i] = half_of_float(v) lane by lane
 
-    An external call with a vector as its type is called once for each lane.
+    An external call whose type is a vector is called once for each lane.
     """
 
     has_vector_arithmetic = False
@@ -38,7 +38,7 @@ class CudaCpp(Dialect):
         return tirx.call_pure_extern(str(value.ty).replace("float32", "uint16"), "half_of_float", value)
 
 
-# Name -> definition. In PTX, since CUDA's fp16 header is in no wheel that compiling needs.
+# Name -> definition. In PTX, because no wheel that compiling needs has CUDA's fp16 header.
 _FUNCTIONS = {
     "float_of_half": (
         """
@@ -58,7 +58,7 @@ __device__ __forceinline__ unsigned short half_of_float(float value) {
 }
 """
     ),
-    # Of `SUB_GROUP_CALL`, with warps for sub-groups, which CUDA numbers along x first.
+    # `SUB_GROUP_CALL`: warps are the sub-groups, which CUDA numbers along x first.
     "sub_group_shuffle_xor_of_32": (
         """
 __device__ __forceinline__ float sub_group_shuffle_xor_of_32(float x, int lanes) {
@@ -157,5 +157,5 @@ __device__ __forceinline__ int tensor_core_fma_tf32(int first, float* acc, float
 
 
 def complete(source: str) -> str:
-    """CUDA text with the functions above that it calls in front of it."""
+    """Return CUDA text behind the functions above that it calls."""
     return "".join(text for name, text in _FUNCTIONS.items() if f"{name}(" in source) + source

@@ -1,4 +1,4 @@
-"""A whole run captured once and then started by one call: a CUDA graph."""
+"""CUDA graphs: a whole run that is captured once and then started by one call."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from romou.base.errors import DeviceError
 
 
 class CudaGraph:
-    """A run captured on a stream of its own, with all storages that it allocated; `vm` is None where no virtual machine
-    runs, and nothing is allocated.
+    """A run captured on a separate stream, with all storages that it allocated.
+
+    vm: None if no virtual machine runs and nothing is allocated.
     """
 
     def __init__(self, device: Any, vm: Any | None, run: Callable[[], None]) -> None:
@@ -21,8 +22,7 @@ class CudaGraph:
         self._device = device
         self._context = _value(cuda, cuda.cuDevicePrimaryCtxRetain(_value(cuda, cuda.cuDeviceGet(device.index))))
         _value(cuda, cuda.cuCtxSetCurrent(self._context))
-        # Storages go back to TVM's pool when the run ends, and the next one to ask would write into what the graph
-        # uses.
+        # Storages return to TVM's pool when the run ends, and their next user would write into the graph's memory.
         self._kept: list[Any] = []
         graph = self._capture(vm, run)
         try:
@@ -41,7 +41,7 @@ class CudaGraph:
             (cuda.cuEventDestroy, self._begin),
             (cuda.cuEventDestroy, self._end),
         ):
-            # At the process's end the driver may be gone before.
+            # At the end of the process the driver may be gone first.
             weakref.finalize(self, destroy, what).atexit = False
 
     def _capture(self, vm: Any | None, run: Callable[[], None]) -> Any:
@@ -56,7 +56,7 @@ class CudaGraph:
             if vm is not None:
                 vm.set_instrument(keep)
             with tvm_ffi.use_raw_stream(self._device, int(stream)):
-                # Relaxed: where the pool has no storage left, allocating is allowed meanwhile.
+                # Relaxed: the pool may allocate during the capture.
                 _value(cuda, cuda.cuStreamBeginCapture(stream, cuda.CUstreamCaptureMode.CU_STREAM_CAPTURE_MODE_RELAXED))
                 try:
                     run()
@@ -103,7 +103,7 @@ def _cuda_driver() -> Any:
 
 
 def _value(cuda: Any, answer: tuple[Any, ...]) -> Any:
-    """Return what a call of NVIDIA's driver gave besides its status; DeviceError if that is a failure."""
+    """Return the result of a call of NVIDIA's driver without its status. DeviceError if the call failed."""
     status, *values = answer
     if status != cuda.CUresult.CUDA_SUCCESS:
         raise DeviceError(f"NVIDIA's driver failed: {getattr(status, 'name', status)}")

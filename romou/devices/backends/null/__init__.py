@@ -1,6 +1,6 @@
 """The null backend: it compiles no kernels, and the unscheduled reference runs on the host.
 
-Everything around kernels works as with a device (spaces, search, measuring, records, saved models), without any driver
+Everything around kernels works as with a device (spaces, search, measuring, records, saved models), without a driver
 and in a fraction of the time.
 """
 
@@ -17,7 +17,7 @@ from romou.devices.hardware import HardwareSpec, load_device
 
 
 class Null(Backend):
-    """The host's CPU, through TVM's LLVM code generator. A named device gives its limits and facts to spaces and
+    """The host's CPU, through TVM's LLVM code generator. A named device's limits and facts hold for spaces and
     criteria.
     """
 
@@ -29,7 +29,7 @@ class Null(Backend):
     has_kernels = False
 
     def attached_spec(self) -> HardwareSpec:
-        """The least that OpenCL asks of a device, as the host has no kernels."""
+        """Return OpenCL's minimum facts, because the host has no kernels."""
         return load_device("host")
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
@@ -37,11 +37,11 @@ class Null(Backend):
         return {"kind": self.tvm_kind} | ({"mtriple": options["host"]} if "host" in options else {})
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
-        """See `Backend.allowed_limits`: the reference runs whatever a kernel's limits are."""
+        """See `Backend.allowed_limits`: the reference runs with any limits of a kernel."""
         return {}
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """The host's CPU, which is always there."""
+        """Return the host's CPU, which is always there."""
         import tvm
 
         facts = {
@@ -55,7 +55,7 @@ class Null(Backend):
         return [{**facts, "compute_units": 1, "max_work_group_size": 1, "local_mem_bytes": 0, "has_images": False}]
 
     def check_device(self, index: int, *, timeout_s: float = 0.0) -> DeviceReport:
-        """See `Backend.check_device`; the host needs no proof."""
+        """See `Backend.check_device`. The host needs no check."""
         facts = self.facts(index)
         who = {"device": facts["name"], "platform": facts["platform"], "driver": facts["driver"]}
         return DeviceReport(index=index, **who, is_usable=True, has_images=False, has_fp16=True)

@@ -1,4 +1,4 @@
-"""OpenCL: any device with a driver for it; the runtime is Romou's own (`tvm_patches/opencl_runtime`)."""
+"""OpenCL: any device with a driver, through Romou's runtime (`tvm_patches/opencl_runtime`)."""
 
 from romou.devices.backends.opencl.backend import OpenCL
 

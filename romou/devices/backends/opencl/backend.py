@@ -1,5 +1,5 @@
-"""OpenCL as a backend. Facts come from the runtime's own packed function, so they are those of the device that kernels
-will run on.
+"""OpenCL as a backend. Facts come from a packed function of the runtime, so they belong to the device that runs
+kernels.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ _NO_PLATFORM = (
     " driver. If one is installed, OCL_ICD_VENDORS may point past it; the usual place is /etc/OpenCL/vendors."
 )
 
-# Where a driver offers several sizes (cl_intel_required_subgroup_size): what Intel's GPUs offer, and a vector of floats
-# of a CPU with AVX-512.
+# The size for drivers that offer several (cl_intel_required_subgroup_size): Intel's GPUs have it, and it is a vector of
+# floats of a CPU with AVX-512.
 _USUAL_SUB_GROUP = 16
 
 _CLOCK_KERNEL = """
@@ -58,7 +58,7 @@ class OpenCL(ComputeApi):
         *COMMON_LIMITS[2:],
         BUFFER_BYTES,
     )
-    # 1024 bytes of arguments, 8 for each, are what OpenCL promises, and all that Mali takes.
+    # OpenCL guarantees 1024 bytes of arguments, 8 for each, and Mali accepts no more.
     default_limits: Mapping[str, int] = {
         **Backend.default_limits,
         "texture_spatial_limit": 16384,
@@ -77,7 +77,8 @@ class OpenCL(ComputeApi):
         from romou.devices.backends.opencl import compiler
         from romou.devices.backends.opencl.dialect import OpenCLC
 
-        # Kernels of another backend's targets are OpenCL C, too, and call what is defined before them.
+        # Kernels of another backend's targets may be OpenCL C too, and call functions that are defined in front of
+        # them.
         compiler.install()
         return OpenCLC()
 
@@ -85,7 +86,7 @@ class OpenCL(ComputeApi):
         return {
             "constant_mem_bytes": facts["constant_mem_bytes"],
             "has_half_arithmetic": _has_fp16(facts),
-            # Of other drivers only a device's file tells the size.
+            # For other drivers only a device's file has the size.
             "sub_group_size": max(
                 (size for size in facts.get("sub_group_sizes", ()) if size <= _USUAL_SUB_GROUP), default=None
             ),
@@ -105,7 +106,7 @@ class OpenCL(ComputeApi):
         )
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-        # What is not known of a device, the user may say.
+        # The user may state what is unknown of a device.
         asked = options.get("half")
         has_fp16 = asked == "arithmetic" or (asked is None and bool(spec.has_half_arithmetic))
         prefers_fp16 = has_fp16 and (asked is not None or (spec.fp16_rate or 0) >= 1)
@@ -118,7 +119,7 @@ class OpenCL(ComputeApi):
         return found | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
-        """See `Backend.tvm_config`; from here on kernels name their work groups."""
+        """See `Backend.tvm_config`. After this call kernels declare their work groups."""
         from romou.devices.backends.opencl import compiler
 
         compiler.install()
@@ -146,7 +147,7 @@ class OpenCL(ComputeApi):
         return DeviceError("the OpenCL ICD loader is there, but no platform offers a device", hint=_NO_PLATFORM)
 
     def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
-        # What the probe's kernels of fp16 images compute with is fp16 as well.
+        # The probe's kernels of fp16 images compute with fp16 too.
         why = "fp16: the driver offers no arithmetic (cl_khr_fp16); kernels store fp16 and compute in fp32"
         return {} if _has_fp16(facts) else {"fp16": why, "fp16_images": why}
 
@@ -159,7 +160,7 @@ class OpenCL(ComputeApi):
         return f"the system's platforms, by {library}" if library else None
 
     def manifest_line(self, library: str) -> str:
-        # Since Android 12 an app gets a vendor's library only so.
+        # Since Android 12 an app needs this line to open a vendor's library.
         return f'<uses-native-library android:name="{PurePosixPath(library).name}" android:required="false"/>'
 
     def _repair(self, facts: Mapping[str, Any]) -> str:
@@ -176,7 +177,8 @@ class OpenCL(ComputeApi):
         return super()._repair(facts)
 
     def split_kernels(self, source: str) -> dict[str, str]:
-        """See `Backend.split_kernels`. TVM puts a marker before each kernel and, after it, declarations of all kernels,
+        """See `Backend.split_kernels`. TVM writes a marker before each kernel, and declarations of all kernels behind
+        it,
         which are left out.
         """
         kernels = {}
@@ -187,10 +189,7 @@ class OpenCL(ComputeApi):
         return kernels
 
     def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
-        """See `Backend.compiles_in_parallel`.
-
-        Not on phones, whose drivers were not seen to gain by it.
-        """
+        """See `Backend.compiles_in_parallel`. False for phones, whose drivers did not gain by it."""
         return "NVIDIA" in facts["platform"] or facts["type"] == "cpu"
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:

@@ -1,33 +1,29 @@
-"""What OpenCL's compilers are told beside the kernels that TVM's code generator writes.
+"""Additions to the OpenCL C that TVM's code generator writes: what drivers' compilers cannot infer.
 
-The work group that each kernel is launched with. A compiler that does not know it keeps registers for the largest work
-group of the device. Mesa's for Adreno then lets fewer waves run at a time.
+The work group of each kernel. A compiler that does not know it reserves registers for the largest work group of the
+device. Mesa's compiler for Adreno then runs fewer waves at a time.
 
     __kernel void conv(...)      ->      __kernel __attribute__((reqd_work_group_size(16, 4, 1))) void conv(...)
 
-Which images are read inside only, and which of them have one layer, as weights do. A read of an array also passes the
-layer, which costs registers and instructions; a read with a sampler takes floats, into which compilers convert the
-coordinates.
+Images that are never read outside, and images of one layer, such as weights. A read of an array also passes the layer,
+which costs registers and instructions. A read with a sampler takes floats, into which compilers convert coordinates.
 
-    __read_only image2d_array_t weight
-        ->  __read_only image2d_t weight      for a parameter in scope "global.texture-2d",
-                                                                                           or
-                                                                                           "global.texture-rows[-joined]"
+    __read_only image2d_array_t weight              in scope "global.texture-2d" or "global.texture-rows[-joined]"
+        ->  __read_only image2d_t weight
     write_imagef(output, (int4)(x, y, 0, 0), texel)
         ->  WRITE_PLAIN_IMAGEF(...), which is write_imagef(output, (int2)(x, y), texel)
     READ_IMAGEF(weight, image_sampler, (int4)(x, y, 0, 0))
         ->  READ_PLAIN_IMAGEF(...), which is read_imagef(weight, (int2)(x, y))
-    READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))
-        ->  READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0)),
-                                                                        for a parameter in scope "global.texture-inside"
+    READ_IMAGEF(data, image_sampler, (int4)(x, y, z, 0))          in scope "global.texture-inside"
+        ->  READ_INSIDE_IMAGEF(...), which is read_imagef(data, (int4)(x, y, z, 0))
 
-Who a work-item is in kernels with functions of sub-groups, and how large these are (`sub_groups.py`).
+The number of a work-item in kernels with functions of sub-groups, and their size (`sub_groups.py`).
 
-What TIR cannot say of pointers (`passes/advancing_pointers.py`).
+Pointers, which TIR cannot express (`passes/advancing_pointers.py`).
 
     float4* at = POINTER(x, i);   ADVANCE(at, 128);      ->      const __global float4* at = x + i;   at += 128;
 
-Vectors that are not known to be aligned (`unaligned_vectors.py`), which change before TVM writes the kernel.
+Vectors that may be unaligned (`unaligned_vectors.py`). They change before TVM writes the kernel.
 """
 
 from __future__ import annotations
@@ -46,22 +42,22 @@ from romou.devices.backends.opencl import sub_groups
 from romou.devices.backends.opencl.functions import definitions
 from romou.devices.backends.opencl.unaligned_vectors import access_unaligned
 
-# Of a pointer or an image; a number takes no more.
+# The size of a pointer or an image; a number needs no more.
 ARGUMENT_BYTES = 8
-# A pointer's declaration, which TVM writes without the address space, and what lets it advance.
+# The declaration of a pointer, which TVM writes without the address space, and the statement that advances it.
 _POINTERS = (
     (re.compile(r"\b(\w+)\* (\w+) = \(\1\*\)\(\(\1\*\)POINTER\((\w+), (.*)\)\);"), r"const __global \1* \2 = \3 + \4;"),
     (re.compile(r"\bADVANCE\((\w+), (-?\d+)\);"), r"\1 += \2;"),
 )
-# Scope -> what its reads are called, and how they pass the place.
+# Scope -> the name of its reads, and their coordinates.
 _PLAIN = "READ_PLAIN_IMAGE", "(coord).xy"
 _READS = {**dict.fromkeys((PLAIN_IMAGE, *ROW_AXES), _PLAIN), INSIDE_IMAGE: ("READ_INSIDE_IMAGE", "coord")}
 
 
 @functools.cache
 def install() -> None:
-    """Have TVM's OpenCL modules made of kernels that are told what the top of this file shows, with the functions that
-    they call.
+    """Make TVM build OpenCL modules of kernels with the additions at the top of this file, and the functions that they
+    call.
     """
     import tvm
     import tvm_ffi
@@ -73,7 +69,7 @@ def install() -> None:
 
     def build(mod: tvm.IRModule, target: Any) -> Any:
         # One function after the other: TVM declares all of a module's kernels before each of them, which takes most of
-        # its time where there are hundreds.
+        # its time if there are hundreds.
         pieces: list[tuple[bytes, Any, Mapping[str, Any], Mapping[str, str]]] = []
         _building.pieces = pieces
         try:
@@ -95,14 +91,14 @@ def install() -> None:
             _building.pieces.append((code, text_format, {str(key): value for key, value in functions.items()}, told))
         return create(code, text_format, functions, told)
 
-    # It passes through TVM as what it is.
+    # The error keeps its type when it passes through TVM.
     tvm_ffi.register_error(BuildError.__name__, BuildError)
     tvm_ffi.register_global_func("target.build.opencl", build, override=True)
     tvm_ffi.register_global_func("ffi.Module.create.opencl", create_told, override=True)
 
 
 def _check_arguments(name: str, func: Any, target: Any) -> None:
-    """BuildError for a kernel with more arguments than the device takes (CL_DEVICE_MAX_PARAMETER_SIZE)."""
+    """Raise BuildError for a kernel with more arguments than the device accepts (CL_DEVICE_MAX_PARAMETER_SIZE)."""
     limit = target.attrs.get("max_function_args", None)
     if limit is not None and len(func.params) > int(limit):
         text = (
@@ -115,8 +111,9 @@ def _check_arguments(name: str, func: Any, target: Any) -> None:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """What is told of a kernel: the sides of its work group, and the scopes of parameters, by position, that are read
-    without a sampler.
+    """A kernel's additions: the sides of its work group, and the scopes of parameters, by position, that are read
+    without a
+    sampler.
     """
 
     work_group: tuple[int, int, int]
@@ -124,8 +121,10 @@ class _Kernel:
 
 
 class _Building(threading.local):
-    """kernels: those that this thread has TVM write right now, by their names.
-    pieces: what it wrote of a module so far; None outside of `build`.
+    """The kernels that this thread makes TVM write now.
+
+    kernels: by their names.
+    pieces: the parts of a module that are written already; None outside of `build`.
     """
 
     kernels: Mapping[str, _Kernel] = MappingProxyType({})
@@ -141,8 +140,8 @@ def _images(func: Any) -> dict[int, str]:
 
 
 def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
-    """What is told of the kernels of a module. Each stands behind a marker of its own, and the runtime compiles it
-    alone.
+    """Return a module's text with the additions. Each kernel is behind its own marker, and the runtime compiles it
+    separately.
     """
     return "".join(
         _told_of_section(section, kernels) for section in re.split(r"(?=^// Function: )", source, flags=re.MULTILINE)
@@ -167,7 +166,7 @@ def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
 
 
 def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
-    """What is told of one kernel, of its declaration or of its definition."""
+    """Return the text of one kernel, its declaration or definition, with the additions."""
     head = re.match(r"__kernel void (\w+)\(([^()]*)\)", text)
     if head is None or head[1] not in kernels:
         return text

@@ -21,8 +21,7 @@ _NAMES = {
     "uint8": "uchar",
 }
 
-# TVM calls these by their names in C (acosf), or has no name for them. OpenCL's have none for each type, and take
-# vectors.
+# TVM calls these by their names in C (acosf), or has no name for them. OpenCL's names serve all types and vectors.
 _FUNCTIONS = (
     "acos",
     "acosh",
@@ -42,7 +41,7 @@ _FUNCTIONS = (
 
 
 def name_functions() -> None:
-    """Tell TVM what OpenCL calls the functions for which it has no rule."""
+    """Register OpenCL's names of functions for which TVM has no rule."""
     for name in _FUNCTIONS:
         operator = tvm.ir.Op.get(f"tirx.{name}")
         operator.set_attr(
@@ -54,17 +53,17 @@ name_functions()
 
 
 class OpenCLC(Dialect):
-    """Vectors are values like scalars, and any device's memory holds fp16, whether or not it computes with it.
+    """Vectors are values like scalars, and every device stores fp16, even without fp16 arithmetic.
 
     four copies of a scalar     (float4)(x)
     a scalar times a vector     x * v
     a * b + c                   mad(a, b, c), fma(a, b, c)
-    read fp16 as fp32           vloada_half4(i, (half*)p), where 4 * i need not be aligned vload_half4
+    read fp16 as fp32           vloada_half4(i, (half*)p); vload_half4 if 4 * i is not aligned
     write fp32 as fp16          vstorea_half4(v, i, (half*)p)
     const global float4* p = data + i;      float4* p = POINTER(data, i);
     p += 128;                               ADVANCE(p, 128);
 
-    An external call with a vector as its type is called once.
+    An external call whose type is a vector is called once.
     """
 
     has_negative_truth = True
@@ -73,23 +72,23 @@ class OpenCLC(Dialect):
     packs_gathered_bytes = True
     prints_seven_digits = True
     rounds_divisions_roughly = True
-    # `opencl_runtime/program.cc` looks for the comment.
+    # `opencl_runtime/program.cc` searches for the comment.
     rounding_mark = "/* correctly rounded */"
 
     def broadcast(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
         return self.vector_of([scalar], dtype)
 
     def vector_of(self, scalars: Sequence[tirx.Expr], dtype: str) -> tirx.Expr:
-        """See `Dialect.vector_of`: TVM would print a call of a function `char4`."""
+        """See `Dialect.vector_of`. TVM would print a call of a function `char4`."""
         base, _, lanes = dtype.partition("x")
         return tirx.call_pure_extern(dtype, f"({_NAMES[base]}{lanes})", *scalars)
 
     def narrowed(self, value: tirx.Expr) -> tirx.Expr:
-        """See `Dialect.narrowed`: `select` takes no int beside a short."""
+        """See `Dialect.narrowed`. `select` does not accept an int and a short."""
         return tirx.call_pure_extern(value.ty, f"({_NAMES[str(value.ty)]})", value)
 
     def bare_scalar(self, scalar: tirx.Expr, dtype: str) -> tirx.Expr:
-        """See `Dialect.bare_scalar`: a call of a function without a name prints its argument in parentheses."""
+        """See `Dialect.bare_scalar`. The call of a nameless function prints its argument in parentheses."""
         return tirx.call_pure_extern(dtype, "", scalar)
 
     def correctly_rounded(self, quotient: tirx.Expr) -> tirx.Expr:
@@ -115,8 +114,8 @@ class OpenCLC(Dialect):
     ) -> tirx.Stmt:
         return tirx.Evaluate(tirx.call_extern("int32", _access("vstore", lanes, is_aligned), value, offset, pointer))
 
-    # `compiler.py` finds these by their names: TVM would declare a pointer without its address space, and no variable
-    # of TIR changes.
+    # `compiler.py` finds these by their names: TVM would declare a pointer without its address space, and variables of
+    # TIR never change.
 
     def pointer_to(self, ty: PointerType, buffer: tirx.Buffer, index: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(ty, "POINTER", buffer.data, index)
@@ -126,5 +125,5 @@ class OpenCLC(Dialect):
 
 
 def _access(name: str, lanes: int, is_aligned: bool) -> str:
-    """OpenCL's function that accesses so many fp16 numbers."""
+    """Return OpenCL's function that accesses `lanes` fp16 numbers."""
     return f"{name}_half" if lanes == 1 else f"{name}{'a' * is_aligned}_half{lanes}"

@@ -1,19 +1,19 @@
-"""Extensions of OpenCL that bring sub-groups, by their names in a driver's list."""
+"""Extensions of OpenCL with sub-groups, by their names in a driver's list."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-# Each of them brings the functions. Intel's runtime for the CPU lists only its own.
+# Each of them has the functions. Intel's runtime for the CPU lists only its own.
 REDUCTIONS, SHUFFLES = (
     ("cl_khr_subgroups", "cl_intel_subgroups"),
     ("cl_khr_subgroup_shuffle", "cl_qcom_subgroup_shuffle"),
 )
-# The extension that lets kernels for Adreno choose a size, and its words for those since Adreno 6xx.
+# The extension with which kernels for Adreno choose a size, and its words for the sizes since Adreno 6xx.
 QUALCOMM_SIZED, QUALCOMM_SIZES = "cl_qcom_reqd_sub_group_size", {64: "half", 128: "full"}
 
 
 def has_any(facts: Mapping[str, Any], *extensions: str) -> bool:
-    """Return whether an attached device, by its entry of `list_devices`, has one of some extensions."""
+    """Return whether an attached device has one of the extensions. facts: its entry of `list_devices`."""
     return not set(extensions).isdisjoint(facts["extensions"].split())

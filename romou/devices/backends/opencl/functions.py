@@ -1,15 +1,18 @@
-"""Functions that stand before the kernels that call them, one for each number of lanes: short forms without a branch,
-within the errors that OpenCL allows, and accesses of vectors that begin at any number.
+"""Functions in front of the kernels that call them, one for each number of lanes: short forms without a branch, within
+the errors that OpenCL allows, and accesses of unaligned vectors.
 
-exp    a polynomial of x less whole multiples of 2 log 2, times a power of two twice, which always is a normal number
-sin    x less multiples of pi / 2, in three steps, of which two are exact up to 8192; beyond, 64 bits of 2 / pi, which the exponent chooses, give all that
-       matters of the quotient (Payne and Hanek): near its zeros it is right to 2e-10, elsewhere to 3 units in the last
-       place, whatever the size of x
+exp    a polynomial of x less integer multiples of 2 log 2, times a power of two twice, which is always a normal number
+sin    x less multiples of pi / 2, in three steps, two of them exact up to 8192. Beyond, the exponent selects 64 bits of
+       2 / pi, which determine the quotient (Payne and Hanek). Near zeros the result is right to 2e-10, elsewhere to
+       3 units in the last place, for x of any size
 tanh   Eigen's rational function of the hyperbolic tangent
 erf    Eigen's rational function of the error function
-square_root, inverse_root    pow(x, 0.5) and pow(x, -0.5), which differ from roots for -0 and -infinity
-load_unaligned, store_unaligned    a vector in a packed structure, which has the alignment of a number; of vload4 Mesa's compilers make a load for each lane
-"""  # noqa: E501
+square_root, inverse_root
+       pow(x, 0.5) and pow(x, -0.5), which differ from roots for -0 and -infinity
+load_unaligned, store_unaligned
+       a vector in a packed structure, which has the alignment of a scalar. For vload4, Mesa's compilers emit a load
+       for each lane
+"""
 
 from __future__ import annotations
 
@@ -23,8 +26,8 @@ _EXP = """TYPE exp_TYPE(TYPE x) {
   return select((p * (r * r) + r + 1.0f) * s * s, x, isnan(x));
 }
 """  # noqa: E501
-# Sine of x plus so many times pi / 2. Adding 1.5 * 2^23 rounds to a whole number, whose lowest bits are then those of
-# the sum.
+# The sine of x + quarters * pi / 2. Adding 1.5 * 2^23 rounds to an integer, whose lowest bits are then the lowest bits
+# of the sum.
 _SIN = """TYPE sin_TYPE(TYPE x, int quarters) {
   TYPE t = x * 0.63661977f + 1.2582912e7f, n = t - 1.2582912e7f;
   TYPE r = n * -7.5497899e-8f + (n * -4.8375129699707031e-4f + (n * -1.5703125f + x));
@@ -63,7 +66,7 @@ _ERF = """TYPE erf_TYPE(TYPE x) {
   return select(clamp(c * p / q, -1.0f, 1.0f), x, isnan(x));
 }
 """
-# As pow has it: zeros of either sign are those above zero, and of infinity it forgets the sign.
+# As in pow: zeros of either sign are +0, and the sign of infinity is dropped.
 _SQUARE_ROOT = "TYPE square_root_TYPE(TYPE x) { return select(sqrt(x + 0.0f), fabs(x), x == -INFINITY); }\n"
 _INVERSE_ROOT = "TYPE inverse_root_TYPE(TYPE x) { return select(rsqrt(x + 0.0f), 1.0f / fabs(x), isinf(x)); }\n"
 _PACKED = "struct __attribute__((packed, aligned(sizeof(NUMBER)))) packed { TYPE lanes; };"
@@ -86,12 +89,12 @@ _DEFINITIONS = {
     "tanh": _TANH,
 }
 _CALLED = re.compile(rf"\b({'|'.join(_DEFINITIONS)})_((?:float|ushort)\d*)\(")
-# 2 / pi behind a zero: 192 bits.
+# 192 bits of 2 / pi, behind a zero.
 _WORDS = (0x0, 0xA2F9836E, 0x4E441529, 0xFC2757D1, 0xF534DDC0, 0xDB629599, 0x3C439041)
 
 
 def function_name(name: str, lanes: int, number: str = "float") -> str:
-    """Name of a function for vectors of so many lanes of a type of numbers."""
+    """Return the name of a function for vectors of `lanes` numbers of a type."""
     return f"{name}_{number}{lanes if lanes > 1 else ''}"
 
 
@@ -112,8 +115,8 @@ def _definition(name: str, kind: str) -> str:
 
 
 def _chosen(words: Sequence[int]) -> str:
-    """Return the word that comparisons of a place with 32, 64, 96 and 128 choose. Tables in constant memory crash
-    Mesa's compiler for Mali.
+    """Return an expression that selects a word by comparisons of a position with 32, 64, 96 and 128. Tables in constant
+    memory crash Mesa's compiler for Mali.
     """
     chosen = f"(UINT)({words[0]:#x}u)"
     for place, word in enumerate(words[1:], 1):

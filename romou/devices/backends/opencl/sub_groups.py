@@ -1,13 +1,12 @@
 """Functions of sub-groups in OpenCL C, for kernels that call those of `SUB_GROUP_CALL`.
 
-Which work-items make a sub-group is the driver's choice, so such kernels ask it who they are: a work-item's number in
-its group is
+The driver chooses which work-items form a sub-group, so such kernels compute their number in the group from it:
 
     get_sub_group_id() * get_max_sub_group_size() + get_sub_group_local_id()
 
-Their groups lie in a row, since some drivers make no sub-group of several rows, and are multiples of a sub-group, so
-that all of these are whole. The size that a kernel is written for is fixed by an attribute where the driver has one;
-where sub-groups have another size all the same, results are NaN, which no check takes for right.
+Their groups have one row, because some drivers form no sub-group of several rows, and a multiple of a sub-group, so
+that all sub-groups are full. An attribute fixes the size that a kernel is written for, if the driver has one. If
+sub-groups have another size even so, results are NaN, which every check rejects.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ _HEAD = """#ifdef cl_khr_subgroups
 #endif
 #define SUB_GROUP_ITEM ((int)(get_sub_group_id() * get_max_sub_group_size() + get_sub_group_local_id()))
 """
-# Adreno has the shuffle under Qualcomm's name alone.
+# Adreno has the shuffle only under Qualcomm's name.
 _SHUFFLE_HEAD = """#ifdef cl_qcom_subgroup_shuffle
 #pragma OPENCL EXTENSION cl_qcom_subgroup_shuffle : enable
 #define SHUFFLE_XOR(x, lanes) qcom_sub_group_shuffle_xor(x, lanes, CLK_SUB_GROUP_SHUFFLE_WIDTH_WAVE_SIZE_QCOM, x)
@@ -45,12 +44,12 @@ _VALUES = {
 
 
 def size_of(text: str) -> int | None:
-    """Return the size of the sub-groups that a kernel is written for; None for a kernel without."""
+    """Return the size of the sub-groups that a kernel is written for; None for a kernel without sub-groups."""
     return next((int(size) for _, size in SUB_GROUP_CALL.findall(text)), None)
 
 
 def definitions(texts: Sequence[str]) -> str:
-    """Return what has to stand before kernels that call functions of sub-groups; "" where none does."""
+    """Return the text in front of kernels that call functions of sub-groups; "" if none does."""
     called = sorted({found for text in texts for found in SUB_GROUP_CALL.findall(text)})
     if not called:
         return ""
@@ -62,12 +61,12 @@ def definitions(texts: Sequence[str]) -> str:
 
 
 def attribute_name(size: int) -> str:
-    """Return the name that stands in a kernel's declaration and fixes the size of its sub-groups."""
+    """Return the attribute in a kernel's declaration that fixes the size of its sub-groups."""
     return f"SUB_GROUPS_OF_{size}"
 
 
 def numbered_by_sub_groups(body: str) -> str:
-    """Return a kernel's body in which a work-item's place in its group follows from its sub-group."""
+    """Return a kernel's body in which the number of a work-item is computed from its sub-group."""
     return re.sub(r"\bget_local_id\(0\)", "SUB_GROUP_ITEM", body)
 
 

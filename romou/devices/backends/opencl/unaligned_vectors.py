@@ -1,7 +1,7 @@
-"""Vectors that begin at any number of a buffer, in one access.
+"""Accesses of vectors that start at any element of a buffer.
 
-TVM's code generator takes a vector apart, number by number, where it does not know it to be aligned, as a pointer to
-vectors has to be. A row of 299 numbers begins at another place of a vector than the row before it.
+TVM's code generator splits a vector into scalars if it does not know that the vector is aligned, as a pointer to
+vectors requires. In a matrix with rows of 299 numbers, each row has another alignment than the row before.
 """
 
 from __future__ import annotations
@@ -19,21 +19,18 @@ _NUMBERS = {"float32": "float", "uint16": "ushort"}
 
 
 def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Rewrite a lowered device function of which nothing but its text is asked any more: behind it, loads and stores
-    are calls.
+    """Turn unaligned vector accesses of a lowered device function into calls. Only the code generator may follow.
 
     v = data[at : at + 4]      ->      v = load_unaligned_float4(&data[at])
     out[at : at + 4] = v       ->      store_unaligned_float4(v, &out[at])
 
-    Of fp32 and the bits of fp16 in global memory: functions that convert fp16 ask for no alignment
+    For fp32 and the bits of fp16 in global memory. Functions that convert fp16 need no alignment
     (`passes/fp16_storage.py`).
     """
     analyzer = tvm.sym.Analyzer()
 
     def start(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Expr | None:
-        """A pointer to the first of numbers that lie side by side and are not known to be an aligned vector; None for
-        any other access.
-        """
+        """Return a pointer to the first of adjacent numbers that may be unaligned; None for any other access."""
         index = indices[-1]
         if (
             len(indices) > 1

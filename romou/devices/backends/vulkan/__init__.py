@@ -1,6 +1,4 @@
-"""Vulkan: any GPU with a driver of version 1.1 or newer, with kernels written as GLSL compute shaders and compiled by
-glslang.
-"""
+"""Vulkan: any GPU with a driver of version 1.1 or newer. Kernels are GLSL compute shaders, compiled by glslang."""
 
 from romou.devices.backends.vulkan.backend import Vulkan
 

@@ -1,4 +1,4 @@
-"""Vulkan as a backend. Facts come from Romou's own runtime, so they are those of the device that kernels will run on."""  # noqa: E501
+"""Vulkan as a backend. Facts come from Romou's runtime, so they belong to the device that runs kernels."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ void main() {
   sums[gl_GlobalInvocationID.x] = a + b + c + d;
 }
 """
-# Devices whose file, measured through OpenCL, does not tell whether they have cooperative matrices.
+# Devices with cooperative matrices whose file, measured through OpenCL, does not say so.
 _WITH_MATRICES = ("nvidia_h200",)
-# More than any kernel takes: where no limit is given, none is set.
+# More than any kernel needs: a device without a limit in its file has none.
 _MANY_BUFFERS = 64
-# The platform of its GPUs, as its driver calls itself.
+# The platform of NVIDIA's GPUs, by the name of their driver.
 _NVIDIA = "NVIDIA"
-# Of a work group, for which glslang compiles.
+# The largest work group that glslang compiles.
 _MOST_WORK_ITEMS = 1024
 
 
@@ -55,12 +55,12 @@ class Vulkan(ComputeApi):
     title = "Vulkan"
     language = "GLSL"
     source_suffix = "comp"
-    # The same schedules, passes and spaces, in other words.
+    # Schedules, passes and spaces are the same; only the language differs.
     learns_from = "opencl"
     options = (DEVICE, HOST, FP16, IMAGES, FACTS, WITHOUT)
     limit_names = (*COMMON_LIMITS[:1], _BUFFERS, COMMON_LIMITS[1], *IMAGE_LIMITS, *COMMON_LIMITS[2:], BUFFER_BYTES)
     buffer_limit = _BUFFERS
-    # The least that every device has.
+    # Vulkan's guaranteed minimum.
     default_limits: Mapping[str, int] = {
         **Backend.default_limits,
         "max_num_threads": 128,
@@ -98,7 +98,7 @@ class Vulkan(ComputeApi):
         }
 
     def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
-        """See `ComputeApi.sub_groups_there`. The runtime has drivers keep to the size that they say."""
+        """See `ComputeApi.sub_groups_there`. The runtime makes drivers keep to the size that they report."""
         reductions, shuffles = bool(facts.get("has_subgroup_reductions")), bool(facts.get("has_subgroup_shuffles"))
         return SubGroups(size=int(facts["subgroup_size"]), has_reductions=reductions, has_shuffles=shuffles)
 
@@ -115,7 +115,7 @@ class Vulkan(ComputeApi):
     def narrower_options(
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """See `Backend.narrower_options`; a kernel for the device may bind as many buffers as the device does."""
+        """See `Backend.narrower_options`. A kernel may bind as many buffers as the device."""
         found = super().narrower_options(limits, abilities, facts)
         if abilities["has_cooperative_matrices"] and not facts["has_cooperative_matrix"]:
             found[WITHOUT.name] = "+".join(filter(None, (found.get(WITHOUT.name), "multiply_add:coopmat")))
@@ -124,8 +124,9 @@ class Vulkan(ComputeApi):
         return found | ({_BUFFERS: buffers} if buffers < limits.get(_BUFFERS, _MANY_BUFFERS) else {})
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
-        """See `Backend.tvm_config`; from here on TVM builds Vulkan kernels as Romou does. It has no name for the limits
-        of images.
+        """See `Backend.tvm_config`. After this call TVM builds Vulkan kernels with Romou's code generator. TVM has no
+        name for
+        limits of images.
         """
         from romou.devices.backends.vulkan import build
 
@@ -133,7 +134,7 @@ class Vulkan(ComputeApi):
         return super().tvm_config(options, {name: limit for name, limit in limits.items() if name not in IMAGE_LIMITS})
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """See `Backend.list_devices`; `has_robust_image_access`, `has_fp16_arithmetic` and limits besides."""
+        """See `Backend.list_devices`; also `has_robust_image_access`, `has_fp16_arithmetic` and limits."""
         import tvm
 
         ask = tvm.get_global_func(self.function("devices"), allow_missing=True)
@@ -152,7 +153,7 @@ class Vulkan(ComputeApi):
         return DeviceError("the Vulkan loader is there, but no driver offers a device of Vulkan 1.1", hint=_NO_DRIVER)
 
     def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
-        # The probe computes with fp16 in buffers; images of it are copied, and written as they are.
+        # The probe computes with fp16 in buffers. Images of fp16 are copied and written without arithmetic.
         if not (facts["has_fp16_arithmetic"] and facts["has_16bit_storage"]):
             return {
                 "fp16": (

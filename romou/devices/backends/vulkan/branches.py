@@ -1,7 +1,7 @@
-"""What may be computed though its condition is false, so that a condition is a choice between values and no branch.
+"""Expressions that may be computed even if their condition is false, so that a condition selects a value without a
+branch.
 
-Between branches a compiler can hardly move loads, and a loop that was written out would wait for one before it begins
-the next.
+Compilers can hardly move loads across branches, so an unrolled loop would wait for each load before it starts the next.
 
     inside ? data[i] : vec4(0.0)      ->      mix(vec4(0.0), data[mix(0, i, inside)], bvec4(inside))
     a && b + c < 4                    ->      all(bvec2(a, b + c < 4))
@@ -35,7 +35,7 @@ _LEAVES = (tirx.Var, tirx.IntImm)
 
 
 def is_harmless(expr: Any) -> bool:
-    """Whether an expression may be computed where nobody wants it: no access, no call, no division by what may be zero."""  # noqa: E501
+    """Return whether an expression may be computed speculatively: no access, no call, no division by zero."""
     if isinstance(expr, (*_LEAVES, tirx.FloatImm)):
         return True
     if isinstance(expr, _DIVISIONS):
@@ -52,13 +52,14 @@ def is_harmless(expr: Any) -> bool:
 
 
 def terms_of(condition: Any) -> list[Any]:
-    """The conditions all of which have to hold."""
+    """Return the terms of a conjunction."""
     return [*terms_of(condition.a), *terms_of(condition.b)] if isinstance(condition, tirx.And) else [condition]
 
 
 def is_simple(condition: Any) -> bool:
-    """Whether `&&` with this on its right is no branch for glslang: a variable, or a comparison of variables and
-    constants.
+    """Return whether glslang compiles `&&` with this right side without a branch: a variable, or a comparison of
+    variables
+    and constants.
     """
     return isinstance(condition, _LEAVES) or (
         isinstance(condition, _COMPARISONS) and isinstance(condition.a, _LEAVES) and isinstance(condition.b, _LEAVES)
@@ -66,8 +67,9 @@ def is_simple(condition: Any) -> bool:
 
 
 def loaded_anyway(value: Any, flag: tirx.Var) -> Any | None:
-    """A load that reads the first elements where `flag` is false; None for anything else, and where its index cannot be
-    computed then.
+    """Return a load that reads the first elements if `flag` is false; None for other expressions, and if the index
+    cannot be
+    computed in that case.
     """
     if isinstance(value, tirx.Cast):
         inner = loaded_anyway(value.value, flag)
@@ -87,7 +89,7 @@ def loaded_anyway(value: Any, flag: tirx.Var) -> Any | None:
 
 
 def _moved(access: TensorLoad, flag: tirx.Var) -> TensorLoad | None:
-    """An access of the first elements where `flag` is false."""
+    """Return an access that reads the first elements if `flag` is false."""
     (index, *others) = access.indices
     is_vector = isinstance(index, tirx.Ramp)
     start = index.base if is_vector else index

@@ -1,6 +1,4 @@
-"""The way from lowered device functions to a module that TVM runs: TVM's code generator of the kind,
-`target.build.vulkan`.
-"""
+"""TVM's code generator of the kind, `target.build.vulkan`: lowered device functions to a module that TVM runs."""
 
 from __future__ import annotations
 
@@ -16,8 +14,8 @@ from romou.devices.backends.vulkan.glsl import Kernel, write_kernel
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """Return a module with a kernel for each device function; BuildError for what GLSL cannot express, or the target's
-    limits exclude.
+    """Return a module with a kernel for each device function. BuildError for functions that GLSL cannot express or the
+    target's limits exclude.
     """
     kernels = [write_kernel(func) for _, func in mod.functions_items()]
     for kernel in kernels:
@@ -31,15 +29,15 @@ def build(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
 
 @functools.cache
 def install() -> None:
-    """Make TVM build kernels of this kind as this file does."""
+    """Make TVM build kernels of this kind with `build`."""
     for error in (BuildError, DeviceError):
-        # They pass through TVM as what they are.
+        # These errors keep their type when they pass through TVM.
         tvm_ffi.register_error(error.__name__, error)
     tvm_ffi.register_global_func("target.build.vulkan", build, override=True)
 
 
 def _entry(kernel: Kernel, code: bytes) -> dict[str, Any]:
-    """What the runtime is told about a kernel (`tvm_patches/vulkan_runtime`)."""
+    """Return a kernel's entry for the runtime (`tvm_patches/vulkan_runtime`)."""
     return {
         "spirv": code,
         "args": list(kernel.arguments),

@@ -1,4 +1,4 @@
-"""Calls in lowered TIR taken apart: of TVM's operators, and of functions that passes name by their text."""
+"""Parts of calls in lowered TIR: of TVM's operators, and of functions that passes name by their text."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from typing import Any
 
 
 def op_of(expr: Any) -> str:
-    """Name of the operator that a call calls; "" for what is no call of one."""
+    """Return the name of a call's operator; "" for other expressions."""
     return str(getattr(getattr(expr, "op", None), "name", ""))
 
 
 def extern_of(call: Any) -> str:
-    """Name of the function that an external call calls; "-" for any other call, as "" is a name."""
+    """Return the name of an external call's function; "-" for other calls, because "" is a name."""
     return str(call.args[0].value) if op_of(call) in ("tirx.call_pure_extern", "tirx.call_extern") else "-"
 
 
 def pointed(pointer: Any) -> tuple[Any, Any | None]:
-    """The buffer that a pointer leads into, and the element; None for the first one."""
+    """Return the buffer that a pointer points into, and the element; None for the first element."""
     if op_of(pointer) == "tirx.address_of":
         (access,) = pointer.args
         return access.source, access.indices[0]

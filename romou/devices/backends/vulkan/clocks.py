@@ -1,7 +1,7 @@
 """NVIDIA's clocks while kernels are timed through Vulkan.
 
-A GPU that only short launches of Vulkan reach falls back to its idle clock after some seconds: on an H200 the same
-kernel then takes five times as long. A CUDA context in the same process keeps the clocks up, used or not.
+With only short launches of Vulkan, a GPU falls back to its idle clock after some seconds. On an H200 a kernel then
+takes five times as long. A CUDA context in the same process keeps the clocks up, even if it is unused.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ _NAME_BYTES = 256
 
 @functools.cache
 def hold(name: str) -> int:
-    """Keep the clocks of NVIDIA's GPUs of that name up until this process ends; how many there are, 0 where CUDA's
-    driver is not installed.
+    """Keep the clocks of NVIDIA's GPUs of that name up until this process ends. Return their number, 0 without CUDA's
+    driver.
     """
     try:
         cuda = ctypes.CDLL(_LIBRARY)

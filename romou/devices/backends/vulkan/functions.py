@@ -1,18 +1,19 @@
-"""Functions that kernels call: their names in GLSL, and the definitions of those that GLSL lacks or leaves too coarse.
+"""Functions that kernels call: their names in GLSL, and definitions of functions that GLSL lacks or computes too
+roughly.
 
-Vulkan allows sin and cos an error of 2^-11, atan 4096 units in the last place, and tanh whatever its formula loses near
-zero. What is defined here is as exact as OpenCL asks, by the polynomials of Cephes (sin, cos, asin, atan) and Eigen
-(tanh, erf). Each definition is of a number; vectors call it by lane.
+Vulkan allows sin and cos an error of 2^-11, atan 4096 units in the last place, and tanh the error of its formula near
+zero. The definitions here are as exact as OpenCL requires, by the polynomials of Cephes (sin, cos, asin, atan) and
+Eigen (tanh, erf). Each definition is for a scalar; vectors call it by lane.
 
-A comparison of a float with itself may be folded to true, and a maximum built of comparisons to one that drops NaN:
-Vulkan promises NaN to nobody without further extensions. So NaN is looked for in the bits.
+Without further extensions Vulkan need not keep NaN: a comparison of a float with itself may be folded to true, and a
+maximum made of comparisons to a maximum that drops NaN. So NaN is detected by its bits.
 """
 
 from __future__ import annotations
 
 import re
 
-# TVM's operator -> GLSL's own function. Its error is a few units in the last place.
+# TVM's operator -> GLSL's function, whose error is a few units in the last place.
 BUILT_IN = {
     "ceil": "ceil", "clz": "clz", "exp": "exp", "exp2": "exp2", "fabs": "abs", "floor": "floor", "log2": "log2",
     "nearbyint": "roundEven", "popcount": "bitCount", "rsqrt": "inversesqrt", "sqrt": "sqrt", "trunc": "trunc",
@@ -28,7 +29,7 @@ OWN = {
 
 DEFINITIONS = {
     "is_nan": "bool is_nan(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u; }",
-    # By choices between values: a conditional expression would be a branch, for each lane of what a kernel writes.
+    # Selections between values: a conditional expression would be a branch for each lane.
     "max_with_nan": "float max_with_nan(float a, float b) { return mix(mix(max(a, b), b, is_nan(b)), a, is_nan(a)); }",
     "min_with_nan": "float min_with_nan(float a, float b) { return mix(mix(min(a, b), b, is_nan(b)), a, is_nan(a)); }",
     "is_nan_of_double": (
@@ -59,7 +60,7 @@ DEFINITIONS = {
 }"""  # noqa: E501
     ),
     "rem": "int rem(int a, int b) { return a - a / b * b; }",
-    # In integers: the quotient may have 277 bits. Eight are divided at a time.
+    # In integers, eight bits at a time: the quotient may have 277 bits.
     "fmod": (
         """float fmod(float a, float b) {
   uint x = floatBitsToUint(a) & 0x7FFFFFFFu, y = floatBitsToUint(b) & 0x7FFFFFFFu;
@@ -156,8 +157,8 @@ DEFINITIONS = {
   return is_nan(x) ? x : clamp(c * p / q, -1.0, 1.0);
 }"""  # noqa: E501
     ),
-    # Sine of x plus so many times pi / 2: multiples of that are taken away in three steps, of which two are exact up to
-    # 8192. Beyond, 64 bits of 2 / pi give all that matters of the quotient (`backends/opencl/functions.py`).
+    # The sine of x + quarters * pi / 2: multiples are subtracted in three steps, two of them exact up to 8192. Beyond,
+    # 64 bits of 2 / pi determine the quotient (`backends/opencl/functions.py`).
     "sin_from": (
         """float sin_from(float x, int quarters) {
   uint bits = floatBitsToUint(x);
@@ -224,8 +225,7 @@ DEFINITIONS = {
     "half_of": "float half_of(uint pair, int i) { return unpackHalf2x16(pair >> ((i & 1) * 16)).x; }",
     "half4_of": "vec4 half4_of(uvec2 pairs) { return vec4(unpackHalf2x16(pairs.x), unpackHalf2x16(pairs.y)); }",
     "bits_of_half4": "uvec2 bits_of_half4(vec4 v) { return uvec2(packHalf2x16(v.xy), packHalf2x16(v.zw)); }",
-    # Zeros outside an image: the device gives them by itself, or a comparison does. The runtime knows when it makes the
-    # pipeline.
+    # Zeros outside an image, by the device or by a comparison. The runtime decides when it creates the pipeline.
     "texel": (
         """layout(constant_id = 0) const bool HAS_ZEROS_OUTSIDE = false;
 vec4 texel(texture2DArray image, ivec3 at) {
@@ -239,8 +239,8 @@ _OF_LANES = {"float": "vec", "double": "dvec", "int": "ivec", "bool": "bvec"}
 
 
 def definitions(calls: set[tuple[str, int]]) -> str:
-    """Return the text of the functions that a kernel calls, those first that others call; `calls`: names, and lanes of
-    what they are called with.
+    """Return the definitions of the functions that a kernel calls, callees first. calls: (name, lanes of the
+    arguments).
     """
     found: dict[str, None] = {}
     for name, _ in sorted(calls):

@@ -1,12 +1,14 @@
 """Lowered TIR as GLSL: a compute shader for each device function.
 
-    data: T.handle("float32x4")                     layout(std430, binding = 0) restrict readonly buffer Data { vec4 data[]; };
-    acc[0] = mad((float4)(x), data[i], acc[0])      ->      acc[0] = vec4(x) * data[i] + acc[0];
+    data: T.handle("float32x4")
+        ->  layout(std430, binding = 0) restrict readonly buffer Data { vec4 data[]; };
+    acc[0] = mad((float4)(x), data[i], acc[0])
+        ->  acc[0] = vec4(x) * data[i] + acc[0];
 
 A parameter is declared once for each type that the kernel accesses it as (a view): floats, vectors of four, words of
-two fp16 numbers. `_STATEMENTS` is the table of the statements that can be written; the head of the text, which declares
-what they turned out to use, is put in front of them at the end.
-"""  # noqa: E501
+two fp16 numbers. `_STATEMENTS` lists the statements that can be written. The head of the text declares what they use,
+and is written last.
+"""
 
 from __future__ import annotations
 
@@ -28,18 +30,18 @@ from romou.devices.backends.vulkan.functions import definitions
 from romou.devices.backends.vulkan.types import EXTENSIONS, Type, type_of
 from romou.devices.backends.vulkan.unrolling import iterations_at_once
 
-# Sides of a work group that glslang takes, and that devices have.
+# Sides of a work group that glslang accepts and devices have.
 MOST_SIDES = (1024, 1024, 64)
 _SHARED = ("shared", "shared.dyn")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Kernel:
-    """A device function as the runtime takes it. arguments: what each parameter is in order, "buffer:r",
-    "image:w:float16", "scalar:int32".
+    """A device function for the runtime.
 
-    types, launch: as TVM's FunctionInfo has them.
-    push_offsets: bytes of each scalar in the push constants.
+    arguments: each parameter in order, "buffer:r", "image:w:float16", "scalar:int32".
+    types, launch: as in TVM's FunctionInfo.
+    push_offsets: the offset of each scalar in the push constants, in bytes.
     needs: Vulkan features.
     """
 
@@ -55,12 +57,12 @@ class Kernel:
 
 
 def write_kernel(func: tirx.PrimFunc) -> Kernel:
-    """Write a lowered device function as a shader; BuildError for what GLSL lacks."""
+    """Write a lowered device function as a shader. BuildError for anything that GLSL lacks."""
     return _Writer(func).kernel()
 
 
 class _Writer(Expressions):
-    """One function on its way to text."""
+    """The writer of one function."""
 
     def __init__(self, func: tirx.PrimFunc) -> None:
         super().__init__(str(func.attrs["global_symbol"]))
@@ -125,7 +127,7 @@ class _Writer(Expressions):
     def head(self, local_size: Sequence[int]) -> Iterator[str]:
         extensions = [EXTENSIONS[need] for need in self.needs]
         if self.item:
-            # In a row, as subgroups are whole only along x.
+            # In one row, because subgroups are full only along x.
             extensions += sub_groups.extensions(self.sub_groups) if self.sub_groups else matrices.EXTENSIONS
             local_size = (math.prod(local_size), 1, 1)
         if any(p.is_image and p.is_read for p in self.parameters.values()):
@@ -137,7 +139,7 @@ class _Writer(Expressions):
         yield (
             f"layout({', '.join(f'local_size_{axis} = {side}' for axis, side in zip('xyz', local_size, strict=True))}) in;"  # noqa: E501
         )
-        # A parameter and its buffers are one.
+        # A parameter and its buffers are one object.
         for found in {id(p): p for p in self.parameters.values()}.values():
             yield from self.image(found) if found.is_image else self.buffer(found)
         if self.scalars:
@@ -160,7 +162,7 @@ class _Writer(Expressions):
 
     def buffer(self, found: Parameter) -> Iterator[str]:
         views = [(kind, name) for (binding, kind), name in self.views.items() if binding == found.binding]
-        # Two views of one buffer are not to be taken for two buffers.
+        # Two views of one buffer alias.
         access = "restrict " if len(views) == 1 and "tirx.noalias" in self.func.attrs else ""
         access += "" if found.is_read and found.is_written else "readonly " if found.is_read else "writeonly "
         for kind, name in views:
@@ -206,7 +208,7 @@ class _Writer(Expressions):
             self.number_items(matrices.ITEM)
 
     def number_items(self, text: str) -> None:
-        """Let a work-item's place in its group follow from its subgroup."""
+        """Compute the number of a work-item in its group from its subgroup."""
         if not self.item:
             self.item = self.unique("item")
             self.lines.append(f"  int {self.item} = {text};")
@@ -244,7 +246,7 @@ class _Writer(Expressions):
         self.statement(stmt.body)
 
     def place_in_group(self, axis: str) -> str:
-        """A work-item's place along an axis of its group, by its number."""
+        """Return the coordinate of a work-item along an axis of its group, by its number."""
         sides, number = work_group(self.func), "xyz".index(axis)
         before = math.prod(sides[:number])
         return f"{self.item}{f' / {before}' if before > 1 else ''} % {sides[number]}"
@@ -262,11 +264,11 @@ class _Writer(Expressions):
             for text in matrices.declared(name, count):
                 self.line(text)
         elif scope in ("local", "global"):
-            # A variable of a work-item, whichever way TVM names it.
+            # A variable of a work-item, under any of TVM's names for it.
             self.line(f"{kind.register} {name}{'' if count == 1 else f'[{count}]'};")
         else:
             self.fail(f"{scope} memory")
-        # Shared memory of one number is an array nevertheless.
+        # Shared memory of one number is an array too.
         self.arrays[buffer] = (f"{name}[0]" if scope in _SHARED and count == 1 else name, kind, count)
 
     def alias(self, stmt: tirx.DeclBuffer) -> None:

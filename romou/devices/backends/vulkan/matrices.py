@@ -1,10 +1,10 @@
-"""Cooperative matrices in GLSL (GL_KHR_cooperative_matrix): how kernels declare, load, multiply and store them.
+"""Cooperative matrices in GLSL (GL_KHR_cooperative_matrix): declaration, load, product and store.
 
-A subgroup of 32 work-items holds a matrix together. All matrices are 16 x 16, of fp16 as factors and of fp32 as sums,
-and lie in local memory column by column. The driver numbers subgroups as it likes, so kernels with matrices ask it who
-they are:
+A subgroup of 32 work-items holds a matrix. All matrices are 16 x 16, factors in fp16 and sums in fp32, and are stored
+in local memory column by column. The driver numbers subgroups, so kernels with matrices compute the number of a
+work-item in its group from it:
 
-    int item = int(gl_SubgroupID * 32 + gl_SubgroupInvocationID);      the work-item's number in its work group
+    int item = int(gl_SubgroupID * 32 + gl_SubgroupInvocationID);
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from romou.devices.backends.dialect import MATRIX
 
 ITEM = "int(gl_SubgroupID * 32 + gl_SubgroupInvocationID)"
-# Vulkan features and extensions of GLSL that they take.
+# Vulkan features and extensions of GLSL for matrices.
 NEEDS = ("cooperativeMatrix", "shaderFloat16")
 EXTENSIONS = ("GL_KHR_memory_scope_semantics", "GL_KHR_shader_subgroup_basic")
 _LAYOUT = "gl_CooperativeMatrixLayoutColumnMajor"
@@ -31,7 +31,7 @@ class Matrices:
     count: int = 1
 
     def place(self, number: int) -> str:
-        """The array and the element at which a matrix begins, as two arguments."""
+        """Return the array and the first element of a matrix, as two arguments."""
         offset = number * MATRIX * self.stride
         return f"{self.array}, {self.start} + {offset}" if offset else f"{self.array}, {self.start}"
 
@@ -44,13 +44,13 @@ SUMS = _type("float", "Accumulator")
 
 
 def declared(name: str, count: int) -> Iterator[str]:
-    """Declare an array of sums, which begin as zeros."""
+    """Declare an array of sums, initially zero."""
     yield f"{SUMS} {name}[{count}];"
     yield from (f"{name}[{i}] = {SUMS}(0.0);" for i in range(count))
 
 
 def multiplied(sums: str, rows: Matrices, columns: Matrices) -> Iterator[str]:
-    """Add products of the matrices of rows and of columns to sums."""
+    """Add products of row matrices and column matrices to sums."""
     rows_of, columns_of = _type("float16_t", "A"), _type("float16_t", "B")
     yield "{"
     for j in range(columns.count):

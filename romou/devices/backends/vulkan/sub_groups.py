@@ -1,13 +1,13 @@
 """Functions of subgroups in GLSL (GL_KHR_shader_subgroup), for kernels that call those of `SUB_GROUP_CALL`.
 
-A kernel that calls one lays its work group out in a row and asks the driver who it is, as one with cooperative matrices
-does (`matrices.py`):
+The work group of such a kernel is one row, and the number of a work-item comes from the driver, as in kernels with
+cooperative matrices (`matrices.py`):
 
-    int item = int(gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID);      the work-item's number in its work group
+    int item = int(gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID);
 
-Groups are multiples of a subgroup, and the runtime asks for whole ones of the size that the driver names. Where that is
-another than the kernel's, results are NaN, which no check takes for right.
-"""  # noqa: E501
+Groups are multiples of a subgroup, and the runtime requests full subgroups of the size that the driver reports. If that
+size is not the kernel's, results are NaN, which every check rejects.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterator
 ITEM = "int(gl_SubgroupID * gl_SubgroupSize + gl_SubgroupInvocationID)"
 _IS_NAN = "(floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u"
 _NAN = "uintBitsToFloat(0x7FC00000u)"
-# Operation -> its value, and the extensions of GLSL that it takes besides the basic one.
+# Operation -> its value, and the extensions of GLSL that it needs besides the basic one.
 _VALUES = {
     "add": ("subgroupAdd(x)", ("arithmetic",)),
     "max": ("subgroupMax(x)", ("arithmetic",)),
@@ -28,7 +28,7 @@ _VALUES = {
 
 
 def extensions(called: Collection[tuple[str, int]]) -> list[str]:
-    """Return the extensions of GLSL that functions take, each an operation and a size."""
+    """Return the extensions of GLSL that functions need. called: (operation, size)."""
     parts = sorted({part for operation, _ in called for part in _VALUES[operation][1]})
     return [f"GL_KHR_shader_subgroup_{part}" for part in ["basic", *parts]]
 

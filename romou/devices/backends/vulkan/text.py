@@ -1,4 +1,4 @@
-"""Names, lines and errors of one kernel on its way to text."""
+"""Names, lines and errors of the text of one kernel."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 from romou.base.errors import BuildError
 from romou.devices.backends.vulkan.functions import BUILT_IN, DEFINITIONS
 
-# Names that GLSL gives a meaning, as far as variables of kernels may have them.
+# Reserved names of GLSL that variables of kernels may have.
 _WORDS = """active all asm attribute bool buffer case cast centroid class coherent common const default discard do double else enum extern external
 false filter fixed flat float for goto half highp if image in inline input int interface invariant layout long lowp main max mediump min mix namespace
 new noinline noise out output packed partition patch precise precision public readonly resource restrict return sample sampler shared short sizeof
@@ -18,7 +18,7 @@ _RESERVED = frozenset(_WORDS.split())
 
 
 class Text:
-    """The lines of a kernel's body so far, and the names that it has given out."""
+    """The lines of a kernel's body so far, and the names in use."""
 
     def __init__(self, kernel_name: str) -> None:
         self.kernel_name = kernel_name
@@ -53,7 +53,7 @@ class Text:
 
 
 def closed(text: str) -> str:
-    """Text that is one operand: in parentheses where an operator stands outside of all brackets."""
+    """Return text as one operand: in parentheses if an operator is outside of all brackets."""
     if " " not in text:
         return text
     depth = 0

@@ -19,7 +19,7 @@ _REGISTERS = {
     "uint8": "uint", "uint16": "uint", "uint32": "uint", "uint64": "uint64_t",
 }  # fmt: skip
 _STORED = {"bool": "uint8_t", "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t"}
-# Vulkan feature -> extension of GLSL; what a type in registers, and what one in buffers needs.
+# Vulkan feature -> extension of GLSL; the needs of a type in registers and in buffers.
 EXTENSIONS = {
     "cooperativeMatrix": "GL_KHR_cooperative_matrix",
     "shaderFloat16": "GL_EXT_shader_explicit_arithmetic_types_float16",
@@ -33,7 +33,7 @@ MOST_LANES = 4
 
 
 class Type(NamedTuple):
-    """A type as TVM names it, taken apart; base: "float32" of "float32x4"."""
+    """A type of TVM: its base ("float32" of "float32x4") and lanes."""
 
     base: str
     lanes: int
@@ -60,12 +60,12 @@ class Type(NamedTuple):
 
     @property
     def is_float(self) -> bool:
-        """Whether lanes are floats."""
+        """Whether the lanes are floats."""
         return self.base.startswith("float")
 
     @property
     def is_narrow(self) -> bool:
-        """Whether lanes are whole numbers of fewer bits than their registers."""
+        """Whether the lanes are integers of fewer bits than their registers."""
         return "int" in self.base and self.bits < 32
 
     @property
@@ -74,19 +74,19 @@ class Type(NamedTuple):
         return Type(self.base, 1)
 
     def read(self, text: str) -> str:
-        """What an element of a buffer is in a register."""
+        """Return an element of a buffer as a register's value."""
         if self.base == "bool":
             text = f"{Type('uint32', self.lanes).register}({text})"
         return text if self.stored == self.register else f"{self.register}({text})"
 
     def written(self, text: str) -> str:
-        """What a register is as an element of a buffer."""
+        """Return a register's value as an element of a buffer."""
         if self.base == "bool":
             text = f"{Type('uint32', self.lanes).register}({text})"
         return text if self.stored == self.register else f"{self.stored}({text})"
 
     def needs(self, *, is_stored: bool = False) -> str | None:
-        """The Vulkan feature without which a device has no such variable, or no such element of a buffer."""
+        """Return the Vulkan feature that such a variable, or such an element of a buffer, needs; None for none."""
         if is_stored and self.bits < 32:
             return f"storageBuffer{self.bits}BitAccess"
         return _NEEDS.get(self.base)
@@ -98,7 +98,7 @@ def _of_lanes(scalar: str, lanes: int) -> str:
 
 @functools.cache
 def type_of(name: str) -> Type:
-    """Take TVM's name of a type apart; BuildError for one that GLSL lacks."""
+    """Return the type of TVM's name. BuildError for a type that GLSL lacks."""
     base, _, lanes = name.partition("x")
     if base not in _REGISTERS or (not lanes.isdigit() and lanes) or int(lanes or 1) > MOST_LANES:
         hint = "Choose another config, or another type in the model."

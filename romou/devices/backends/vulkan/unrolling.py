@@ -1,6 +1,6 @@
-"""How many iterations of a loop are written out, so that their loads are under way together.
+"""Partial unrolling of loops, so that loads of several iterations overlap.
 
-A compiler that unrolls by itself loses nothing. Where it does not, a loop waits for its loads in each iteration:
+For a compiler that unrolls loops itself nothing changes. Any other compiler waits for the loads of each iteration:
 
     for (int i = 0; i < 3; i++)       ->      [[unroll]] for (int i = 0; i < 3; i++)
     for (int i = 0; i < 80; i++)      ->      for (int i_start = 0; i_start < 80; i_start += 8) {
@@ -18,14 +18,15 @@ from tvm_ffi.structural import structural_walk
 
 from romou.devices.backends.vulkan.calls import extern_of, op_of
 
-# Of what is written out: loads, each of which takes registers until it is used, and statements.
+# Limits of unrolled code: loads, each of which needs registers until it is used, and statements.
 MOST_LOADS = 64
 MOST_STATEMENTS = 384
 
 
 def iterations_at_once(loop: tirx.For, is_memory: Callable[[Any], bool]) -> int:
-    """The largest divisor of a loop's extent whose iterations are not too much when they are written out. `is_memory`:
-    whether a buffer has to be loaded.
+    """Return the largest divisor of a loop's extent whose unrolled iterations are within the limits.
+
+    is_memory: whether a buffer has to be loaded.
     """
     extent = loop.extent
     if not isinstance(extent, tirx.IntImm) or _has_other_control_flow(loop.body):
@@ -42,7 +43,7 @@ def _has_other_control_flow(body: tirx.Stmt) -> bool:
 
 
 def _size(stmt: Any, is_memory: Callable[[Any], bool]) -> tuple[int, int]:
-    """(loads, statements) of a statement, with all iterations of the loops in it."""
+    """Return (loads, statements) of a statement, with all iterations of its loops."""
     if isinstance(stmt, tirx.SeqStmt):
         sizes = [_size(child, is_memory) for child in stmt.seq]
         return sum(loads for loads, _ in sizes), sum(statements for _, statements in sizes)
