@@ -219,6 +219,28 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
+def pipeline() -> str:
+    """All stages of the compiler, in order."""
+    from romou.compiler import pipeline as lists
+
+    head = (
+        "Every pass of the compiler, in order, as `romou/compiler/pipeline.py` lists them. Names in CamelCase are TVM's"
+        " passes. `ROMOU_DUMP=all` and `romou inspect MODEL --stages` write the module after each stage to a file with"
+        " its number."
+    )
+    parts = [f"{_HEAD}# The pipeline\n\n{head}"]
+    for title, stages in (
+        ("Graph: a model in Relax becomes fused functions", lists.GRAPH),
+        ("Module: fused functions become scheduled kernels and calls of them", lists.MODULE),
+        ("Kernel: a scheduled kernel becomes a host function and a device function", lists.KERNEL),
+        ("Host functions", lists.HOST),
+        ("Device functions", lists.DEVICE),
+    ):
+        rows = [(str(stage.number), f"`{stage.name}`", stage.reason) for stage in stages]
+        parts.append(f"## {title}\n\n{_table(('', 'stage', 'reason'), rows)}".rstrip())
+    return "\n\n".join(parts) + "\n"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli,
     "docs/environment.md": environment,
@@ -226,6 +248,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/knobs.md": knobs,
     "docs/python.md": python,
     "docs/devices.md": devices,
+    "docs/pipeline.md": pipeline,
 }
 
 if __name__ == "__main__":

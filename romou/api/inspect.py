@@ -10,7 +10,9 @@ from romou.base.arguments import instance_of, path_of
 from romou.base.compat import check_versions
 from romou.base.errors import unknown_name
 from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.dumps import ALL, Dumps, dumping
 from romou.compiler.frontend import Precision, with_constants
+from romou.compiler.pipeline import STAGE_NAMES
 from romou.devices.targets import Target
 from romou.driver.records import recorded_configs
 from romou.driver.site import as_target
@@ -131,6 +133,49 @@ def memory_plan(
         work_dir,
     )
     return compilation.memory_plan()
+
+
+def dump_stages(
+    model: onnx.ModelProto | str | Path,
+    folder: str | Path,
+    stages: str = ALL,
+    *,
+    target: Target | str | Mapping[str, object] = "opencl",
+    shapes: Mapping[str, Sequence[int]] | None = None,
+    constants: Mapping[str, object] | None = None,
+    precision: str = "float32",
+    io_precision: str | None = None,
+    calibration: Sequence[Mapping[str, np.ndarray]] | None = None,
+    work_dir: str | Path | None = None,
+) -> list[Path]:
+    """Compile a model and write the module after each stage of the compiler to a text file. Nothing runs.
+
+    Parameters
+    ----------
+    folder
+        Folder of the files; it is made if it does not exist.
+    stages
+        Names of stages, separated by commas, or "all".
+    model, target, shapes, constants, precision, io_precision, calibration, work_dir
+        As in `inspect`.
+
+    Raises
+    ------
+    UsageError
+        A wrong argument, no stage of that name, or files that cannot be written.
+    ModelError, DeviceError, CompatError, RecordError
+        As in `inspect`.
+    """
+    target = as_target(target)
+    with dumping(Dumps.of(stages, Path(folder), STAGE_NAMES)) as dumps:
+        _compilation_of(
+            with_constants(model, constants),
+            target,
+            shapes,
+            Precision.checked(precision, io_precision, calibration),
+            work_dir,
+        ).assembled()
+    return sorted(dumps.files)
 
 
 def _compilation_of(

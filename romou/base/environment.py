@@ -39,6 +39,11 @@ VARIABLES = {
         "folder of device files, JSON as in romou/devices/hardware/devices or reports of ArchProbe, whose names"
         " `-device=` knows"
     ),
+    "ROMOU_DUMP": Variable(
+        "names of compiler stages, separated by commas, or all: the module after each is written to a text file;"
+        " [the pipeline](pipeline.md) lists them"
+    ),
+    "ROMOU_DUMP_DIR": Variable("folder of the files of ROMOU_DUMP", "romou-dump in the current folder"),
     "ROMOU_FILL_CACHE": Variable("set by Romou itself for Mesa's compilers: wait until their cache is written", "0"),
     "ROMOU_MOBILE_COMPILERS": Variable(
         "folder of scripts/setup_mobile_compilers.sh", "~/.cache/romou/mobile_compilers"

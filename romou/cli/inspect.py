@@ -58,6 +58,21 @@ OWN = "own"
     is_flag=True,
     help="Show the memory plan instead: weights, and the tensors between kernels.",
 )
+@click.option(
+    "--stages",
+    is_flag=False,
+    flag_value="all",
+    default=None,
+    metavar="[NAMES]",
+    help="Write the module after these stages of the compiler to text files instead; without names, after all.",
+)
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path("romou-dump"),
+    show_default=True,
+    help="Folder of the files of --stages.",
+)
 @precision_options
 @json_option
 @debug_option
@@ -73,6 +88,8 @@ def command(
     has_source: bool,
     has_knobs: bool,
     has_memory: bool,
+    stages: str | None,
+    output: Path,
     is_json: bool,
     **precision: Any,
 ) -> None:
@@ -100,37 +117,69 @@ def command(
     if has_memory:
         _show_memory(source, parsed, given, work_dir, precision, is_json=is_json)
         return
-    if gpus:
-        from romou.devices.mobile_compilers import compiler_for, find_compilers, mobile_gpu
-
-        gpus = tuple(compiler_for(parsed.device_name) if gpu == OWN else gpu for gpu in gpus)
-        for gpu in gpus:
-            mobile_gpu(gpu)
-        find_compilers()  # before the long part
+    if stages is not None:
+        _write_stages(source, parsed, {**given, **precision, "work_dir": work_dir}, stages, output, is_json=is_json)
+        return
+    gpus = _checked_gpus(gpus, parsed)  # before the long part
     import romou
 
     kernels = romou.inspect(
         source, target=parsed, work_dir=work_dir, kernel=kernel, passes=passes, **given, **precision
     )
-    said = _ask(kernels, gpus)
+    statistics = _statistics(kernels, gpus)
     if is_json:
-        rows = []
-        for one, statistics in zip(kernels, said, strict=True):
-            mesa = {gpu: s if isinstance(s, str) else _plain(s, one) for gpu, s in statistics.items()}
-            rows.append({**one.to_dict(), "mesa": mesa})
+        rows = [
+            {**one.to_dict(), "mesa": {gpu: _plain(said, one) for gpu, said in by_gpu.items()}}
+            for one, by_gpu in zip(kernels, statistics, strict=True)
+        ]
         print_json({"model": model, "target": str(parsed), "kernels": rows})
-        return
+    else:
+        _print_kernels(kernels, statistics, has_source=has_source, has_gpus=bool(gpus))
+
+
+def _checked_gpus(gpus: tuple[str, ...], target: Target) -> tuple[str, ...]:
+    """Return the GPUs of --gpu by name. Raises an error if Mesa's compilers for them are missing."""
+    if not gpus:
+        return ()
+    from romou.devices.mobile_compilers import compiler_for, find_compilers, mobile_gpu
+
+    named = tuple(compiler_for(target.device_name) if gpu == OWN else gpu for gpu in gpus)
+    for gpu in named:
+        mobile_gpu(gpu)
+    find_compilers()
+    return named
+
+
+def _print_kernels(
+    kernels: list[InspectedKernel],
+    statistics: list[dict[str, KernelStatistics | str]],
+    *,
+    has_source: bool,
+    has_gpus: bool,
+) -> None:
     from romou.tools.report.kernels import NOT_THE_VENDORS, print_kernel
 
     out = console(is_json=False)
     if not kernels:
         out.print("No kernels: the device computes nothing of this model.", markup=False)
-    for one, statistics in zip(kernels, said, strict=True):
-        print_kernel(one, statistics, out, has_source=has_source)
-    if gpus:
+    for kernel, by_gpu in zip(kernels, statistics, strict=True):
+        print_kernel(kernel, by_gpu, out, has_source=has_source)
+    if has_gpus:
         from romou.devices.mobile_compilers import mesa_version
 
         out.print(f"Mesa {mesa_version()}. {NOT_THE_VENDORS}", markup=False)
+
+
+def _write_stages(
+    source: Any, target: Target, given: dict[str, Any], stages: str, folder: Path, *, is_json: bool
+) -> None:
+    from romou.api.inspect import dump_stages
+
+    files = dump_stages(source, folder, stages, target=target, **given)
+    if is_json:
+        print_json({"target": str(target), "stages": [str(path) for path in files]})
+    else:
+        console(is_json=False).print(f"{len(files)} files in {folder}", markup=False)
 
 
 def _show_memory(
@@ -173,22 +222,25 @@ def _explain_knobs(
         print_table(knob_table(spaces, title=f"Knobs on {target}"), console(is_json=False))
 
 
-def _plain(said: KernelStatistics, kernel: InspectedKernel) -> dict[str, Any]:
-    """What a compiler said of a kernel, on Adreno with the error of the estimate of registers."""
+def _plain(said: KernelStatistics | str, kernel: InspectedKernel) -> dict[str, Any] | str:
+    """Return a compiler's statistics as plain data, on Adreno with the error of the estimate of registers."""
+    if isinstance(said, str):
+        return said
     error = {"registers_error": kernel.registers.error(said.registers)} if said.is_adreno else {}
     return {**dataclasses.asdict(said), **error}
 
 
-def _ask(kernels: list[InspectedKernel], gpus: tuple[str, ...]) -> list[dict[str, KernelStatistics | str]]:
-    """For each kernel: GPU
-    ->  statistics, or the text of the compiler's error: one kernel that it refuses must not hide the others.
+def _statistics(kernels: list[InspectedKernel], gpus: tuple[str, ...]) -> list[dict[str, KernelStatistics | str]]:
+    """Return for each kernel: GPU -> statistics, or the text of the compiler's error.
+
+    A kernel that the compiler refuses must not hide the others.
     """
-    said: list[dict[str, KernelStatistics | str]] = [{} for _ in kernels]
+    statistics: list[dict[str, KernelStatistics | str]] = [{} for _ in kernels]
     if gpus:
         from romou.base.errors import BuildError
         from romou.devices.mobile_compilers import compile_all
 
         for gpu in dict.fromkeys(gpus):
-            for answer, result in zip(said, compile_all([k.source for k in kernels], gpu), strict=True):
-                answer[gpu] = str(result) if isinstance(result, BuildError) else result[0]
-    return said
+            for by_gpu, result in zip(statistics, compile_all([k.source for k in kernels], gpu), strict=True):
+                by_gpu[gpu] = str(result) if isinstance(result, BuildError) else result[0]
+    return statistics

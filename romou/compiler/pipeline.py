@@ -23,6 +23,7 @@ import tvm
 from tvm import relax, s_tir, tirx
 from tvm.tirx import compilation_pipeline
 
+from romou.compiler.dumps import current_dumps
 from romou.compiler.graph import (
     bound_indices,
     check_families,
@@ -44,6 +45,10 @@ from romou.compiler.graph.origins import NO_RUNGS, Rungs, mark_rungs, name_origi
 from romou.compiler.graph.sink_reshapes import sink_reshapes
 from romou.compiler.graph.split_concats import split_concats
 from romou.compiler.graph.split_groups import split_groups, split_untaken
+from romou.compiler.memory.entries import mark_entries
+from romou.compiler.memory.images import place_weights, store_weights
+from romou.compiler.memory.storage import plan_storage
+from romou.compiler.memory.workspaces import plan_workspaces
 from romou.compiler.passes.address_elimination import eliminate_addresses
 from romou.compiler.passes.advancing_pointers import advance_pointers
 from romou.compiler.passes.argument_checks import trust_arguments
@@ -72,7 +77,7 @@ from romou.compiler.passes.shared_loads import share_loads
 from romou.compiler.passes.short_functions import shorten_functions
 from romou.compiler.passes.tensor_cores import use_tensor_cores
 from romou.compiler.passes.vector_pointers import vectorize_pointers
-from romou.compiler.stages import Context, Stage, listed, part, stage
+from romou.compiler.stages import Context, Stage, listed, part, schedule_kernels, stage
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -109,6 +114,30 @@ GRAPH = listed(
     # Run again whenever measurements decide which pairs are joined
     stage(join_pairs, "two operators in one kernel save the tensor between them", "pairs"),
     stage(share_buffers, "a concatenation or slice of channels needs no copy"),
+)
+
+MODULE = listed(
+    "module",
+    stage(schedule_kernels, "a function gets the kernel of its config, or one of TVM's schedules", "kernels"),
+    stage(store_weights, "weights are converted once, at compile time", "stored_weights"),
+    stage(place_weights, "weights in images are copied there once, at load", "image_scopes", "target"),
+    stage(plan_workspaces, "workspaces share memory with tensors of the graph"),
+    stage(relax.transform.RewriteDataflowReshape(), "a reshape is a view, not a kernel"),
+    stage(mark_entries, "only kernels that read inputs of the model check their arguments"),
+    # Calls with memory for their results
+    stage(relax.transform.ToNonDataflow(), "calls write into memory from here on"),
+    stage(relax.transform.RemovePurityChecking(), "such calls are not pure"),
+    stage(relax.transform.CallTIRRewrite(), "a call writes into an allocated tensor"),
+    stage(plan_storage, "tensors that are not live together share memory, the largest first"),
+    stage(relax.transform.StaticPlanBlockMemory(), "TVM plans graphs with branches"),
+    # Instructions of TVM's virtual machine
+    stage(relax.transform.LowerAllocTensor(), "a tensor is an offset in its storage"),
+    stage(relax.transform.KillAfterLastUse(), "memory is given back as early as possible"),
+    stage(relax.transform.LowerRuntimeBuiltin(), "the virtual machine has functions for allocations"),
+    stage(relax.transform.ComputePrimValue(), "the host computes scalars"),
+    stage(relax.transform.VMShapeLower(), "the virtual machine checks shapes of inputs"),
+    stage(relax.transform.AttachGlobalSymbol(), "functions of a library have names"),
+    after=GRAPH,
 )
 
 KERNEL = listed(
@@ -209,16 +238,29 @@ DEVICE = listed(
     after=HOST,
 )
 
+# The text of a kernel, which the backend writes last.
+SOURCE = DEVICE[-1].followed_by("source")
+STAGE_NAMES = frozenset(each.name for each in (*GRAPH, *MODULE, *KERNEL, *HOST, *DEVICE, SOURCE))
+
 Pass: TypeAlias = "Callable[[tvm.IRModule], tvm.IRModule]"
 
 
-def run(stages: Iterable[Stage], mod: tvm.IRModule, context: Context | None = None) -> tvm.IRModule:
-    """Run the stages one after the other."""
+def run(stages: Iterable[Stage], mod: tvm.IRModule, context: Context | None = None, kernel: str = "") -> tvm.IRModule:
+    """Run the stages one after the other, with dumps if these are wanted. kernel: name of the function in `mod`."""
+    dumps = current_dumps(STAGE_NAMES)
     for each in stages:
         mod = each(mod, context)
         if each.keeps and context is not None:
             context = replace(context, **{each.keeps: mod})
+        if dumps is not None:
+            dumps.write(each, mod.script(), kernel)
     return mod
+
+
+def dump_source(kernel: str, source: Callable[[], str]) -> None:
+    """Dump the source of a function's kernels, if that is wanted."""
+    if (dumps := current_dumps(STAGE_NAMES)) is not None:
+        dumps.write(SOURCE, source(), kernel)
 
 
 def fuse_operators(mod: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
@@ -228,7 +270,14 @@ def fuse_operators(mod: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -
 
 def romou_tir_pipeline() -> tuple[Pass, Callable[[], Pass], Callable[[], Pass]]:
     """Return passes for (the whole module, host functions, device functions), as `tvm.tirx.build` reads them."""
-    return partial(run, KERNEL), lambda: partial(run, HOST), lambda: partial(run, DEVICE)
+    name = ""
+
+    def lower(mod: tvm.IRModule) -> tvm.IRModule:
+        nonlocal name
+        name = str(mod.get_global_vars()[0].name_hint)
+        return run(KERNEL, mod, kernel=name)
+
+    return lower, lambda: partial(run, HOST, kernel=name), lambda: partial(run, DEVICE, kernel=name)
 
 
 compilation_pipeline.register_tir_pipeline(NAME, romou_tir_pipeline)

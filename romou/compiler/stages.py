@@ -28,8 +28,8 @@ class Kernels(Protocol):
     scopes: function name -> position of an argument -> memory scope.
     """
 
-    stored: Mapping[str, tuple[int, StoredWeight]]
-    scopes: Mapping[str, Mapping[int, str]]
+    stored: dict[str, tuple[int, StoredWeight]]
+    scopes: dict[str, dict[int, str]]
 
     def schedule(self, mod: tvm.IRModule) -> tvm.IRModule:
         """Return `mod` with a kernel for each function."""
@@ -50,6 +50,18 @@ class Context:
     pairs: Sequence[Pair] = ()
     operators: tvm.IRModule | None = None
     kernels: Kernels | None = None
+
+    @property
+    def stored_weights(self) -> Mapping[str, tuple[int, StoredWeight]]:
+        """Weights that the scheduled kernels read in another form."""
+        assert self.kernels is not None, "`schedule_kernels` comes first"
+        return self.kernels.stored
+
+    @property
+    def image_scopes(self) -> Mapping[str, Mapping[int, str]]:
+        """Weights that the scheduled kernels read from images."""
+        assert self.kernels is not None, "`schedule_kernels` comes first"
+        return self.kernels.scopes
 
     @property
     def max_buffers(self) -> int | None:
@@ -80,12 +92,31 @@ class Stage:
             return str(self.run.info.name).rsplit(".", 1)[-1]
         return self.run.__name__
 
+    @property
+    def file_name(self) -> str:
+        """Name of its dump, without the ending."""
+        return "-".join(part for part in (f"{self.number:02}", self.level, self.name) if part)
+
+    def followed_by(self, name: str) -> Stage:
+        """Return a stage that is not a pass and only has a place in the numbering."""
+
+        def unchanged(mod: tvm.IRModule) -> tvm.IRModule:
+            return mod
+
+        unchanged.__name__ = name
+        return Stage(unchanged, "", level=self.level, number=self.number + 1)
+
     def __call__(self, mod: tvm.IRModule, context: Context | None) -> tvm.IRModule:
         if not isinstance(self.run, tvm.transform.Pass):
             return self.run(mod, *(getattr(context, name) for name in self.reads))
         with contextlib.nullcontext() if context is None else context.target.tvm_target:
             # Only a sequence skips the passes that the surrounding PassContext disables.
             return tvm.transform.Sequential([self.run])(mod)
+
+
+def schedule_kernels(mod: tvm.IRModule, kernels: Kernels) -> tvm.IRModule:
+    """Return `mod` with a kernel for each function (`romou/compiler/assembly/kernels.py`)."""
+    return kernels.schedule(mod)
 
 
 def stage(run: Callable[..., tvm.IRModule], reason: str, *reads: str, keeps: str = "") -> Stage:

@@ -16,6 +16,7 @@ from tvm.relax import vm_build
 from tvm.tirx.build import codegen_build, split_host_device_mods
 from tvm_ffi.structural import structural_hash
 
+import romou.compiler.pipeline as pipeline
 from romou.base.errors import BuildError
 from romou.compiler.failures import Failures
 
@@ -96,13 +97,26 @@ def _library(functions: Mapping[str, Lowered], target: Target) -> tvm.runtime.Mo
     try:
         library = codegen_build(host, target.tvm_target.host)
         for device, kernels in devices.values():
-            library.import_module(codegen_build(tvm.IRModule(kernels), device))
+            module = codegen_build(tvm.IRModule(kernels), device)
+            library.import_module(module)
+            _dump_sources(functions, module, target)
     except BuildError:
         raise
     except Exception:
         _name_broken(functions, target)
         raise
     return library
+
+
+def _dump_sources(functions: Mapping[str, Lowered], module: tvm.runtime.Module, target: Target) -> None:
+    for name, function in functions.items():
+        kernels = {str(var.name_hint) for _, mod in function.device.values() for var in mod.get_global_vars()}
+
+        def source(kernels: set[str] = kernels) -> str:
+            texts = target.backend.split_kernels(module.inspect_source())
+            return "\n".join(text for kernel, text in texts.items() if kernel in kernels)
+
+        pipeline.dump_source(name, source)
 
 
 def _name_broken(functions: Mapping[str, Lowered], target: Target) -> None:

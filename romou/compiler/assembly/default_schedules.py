@@ -16,6 +16,7 @@ from tvm.s_tir import dlight
 from tvm.tirx.build import split_host_device_mods
 
 import romou.compiler.pipeline as pipeline
+from romou.compiler.dumps import without_dumps
 from romou.compiler.scheduling.blocks import nests_of, substitute
 from romou.compiler.scheduling.rewrites import as_module, with_root, without_single_terms
 from romou.compiler.scheduling.statements import guarded, unravel
@@ -76,8 +77,8 @@ def _fits(func: tirx.PrimFunc, target: Target) -> bool:
     no more local memory.
     """
     bound = tirx.transform.BindTarget(target.tvm_target)(as_module(func))
-    lower, _, _ = pipeline.romou_tir_pipeline()
-    _, devices = split_host_device_mods(lower(bound))
+    with without_dumps():
+        _, devices = split_host_device_mods(pipeline.run(pipeline.KERNEL, bound))
     limits = target.limits
     for _, kernel in (item for mod in devices.values() for item in mod.functions_items()):
         local = sum(

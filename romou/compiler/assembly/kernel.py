@@ -38,7 +38,9 @@ def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime
     with tvm.transform.PassContext(
         instruments=[check], disabled_pass=list(tvm.transform.PassContext.current().disabled_pass)
     ):
-        return tvm.tirx.build(mod, target=target.tvm_target, pipeline=pipeline.NAME)
+        built = tvm.tirx.build(mod, target=target.tvm_target, pipeline=pipeline.NAME)
+    pipeline.dump_source("main", lambda: str(built.imports[0].inspect_source()))
+    return built
 
 
 @tvm.instrument.pass_instrument

@@ -12,6 +12,7 @@ from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
 from romou.compiler.memory.images import with_types_of_functions
+from romou.compiler.scheduling.blocks import is_scheduled
 from romou.compiler.tir.calls import called_function, op_name
 
 
@@ -22,7 +23,7 @@ def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
     planned = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
     workspaces: dict[str, list[tirx.Buffer]] = {}
     for var, func in mod.functions_items():
-        if isinstance(func, tirx.PrimFunc):
+        if isinstance(func, tirx.PrimFunc) and is_scheduled(func):
             planned[var], found = _with_parameters(func)
             if found:
                 workspaces[var.name_hint] = found

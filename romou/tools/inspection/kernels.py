@@ -154,21 +154,22 @@ def inspect_function(
         _, devices = split_host_device_mods(lower(bound))
         kernels = [(device, finish()(mod)) for device, mod in devices.items()]
     generate = tvm.get_global_func(f"target.build.{target.backend.tvm_kind}")
-    found = []
+    inspected = []
     for device, mod in kernels:
         for var, lowered in mod.functions_items():
-            alone = tvm.IRModule({var: lowered}, attrs=mod.attrs)
+            single = tvm.IRModule({var: lowered}, attrs=mod.attrs)
             kernel = str(lowered.attrs.get("global_symbol", var.name_hint))
-            found.append(
+            inspected.append(
                 InspectedKernel(
                     name=kernel,
                     function=name,
                     task=task,
                     config=config or {},
-                    source=target.backend.split_kernels(generate(alone, device).inspect_source())[kernel],
+                    source=target.backend.split_kernels(generate(single, device).inspect_source())[kernel],
                     lowered=lowered,
                     work_group=work_group(lowered),
                     passes=tuple(recorder.steps),
                 )
             )
-    return found
+    pipeline.dump_source(name, lambda: "\n".join(kernel.source for kernel in inspected))
+    return inspected
