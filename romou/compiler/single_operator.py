@@ -1,4 +1,4 @@
-"""Single operators as tasks, without a network around them: what spaces are recorded of, and what tests tune."""
+"""Single operators as tasks, without a network around them. Tests tune them, and spaces are recorded for them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from romou.compiler.task import TunableTask
 def conv(
     channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any
 ) -> Conv2d:
-    """A convolution; what is not given is as `Conv2d` has it."""
+    """Return a convolution. Other fields are those of `Conv2d`."""
     return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
 
 
 def task_of(work: Workload, *, has_epilogue: bool = True, is_weight_computed: bool = False) -> TunableTask:
-    """The operator with a bias and a ReLU behind it, or by itself.
+    """Return the operator as a task, with or without a bias and a ReLU as epilogue.
 
-    is_weight_computed: whether a convolution packs its weight in each call, as in training, where it changes.
+    is_weight_computed: whether a convolution packs its weight in each call, as in training.
     """
     family = family_of(work)
     is_weight_computed = is_weight_computed and family.has_constant_weight

@@ -1,5 +1,6 @@
-"""A task: a fused function, the template that schedules it, and the knob space on a target; and a way to other
-processes.
+"""A task: a fused function, the template that schedules it, and its knob space on a target. It travels to other
+processes
+as text.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ class TunableTask(Task):
 
     @classmethod
     def of(cls, func: tirx.PrimFunc, calls: int = 1) -> TunableTask | None:
-        """The task of a fused function, or None where no template covers it, or where it came with a schedule."""
+        """Return the task of a fused function, None if no template covers it or it is scheduled already."""
         func = without_slices(func)
         if is_scheduled(func) or template_of(func) is None:
             return None
@@ -50,7 +51,7 @@ class TunableTask(Task):
 
     @property
     def is_small(self) -> bool:
-        """Whether its time is that of a launch, so that trials have nothing to win: it moves little and sums no
+        """Whether its time is the time of a launch, so that tuning gains nothing: it moves few bytes and sums no
         products.
         """
         return not self.template.sums_products and self.moved_bytes < _SMALL_BYTES
@@ -61,9 +62,7 @@ class TunableTask(Task):
         return sum(bytes_of(p.shape, str(p.dtype)) for p in self.func.params)
 
     def with_free_images(self) -> TunableTask:
-        """Return the operator by itself: whether its data and output lie in images is up to the config, as no graph has
-        placed them.
-        """
+        """Return the operator without a graph around it: the config decides whether its data and output are images."""
         task = TunableTask.of(self.func.with_attr(FREE_IMAGES, True), self.calls)
         assert task is not None, "an attribute changes nothing that the template looks at"
         return task
@@ -78,22 +77,22 @@ class TunableTask(Task):
         return template
 
     def limits(self, target: Target) -> Limits:
-        """What schedules look at on the target's device."""
+        """Return the limits of the target's device, which schedules read."""
         return target.limits
 
     def space(self, target: Target) -> Space:
-        """The knob space on `target`."""
+        """Return the knob space on `target`."""
         return self.template.space(self.limits(target))
 
     def default_config(self, target: Target) -> Config:
-        """The config that is tried first, and used where nothing was tuned."""
+        """Return the config that is tried first, and used if the task is not tuned."""
         if target not in self._defaults:
             self._defaults[target] = self.template.default_config(self.limits(target))
         return self._defaults[target]
 
     @cached_property
     def _defaults(self) -> dict[Target, Config]:
-        """Default configs that were asked for."""
+        """A cache of default configs."""
         return {}
 
     def direct_config(self, target: Target) -> Config:
@@ -106,32 +105,38 @@ class TunableTask(Task):
         return changed if space.knows(changed) and space.is_valid(changed) else None
 
     def starts(self, target: Target) -> list[Config]:
-        """A decent config of each algorithm, the default config first."""
+        """Return a decent config of each algorithm, the default config first."""
         return self.template.starts(self.limits(target))
 
     def schedule(self, config: Config, target: Target) -> tvm.IRModule:
-        """Scheduled TIR with the entry `main`. Raises InvalidConfigError, or UsageError for a config of another space."""  # noqa: E501
+        """Return scheduled TIR with the entry `main`.
+
+        Raises
+        ------
+        InvalidConfigError
+            The config cannot be scheduled.
+        UsageError
+            The config is of another space.
+        """
         # Of the whole space: a process that builds one config has no need of what pruning leaves.
         limits = self.limits(target)
         self.template.space(limits).index_of(config)
         return self.template.schedule(config, limits)
 
     def image_scopes(self, config: Config, target: Target) -> dict[str, str]:
-        """Parameter name -> memory scope, for the parameters that `schedule` puts in images."""
+        """Return parameter name -> memory scope, for the parameters that `schedule` puts in images."""
         return self.template.image_scopes(config, self.limits(target))
 
     def stored_weight(self, config: Config) -> StoredWeight | None:
-        """How the kernel of `config` wants the weight; None where it takes that of `func` as it is."""
+        """Return the conversion of the weight for the kernel of `config`, None if it reads the weight of `func`."""
         return self.template.stored_weight(config)
 
     def precision(self, config: Config) -> str | None:
-        """What the kernel of `config` rounds its factors to, "tf32"; None where it multiplies numbers as they lie in
-        memory.
-        """
+        """Return the type that the kernel of `config` rounds its factors to, "tf32", or None."""
         return self.template.precision(config)
 
     def arguments(self, arrays: Sequence[np.ndarray], config: Config) -> list[np.ndarray]:
-        """Arrays for the first parameters of `func`, in order, as the kernel of `config` takes them."""
+        """Return arrays for the first parameters of `func`, in order, converted for the kernel of `config`."""
         stored = self.stored_weight(config)
         return [
             stored(array) if stored and str(p.name) == stored.name else array
@@ -139,12 +144,10 @@ class TunableTask(Task):
         ]
 
     def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
-        """Raise InvalidConfigError if a lowered kernel may not be built. A task whose space is not pruned lets
-        everything pass.
-        """
+        """Raise InvalidConfigError if a lowered kernel may not be built. Tasks without pruning accept every kernel."""
 
     def to_json(self) -> str:
-        """Text from which `from_json` makes an equal task."""
+        """Return text from which `from_json` makes an equal task."""
         return json.dumps({"func": tvm.ir.save_json(self.func), "calls": self.calls})
 
     @staticmethod
@@ -157,9 +160,7 @@ class TunableTask(Task):
 
 
 def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """`func` by itself, with 32-bit indices, where it has no other integers, and without the attributes that only tie
-    it to its module.
-    """
+    """Return `func` without the attributes of its module, with 32-bit indices if it has no other 64-bit integers."""
     func = without_slices(func)
     for name in ("global_symbol", "op_pattern"):
         if func.attrs and name in func.attrs:
@@ -173,5 +174,5 @@ def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def key_of(func: tirx.PrimFunc) -> str:
-    """16 hex digits that depend on structure alone, not on names of variables."""
+    """Return 16 hex digits that depend only on structure, not on names of variables."""
     return f"{structural_hash(func) & (2**64 - 1):016x}"

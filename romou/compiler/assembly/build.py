@@ -1,6 +1,6 @@
-"""Functions become one library: each is lowered by itself, and what fails is known by its function.
+"""One library of many functions. Each function is lowered separately, so that a failure names its function.
 
-What was built once is kept: a model of which some functions change is built again in the time of those.
+Lowered functions are cached. A model that is built again is built in the time of its changed functions.
 """
 
 from __future__ import annotations
@@ -28,9 +28,10 @@ _ENTRY = "tirx.is_entry_func"
 
 @dataclass(frozen=True, kw_only=True)
 class Lowered:
-    """A function as code generators take it.
-    host: what launches its kernels.
-    device: the kernels, by the text of their target.
+    """A function before code generation.
+
+    host: the function that launches the kernels.
+    device: target text -> target and kernels.
     """
 
     host: tvm.IRModule
@@ -39,14 +40,14 @@ class Lowered:
 
 @dataclass(frozen=True)
 class Kept:
-    """Scheduled and lowered functions of a target, each under all that decides it."""
+    """A cache of scheduled and lowered functions of a target. The keys hold everything that a function depends on."""
 
     scheduled: dict[Hashable, tirx.PrimFunc] = field(default_factory=dict)
     lowered: dict[Hashable, Lowered] = field(default_factory=dict)
 
 
 def build_executable(scheduled: tvm.IRModule, target: Target, tir_pipeline: str, kept: Kept) -> relax.VMExecutable:
-    """A scheduled module, whose graph is lowered to calls, as a program of TVM's virtual machine.
+    """Build a scheduled module, whose graph is lowered to calls, into a program of TVM's virtual machine.
 
     Raises
     ------
@@ -78,7 +79,7 @@ def _lowered(
 
 
 def _lower(var: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: Target, tir_pipeline: str) -> Lowered:
-    """Lower a function as `tvm.tirx.build` lowers a module that holds nothing else."""
+    """Lower a function as `tvm.tirx.build` lowers a module of one function."""
     lower, finish_host, finish_device = tirx.get_tir_pipeline(tir_pipeline)
     bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({var: func}))
     host, devices = split_host_device_mods(lower(bound))
@@ -120,7 +121,7 @@ def _dump_sources(functions: Mapping[str, Lowered], module: tvm.runtime.Module, 
 
 
 def _name_broken(functions: Mapping[str, Lowered], target: Target) -> None:
-    """Generate code for one function after the other. BrokenFunctionsError names those for which that fails."""
+    """Generate code for each function separately, and raise BrokenFunctionsError with those that fail."""
     failures = Failures()
     for name, one in functions.items():
 

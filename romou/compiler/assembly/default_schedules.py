@@ -1,7 +1,6 @@
-"""Schedules for the functions that no operator family takes: TVM's rules for GPUs, one after the other, and a plain
-schedule that takes every function.
+"""Schedules for functions without an operator family: TVM's rules for GPUs in turn, then a plain schedule.
 
-A rule that raises, or whose kernels the device cannot run, leaves the function to the next one.
+If a rule raises, or the device cannot run its kernels, the next rule is tried.
 """
 
 from __future__ import annotations
@@ -39,9 +38,7 @@ RULES = (
 
 
 def default_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """The function by the first rule whose kernels fit, or by the plain schedule. A function that came with threads of
-    its own stays as it is.
-    """
+    """Schedule a function by the first rule whose kernels fit, or by the plain schedule."""
     simple = without_single_terms(func)
     for rule in RULES:
         scheduled = _by_rule(rule, simple, target)
@@ -51,14 +48,12 @@ def default_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
 
 
 def simplest_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """The function by the plain schedule, whatever the rules say of it."""
+    """Schedule a function by the plain schedule."""
     return plain_schedule(without_single_terms(func), target).with_attr("tirx.is_scheduled", True)
 
 
 def _by_rule(rule: dlight.ScheduleRule, func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc | None:
-    """The function by one of TVM's rules; None where the rule is for others, raises, or makes kernels that the device
-    cannot run.
-    """
+    """Schedule a function by one of TVM's rules. None if the rule raises or the device cannot run its kernels."""
     tvm_target = target.anonymous_tvm_target
     try:
         with tvm_target:
@@ -73,9 +68,7 @@ def _by_rule(rule: dlight.ScheduleRule, func: tirx.PrimFunc, target: Target) -> 
 
 
 def _fits(func: tirx.PrimFunc, target: Target) -> bool:
-    """Whether the function's kernels can be lowered, and their work groups are no larger than the device's and ask for
-    no more local memory.
-    """
+    """Return whether the kernels can be lowered, and fit the device's work groups and local memory."""
     bound = tirx.transform.BindTarget(target.tvm_target)(as_module(func))
     with without_dumps():
         _, devices = split_host_device_mods(pipeline.run(pipeline.KERNEL, bound))
@@ -96,8 +89,7 @@ def _is_shared(buffer: tirx.Buffer) -> bool:
 
 
 def plain_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """A kernel for each block, and a work-item for each of its elements. What reduces does so one after the other;
-    nothing is inlined.
+    """Make a kernel of each block, with a work-item for each element. Reductions are serial, and nothing is inlined.
 
     for i, j: for k: c[i, j] += a[i, k] * b[k, j]
         ->  for group, thread in parallel: for k: c[at // 5, at % 5] += a[at // 5, k] * b[k, at % 5]
@@ -143,9 +135,7 @@ def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
 
 
 def _is_parallel(loop: tirx.For, realize: tirx.Stmt) -> bool:
-    """Whether a loop is one over elements of the output: a spatial axis of the block that is all of its body, and of no
-    other axis of it.
-    """
+    """Return whether a loop is exactly one spatial axis of the block that is its body."""
     if not isinstance(realize, s_tir.SBlockRealize) or not isinstance(loop.extent, tirx.IntImm):
         return False
     axes = zip(realize.block.iter_vars, realize.iter_values, strict=True)

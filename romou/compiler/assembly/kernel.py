@@ -1,4 +1,4 @@
-"""From a task and a config to a runtime module, and the reference that it is held against."""
+"""A task built into a runtime module: the kernel of a config, or the reference that kernels are compared with."""
 
 from __future__ import annotations
 
@@ -22,13 +22,15 @@ if TYPE_CHECKING:
 
 
 def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime.Module:
-    """Host code and device kernels of a task under `config`; the entry is `main`, its arguments are those of
+    """Build host code and device kernels of a task under `config`. The entry is `main`, with the arguments of
     `task.func`.
 
-    A backend without kernels gets the reference, whatever the config is.
+    A backend without kernels builds the reference, whatever the config is.
 
-    InvalidConfigError where the config cannot be scheduled, or the task excludes the kernel that comes of it
-    (`TunableTask.check`).
+    Raises
+    ------
+    InvalidConfigError
+        The config cannot be scheduled, or the task rejects its kernel (`TunableTask.check`).
     """
     if not target.backend.has_kernels:
         return build_reference(task, target)
@@ -45,7 +47,7 @@ def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime
 
 @tvm.instrument.pass_instrument
 class _Check:
-    """Shows device functions to `check` when they are as the code generator gets them."""
+    """An instrument that passes final device functions to `check`."""
 
     def __init__(self, check: Callable[[tirx.PrimFunc], None]) -> None:
         self.check = check
@@ -61,9 +63,7 @@ tvm_ffi.register_error("InvalidConfigError", InvalidConfigError)
 
 
 def build_reference(task: TunableTask, target: Target | None = None) -> tvm.runtime.Module:
-    """The unscheduled function for a CPU, this machine's without a `target`, the same signature: every candidate is
-    compared with it.
-    """
+    """Build the unscheduled function for a CPU, with the same arguments. Every candidate is compared with it."""
     func = task.func
     for name in task.template.images:
         func = replace_parameter(func, name, scope="global")

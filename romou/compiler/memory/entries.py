@@ -1,6 +1,4 @@
-"""Kernels that read tensors which others hand to the model: whoever runs it by TVM's virtual machine alone may give it
-any.
-"""
+"""Kernels that read inputs of the model. A caller of TVM's virtual machine may pass any tensor, so they check it."""
 
 from __future__ import annotations
 
@@ -12,8 +10,8 @@ from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
 
 
 def mark_entries(mod: tvm.IRModule) -> tvm.IRModule:
-    """Have the kernels check their arguments that read inputs of `main`, or views of them; all others get what the
-    model's own plan says.
+    """Mark the kernels that read inputs of `main`, or views of them, to check their arguments. Others trust the memory
+    plan.
     """
     marked = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
     main = mod["main"]

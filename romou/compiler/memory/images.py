@@ -1,8 +1,7 @@
-"""Weights as kernels want them: the constants of a Relax module get the values and the memory scope that their kernel
-expects.
+"""Weights in the form and the memory scope that their kernels read.
 
-The Relax VM copies every constant to the device when it starts, into the scope that its type names: packed once, at
-load.
+The Relax VM copies every constant to the device when it starts, into the scope that its type names. So weights are
+packed once, at load.
 """
 
 from __future__ import annotations
@@ -27,9 +26,12 @@ def store_weights(
 ) -> tvm.IRModule:
     """call_tir(conv, (x, const))   ->   call_tir(conv, (x, function(const)))
 
-    stored: name of a TIR function -> position of an argument, and the function.
+    stored: function name -> position of an argument, and the conversion of its values.
 
-    BuildError where the argument is no constant.
+    Raises
+    ------
+    BuildError
+        The argument is not a constant.
     """
 
     if not stored:
@@ -44,7 +46,7 @@ def store_weights(
 
 
 def with_types_of_functions(mod: tvm.IRModule, names: Container[str]) -> tvm.IRModule:
-    """`mod` with variables of the named functions that promise the parameters which those have now."""
+    """Return `mod` with new types for the variables of the named functions, whose parameters have changed."""
     variables = {
         var: _with_type_of(var, func) if var.name_hint in names else var for var, func in mod.functions_items()
     }
@@ -56,9 +58,7 @@ def with_types_of_functions(mod: tvm.IRModule, names: Container[str]) -> tvm.IRM
 
 
 def _with_type_of(var: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tvm.ir.GlobalVar:
-    """A variable of the same name that promises the parameters of `func`; changing `var` would change every module that
-    it is in.
-    """
+    """Return a new variable with the type of `func`. Changing `var` would change every module that it is in."""
     made = tvm.ir.GlobalVar(var.name_hint)
     parameters = [relax.TensorType([int(d) for d in p.shape], str(p.dtype)) for p in func.params]
     relax.expr._update_type(made, relax.FuncType(parameters, var.ty.ret, var.ty.purity))
@@ -68,9 +68,12 @@ def _with_type_of(var: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tvm.ir.GlobalVa
 def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], target: Target) -> tvm.IRModule:
     """call_tir(conv, (x, const))   ->   call_tir(conv, (x, const in scope "global.texture-2d"))
 
-    scopes: name of a TIR function -> position of an argument -> memory scope.
+    scopes: function name -> position of an argument -> memory scope.
 
-    BuildError where an argument that should lie in an image is no constant.
+    Raises
+    ------
+    BuildError
+        The argument is not a constant.
     """
     wanted = sorted({scope for positions in scopes.values() for scope in positions.values()})
     if not wanted:
@@ -94,9 +97,7 @@ def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], ta
 def _with_constants(
     mod: tvm.IRModule, positions: Mapping[str, Collection[int]], change: Callable[[str, int, Any], Any]
 ) -> tvm.IRModule:
-    """Each constant that is an argument at one of the `positions` of a TIR function becomes what `change` makes of
-    (function, position, constant).
-    """
+    """Replace each constant argument at `positions` by change(function name, position, constant)."""
 
     def changed(call: relax.Call) -> relax.Call:
         name = called_function(call)

@@ -1,4 +1,4 @@
-"""What a model takes of the device's memory, read off its memory plan before anything runs."""
+"""The memory plan of a model: bytes on the device, computed before anything runs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,10 @@ _PAGE = 4096
 class PlannedTensor:
     """A tensor between two kernels, an output, a workspace, or a weight.
 
-    function: the first one that gets it; empty for an output that none writes, because it has no elements.
-    bytes: of its elements, channels that were filled up to four included.   scope: "global" or that of an image.
-    first, last: places of the calls between which it holds something; `last` of an output is behind all calls.
+    function: the first function that reads or writes it, empty for an output without elements.
+    bytes: bytes of its elements, with channels padded to four.
+    scope: "global", or the scope of an image.
+    first, last: positions of the calls between which it is live. `last` of an output is behind all calls.
     """
 
     function: str
@@ -40,7 +41,7 @@ class PlannedTensor:
 
     @property
     def is_workspace(self) -> bool:
-        """Whether it only lies between the kernels of one function."""
+        """Whether it is only live inside one function."""
         return self.first == self.last and self.function != ""
 
 
@@ -48,12 +49,12 @@ class PlannedTensor:
 class MemoryUse:
     """Bytes of the device's memory that a model holds between and during its runs, planned before anything runs.
 
-    weights: all constants, as kernels want them.   inputs: of the model.
-    tensors: for all between kernels, workspaces and outputs included, those of the run before, too. A buffer is shared
-    by tensors that are not live at once;
-        an image only by those of its width and height.
-    least: the most that is live at once, a lower bound of `tensors`.
-    workspaces: of the function whose workspaces take most.
+    weights: all constants, in the form that kernels read.
+    inputs: inputs of the model.
+    tensors: all tensors between kernels, with workspaces and outputs, also of the run before. Tensors that are not
+        live together share a buffer, and an image if width and height are equal.
+    least: the most bytes that are live at the same time, a lower bound of `tensors`.
+    workspaces: workspaces of the function that needs most.
     """
 
     weights: int
@@ -64,7 +65,7 @@ class MemoryUse:
 
     @property
     def total(self) -> int:
-        """All of it."""
+        """Total bytes."""
         return self.weights + self.inputs + self.tensors
 
     def to_dict(self) -> dict[str, int]:
@@ -79,11 +80,11 @@ class MemoryUse:
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryPlan:
-    """A model's tensors over a run.
+    """The tensors of a model over a run.
 
-    calls: functions, in the order in which they are launched.
+    calls: functions, in the order of their launches.
     tensors: in the order of their first call.
-    live: bytes of those live during each call.
+    live: bytes that are live during each call.
     weights: constants, each with the first function that reads it.
     """
 
@@ -128,7 +129,8 @@ def plan_memory(scheduled: tvm.IRModule) -> MemoryPlan:
 
 
 class _Pool:
-    """The runtimes' pooling allocator: what is given back waits for the next request of the same size.
+    """The runtimes' pooling allocator: freed memory is reused for the next request of the same size.
+
     created: bytes.
     """
 
@@ -147,9 +149,10 @@ class _Pool:
 
 
 class _Reader:
-    """Follows the allocations and calls of a lowered `main`.
+    """An interpreter of the allocations and calls of a lowered `main`.
+
     weights: the constants.
-    tensors: those that some call got so far.
+    tensors: the tensors of calls so far.
     """
 
     def __init__(self, pool: _Pool) -> None:
@@ -169,7 +172,7 @@ class _Reader:
         self._holders: dict[relax.Var, set[relax.Var]] = {}
 
     def read(self, binding: relax.Binding) -> None:
-        """The next binding."""
+        """Read the next binding."""
         var, value = binding.var, binding.value
         name = op_name(value)
         arguments = list(value.args) if isinstance(value, relax.Call) else []
@@ -214,7 +217,7 @@ class _Reader:
                     held.add(var)
 
     def use(self, expr: relax.Expr, place: int) -> None:
-        """What the call at a place reads or writes, or what leaves the graph behind it."""
+        """Note the tensors that the call at a position reads or writes, or the results of the graph."""
         function = self.calls[place] if place < len(self.calls) else ""
         if isinstance(expr, tvm.ir.GenericConst):
             device = expr.ty.vdevice
@@ -248,7 +251,7 @@ class _Reader:
                 )
 
     def end(self, result: relax.Expr) -> None:
-        """The end of a run: tuples that held tensors go with it, and only the outputs stay."""
+        """End a run: tuples are freed, and only the outputs stay."""
         kept = set(_vars(result))
         for taken in [taken for taken, holders in self._holders.items() if not holders & kept]:
             del self._holders[taken]

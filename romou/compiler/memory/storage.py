@@ -26,9 +26,10 @@ _ALLOCATE = "relax.builtin.alloc_tensor"
 
 
 def plan_storage(mod: tvm.IRModule) -> tvm.IRModule:
-    """alloc_tensor(shape)
-    ->  alloc_tensor(storage, shape), for all tensors of `main` that do not leave it; a graph with branches stays as it is.
-    """  # noqa: E501
+    """alloc_tensor(shape)      ->      alloc_tensor(storage, shape)
+
+    For all tensors of `main` that are not outputs. A graph with branches stays as it is.
+    """
     main = mod["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     if any(isinstance(binding.value, relax.If | relax.Function) for binding in bindings):
@@ -40,9 +41,10 @@ def plan_storage(mod: tvm.IRModule) -> tvm.IRModule:
 
 @dataclass(kw_only=True, eq=False)
 class _Tensor:
-    """call: that allocates it.
-    bytes: of it.
-    kind: what tensors of one storage have in common.
+    """An allocated tensor.
+
+    call: its allocation.
+    kind: must be equal for tensors that share a storage.
     first, last: bindings between which it is live.
     """
 
@@ -56,7 +58,7 @@ class _Tensor:
 
 @dataclass(kw_only=True, eq=False)
 class _Storage:
-    """tensors: that share it, the largest one first."""
+    """A storage and the tensors that share it, the largest first."""
 
     tensors: list[_Tensor]
 
@@ -66,8 +68,8 @@ class _Storage:
         )
 
     def allocation(self) -> relax.Call:
-        """In bytes. The shape of a storage of images is that of the largest in texels, with the bytes of one as its
-        last axis.
+        """Return the allocation, in bytes. A storage of images has the shape of the largest one in texels, and the
+        bytes of a texel.
         """
         shape, dtype, device, scope = self.tensors[0].call.args
         size = [self.tensors[0].bytes]
@@ -84,7 +86,7 @@ def _kind(shape: list[int], dtype: str, device: int, scope: str) -> tuple[object
 
 
 def _tensors(main: relax.Function) -> list[_Tensor]:
-    """The tensors that `main` allocates, in order."""
+    """Return the tensors that `main` allocates, in order."""
     found: list[_Tensor] = []
     # What a variable may share memory with: other names, views and tuples of tensors.
     behind: dict[relax.Var, frozenset[_Tensor]] = {}
@@ -132,7 +134,7 @@ def _tensors(main: relax.Function) -> list[_Tensor]:
 
 
 def _storage_of(tensors: list[_Tensor]) -> list[_Storage | None]:
-    """The storage of each tensor; None for one that leaves the graph."""
+    """Return the storage of each tensor, None for outputs of the graph."""
     made: list[_Storage] = []
     chosen: dict[_Tensor, _Storage] = {}
     for tensor in sorted((one for one in tensors if not one.leaves), key=lambda one: -one.bytes):

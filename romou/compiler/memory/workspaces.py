@@ -1,8 +1,8 @@
 """Workspaces between the kernels of one function, as tensors of the graph.
 
-A function of several kernels allocates what lies between them by itself, from a pool of the runtime that may give a
-page back when another function asks for a larger one. As outputs of the call they are planned with all other tensors:
-they share storage where lifetimes allow, and a captured run keeps them.
+A function of several kernels would allocate its workspaces from a pool of the runtime, which may free a page when
+another function requests a larger one. As outputs of the call they are planned with all other tensors: they share
+storage if their live ranges allow it, and a captured graph keeps them.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from romou.compiler.tir.calls import called_function, op_name
 
 
 def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
-    """call_tir(conv, (x, w), out)
-    ->  call_tir(conv, (x, w), (out, workspace, ...))[0], for scheduled functions with buffers in global memory.
+    """call_tir(conv, (x, w), out)      ->      call_tir(conv, (x, w), (out, workspace, ...))[0]
+
+    For scheduled functions that allocate buffers in global memory.
     """
     planned = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
     workspaces: dict[str, list[tirx.Buffer]] = {}
@@ -34,7 +35,7 @@ def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _with_parameters(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buffer]]:
-    """The function with its workspaces as last parameters."""
+    """Return the function with its workspaces as last parameters, and the workspaces."""
     realize = func.body
     if not isinstance(realize, s_tir.SBlockRealize):
         return func, []

@@ -19,7 +19,7 @@ It runs last, on device functions: any later simplification would put the expres
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
 from typing import Any, TypeAlias
@@ -28,6 +28,7 @@ import tvm
 from tvm import tirx
 
 from romou.compiler.passes.bindings import inline_single_uses, sequence_of, statements_of
+from romou.compiler.tir.expressions import conjuncts
 from romou.compiler.tir.traversal import rewriting
 
 Key: TypeAlias = tuple[Any, ...]
@@ -40,7 +41,7 @@ _INT_MAX = 2**31 - 1
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def eliminate_addresses(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function, after the last simplification and before intrinsics are lowered."""
+    """Compute each address of a device function once, after the last simplification, before intrinsics are lowered."""
     eliminator = _Eliminator()
 
     def define_parameters() -> None:
@@ -52,10 +53,11 @@ def eliminate_addresses(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
 
 @dataclass(frozen=True, order=True)
 class _Atom:
-    """What a sum multiplies by a constant: a variable, or an operation that is no sum.
+    """A factor of a term: a variable, or an operation that is not a sum.
 
-    number: equal atoms have equal numbers.   depth: of the innermost scope that one of its variables belongs to.
-    make: writes it in terms of variables.
+    number: equal atoms have equal numbers.
+    depth: of the innermost scope of its variables.
+    make: returns the atom as an expression of variables.
     """
 
     number: int
@@ -92,9 +94,9 @@ class _Sum:
 class _Scope:
     """A sequence of statements.
 
-    known: what it has declared so far: key -> (variable, the constant that the variable includes).
-    sums: those of them that are sums of terms that vary in this scope alone.
-    pending: what it declares before its next statement.
+    known: variables declared so far: key -> (variable, the constant that it includes).
+    sums: the known sums whose terms all vary in this scope.
+    pending: variables to declare before the next statement.
     """
 
     known: dict[Key, tuple[tirx.Expr, int]] = field(default_factory=dict)
@@ -103,7 +105,7 @@ class _Scope:
 
 
 class _Eliminator:
-    """One walk over a kernel, outside in, statement by statement."""
+    """The rewriting of one kernel, from the outermost scope inwards, statement by statement."""
 
     def __init__(self) -> None:
         self.analyzer = tvm.sym.Analyzer()
@@ -119,12 +121,12 @@ class _Eliminator:
     # Statements
 
     def define(self, variable: tirx.Var, value: tirx.Var) -> None:
-        """From here on `variable`, read as `value`, does not change as long as the innermost scope lasts."""
+        """Note that `variable`, read as `value`, is constant in the innermost scope."""
         self._atoms[variable] = _Atom(self._number(("variable", len(self._atoms))), len(self.scopes) - 1, lambda: value)
 
     def body(self, stmt: tirx.Stmt, begin: Callable[[], None] | None = None) -> tirx.Stmt:
-        """The statements of a scope of its own, each preceded by the variables that it needs first; `begin` defines
-        those of the scope.
+        """Return the statements of a new scope, each preceded by the variables that it needs. `begin` defines its
+        variables.
         """
         self.scopes.append(_Scope())
         if begin is not None:
@@ -191,14 +193,12 @@ class _Eliminator:
         return mutator.default_mutate(expr) if found is None else self._value_of(found)
 
     def _truth(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
-        conditions = [self._condition(part) for part in _conjuncts(expr)]
+        conditions = [self._condition(part) for part in conjuncts(expr)]
         known = [c for c in conditions if c is not None]
         return self._all_of(known) if len(known) == len(conditions) else mutator.default_mutate(expr)
 
     def _ramp(self, expr: tirx.Ramp, mutator: Any) -> tirx.Expr:
-        """Vectors at addresses that are multiples of their length are seen as such by the code generator only if the
-        product is in sight.
-        """
+        """Keep the product in a vector's address, by which the code generator sees that the vector is aligned."""
         lanes, base = int(expr.lanes), self._as_sum(expr.base)
         if base is None or base.constant % lanes or any(c % lanes for c in base.terms.values()):
             return mutator.default_mutate(expr)
@@ -206,7 +206,7 @@ class _Eliminator:
         return tirx.Ramp(texel * lanes, self._rewrite(expr.stride), expr.lanes)
 
     def _condition(self, expr: tirx.Expr) -> _Atom | None:
-        """a < b as (variables of a - b) < constant, so that bounds checks use the variables of addresses."""
+        """a < b      ->      (variables of a - b) < constant, so that bounds checks share the variables of addresses"""
         if type(expr) not in _MIRRORED or not _is_index(expr.a):
             return None
         left, right = self._as_sum(expr.a), self._as_sum(expr.b)
@@ -225,7 +225,7 @@ class _Eliminator:
         )
 
     def _all_of(self, conditions: Sequence[_Atom]) -> tirx.Expr:
-        """Conditions that hold together; what does not change in a loop is decided outside of it."""
+        """Join conditions. A condition that does not change in a loop is computed outside of it."""
         parts = []
         for depth in sorted({c.depth for c in conditions}):
             here = [c for c in conditions if c.depth == depth]
@@ -363,14 +363,6 @@ class _Eliminator:
 
 def _is_index(expr: tirx.Expr) -> bool:
     return getattr(expr.ty, "dtype", None) == "int32"
-
-
-def _conjuncts(expr: tirx.Expr) -> Iterator[tirx.Expr]:
-    if isinstance(expr, tirx.And):
-        yield from _conjuncts(expr.a)
-        yield from _conjuncts(expr.b)
-    else:
-        yield expr
 
 
 def _plus(value: tirx.Expr, constant: int) -> tirx.Expr:

@@ -1,7 +1,7 @@
 """Pointers that advance with a loop, in place of offsets from a tensor's start.
 
 A GPU's addresses have 64 bits, its integer units 32. `data[at + 128]` then costs a sum, a sign, a shift and a carry for
-each load, ten instructions under Mesa's compiler for Adreno 630; from a pointer it is the sum and the carry of a
+each load, ten instructions under Mesa's compiler for Adreno 630. From a pointer it costs the sum and the carry of a
 constant.
 
     for k in 128:                                   p = &data[base];   q = &weight[other]
@@ -9,9 +9,9 @@ constant.
       … data[at]   data[at + 128]            ->       … p[0]   p[128]   q[0]   q[1] …
       … weight[at_1]   weight[at_1 + 1]               p += 1;   q += 512
 
-Loops are marked (`primitives.advance_pointers`); the innermost ones that are left get pointers. Behind the last
-iteration they point beyond the tensor, and nothing is read there. An address that is itself read from memory stays in
-the loop: a store or a barrier may change what stands there.
+Loops are marked (`primitives.advance_pointers`), and the innermost marked loops get pointers. After the last iteration
+they point beyond the tensor, but nothing is read there. An address that is itself loaded from memory stays in the loop,
+because a store or a barrier may change it.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from romou.devices.backends.dialect import Dialect, dialect_of
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def advance_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function when every loop that is to be written out is. The marks go."""
+    """Read through pointers in the marked loops of a device function, after unrolling. The marks are removed."""
     written = {store.buffer for store in nodes_in(func.body, tirx.BufferStore)}
     dialect = dialect_of(func)
 
@@ -57,9 +57,7 @@ def advance_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
 
 @dataclass(frozen=True)
 class _Pointer:
-    """What a buffer is read through instead: `variable` points at `start` first, and advances by `step` elements.
-    `buffer` begins where it points.
-    """
+    """The pointer that replaces a buffer: `variable` starts at `start`, advances by `step`. `buffer` begins at it."""
 
     variable: tirx.Var
     buffer: tirx.Buffer

@@ -24,9 +24,7 @@ from romou.devices.backends.dialect import Dialect, dialect_of
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run after VectorizeLoop: what `primitives.autobroadcast` and `primitives.multiply_add` marked is written out, the
-    marks go.
-    """
+    """Write products as `primitives.autobroadcast` and `primitives.multiply_add` marked them, after VectorizeLoop."""
 
     dialect = dialect_of(func)
 

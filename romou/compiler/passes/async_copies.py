@@ -1,21 +1,22 @@
-"""What a software pipeline loads ahead goes from global to local memory past the registers (CUDA): PTX's cp.async.
+"""Asynchronous copies of a software pipeline from global to local memory, which bypass the registers: PTX's cp.async.
 
-TVM's InjectSoftwarePipeline takes a loop apart in which a work group stages operands and then uses them: while it uses
-those of one iteration, those of the next ones are under way. It marks the copies, where a group of them ends, and how
-many groups may still be under way. TVM's code generator writes out the latter two, this pass the copies, which keep no
-register busy until they are there:
+TVM's InjectSoftwarePipeline splits a loop in which a work group stages operands and then uses them: while it uses the
+operands of one iteration, the operands of the next ones are in flight. It marks the copies, the end of each group of
+copies, and the number of groups that may still be in flight. TVM's code generator writes the last two. This pass writes
+the copies, which occupy no register:
 
     async_scope: kernel_shared[i : i + 4] = weight[j : j + 4]
         ->  copy_halfs_async(j / 4, weight, i / 4, kernel_shared, true)
     async_scope: patch_shared[i : i + 4] = if inside data[j : j + 4] else 0
         ->  copy_halfs_async(j / 4, data, i / 4, patch_shared, inside)
 
-In each iteration TVM begins with copies, for which all must be done with what they overwrite. Then it waits for what is
-used, which all must see: two barriers. Waiting first, there is one, and no use waits for a copy to be issued, unless
-the copy is for the next iteration already:
+TVM's iteration begins with copies, which overwrite memory that all work-items must have read. Then it waits for the
+operands, which all work-items must see. That is two barriers. An iteration that waits first needs one:
 
     for i: barrier; copy share i + n; end of group; wait for all but n groups; barrier; use share i
                     ->      for i: wait for all but n - 1 groups; barrier; use share i; copy share i + n; end of group
+
+If n is 1, the copies come before the use.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ _ASYNC, _GROUP, _WAITING, UNDER_WAY = (
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function after its fp16 has become bits, while buffers still are those of scalars; the marks go."""  # noqa: E501
+    """Write the marked copies of a device function, after fp16 is bits and while buffers are scalar. The marks are
+    removed.
+    """
     analyzer = tvm.sym.Analyzer()
 
     def iteration(stmt: tirx.For) -> tirx.For:

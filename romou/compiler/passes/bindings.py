@@ -1,4 +1,4 @@
-"""Variables that passes declare: `Bind` statements, and putting back those that turn out to be used once."""
+"""Statements as sequences, and variables that passes declare by `Bind`."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from romou.compiler.tir.calls import op_name
 
 
 def statements_of(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
-    """The statements of a sequence, nested sequences opened; any other statement by itself."""
+    """Return the statements of a sequence, with nested sequences opened."""
     if isinstance(stmt, tirx.SeqStmt):
         for child in stmt.seq:
             yield from statements_of(child)
@@ -21,17 +21,19 @@ def statements_of(stmt: tirx.Stmt) -> Iterator[tirx.Stmt]:
 
 
 def sequence_of(statements: Sequence[tirx.Stmt]) -> tirx.Stmt:
-    """Statements as one; a single one by itself."""
+    """Return statements as one statement."""
     return tirx.SeqStmt(list(statements)) if len(statements) > 1 else statements[0]
 
 
 def is_barrier(stmt: Any) -> bool:
-    """Whether a statement waits for the other work-items of the group."""
+    """Return whether a statement is a barrier of the work group."""
     return isinstance(stmt, tirx.Evaluate) and op_name(stmt.value) == "tirx.tvm_storage_sync"
 
 
 def inline_single_uses(body: tirx.Stmt, declared: Sequence[tirx.Var]) -> tirx.Stmt:
-    """Put a variable that is used once, in the loop that declares it, back where it is used; drop what is not used."""
+    """Replace each variable that is used once, in the loop that declares it, by its value. Unused variables are
+    dropped.
+    """
     loops, count = [0], 0  # the loops around, by number, and the last number given
     uses: dict[tirx.Var, list[int]] = {variable: [] for variable in declared}
     home: dict[tirx.Var, int] = {}

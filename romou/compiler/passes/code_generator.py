@@ -1,22 +1,13 @@
-"""What TVM's code generators would write wrong, or cannot be told otherwise.
+"""Rewrites of statements that TVM's code generators write wrongly, or for which they have no form.
 
-Loops that the device's compiler writes out: the one for CUDA puts `#pragma unroll` in front of them.
-
-Bytes that lie apart in memory, in OpenCL: TVM packs them into an integer, as CUDA once wanted it, and stores its value
-in each lane.
-
-Constants of more than seven digits, in OpenCL: TVM prints no more.
-
-Truth values in memory, in OpenCL and CUDA: TVM takes a vector of them for one of 32-bit or 16-bit integers, more bytes
-than there are.
-
-Vectors of truth values, in OpenCL: a lane that is true is -1 there, a scalar that is true is 1. A cast would keep that,
-and select asks for the sign.
-
-What a statement reads of registers and local memory becomes a variable of its own, where TVM takes vectors apart: in
-CUDA it does so lane by lane, and keeps each vector in a variable that it finds again by its text. A second `acc[0]` in
-the same block is the first one's value, even if acc[0] was written in between. A variable for each statement has a text
-of its own.
+- Loops that the device's compiler unrolls: CUDA has `#pragma unroll`.
+- Bytes that are not adjacent (OpenCL): TVM packs them into an integer and stores its value in each lane.
+- Constants of more than seven digits (OpenCL): TVM prints seven.
+- Truth values in memory (OpenCL, CUDA): TVM takes a vector of them for a vector of 32-bit or 16-bit integers.
+- Vectors of truth values (OpenCL): a true lane is -1, a true scalar is 1. A cast keeps that, and select reads the sign.
+- Reads of registers and local memory (CUDA): TVM writes vectors lane by lane, and names vectors by text. A second
+  `acc[0]` in the same block is the first one's value, even if acc[0] was written in between. Each statement therefore
+  reads into a variable.
 """
 
 from __future__ import annotations
@@ -44,7 +35,9 @@ _ELEMENTWISE = (
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def unroll_by_compiler(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function when all loops that TVM unrolls are; the marks go."""
+    """Mark the loops of a device function that its compiler unrolls, after TVM has unrolled the others. The marks are
+    removed.
+    """
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         new = mutator.default_mutate(stmt)
@@ -79,7 +72,7 @@ def unroll_without_pragmas(mod: tvm.IRModule, _context: tvm.transform.PassContex
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run after vectors are made.
+    """Convert truth values by choices, after vectors are made.
 
     float4(a < b)      ->      select(a < b, float4(1), float4(0))
     """
@@ -90,12 +83,12 @@ def number_truth_values(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run when nothing simplifies any more, which would make one comparison of it again.
+    """Compare lanes as OpenCL's select needs it, after the last simplification, which would undo it.
 
     select(x == y, v, w)
         ->  select(int4(x == y) != int4(0), v, w)      for scalars x and y, and vectors v and w
 
-    In CUDA TVM declares such a condition as a vector like v, which no truth value becomes; and it writes `~` of a
+    In CUDA, TVM declares such a condition as a vector like v, to which no truth value converts. It also writes `~` of a
     vector, which CUDA lacks.
     """
     dialect = dialect_of(func)
@@ -107,8 +100,7 @@ def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfo
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_digits(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write doubles, and whole numbers in fp32, as sums of what is printed. Run last: any simplification would add them
-    up.
+    """Write doubles, and whole numbers in fp32, as sums of constants of seven digits. Simplification would undo it.
 
     16777215.0      ->      1.677722e+07f + -5.0e+00f
     """
@@ -135,8 +127,8 @@ def _in_parts(constant: tirx.FloatImm) -> tirx.Expr:
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write vectors of bytes as vectors of scalar loads, unless they are contiguous and aligned. Run last, as the code
-    generator sees the addresses.
+    """Write vectors of bytes as vectors of scalar loads, unless they are contiguous and aligned. Addresses must be
+    final.
 
     int8x4 v = x[ramp(i, 3, 4)]      ->      int8x4 v = (char4)(x[i], x[i + 3], x[i + 6], x[i + 9])
     boolx4 v = x[ramp(i, 1, 4)]      ->      boolx4 v = (int4)(x[i], x[i + 1], x[i + 2], x[i + 3]) != (int4)(0)
@@ -161,7 +153,7 @@ def _as_truth(cast: tirx.Cast) -> tirx.Expr:
 
 
 def is_truth(dtype: tvm.DataType) -> bool:
-    """Whether a type is that of truth values."""
+    """Return whether a type is a truth value or a vector of them."""
     return bool(dtype.type_code == tvm.DataType("bool").type_code)
 
 
@@ -227,8 +219,7 @@ def _inverted(inversion: tirx.BitwiseNot) -> tirx.Expr:
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def narrow_choices(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Give both choices of a scalar of 8 or 16 bits that type, which arithmetic widens in C. Run when divisions are
-    written out as choices.
+    """Narrow both choices of an 8-bit or 16-bit scalar, which C's arithmetic widens, after divisions became choices.
 
     select(c, x + y, x)      ->      select(c, (short)(x + y), (short)(x))
     """
@@ -265,7 +256,7 @@ _CHANGING = ("local", "shared", "shared.dyn")
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def name_register_reads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run after the last simplification, on device functions."""
+    """Read registers and local memory of a device function into variables, after the last simplification."""
     if not dialect_of(func).takes_vectors_apart:
         return func
     return func.with_body(structural_map(func.body, ((tirx.BufferStore, tirx.Bind, tirx.Evaluate), _named)))

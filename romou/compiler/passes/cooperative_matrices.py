@@ -48,22 +48,26 @@ _SUMS = 2 * MATRIX * _SUMS_STRIDE
 
 
 def local_memory_bytes(texels: Any, pixels: Any, steps: Any) -> Any:
-    """Local memory of one warp that takes so many steps together, each work-item with a tile of so many texels of
-    output channels and pixels.
+    """Return the bytes of local memory of one warp. Arguments are numbers of one config, or columns of many.
 
-    For one config or for columns of many.
+    texels, pixels: a work-item's tile, in texels of output channels and in pixels.
+    steps: steps of the reduction that are staged together.
     """
     return _operands(texels, pixels, steps) * _FP16_BYTES + _SUMS * _FLOAT_BYTES
 
 
 def _operands(texels: Any, pixels: Any, steps: Any) -> Any:
-    """Texels of fp16 that a warp keeps in local memory."""
+    """Return the fp16 texels that a warp stages in local memory."""
     return steps * (2 * texels + pixels // _QUAD) * MATRIX * _STRIDE
 
 
 def multiply_in_local_memory(func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrStmt], WarpNest]) -> tirx.PrimFunc:
-    """Return a device function whose marked nests multiply matrices; `nest_of` takes one apart. BuildError where
-    registers of a tile do not allow it.
+    """Return a device function whose marked nests multiply matrices. nest_of: parses a marked nest.
+
+    Raises
+    ------
+    BuildError
+        The tile of a work-item does not fill matrices.
     """
 
     def sequence(stmt: tirx.SeqStmt, mutator: Any) -> tirx.Stmt:
@@ -90,7 +94,7 @@ def _is_marked(stmt: tirx.Stmt) -> bool:
 
 
 def _accesses(stmt: tirx.Stmt, buffer: tirx.Var) -> bool:
-    """Whether a statement reads or writes a buffer outside of marked nests."""
+    """Return whether a statement reads or writes a buffer outside of marked nests."""
     without = structural_mutate(
         stmt, (tirx.AttrStmt, lambda s, mutator: tirx.Evaluate(0) if _is_marked(s) else mutator.default_mutate(s))
     )
@@ -99,8 +103,10 @@ def _accesses(stmt: tirx.Stmt, buffer: tirx.Var) -> bool:
 
 
 class _Product:
-    """The matrices of one kernel's warps: `nest` is the first of the marked ones, and all have the same tile; steps:
-    how many are taken together.
+    """The matrices of the warps of one kernel.
+
+    nest: the first marked nest. All have the same tile.
+    steps: nests whose operands are staged together.
     """
 
     def __init__(
@@ -124,13 +130,15 @@ class _Product:
         self.sums = tirx.decl_buffer([2 * nest.texels * self.quads], "float32", "sums", scope=MATRICES)
 
     def around(self, statements: Sequence[tirx.Stmt]) -> Iterator[tirx.Stmt]:
-        """The statements with their marked nests replaced, between the first zeros and the work-items' own sums."""
+        """Yield the statements with their marked nests replaced, between zeros and the addition to the work-items'
+        sums.
+        """
         yield from map(tirx.AllocBuffer, (self.operands, self.stored, self.sums))
         yield from self._replaced(statements)
         yield from self._own_sums()
 
     def _replaced(self, statements: Sequence[tirx.Stmt]) -> Iterator[tirx.Stmt]:
-        """A sequence of statements: in each run of marked nests, as many as are taken together load first."""
+        """Yield statements in which each run of marked nests first loads the operands of `steps` nests."""
 
         def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
             return tirx.SeqStmt(list(self._replaced([stmt]))) if _is_marked(stmt) else mutator.default_mutate(stmt)
@@ -163,9 +171,7 @@ class _Product:
         return MatricesInMemory(buffer=self.operands, start=start, stride=_STRIDE, count=self.quads)
 
     def _moves(self, nest: WarpNest, step: int) -> tuple[list[tirx.Stmt], list[tirx.Stmt]]:
-        """(into registers, from there to local memory), of the work-item's share of one of the steps that are taken
-        together.
-        """
+        """Return the loads into registers and the stores to local memory of a work-item, for one step."""
         loads, stores = list(nest.before), list[tirx.Stmt]()
 
         def move(name: str, factor: tirx.Expr, place: tirx.Expr) -> None:

@@ -1,8 +1,7 @@
-"""A work-item that stores nothing computes nothing.
+"""Work-items that store nothing return at once.
 
-Where a kernel has more work-items than results, TVM lets those beyond the end compute what the last one does, and
-compares before each store. All results are then alive where the first comparison is made, however many a compiler could
-have stored by then:
+If a kernel has more work-items than results, TVM lets those beyond the end compute the last result, and guards each
+store. All results are then live at the first guard:
 
     at = min(item, 783);                                    if (item < 784) {
     rows[...] = ...;                                          rows[...] = ...;
@@ -13,7 +12,6 @@ have stored by then:
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import tvm
@@ -23,6 +21,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_visi
 
 from romou.compiler.passes.bindings import sequence_of, statements_of
 from romou.compiler.tir.calls import extern_name, is_conditional, is_pure, is_texel_load, op_name
+from romou.compiler.tir.expressions import conjuncts
 from romou.compiler.tir.primitives import DOUBLE_BUFFER, TENSOR_CORES
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import SUB_GROUP_CALL
@@ -33,7 +32,7 @@ _TOGETHER = (TENSOR_CORES, DOUBLE_BUFFER)
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def return_early(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function before stores become calls. A kernel whose work-items exchange anything stays as it is."""  # noqa: E501
+    """Guard the body of a device function instead of its stores. Kernels with barriers or shuffles stay as they are."""
     if not _is_alone(func.body):
         return func
     conditions = _common_conditions(func.body)
@@ -41,7 +40,7 @@ def return_early(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfor
 
 
 def _is_alone(body: tirx.Stmt) -> bool:
-    """Whether what a work-item does is seen by no other one before the end of the kernel."""
+    """Return whether what a work-item does is seen by no other one before the end of the kernel."""
     has_own_memory = all(allocation.buffer.scope() in ("", "local") for allocation in nodes_in(body, tirx.AllocBuffer))
     marks = {attribute.attr_key for attribute in nodes_in(body, tirx.AttrStmt)}
     return has_own_memory and marks.isdisjoint(_TOGETHER) and all(map(_is_of_one, nodes_in(body, Call)))
@@ -79,7 +78,7 @@ def _common_conditions(body: tirx.Stmt) -> list[tirx.Expr]:
         visitor.visit(stmt.body)
 
     def branch(stmt: tirx.IfThenElse, visitor: Any) -> None:
-        known = [one for one in _conjuncts(stmt.condition) if set(nodes_in(one, tirx.Var)) <= set(threads)]
+        known = [one for one in conjuncts(stmt.condition) if set(nodes_in(one, tirx.Var)) <= set(threads)]
         around.extend(known)
         visitor.visit(stmt.then_case)
         del around[len(around) - len(known) :]
@@ -101,16 +100,8 @@ def _common_conditions(body: tirx.Stmt) -> list[tirx.Expr]:
     return common or []
 
 
-def _conjuncts(condition: tirx.Expr) -> Iterator[tirx.Expr]:
-    if isinstance(condition, tirx.And):
-        yield from _conjuncts(condition.a)
-        yield from _conjuncts(condition.b)
-    else:
-        yield condition
-
-
 def _guarded(stmt: tirx.Stmt, conditions: list[tirx.Expr]) -> tirx.Stmt:
-    """`stmt` with all but attributes and declarations under these conditions, and under them nowhere else."""
+    """Return `stmt` with its statements, but not its attributes and declarations, under these conditions."""
     if isinstance(stmt, tirx.AttrStmt):
         return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, _guarded(stmt.body, conditions))
     statements = list(statements_of(stmt))
@@ -121,7 +112,7 @@ def _guarded(stmt: tirx.Stmt, conditions: list[tirx.Expr]) -> tirx.Stmt:
 
     def branch(inner: tirx.IfThenElse) -> tirx.Stmt:
         left = [
-            one for one in _conjuncts(inner.condition) if not any(structural_equal(one, other) for other in conditions)
+            one for one in conjuncts(inner.condition) if not any(structural_equal(one, other) for other in conditions)
         ]
         if not left:
             return inner.then_case

@@ -1,12 +1,12 @@
-"""Divisions whose last bit decides a whole step of what is quantized.
+"""Correctly rounded divisions, if a quotient decides a quantization step.
 
-OpenCL lets a device divide with an error of 2.5 units in the last place, and NVIDIA's do. Where the quotient is rounded
-to an integer, one unit may decide between neighbours; so it may in the scale, which a kernel of its own computes. All
-other divisions stay as fast as the device makes them:
+OpenCL lets a device divide with an error of 2.5 units in the last place, and NVIDIA's do. If the quotient is rounded to
+an integer, one unit may decide between neighbours. The scale, which a kernel computes, is as sensitive. All other
+divisions stay as fast as the device makes them:
 
     rint(x / scale)      ->      rint(/* correctly rounded */(x / scale))
 
-The runtime compiles a kernel with this text for correctly rounded division, where the device has that
+The runtime compiles a kernel with this text for correctly rounded division, if the device has it
 (`tvm_patches/opencl_runtime/program.cc`).
 """
 
@@ -27,9 +27,7 @@ _ROUNDINGS = tuple(f"tirx.{name}" for name in ("ceil", "floor", "nearbyint", "ro
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def divide_exactly(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run when vectors are made, before buffers lose their shapes: divisions that are rounded, and all of a kernel that
-    makes a single number.
-    """
+    """Mark divisions that are rounded, and all of a kernel with a single result, while buffers have shapes."""
     dialect = dialect_of(func)
 
     def divided(expr: tirx.Div) -> tirx.Expr:

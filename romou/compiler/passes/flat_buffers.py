@@ -1,4 +1,4 @@
-"""Buffers with one axis, as TVM's `FlattenBuffer` makes them, with addresses that stay what they are.
+"""TVM's `FlattenBuffer`, with correct quotients.
 
 TVM simplifies addresses there as iterations of loops, and gets quotients of shifted or falling numbers wrong. In other
 passes it does not:
@@ -7,7 +7,7 @@ passes it does not:
     x[(8 - i) // 3]              ->      x[i // -3 + 2]                   rounded in the other direction
     x[(i * 2 + j + 5) // 2 % 3]  ->      x[((j + 1) // 2 + i) % 3]        the 4 of the 5 is lost
 
-So these quotients are calls of an unknown function while it runs. Drop this when it leaves them as they are
+So these quotients are calls of an unknown function while it runs. Drop this when FlattenBuffer leaves them as they are
 (tests/passes/test_flat_buffers.py).
 """
 
@@ -38,7 +38,7 @@ def _shown(call: tvm.ir.Call, mutator: Any) -> tirx.Expr:
 
 
 def _is_shifted(numerator: tirx.Expr, factor: int = 1) -> bool:
-    """Whether a sum has a constant, or a term with a negative factor."""
+    """Return whether a sum has a constant, or a term with a negative factor."""
     match numerator:
         case tirx.IntImm():
             return factor * int(numerator) != 0
@@ -58,13 +58,13 @@ _hide, _show = rewriting(((tirx.FloorMod, tirx.FloorDiv), _hidden)), rewriting((
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def hide_quotients(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run before `FlattenBuffer`."""
+    """Replace quotients by calls, before `FlattenBuffer`."""
     return func.with_body(_hide(func.body))
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def show_quotients(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run after `FlattenBuffer`."""
+    """Replace the calls by quotients, after `FlattenBuffer`."""
     return func.with_body(_show(func.body))
 
 

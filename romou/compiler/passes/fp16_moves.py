@@ -1,8 +1,9 @@
-"""Moves of fp16 as bits: a kernel reads numbers and writes them again, maybe through registers, but computes nothing
+"""fp16 values that a kernel only moves, as bits: it loads and stores them, maybe through registers, but does not
+compute
 with them.
 
 A conversion to fp32 and back costs instructions on some devices (OpenCL's vloada_half4 is four loads in Mesa's
-compilers), and what is no number loses its payload. What a kernel computes with is `fp16_storage.py`'s.
+compilers), and a NaN loses its payload. `fp16_storage.py` handles the values that a kernel computes with.
 """
 
 from __future__ import annotations
@@ -21,8 +22,9 @@ from romou.compiler.tir.traversal import nodes_in
 
 
 def only_moves(value: tirx.Expr, is_moved: Callable[[tirx.Var], bool] = lambda _: True) -> bool:
-    """Whether an expression is nothing but what was read, or constants, converted between fp16 and fp32 at most;
-    is_moved: whether a buffer's numbers are.
+    """Return whether an expression consists of loads and constants, at most converted between fp16 and fp32.
+
+    is_moved: whether the values of a buffer may be loaded.
     """
     if isinstance(value, TensorLoad):
         return is_moved(value.source)
@@ -34,10 +36,10 @@ def only_moves(value: tirx.Expr, is_moved: Callable[[tirx.Var], bool] = lambda _
 
 
 class Moves:
-    """The moves of a device function whose accesses still are those of scalar buffers.
+    """The moves of a device function, while accesses are accesses of scalar buffers.
 
-    memory: its fp16 buffers, which lie in no image.
-    registers: arrays of its work-items that hold nothing but what is moved.
+    memory: fp16 buffers in memory, without images.
+    registers: arrays of a work-item that hold only moved values.
     """
 
     def __init__(self, body: tirx.Stmt, memory: set[tirx.Var]) -> None:
@@ -52,7 +54,7 @@ class Moves:
             self.registers -= found
 
     def is_move(self, store: tirx.BufferStore) -> bool:
-        """Whether a store writes what was read, or constants, to where fp16 is kept as bits."""
+        """Return whether a store writes what was read, or constants, to where fp16 is kept as bits."""
         return self._holds(store.buffer) and only_moves(store.value, self._holds)
 
     def with_bits(self, body: tirx.Stmt, buffers: Mapping[tirx.Var, tirx.Var], place: Callable[..., Any]) -> tirx.Stmt:

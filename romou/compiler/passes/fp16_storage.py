@@ -1,9 +1,9 @@
 """fp16 as storage: memory holds fp16, registers and arithmetic are fp32.
 
 OpenCL reads and writes fp16 in any device's memory (vload_half, read_imagef on a half image), whether or not it
-computes with it (cl_khr_fp16); texture units and load instructions convert for free. CUDA converts their bits
-(`romou.devices.backends.dialect`). So kernels of fp16 models run everywhere, with fp32 sums. Only where a template asks
-for fp16 arithmetic (`primitives.FP16_ARITHMETIC`) does fp16 stay as it is.
+computes with it (cl_khr_fp16). Texture units and load instructions convert for free. CUDA converts the bits
+(`romou.devices.backends.dialect`). So kernels of fp16 models run everywhere, with fp32 sums. fp16 stays only if a
+template marks a kernel for fp16 arithmetic (`primitives.FP16_ARITHMETIC`).
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _without_round_trip(cast: tirx.Cast) -> tirx.Expr:
 
 
 def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
-    """Return an fp32 value as the bits of fp16; what only was read from memory stays as it was."""
+    """Return an fp32 value as the bits of fp16. Loaded bits are returned unconverted."""
     if is_fp16_conversion(value):
         return value.args[1]
     if is_conditional(value):
@@ -64,26 +64,26 @@ def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
 
 
 def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
-    """Buffers from which tensor cores take fp16 as it is."""
+    """Return the buffers from which tensor cores read fp16 bits."""
     marked = [stmt for stmt in nodes_in(func.body, tirx.AttrStmt) if stmt.attr_key == TENSOR_CORES]
     return {load.source for stmt in marked for load in nodes_in(stmt.body, TensorLoad)}
 
 
 def _of_scalars(buffer: tirx.Buffer, indices: list[tirx.Expr]) -> list[tirx.Expr]:
-    """The indices that an access of an array of vectors has in an array of their lanes."""
+    """Return the indices of an access of an array of vectors as indices of an array of scalars."""
     lanes = int(tvm.DataType(str(buffer.dtype)).lanes)
     return [tirx.Ramp(indices[0] * lanes, tirx.const(1, "int32"), lanes)] if lanes > 1 else list(indices)
 
 
 def _is_in_memory(pointer: tirx.Var, pointers: Mapping[tirx.Var, tirx.Var]) -> bool:
-    """Whether a parameter's fp16 is kept as bits: an image gives floats."""
+    """Return whether a parameter holds fp16 as bits. Images hold floats."""
     return pointer in pointers and str(pointers[pointer].ty.element_type) == "uint16"
 
 
-def _mentions_halfs(func: tirx.PrimFunc) -> bool:
-    """Whether a kernel whose parameters are none keeps or computes fp16: most do not, and need no rewriting."""
-    found = nodes_in(func.body, tirx.AllocBuffer, tirx.Cast)
-    return any("float16" in str(node.ty if isinstance(node, tirx.Cast) else node.buffer.dtype) for node in found)
+def _uses_fp16(func: tirx.PrimFunc) -> bool:
+    """Return whether a kernel without fp16 parameters stores or computes fp16. Most do not."""
+    nodes = nodes_in(func.body, tirx.AllocBuffer, tirx.Cast)
+    return any("float16" in str(node.ty if isinstance(node, tirx.Cast) else node.buffer.dtype) for node in nodes)
 
 
 def _cast(old: tirx.Cast) -> tirx.Expr:
@@ -103,8 +103,7 @@ _ARITHMETIC: list[tuple[Any, Callable[[Any], Any]]] = [
 
 
 def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return an unscheduled function that computes as its kernels do: fp16 in its parameters alone, rounded once, when
-    they are stored.
+    """Return an unscheduled function that computes in fp32, as its kernels do. Only its parameters are fp16.
 
     a: fp16; s[i] = s[i] + a[i, k]; b[i] = s[i] / fp16(2)
         ->  s: float; s[i] = s[i] + float(a[i, k]); b[i] = fp16(s[i] / 2.0f)
@@ -154,8 +153,7 @@ def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
-    """The body of a kernel that computes with fp16; but what it stores is computed of its sums in fp32, and rounded
-    once.
+    """Return the body of a kernel that computes in fp16, with the epilogue of its sums in fp32, rounded once.
 
     half4* y; half4* bias; y[i] = max(half4(acc) + bias[i], half4(0))
         ->  y[i] = half4(max(acc + float4(bias[i]), float4(0)))
@@ -198,118 +196,159 @@ def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function while accesses still are those of scalar buffers.
+    """Compute fp16 values of a device function as fp32, while accesses are still accesses of scalar buffers.
 
     half* a; a[4 * i : 4 * i + 4] * h(2)
-        ->  ushort* a; vloada_half4(i, (half*)a) * 2.0f                   OpenCL
-                                                        ushort* a; float_of_half(a[4 * i : 4 * i + 4]) * 2.0f         CUDA
+        ->  ushort* a; vloada_half4(i, (half*)a) * 2.0f                      OpenCL
+        ->  ushort* a; float_of_half(a[4 * i : 4 * i + 4]) * 2.0f            CUDA
 
-    What only is moved stays bits (`fp16_moves.py`):    half* a, b; b[i] = a[i]      ->      ushort* a, b; b[i] = a[i]
+    Values that are only moved stay bits (`fp16_moves.py`):
 
-    A vector at a multiple of its lanes is aligned, as every buffer is; OpenCL reads others number by number.
-    """  # noqa: E501
+    half* a, b; b[i] = a[i]      ->      ushort* a, b; b[i] = a[i]
+
+    A vector at a multiple of its lanes is aligned, because every buffer is. OpenCL reads other vectors lane by lane.
+    """
     dialect = dialect_of(func)
-    analyzer = tvm.sym.Analyzer()
-    pointers: dict[tirx.Var, tirx.Var] = {}
-    buffers: dict[tirx.Var, tirx.Var] = {}
-    names: dict[tirx.Var, tirx.Var] = {}
+    pointers = _fp16_pointers(func, dialect)
+    if not pointers and not _uses_fp16(func):
+        return func
+    if any(stmt.attr_key == FP16_ARITHMETIC for stmt in nodes_in(func.body, tirx.AttrStmt)):
+        return func.with_body(_with_wide_outputs(func))
+    body = _Widener(func, dialect, pointers).widened()
+    return tirx.PrimFunc([pointers.get(p, p) for p in func.params], body, func.ret_type, func.attrs)
 
+
+def _fp16_pointers(func: tirx.PrimFunc, dialect: Dialect) -> dict[tirx.Var, tirx.Var]:
+    """Return fp16 parameter -> parameter that replaces it: a pointer to bits, or an image."""
+    pointers = {}
     for parameter in func.params:
-        # TVM makes workspaces, which lie in no parameter of the function, arrays of vectors.
+        # TVM makes arrays of vectors of workspaces, which are no parameter of the function.
         if isinstance(parameter.ty, PointerType) and str(parameter.ty.element_type).partition("x")[0] == "float16":
-            # The text of a kernel that names the type half asks for the extension; 16 bits of anything else do not.
+            # A kernel whose text names the type half needs the extension. 16 bits of another type do not.
             image = "float16" if dialect.names_fp16_images else "float32"
             stored = image if "texture" in str(parameter.ty.storage_scope) else "uint16"
             pointers[parameter] = tirx.Var(parameter.name, PointerType(PrimType(stored), parameter.ty.storage_scope))
+    return pointers
 
-    def declare(stmt: tirx.DeclBuffer) -> tirx.Stmt:
-        if stmt.data not in pointers:
+
+class _Widener:
+    """Rewrites a device function from fp16 to fp32 arithmetic.
+
+    pointers: fp16 parameter -> its replacement.
+    buffers: fp16 buffer -> its replacement, of bits or of fp32.
+    names: fp16 variable -> fp32 variable.
+    """
+
+    def __init__(self, func: tirx.PrimFunc, dialect: Dialect, pointers: Mapping[tirx.Var, tirx.Var]) -> None:
+        self.func, self.dialect, self.pointers = func, dialect, pointers
+        self.analyzer = tvm.sym.Analyzer()
+        self.buffers: dict[tirx.Var, tirx.Var] = {}
+        self.names: dict[tirx.Var, tirx.Var] = {}
+        self.for_tensor_cores = _read_by_tensor_cores(func)
+        stored_as_bits = {
+            stmt.buffer for stmt in nodes_in(func.body, tirx.DeclBuffer) if _is_in_memory(stmt.data, pointers)
+        }
+        self.moves = Moves(func.body, stored_as_bits) if stored_as_bits and dialect.moves_fp16_bits else None
+
+    def widened(self) -> tirx.Stmt:
+        """Return the rewritten body: declarations first, because accesses depend on them."""
+        body = structural_map(
+            self.func.body, [(tirx.DeclBuffer, self.visit_declaration), (tirx.AllocBuffer, self.visit_allocation)]
+        )
+        if (moves := self.moves) is not None:
+
+            def indices_of(buffer: tirx.Var, indices: list[tirx.Expr]) -> list[tirx.Expr]:
+                return _of_scalars(buffer, indices) if buffer in moves.memory else indices
+
+            body = moves.with_bits(body, self.buffers, indices_of)
+        return structural_map(
+            body,
+            [
+                (TensorLoad, self.visit_load),
+                (tirx.BufferStore, self.visit_store),
+                (Call, self.visit_call),
+                (tirx.Bind, self.visit_bind),
+                (tirx.Var, lambda var: self.names.get(var, var)),
+                *_ARITHMETIC,
+            ],
+        )
+
+    def visit_declaration(self, stmt: tirx.DeclBuffer) -> tirx.Stmt:
+        """Declare a parameter's buffer as one of scalars."""
+        if stmt.data not in self.pointers:
             return stmt
-        old, pointer = stmt.buffer, pointers[stmt.data]
+        old, pointer = stmt.buffer, self.pointers[stmt.data]
         shape = [*old.shape[:-1], old.shape[-1] * int(tvm.DataType(str(old.dtype)).lanes)]
-        buffers[old] = tirx.decl_buffer(
+        self.buffers[old] = tirx.decl_buffer(
             shape, str(pointer.ty.element_type), old.name, data=pointer, scope=str(old.scope())
         )
-        return tirx.DeclBuffer(buffers[old], data=pointer)
+        return tirx.DeclBuffer(self.buffers[old], data=pointer)
 
-    def allocate(stmt: tirx.AllocBuffer) -> tirx.Stmt:
+    def visit_allocation(self, stmt: tirx.AllocBuffer) -> tirx.Stmt:
+        """Allocate fp32, or bits if the values are only moved or tensor cores read them."""
         old = stmt.buffer
-        if moves is not None and old in moves.registers:
+        if self.moves is not None and old in self.moves.registers:
             stored = str(tvm.DataType("uint16").with_lanes(tvm.DataType(str(old.dtype)).lanes))
         elif "float16" not in str(old.dtype):
             return stmt
         else:
-            stored = "uint16" if old in for_tensor_cores else _widened(str(old.dtype))
-        buffers[old] = tirx.decl_buffer(old.shape, stored, old.name, scope=str(old.scope()))
-        return tirx.AllocBuffer(buffers[old])
+            stored = "uint16" if old in self.for_tensor_cores else _widened(str(old.dtype))
+        self.buffers[old] = tirx.decl_buffer(old.shape, stored, old.name, scope=str(old.scope()))
+        return tirx.AllocBuffer(self.buffers[old])
 
-    def bind(stmt: tirx.Bind) -> tirx.Stmt:
+    def visit_bind(self, stmt: tirx.Bind) -> tirx.Stmt:
+        """Bind an fp32 variable."""
         if "float16" not in str(stmt.var.ty):
             return stmt
-        names[stmt.var] = tirx.Var(stmt.var.name, _widened(str(stmt.var.ty)))
-        return tirx.Bind(names[stmt.var], stmt.value)
+        self.names[stmt.var] = tirx.Var(stmt.var.name, _widened(str(stmt.var.ty)))
+        return tirx.Bind(self.names[stmt.var], stmt.value)
 
-    def place(buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, int, bool]:
-        """(offset, p, lanes, whether it is aligned) of an access of p[lanes * offset] and on."""
-        (index,) = indices
-        base, lanes = (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)
-        found = analyzer.modular_set(base)
-        is_aligned = int(found.coeff) % lanes == int(found.base) % lanes == 0
-        if not is_aligned:
-            start, offset = tirx.address_of(tirx.BufferLoad(buffers[buffer], [base])), tirx.const(0, "int32")
-        else:
-            start, offset = buffers[buffer].data, analyzer.simplify(base // lanes)
-        return offset, dialect.fp16_pointer(start, str(buffer.scope())), lanes, is_aligned
-
-    def load(access: TensorLoad) -> tirx.Expr:
-        new = buffers.get(access.source)
+    def visit_load(self, access: TensorLoad) -> tirx.Expr:
+        """Load bits and convert them, or load fp32."""
+        new = self.buffers.get(access.source)
         if new is None:
             return access
         if str(new.dtype) != "uint16":
             return tirx.BufferLoad(new, access.indices)
         indices = _of_scalars(access.source, access.indices)
-        if dialect.converts_fp16_in_memory:
-            return dialect.load_fp16(*place(access.source, indices))
-        return dialect.fp32_of_fp16(tirx.BufferLoad(new, indices))
+        if self.dialect.converts_fp16_in_memory:
+            return self.dialect.load_fp16(*self._address(access.source, indices))
+        return self.dialect.fp32_of_fp16(tirx.BufferLoad(new, indices))
 
-    def store(access: tirx.BufferStore) -> tirx.Stmt:
-        new = buffers.get(access.buffer)
+    def visit_store(self, access: tirx.BufferStore) -> tirx.Stmt:
+        """Convert and store bits, or store fp32."""
+        new = self.buffers.get(access.buffer)
         if new is None:
             return access
         if str(new.dtype) != "uint16":
             return tirx.BufferStore(new, access.value, access.indices)
         indices = _of_scalars(access.buffer, access.indices)
-        if dialect.converts_fp16_in_memory:
-            return dialect.store_fp16(access.value, *place(access.buffer, indices))
-        return tirx.BufferStore(new, _bits_of(access.value, dialect), indices)
+        if self.dialect.converts_fp16_in_memory:
+            return self.dialect.store_fp16(access.value, *self._address(access.buffer, indices))
+        return tirx.BufferStore(new, _bits_of(access.value, self.dialect), indices)
 
-    def call(old: Call) -> tirx.Expr:
+    def visit_call(self, old: Call) -> tirx.Expr:
+        """Return the call with fp32 operands and result."""
         name = op_name(old)
         arguments = list(old.args)
         if name == "tirx.buffer_data":
-            return buffers[old.args[0]].data if old.args[0] in buffers else old
+            return self.buffers[old.args[0]].data if old.args[0] in self.buffers else old
         if name in ("tirx.texture2d_load", "tirx.texture2d_store"):
-            # Four floats are read from and written to an fp16 image as well; the bits tell the code generator which
-            # function to call.
+            # Four fp32 values are read from and written to an fp16 image as well. The code generator chooses the
+            # function by these bits.
             arguments[4] = tirx.const(LANES * np.dtype("float32").itemsize * 8, "int32")
         elif not isinstance(old.ty, PrimType):
             return old
         return Call(old.op, arguments, old.attrs, old.ty_args, ret_ty=_widened(str(old.ty)))
 
-    if not pointers and not _mentions_halfs(func):
-        return func
-    if any(stmt.attr_key == FP16_ARITHMETIC for stmt in nodes_in(func.body, tirx.AttrStmt)):
-        return func.with_body(_with_wide_outputs(func))
-    for_tensor_cores = _read_by_tensor_cores(func)
-    stored_as_bits = {
-        stmt.buffer for stmt in nodes_in(func.body, tirx.DeclBuffer) if _is_in_memory(stmt.data, pointers)
-    }
-    moves = Moves(func.body, stored_as_bits) if stored_as_bits and dialect.moves_fp16_bits else None
-    body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
-    if moves is not None:
-        body = moves.with_bits(
-            body, buffers, lambda buffer, indices: _of_scalars(buffer, indices) if buffer in moves.memory else indices
-        )
-    bindings = [(tirx.Bind, bind), (tirx.Var, lambda var: names.get(var, var))]
-    body = structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store), (Call, call), *bindings, *_ARITHMETIC])
-    return tirx.PrimFunc([pointers.get(p, p) for p in func.params], body, func.ret_type, func.attrs)
+    def _address(self, buffer: tirx.Var, indices: list[tirx.Expr]) -> tuple[tirx.Expr, tirx.Expr, int, bool]:
+        """Return (offset, pointer, lanes, is_aligned) of an access of the vector at pointer[lanes * offset]."""
+        (index,) = indices
+        base, lanes = (index.base, int(index.lanes)) if isinstance(index, tirx.Ramp) else (index, 1)
+        multiples = self.analyzer.modular_set(base)
+        is_aligned = int(multiples.coeff) % lanes == int(multiples.base) % lanes == 0
+        if is_aligned:
+            start, offset = self.buffers[buffer].data, self.analyzer.simplify(base // lanes)
+        else:
+            start, offset = tirx.address_of(tirx.BufferLoad(self.buffers[buffer], [base])), tirx.const(0, "int32")
+        return offset, self.dialect.fp16_pointer(start, str(buffer.scope())), lanes, is_aligned

@@ -1,6 +1,6 @@
-"""Loads and stores of a buffer that setImage marked become reads and writes of whole texels (paper, Section 4.1).
+"""Whole-texel reads and writes of the buffers that setImage marked (paper, Section 4.1).
 
-TVM's own TextureFlatten scalarises stores and is not connected to any pipeline that works; this pass replaces it.
+TVM's own TextureFlatten scalarises stores and is not connected to any pipeline that works. This pass replaces it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _coordinates(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tuple[tir
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run after VectorizeLoop and before FlattenBuffer, while indices still are those of the tensor.
+    """Access images in whole texels, after VectorizeLoop and before FlattenBuffer, while indices are the tensor's axes.
 
         image[n, c, y, x, 0:4]            ->  texture2d_load(image, x, y, n * C + c)      a read_only image
         image[n, c, y, x, 0:4] = value    ->  texture2d_store(image, x, y, n * C + c, value)      write_only
@@ -49,10 +49,12 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
         matrix[y, h, x * 4:x * 4 + 4]
             ->  texture2d_load(matrix, h * (columns / 4) + x, y, 0)        `JOINED_ROWS_IMAGE`
 
-    Reads outside the image give zero; one that is read inside alone is marked by its scope.
+    Reads outside the image give zero. An image without such reads is marked by its scope.
 
-    BuildError where a single lane of a texel is accessed, or one image is both read and written, which OpenCL 1.2 does
-    not allow.
+    Raises
+    ------
+    BuildError
+        A single lane of a texel is accessed, or an image is read and written, which OpenCL 1.2 does not allow.
     """
     for image in read_inside(func, [p for p in func.params if str(p.scope()) == IMAGE]):
         func = replace_parameter(func, str(image.name), scope=INSIDE_IMAGE)
@@ -62,61 +64,23 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
     read: set[int] = set()
     written: set[int] = set()
 
-    def find(buffer: tirx.Expr) -> int | None:
+    def number_of(buffer: tirx.Expr) -> int | None:
         return next((i for i, image in enumerate(images) if image.same_as(buffer)), None)
 
-    def whole_texel(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Ramp:
-        lanes = indices[-1]
-        # A column of a matrix may be the first one of no texel.
-        if not is_texel(lanes) or not tvm.sym.Analyzer().can_prove_equal(tirx.floormod(lanes.base, LANES), 0):
-            raise BuildError(
-                f"image {buffer.name}: lane {lanes} of a texel is accessed by itself; an image is read and written in"
-                f" texels of {LANES} lanes",
-                hint="Vectorize the lane axis by 4, or keep the tensor in a buffer.",
-                buffer=str(buffer.name),
-            )
-        return lanes
-
-    def texel_bits(buffer: tirx.Buffer) -> tirx.Expr:
-        return tirx.const(LANES * np.dtype(str(buffer.dtype)).itemsize * 8, "int32")
-
     def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
-        found = find(access.source)
-        if found is None:
+        if (number := number_of(access.source)) is None:
             return access
-        read.add(found)
-        buffer, indices = access.source, list(access.indices)
-        lanes = whole_texel(buffer, indices)
-        return tirx.call_intrin(
-            f"{buffer.dtype}x{LANES}",
-            "tirx.texture2d_load",
-            buffer.data,
-            *_coordinates(buffer, indices),
-            texel_bits(buffer),
-            tirx.Ramp(0, 1, lanes.lanes),
-        )
+        read.add(number)
+        return _texel_load(access)
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
-        found = find(access.buffer)
-        if found is None:
+        if (number := number_of(access.buffer)) is None:
             return access
-        written.add(found)
-        buffer, indices = access.buffer, list(access.indices)
-        whole_texel(buffer, indices)
-        return tirx.Evaluate(
-            tirx.call_intrin(
-                "int32",
-                "tirx.texture2d_store",
-                buffer.data,
-                *_coordinates(buffer, indices),
-                texel_bits(buffer),
-                access.value,
-            )
-        )
+        written.add(number)
+        return _texel_store(access)
 
     body = structural_map(func.body, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
-    both = sorted(read & written)
-    if both:
+    if both := sorted(read & written):
         name = str(images[both[0]].name)
         raise BuildError(
             f"image {name} is read and written by one kernel; OpenCL 1.2 allows one of both",
@@ -126,12 +90,49 @@ def address_images(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transf
     return func.with_body(body)
 
 
+def _texel_load(access: tvm.ir.TensorLoad) -> tirx.Expr:
+    buffer, indices = access.source, list(access.indices)
+    lanes = _whole_texel(buffer, indices)
+    return tirx.call_intrin(
+        f"{buffer.dtype}x{LANES}",
+        "tirx.texture2d_load",
+        buffer.data,
+        *_coordinates(buffer, indices),
+        _texel_bits(buffer),
+        tirx.Ramp(0, 1, lanes.lanes),
+    )
+
+
+def _texel_store(access: tirx.BufferStore) -> tirx.Stmt:
+    buffer, indices = access.buffer, list(access.indices)
+    _whole_texel(buffer, indices)
+    arguments = (buffer.data, *_coordinates(buffer, indices), _texel_bits(buffer), access.value)
+    return tirx.Evaluate(tirx.call_intrin("int32", "tirx.texture2d_store", *arguments))
+
+
+def _whole_texel(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Ramp:
+    """Return the lanes of an access. Raises BuildError if they are not one whole texel."""
+    lanes = indices[-1]
+    # A column of a matrix may be in the middle of a texel.
+    if not is_texel(lanes) or not tvm.sym.Analyzer().can_prove_equal(tirx.floormod(lanes.base, LANES), 0):
+        raise BuildError(
+            f"image {buffer.name}: lane {lanes} of a texel is accessed by itself; an image is read and written in"
+            f" texels of {LANES} lanes",
+            hint="Vectorize the lane axis by 4, or keep the tensor in a buffer.",
+            buffer=str(buffer.name),
+        )
+    return lanes
+
+
+def _texel_bits(buffer: tirx.Buffer) -> tirx.Expr:
+    return tirx.const(LANES * np.dtype(str(buffer.dtype)).itemsize * 8, "int32")
+
+
 @tirx.transform.prim_func_pass(opt_level=0)
 def name_stored_texels(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run after the last simplification: what is written to an image becomes a variable first.
+    """Name each texel that is written to an image, after the last simplification.
 
-    TVM's code generator takes two texels whose expressions read the same for the same texel, even if registers changed
-    in between.
+    TVM's code generator confuses two texels whose expressions have the same text, even if registers changed in between.
     """
 
     def store(stmt: tirx.Evaluate) -> tirx.Stmt:

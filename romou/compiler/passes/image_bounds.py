@@ -1,4 +1,4 @@
-"""Which images a kernel reads inside of them alone: those need no sampler, which would take floats."""
+"""Images that a kernel reads only inside of their bounds. They need no sampler, which would take floats."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from romou.compiler.tir.guarded_loads import GuardedLoad, guarded_loads
 
 
 def read_inside(func: tirx.PrimFunc, images: Sequence[tirx.Buffer]) -> list[tirx.Buffer]:
-    """Return the images of which every read is proven to lie inside, by the extents of loops and launches and by the
-    conditions around the read.
+    """Return the images whose reads are all proven to be inside, by the extents of loops and launches and by
+    conditions.
 
     for x in range(14): use(image[x, 0:4])                    an image of 14 texels is read inside
     for x in range(16): use(image[x, 0:4])                    not
     for x in range(16): if x < 14: use(image[x, 0:4])         inside
 
-    Indices still are those of the tensor: run before buffers are flattened. An image that is not read is none of them.
+    Indices must be the tensor's axes: run before buffers are flattened. An image that is not read is not returned.
     """
     loads = guarded_loads(func.body) if images else []
     of_images = ([load for load in loads if image.same_as(load.access.source)] for image in images)

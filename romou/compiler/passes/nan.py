@@ -1,14 +1,14 @@
-"""Maxima and minima of floats that keep NaN, as onnxruntime has them for Relu, Clip, Max, Min, ReduceMax and ReduceMin.
+"""Maxima and minima of floats that keep NaN, as in onnxruntime's Relu, Clip, Max, Min, ReduceMax and ReduceMin.
 
-OpenCL's max and min leave open what comes of NaN, and CUDA's give the other operand. A comparison is false with NaN, on
-every device:
+OpenCL's max and min leave the result with NaN undefined, and CUDA's return the other operand. A comparison with NaN is
+false on every device:
 
     max(x, 0)      ->      x < 0 ? 0 : x
     max(x, y)      ->      y == y ? (x < y ? y : x) : y
 
-An operand that is not a name or a constant gets one, so that the text does not grow with the depth of a chain. What
-`primitives.ignore_nan` marked stays as it is: a maximum whose NaN comes back by another way, as in softmax, and the
-window of MaxPool, where onnxruntime's answer depends on the NaN's place.
+An operand that is not a name or a constant gets a name, so that the text does not grow with the depth of a chain.
+Statements that `primitives.ignore_nan` marked stay as they are: softmax, which returns NaN by another way, and the
+window of MaxPool, for which onnxruntime's answer depends on the position of the NaN.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from romou.devices.backends.dialect import dialect_of
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_nan(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function when nothing simplifies any more; the marks go."""
+    """Write maxima and minima of a device function as comparisons, after the last simplification. The marks are
+    removed.
+    """
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
         return stmt.body if stmt.attr_key == IGNORE_NAN else mutator.default_mutate(stmt)
@@ -64,6 +66,6 @@ def _keeping(expr: tirx.Max | tirx.Min) -> tirx.Expr:
 
 
 def _is_number(expr: tirx.Expr) -> bool:
-    """Whether an expression is a constant other than NaN, or a vector of it."""
+    """Return whether an expression is a constant other than NaN, or a vector of it."""
     scalar = expr.value if isinstance(expr, tirx.Broadcast) else expr
     return isinstance(scalar, tirx.FloatImm) and not math.isnan(scalar.value)

@@ -1,10 +1,10 @@
-"""Numbers of work-items, comparisons and indices that fit in 32 bits, in 32 bits.
+"""Work-item numbers, comparisons and indices in 32 bits, if they fit.
 
 TVM's NarrowDataType stops at a buffer with an unknown offset, and leaves conditions in 64 bits. Most GPUs take several
 instructions for these, and Mesa's compiler folds some of them wrongly (22.3: `int64_t(int_value) < 5L` is false for
 every value):
 
-    threadIdx.x < int64(5)                           ->      threadIdx.x < 5, where it was a number of 64 bits
+    threadIdx.x < int64(5)                           ->      threadIdx.x < 5
     int64(local_x) * 2 + int64(v) < int64(5)         ->      local_x * 2 + v < 5
 """
 
@@ -25,8 +25,8 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def narrow_integers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function behind what writes conditions. What fits follows from the extents of loops and of work
-    groups.
+    """Narrow the integers of a device function, after all conditions are written. Extents of loops and work groups
+    bound them.
     """
     body, analyzer = _with_narrow_work_items(func.body), tvm.sym.Analyzer()
 
@@ -109,9 +109,7 @@ def _both_narrowed(expr: Any, analyzer: tvm.sym.Analyzer) -> tuple[tirx.Expr, ti
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_stored_types(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Let stores give what their buffers hold: TVM's narrowing of indices makes vectors of 32-bit constants of 64-bit
-    ones, data too.
-    """
+    """Store values in the types of their buffers: TVM's narrowing of indices also narrows vectors of constants."""
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
         lanes = int(tvm.DataType(str(access.value.ty)).lanes)

@@ -1,7 +1,7 @@
-"""Loads of the same address, and vectors of copies of the same scalar, are made once.
+"""Loads of the same address, and broadcasts of the same scalar, are computed once.
 
-TVM's code generator writes out a load wherever it is used, and a broadcast as the scalar written four times. Within a
-sequence of statements this pass gives a name to what is used more than once:
+TVM's code generator writes a load at each use, and a broadcast as the scalar written four times. Within a sequence of
+statements this pass names each value that is used more than once:
 
     acc[0] = acc[0] + x * w[at];                    ->      float4 v = w[at];
     acc[1] = acc[1] + y * w[at];                            acc[0] = acc[0] + x * v;   acc[1] = acc[1] + y * v;
@@ -26,7 +26,7 @@ _SIDE_EFFECTS = ("tirx.tvm_storage_sync", "tirx.call_extern", "tirx.tvm_call_pac
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def share_loads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function, after addresses have become variables: equal addresses are equal expressions then."""
+    """Name repeated loads of a device function, after addresses are variables: equal ones are equal expressions."""
     sharer = _Sharer(func)
     return func.with_body(inline_single_uses(sharer.sequence(func.body), sharer.declared))
 

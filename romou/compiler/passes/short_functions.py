@@ -45,7 +45,7 @@ _POWERS = {0.5: "square_root", -0.5: "inverse_root"}
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def shorten_functions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function when nothing simplifies any more."""
+    """Replace functions and divisions of a device function by multiply-adds, after the last simplification."""
     dialect = dialect_of(func)
 
     def call(expr: tvm.ir.Call, mutator: Any) -> tirx.Expr:

@@ -47,7 +47,9 @@ from romou.devices.backends.dialect import dialect_of, load_texel_pair, tensor_c
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function after its fp16 has become bits, before addresses are eliminated; the marks go."""
+    """Compute marked nests with tensor cores, after fp16 is bits and before addresses are eliminated. The marks are
+    removed.
+    """
     dialect = dialect_of(func)
     threads: dict[str, tirx.Var] = {}
 
@@ -104,8 +106,9 @@ def _warp_sums(nest: WarpNest) -> tirx.Stmt:
 
 
 def _place_of_pair(factors: Sequence[tirx.Expr], analyzer: Any) -> tuple[tirx.Expr, tirx.Var] | None:
-    """(pair, buffer) where two factors are texels side by side in memory, the first one at an even place: one load
-    brings both. None elsewhere.
+    """Return (pair, buffer) if two factors are adjacent texels in memory and the first has an even position, else None.
+
+    One load then reads both.
     """
     if len(factors) < PAIR or not all(map(is_fp16_conversion, factors)):
         return None

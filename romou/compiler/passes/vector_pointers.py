@@ -1,10 +1,9 @@
-"""Buffers that are accessed in whole texels become arrays of vectors: `data[i]` instead of `vload4(0, data + i * 4)`.
+"""Arrays of vectors for buffers that are accessed in whole texels: `data[i]` instead of `vload4(0, data + i * 4)`.
 
-A pointer to `float4` tells the compiler that the access is aligned, and its index is a quarter of the address
-arithmetic away from the loop counters. Registers that are filled in whole texels and read lane by lane become vectors
-whose lanes have names (`patch[1].s2`); read through a pointer, they would lie in private memory. TVM's
-PointerValueTypeRewrite passes by the parameters of a device function, and fails on scalar reads whose addresses are
-multiples of more than a vector.
+A pointer to `float4` shows the compiler that the access is aligned, and its index is a quarter of the address.
+Registers that are filled in whole texels and read lane by lane become vectors with named lanes (`patch[1].s2`). Read
+through a pointer, they would be in private memory. TVM's PointerValueTypeRewrite skips the parameters of a device
+function, and fails on scalar reads whose addresses are multiples of more than a vector.
 """
 
 from __future__ import annotations
@@ -26,88 +25,97 @@ Indices: TypeAlias = Sequence[tirx.Expr]
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a device function, after its pointers have become parameters.
+    """Access buffers of a device function in vectors, after its pointers have become parameters.
 
     data: T.handle("float32"); data[4 * i : 4 * i + 4]      ->      data: T.handle("float32x4"); data[i]
     patch: T.alloc_local(8); patch[4:8] = v; … patch[6]
         ->  patch: T.alloc_local(2, "float32x4"); patch[1] = v; … patch[1].s2
     """
-    analyzer = tvm.sym.Analyzer()
-    loads: dict[tirx.Var, list[Indices]] = {}
-    stores: dict[tirx.Var, list[Indices]] = {}
-    handed_on: set[tirx.Var] = set()
-    structural_walk(
-        func.body,
-        [
-            (TensorLoad, lambda a: loads.setdefault(a.source, []).append(a.indices)),
-            (tirx.BufferStore, lambda a: stores.setdefault(a.buffer, []).append(a.indices)),
-            # A pointer that is handed on by itself may be used in any way.
-            (tvm.ir.Call, lambda c: handed_on.add(c.args[0]) if op_name(c) == "tirx.buffer_data" else None),
-        ],
-    )
-    # `gather_bytes` takes truth values one by one.
-    is_kept = {"bool"} if dialect_of(func).widens_truth_values else set()
-    pointers = {p: p for p in func.params}
-    buffers: dict[tirx.Var, tirx.Var] = {}
+    vectors = _Vectors(func)
+    # Declarations come before accesses, which depend on them.
+    body = structural_map(func.body, [(tirx.DeclBuffer, vectors.declare), (tirx.AllocBuffer, vectors.allocate)])
+    body = structural_map(body, [(TensorLoad, vectors.load), (tirx.BufferStore, vectors.store)])
+    return tirx.PrimFunc([vectors.pointers[p] for p in func.params], body, func.ret_type, func.attrs)
 
-    def is_whole(indices: Indices) -> bool:
-        if len(indices) != 1 or not is_texel(indices[0]):
-            return False
-        step = analyzer.modular_set(indices[0].base)
-        return int(step.coeff) % LANES == 0 and int(step.base) % LANES == 0
 
-    def is_lane(indices: Indices) -> bool:
-        return len(indices) == 1 and isinstance(indices[0], tirx.IntImm)
+class _Vectors:
+    """The buffers of a function that become arrays of vectors.
 
-    def vectors(old: tirx.Var, name: str, **where: Any) -> tirx.Var:
-        buffers[old] = tirx.decl_buffer([-(-old.shape[0] // LANES)], f"{old.dtype}x{LANES}", name, **where)
-        return buffers[old]
+    loads, stores: buffer -> indices of its accesses.
+    escaping: buffers whose pointer is an argument of a call, which may use it in any way.
+    pointers: parameter -> its replacement, or itself.
+    buffers: scalar buffer -> array of vectors.
+    """
 
-    def declare(stmt: tirx.DeclBuffer) -> tirx.Stmt:
+    def __init__(self, func: tirx.PrimFunc) -> None:
+        self.analyzer = tvm.sym.Analyzer()
+        self.loads: dict[tirx.Var, list[Indices]] = {}
+        self.stores: dict[tirx.Var, list[Indices]] = {}
+        self.escaping: set[tirx.Var] = set()
+        self.pointers = {p: p for p in func.params}
+        self.buffers: dict[tirx.Var, tirx.Var] = {}
+        # `gather_bytes` reads truth values one by one.
+        self.scalar_types = {"bool"} if dialect_of(func).widens_truth_values else set()
+        structural_walk(
+            func.body,
+            [
+                (TensorLoad, lambda a: self.loads.setdefault(a.source, []).append(a.indices)),
+                (tirx.BufferStore, lambda a: self.stores.setdefault(a.buffer, []).append(a.indices)),
+                (tvm.ir.Call, lambda c: self.escaping.add(c.args[0]) if op_name(c) == "tirx.buffer_data" else None),
+            ],
+        )
+
+    def declare(self, stmt: tirx.DeclBuffer) -> tirx.Stmt:
+        """Declare a parameter's buffer as vectors, if all accesses are whole vectors."""
         old = stmt.buffer
-        accesses = [*loads.get(old, []), *stores.get(old, [])]
-        if (
-            stmt.data not in pointers
-            or old in handed_on
-            or not accesses
-            or not all(map(is_whole, accesses))
-            or str(old.dtype) in is_kept
-        ):
+        accesses = [*self.loads.get(old, []), *self.stores.get(old, [])]
+        is_scalar = stmt.data not in self.pointers or old in self.escaping or str(old.dtype) in self.scalar_types
+        if is_scalar or not accesses or not all(map(self._is_whole, accesses)):
             return stmt
         pointer = tirx.Var(stmt.data.name, PointerType(PrimType(f"{old.dtype}x{LANES}"), str(old.scope())))
-        pointers[stmt.data] = pointer
-        return tirx.DeclBuffer(vectors(old, old.name, data=pointer, scope=str(old.scope())), data=pointer)
+        self.pointers[stmt.data] = pointer
+        return tirx.DeclBuffer(self._array(old, data=pointer, scope=str(old.scope())), data=pointer)
 
-    def allocate(stmt: tirx.AllocBuffer) -> tirx.Stmt:
+    def allocate(self, stmt: tirx.AllocBuffer) -> tirx.Stmt:
+        """Allocate a register tile as vectors, if it is filled in whole vectors and its lanes have constant indices."""
         old = stmt.buffer
-        is_register_tile = (
-            str(old.scope()) == "local" and old in stores and old not in handed_on and len(old.shape) == 1
-        )
-        is_scalar = tvm.DataType(str(old.dtype)).lanes == 1 and str(old.dtype) not in is_kept
-        if (
-            is_register_tile
-            and is_scalar
-            and all(map(is_whole, stores[old]))
-            and all(is_whole(i) or is_lane(i) for i in loads.get(old, []))
-        ):
-            return tirx.AllocBuffer(vectors(old, old.name, scope="local"))
-        return stmt
+        stores = self.stores.get(old, [])
+        is_register_tile = str(old.scope()) == "local" and stores and old not in self.escaping and len(old.shape) == 1
+        is_scalar = tvm.DataType(str(old.dtype)).lanes == 1 and str(old.dtype) not in self.scalar_types
+        if not is_register_tile or not is_scalar or not all(map(self._is_whole, stores)):
+            return stmt
+        if not all(self._is_whole(indices) or _is_lane(indices) for indices in self.loads.get(old, [])):
+            return stmt
+        return tirx.AllocBuffer(self._array(old, scope="local"))
 
-    def texel(indices: Indices) -> list[tirx.Expr]:
-        return [analyzer.simplify((indices[0].base if is_whole(indices) else indices[0]) // LANES)]
-
-    def load(access: TensorLoad) -> tirx.Expr:
-        new = buffers.get(access.source)
+    def load(self, access: TensorLoad) -> tirx.Expr:
+        """Load a vector, or a lane of one."""
+        new = self.buffers.get(access.source)
         if new is None:
             return access
-        vector = tirx.BufferLoad(new, texel(access.indices))
-        return vector if is_whole(access.indices) else tirx.Shuffle([vector], [int(access.indices[0]) % LANES])
+        vector = tirx.BufferLoad(new, self._texel(access.indices))
+        return vector if self._is_whole(access.indices) else tirx.Shuffle([vector], [int(access.indices[0]) % LANES])
 
-    def store(access: tirx.BufferStore) -> tirx.Stmt:
-        new = buffers.get(access.buffer)
-        return access if new is None else tirx.BufferStore(new, access.value, texel(access.indices))
+    def store(self, access: tirx.BufferStore) -> tirx.Stmt:
+        """Store a vector."""
+        new = self.buffers.get(access.buffer)
+        return access if new is None else tirx.BufferStore(new, access.value, self._texel(access.indices))
 
-    # Declarations come before uses, and what they say is needed there.
-    body = structural_map(func.body, [(tirx.DeclBuffer, declare), (tirx.AllocBuffer, allocate)])
-    body = structural_map(body, [(TensorLoad, load), (tirx.BufferStore, store)])
-    return tirx.PrimFunc([pointers[p] for p in func.params], body, func.ret_type, func.attrs)
+    def _is_whole(self, indices: Indices) -> bool:
+        if len(indices) != 1 or not is_texel(indices[0]):
+            return False
+        step = self.analyzer.modular_set(indices[0].base)
+        return int(step.coeff) % LANES == 0 and int(step.base) % LANES == 0
+
+    def _texel(self, indices: Indices) -> list[tirx.Expr]:
+        first = indices[0].base if self._is_whole(indices) else indices[0]
+        return [self.analyzer.simplify(first // LANES)]
+
+    def _array(self, old: tirx.Var, **options: Any) -> tirx.Var:
+        shape = [-(-old.shape[0] // LANES)]
+        self.buffers[old] = tirx.decl_buffer(shape, f"{old.dtype}x{LANES}", old.name, **options)
+        return self.buffers[old]
+
+
+def _is_lane(indices: Indices) -> bool:
+    return len(indices) == 1 and isinstance(indices[0], tirx.IntImm)

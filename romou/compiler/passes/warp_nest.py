@@ -1,9 +1,9 @@
-"""A nest that is marked for tensor cores, taken apart: what each work-item of a warp loads for it, and where its sums
-lie.
+"""A nest that is marked for tensor cores: the loads of each work-item of a warp, and the position of its sums.
 
-Of a warp's work-items (x = t, y % 8 = g), each loads for a step of the reduction, 16 deep: of its own output texels the
-weights of the four depths of input texel `group` = t; and of every pair of own pixels input texel t at the pixel of
-column g, which is pixel g % 2 of the pair that work-item x = g / 2 has.
+A step of the reduction is 16 deep. Work-item (x = t, y % 8 = g) loads for it
+
+    weights   of its own output texels, for the four depths of input texel `group` = t
+    data      for every pair of own pixels, input texel t at the pixel of column g: pixel g % 2 of work-item x = g / 2
 """
 
 from __future__ import annotations
@@ -32,12 +32,15 @@ FLOATS = "float32x4"
 class WarpNest:
     """The nest of a marked statement.
 
-    before: statements in front of it, as a barrier.
+    before: statements in front of it, such as a barrier.
     store: its innermost statement.
-    texels, pixels: of a work-item's tile, texels of output channels and
-    pixels.   fp16_texel: type of four fp16 numbers in registers (`Dialect.fp16_texel`).
+    texels, pixels: size of a work-item's tile, in texels of output channels and in pixels.
+    fp16_texel: type of four fp16 values in registers (`Dialect.fp16_texel`).
 
-    BuildError for a nest that adds up anything else than products over (group, lane, texel, pixel, lane).
+    Raises
+    ------
+    BuildError
+        The nest does not sum up products over (group, lane, texel, pixel, lane).
     """
 
     def __init__(self, marked: tirx.Stmt, threads: Mapping[str, tirx.Var], fp16_texel: str) -> None:

@@ -1,1 +1,1 @@
-"""What TIR functions are marked with and made of: calls, primitives such as setImage, slices of buffers."""
+"""The vocabulary of TIR functions: calls, primitives such as setImage, slices of buffers."""

@@ -1,6 +1,4 @@
-"""What a call in lowered TIR stands for: the one place for the names of TVM's operators that passes and estimates look
-for.
-"""
+"""Calls in lowered TIR: the one place for the names of the TVM operators that passes and estimates look for."""
 
 from __future__ import annotations
 
@@ -20,94 +18,98 @@ _PURE = 1
 
 
 def op_name(expr: Any) -> str:
-    """Name of the operator that a call calls; empty for what is no call of an operator."""
+    """Return the name of the operator that a call calls, empty for other expressions."""
     return str(getattr(getattr(expr, "op", None), "name", ""))
 
 
 def called_function(expr: Any) -> str | None:
-    """Name of the TIR function that a call in a graph calls, whether or not it writes to one of its arguments; None for
-    anything else.
-    """
+    """Return the name of the TIR function that a call in a graph calls, in place or not, None for other expressions."""
     return str(expr.args[0].name_hint) if op_name(expr) in ("relax.call_tir", "relax.call_tir_inplace") else None
 
 
 def is_conditional(expr: Any) -> bool:
-    """Whether the other arguments are evaluated only where the first one holds."""
+    """Return whether an expression evaluates its other arguments only if the first one holds."""
     return op_name(expr) == "prim.if_then_else"
 
 
 def takes_vectors(expr: Any) -> bool:
-    """Whether a call of an operator may have vectors as its operands."""
+    """Return whether a call of an operator may have vectors as operands."""
     return bool(getattr(expr.op, "get_attr", lambda _: False)("TVectorizable"))
 
 
 def is_pure(expr: Any) -> bool:
-    """Whether a call gives the same wherever it stands: it reads no memory and changes none."""
+    """Return whether a call neither reads nor changes memory."""
     kind = getattr(expr.op, "get_attr", lambda _: None)("TCallEffectKind")
     return kind is not None and int(kind) <= _PURE and extern_name(expr) is None
 
 
 def is_texel_load(expr: Any) -> bool:
-    """Whether a texel of an image is read."""
+    """Return whether an expression reads a texel of an image."""
     return op_name(expr) == "tirx.texture2d_load"
 
 
 def extern_name(expr: Any) -> str | None:
-    """Name of the C function that a pure external call calls; None for anything else."""
+    """Return the name of the C function of a pure external call, None for other expressions."""
     return str(getattr(expr.args[0], "value", "")) if op_name(expr) == "tirx.call_pure_extern" else None
 
 
 def is_fp16_load(expr: Any) -> bool:
-    """Whether fp16 is read from memory as fp32 (`passes/fp16_storage.py`)."""
+    """Return whether an expression reads fp16 from memory as fp32 (`passes/fp16_storage.py`)."""
     return (extern_name(expr) or "").startswith(("vload_half", "vloada_half"))
 
 
 def is_fp16_store(expr: Any) -> bool:
-    """Whether fp32 is written to memory as fp16."""
+    """Return whether an expression writes fp32 to memory as fp16."""
     return op_name(expr) == "tirx.call_extern" and str(getattr(expr.args[0], "value", "")).startswith(
         ("vstore_half", "vstorea_half")
     )
 
 
 def is_fp16_conversion(expr: Any) -> bool:
-    """Whether the bits of fp16 that were read before become fp32."""
+    """Return whether an expression converts loaded bits of fp16 to fp32."""
     return extern_name(expr) == "float_of_half"
 
 
 def is_load_for_tensor_cores(expr: Any) -> bool:
-    """Whether texels are read as they are (`passes/tensor_cores.py`, `passes/async_copies.py`): (name, texel or pair of
-    texels, pointer, ...).
+    """Return whether an expression reads unconverted texels (`passes/tensor_cores.py`, `passes/async_copies.py`).
+
+    Arguments: (name, texel or pair of texels, pointer, ...).
     """
     return texels_for_tensor_cores(expr) > 0
 
 
 def texels_for_tensor_cores(expr: Any) -> int:
-    """How many texels a call reads as they are; 0 for any other expression."""
+    """Return the number of texels that a call reads unconverted, 0 for other expressions."""
     if extern_name(expr) == "load_texel" or is_async_copy(expr):
         return 1
     return 2 if _called(expr) == "load_texel_pair" else 0
 
 
 def is_async_copy(expr: Any) -> bool:
-    """Whether a texel is copied to local memory past the registers: (name, texel, pointer, texel there, pointer there,
-    whether it is not zero).
+    """Return whether an expression copies a texel to local memory asynchronously.
+
+    Arguments: (name, texel, pointer, texel there, pointer there, whether it is inside).
     """
     return _called(expr) in _ASYNC_COPIES
 
 
 def texel_bytes(expr: Any) -> int:
-    """Bytes of a texel that a call reads as it is."""
+    """Return the bytes of a texel that a call reads unconverted."""
     return 16 if _called(expr) == "copy_floats_async" else 8
 
 
 def is_tensor_core_fma(expr: Any) -> bool:
-    """Whether tensor cores add products to 16 numbers of a work-item: (name, first number, pointer to them, ...)."""
+    """Return whether an expression adds products of tensor cores to 16 sums of a work-item.
+
+    Arguments: (name, first sum, pointer to the sums, ...).
+    """
     return _called(expr) in ("tensor_core_fma", "tensor_core_fma_tf32")
 
 
 def is_matrix_product(expr: Any) -> bool:
-    """Whether a warp adds products of matrices to others: (name, sums, count of row matrices, count of column matrices,
-    ...).
+    """Return whether an expression adds products of matrices to the sums of a warp.
+
+    Arguments: (name, sums, count of row matrices, count of column matrices, ...).
     """
     return _called(expr) == "multiply_matrices"
 
@@ -116,5 +118,5 @@ _ASYNC_COPIES = ("copy_halfs_async", "copy_floats_async")
 
 
 def _called(expr: Any) -> str | None:
-    """Name of the C function that an external call with side effects calls."""
+    """Return the name of the C function of an external call with side effects."""
     return str(getattr(expr.args[0], "value", "")) if op_name(expr) == "tirx.call_extern" else None

@@ -1,4 +1,4 @@
-"""What passes and operator families ask of an expression of a Relax graph."""
+"""Properties of expressions of a Relax graph, and of conditions in TIR."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ FLOATS = ("float32", "float16")
 
 
 def shape_of(expr: relax.Expr) -> Shape | None:
-    """Static shape of a tensor expression, else None."""
+    """Return the static shape of a tensor expression, else None."""
     ty = expr.ty
     if not isinstance(ty, relax.TensorType) or ty.shape is None:
         return None
@@ -23,22 +23,27 @@ def shape_of(expr: relax.Expr) -> Shape | None:
 
 
 def static_shape(expr: relax.Expr) -> Shape:
-    """Shape of an expression that was found to be static before."""
+    """Return the shape of an expression that is known to be static."""
     shape = shape_of(expr)
     assert shape is not None
     return shape
 
 
 def dtype_of(expr: relax.Expr) -> str:
-    """Type of a tensor expression's elements."""
+    """Return the type of a tensor expression's elements."""
     return str(expr.ty.dtype)
 
 
 def bytes_of(shape: Iterable[Any], dtype: str) -> int:
-    """Bytes of a dense tensor; `shape` may hold TIR's integers."""
+    """Return the bytes of a dense tensor. `shape` may hold TIR's integers."""
     return math.prod(int(extent) for extent in shape) * int(tvm.DataType(dtype).itemsize)
 
 
 def is_constant(expr: relax.Expr) -> bool:
-    """Whether an expression is a tensor whose values are known."""
+    """Return whether an expression is a constant tensor."""
     return isinstance(expr, tvm.ir.GenericConst)
+
+
+def conjuncts(condition: tirx.Expr) -> list[tirx.Expr]:
+    """a and (b and c)      ->      [a, b, c]"""
+    return [*conjuncts(condition.a), *conjuncts(condition.b)] if isinstance(condition, tirx.And) else [condition]

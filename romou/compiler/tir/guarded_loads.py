@@ -1,4 +1,4 @@
-"""Loads in a statement or an expression, each with what is known where it is done."""
+"""Loads in a statement or an expression, with the conditions and ranges around them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from romou.compiler.tir.calls import is_conditional
 class GuardedLoad:
     """A load of a tensor.
 
-    conditions: under which it is done; a number that was loaded may stand for one.
+    conditions: conditions under which it is evaluated. A condition may itself be loaded.
     ranges: values of the variables of loops and launches around it.
     """
 

@@ -1,8 +1,8 @@
 """The ONNX nodes of a Relax variable: the names of their first outputs, as the source name of the variable's span.
 
-TVM's graph passes keep the variables that they rewrite, with their spans. `romou.compiler.graph.rewrite` hands the
-origin on where bindings are emitted anew, `romou.compiler.graph.origins` where operators are fused. So a kernel that
-cannot be built leads to the nodes of the model.
+TVM's graph passes keep the variables that they rewrite, with their spans. `romou.compiler.graph.rewrite` copies the
+origin to bindings that are emitted anew, `romou.compiler.graph.origins` to fused operators. So a kernel that cannot be
+built is traced back to the nodes of the model.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _SEPARATOR = "\n"
 
 
 def origin_of(var: relax.Var) -> Origin:
-    """The nodes that a variable comes from; empty where that is not known."""
+    """Return the nodes that a variable is computed from, empty if they are not known."""
     span = var.span
     if not isinstance(span, Span) or span.source_name is None or not span.source_name.name:
         return NOWHERE
@@ -29,13 +29,13 @@ def origin_of(var: relax.Var) -> Origin:
 
 
 def span_of(origin: Iterable[str]) -> Span | None:
-    """The span that says where a variable comes from; None for no nodes."""
+    """Return the span that names these nodes, None for no nodes."""
     names = sorted(set(origin))
     return Span(SourceName(_SEPARATOR.join(names)), 0, 0, 0, 0) if names else None
 
 
 def with_origins(main: relax.Function, origins: Mapping[relax.Var, Origin]) -> relax.Function:
-    """A function of one level, in which these of its variables come from these nodes."""
+    """Return a function without inner functions, in which these variables have these origins."""
     changed = {
         var: type(var)(var.name, var.ty, span_of(origin))
         for var, origin in origins.items()
@@ -52,13 +52,14 @@ def with_origins(main: relax.Function, origins: Mapping[relax.Var, Origin]) -> r
 
 
 def bindings_of(function: relax.Function) -> list[relax.Binding]:
-    """All bindings of a function of one level, in order."""
+    """Return the bindings of a function without inner functions, in order."""
     return [binding for block in function.body.blocks for binding in block.bindings]
 
 
 def origins_of(function: relax.Function) -> dict[relax.Var, Origin]:
-    """The origin of each variable that a function binds; of one that names none, that of what reads it, or else of what
-    it reads.
+    """Return the origin of each variable that a function binds.
+
+    A variable without a span has the origins of its readers, or else of the variables that it reads.
     """
     bindings = bindings_of(function)
     found = {binding.var: origin_of(binding.var) for binding in bindings}
@@ -76,8 +77,10 @@ def origins_of(function: relax.Function) -> dict[relax.Var, Origin]:
 
 
 def with_heirs(before: relax.Function, after: relax.Function) -> relax.Function:
-    """`after`, made of `before`, in which nodes that no variable comes from any more are those of what read them: a
-    kernel computes them on the way.
+    """Return `after`, made of `before`, in which nodes that no variable names any more belong to the readers of their
+    results.
+
+    A kernel computes them on the fly.
     """
     origins, left = origins_of(before), {binding.var: origin_of(binding.var) for binding in bindings_of(after)}
     present = NOWHERE.union(*left.values())

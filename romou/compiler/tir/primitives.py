@@ -1,5 +1,6 @@
-"""What a template can do to a kernel beyond TVM's own schedule primitives: setImage, autobroadcast (paper, Listing 4),
-multiply-add.
+"""Additions of Romou to TVM's schedule primitives: setImage, autobroadcast (paper, Listing 4), multiply-add, and marks
+for
+passes.
 """
 
 from __future__ import annotations
@@ -61,12 +62,12 @@ CHECKS_ARGUMENTS = "romou.checks_arguments"
 
 
 def is_image(buffer: tirx.Buffer) -> bool:
-    """Whether a parameter is marked to lie in an image."""
+    """Return whether a parameter is marked as an image."""
     return str(buffer.scope()) in SEPARATORS
 
 
 def is_texel(index: tirx.Expr) -> bool:
-    """Whether an index takes the lanes of a whole texel, neighbours in order."""
+    """Return whether an index is the lanes of one texel, in order."""
     return (
         isinstance(index, tirx.Ramp)
         and int(index.lanes) == LANES
@@ -76,19 +77,20 @@ def is_texel(index: tirx.Expr) -> bool:
 
 
 def texel_shape(shape: Sequence[int], scope: str) -> tuple[int, ...]:
-    """Return the shape of a tensor under a texture scope in texels: (..., 4)
-    ->  (...); of rows, (..., columns) -> (..., columns / 4).
+    """Return the shape of a tensor in an image scope, in texels.
+
+    (..., 4)  ->  (...)      and in a scope of `ROW_AXES`      (..., columns)  ->  (..., columns / 4)
     """
     return tuple(map(int, shape[:-1])) + ((int(shape[-1]) // LANES,) if scope in ROW_AXES else ())
 
 
 def image_extents(shape: Sequence[int], scope: str) -> tuple[int, int, int]:
-    """(width, height, layers) in texels of a tensor under a texture scope."""
+    """Return (width, height, layers) in texels of a tensor in an image scope."""
     return extents_of_texels(texel_shape(shape, scope), scope)
 
 
 def extents_of_texels(texels: Sequence[int], scope: str) -> tuple[int, int, int]:
-    """(width, height, layers) of an image whose tensor has a shape in texels (`texel_shape`)."""
+    """Return (width, height, layers) of the image of a tensor with a shape in texels (`texel_shape`)."""
     if scope in ROW_AXES:
         rows = len(texels) - ROW_AXES[scope]
         return int(np.prod(texels[rows:])), int(np.prod(texels[:rows])), 1
@@ -97,8 +99,9 @@ def extents_of_texels(texels: Sequence[int], scope: str) -> tuple[int, int, int]
 
 
 def image_axes(buffer: tirx.Buffer) -> tuple[int, ...]:
-    """Return the axes of a tensor that are rows or columns of its image by themselves; outside of them an image gives
-    zero. None where it lies in a buffer, or nothing outside may be read.
+    """Return the axes of a tensor that are rows or columns of its image. Outside of them, the image reads as zero.
+
+    Empty for buffers, and for scopes of `ROW_AXES`.
     """
     if not is_image(buffer) or str(buffer.scope()) in ROW_AXES:
         return ()
@@ -107,13 +110,15 @@ def image_axes(buffer: tirx.Buffer) -> tuple[int, ...]:
 
 
 def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
-    """Mark the parameter `name` of a scheduled function to lie in an image (the paper's `setImage`, Listing 4).
+    """Mark the parameter `name` of a scheduled function as an image (the paper's `setImage`, Listing 4).
 
-    The same function with the parameter in memory scope `scope`; `address_images` does the rest when the function is
-    built.
+    Returns the function with the parameter in memory scope `scope`. `address_images` rewrites its accesses.
 
-    BuildError where no parameter has that name, or its last axis does not hold the four lanes of a texel; in a scope of
-    `ROW_AXES`, those of whole texels.
+    Raises
+    ------
+    BuildError
+        No parameter has that name, or its last axis is not the four lanes of a texel; in a scope of `ROW_AXES`, whole
+        texels.
     """
     old = _parameter(func, name)
     columns = int(old.shape[-1])
@@ -127,9 +132,7 @@ def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
 def replace_parameter(
     func: tirx.PrimFunc, name: str, *, shape: Sequence[int] | None = None, scope: str | None = None
 ) -> tirx.PrimFunc:
-    """Return the function with its parameter `name` in another shape, whose axes its accesses have to fit, or in
-    another memory scope.
-    """
+    """Return the function with its parameter `name` in another shape of the same axes, or in another memory scope."""
     old = _parameter(func, name)
     new = tirx.decl_buffer(shape or old.shape, old.dtype, name, scope=scope or str(old.scope()))
     body = structural_map(func.body, (tirx.Var, lambda var: new if old.same_as(var) else var))
@@ -147,23 +150,17 @@ def _parameter(func: tirx.PrimFunc, name: str) -> tirx.Buffer:
 
 
 def autobroadcast(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
-    """Multiply scalars with vectors in `block` as such, without a vector of copies (the paper's `autobroadcast`,
-    Section 4.1).
-    """
+    """Multiply scalars with vectors in `block`, without a vector of copies (the paper's `autobroadcast`, Sec. 4.1)."""
     sch.annotate(block, AUTOBROADCAST, 1)
 
 
 def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: str) -> None:
-    """Write a * b + c in `block` as one call of `function`: "mad", which may round in between or not, or "fma", which
-    does not.
-    """
+    """Write a * b + c in `block` as one call of `function`: "mad", whose rounding in between is undefined, or "fma"."""
     sch.annotate(block, MULTIPLY_ADD, function)
 
 
 def fp16_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
-    """Compute with fp16 in the kernel of `block`; otherwise memory holds fp16, and arithmetic is fp32
-    (`passes/fp16_storage.py`).
-    """
+    """Compute in fp16 in the kernel of `block`. Other kernels compute in fp32 (`passes/fp16_storage.py`)."""
     sch.annotate(block, FP16_ARITHMETIC, 1)
 
 
@@ -177,21 +174,17 @@ def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, steps: int = 
 
 
 def double_buffer(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
-    """Stage in two halves of local memory what `loop` stages there: the next iteration's share is loaded while this
-    one's is summed up.
-    """
+    """Stage the tiles of `loop` in two halves of local memory: the next tile is loaded while one is summed up."""
     sch.annotate(loop, DOUBLE_BUFFER, 1)
 
 
 def unroll_by_compiler(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV) -> None:
-    """Leave it to the device's compiler to write out `loop`, so that a kernel of thousands of statements stays a short
-    text.
-    """
+    """Let the device's compiler unroll `loop`, so that a kernel of thousands of statements has a short text."""
     sch.annotate(loop, UNROLL_BY_COMPILER, 1)
 
 
 def advance_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return a scheduled function whose innermost serial loops read buffers through pointers that advance with them."""
+    """Mark the innermost serial loops of a scheduled function for pointers that advance with them."""
 
     def marked(loop: tirx.For) -> tirx.For:
         if loop.kind != tirx.ForKind.SERIAL or int(loop.extent) < _LEAST_ADVANCED:
@@ -211,14 +204,12 @@ def advance_pointers(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def ignore_nan(stmt: tirx.Stmt) -> tirx.Stmt:
-    """Leave open what maxima and minima in `stmt` make of NaN; elsewhere they keep it."""
+    """Leave maxima and minima in `stmt` undefined for NaN. Others return NaN."""
     return tirx.AttrStmt(tirx.const(0, "int32"), IGNORE_NAN, tirx.const(1, "int32"), stmt)
 
 
 class Place(str, Enum):
-    """A kind of memory; the values are choices of the knobs `data`, `weight` and `output`, and as such stand in
-    records.
-    """
+    """A kind of memory. The values are choices of the knobs `data`, `weight` and `output`, and stored in records."""
 
     BUFFER = "buffer"
     IMAGE = "image"

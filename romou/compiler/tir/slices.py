@@ -1,5 +1,5 @@
-"""Functions that read or write slices of larger tensors, so that concatenations and slices of channels cost nothing
-(`layout/share_buffers.py`).
+"""Functions that read or write slices of larger tensors: concatenations and slices of channels without copies
+(`romou/compiler/graph/share_buffers.py`).
 
 A slice is a range along axis 1 of a packed tensor (n, channels / 4, h, w, 4).
 """
@@ -21,10 +21,12 @@ _SLICES = "romou.tir.slices"
 
 @dataclass(frozen=True)
 class Slice:
-    """position: of a parameter.
-    extent: its own.
-    whole: of the tensor that it is a slice of.
-    first: where it begins there.
+    """A parameter that is a slice of a larger tensor.
+
+    position: of the parameter.
+    extent: of the slice along the axis.
+    whole: extent of the larger tensor.
+    first: start of the slice in the larger tensor.
     """
 
     position: int
@@ -34,7 +36,7 @@ class Slice:
 
 
 def with_slices(func: tirx.PrimFunc, slices: Sequence[Slice]) -> tirx.PrimFunc:
-    """`func`, scheduled or not, on larger tensors; it remembers its slices.
+    """Return `func`, scheduled or not, on larger tensors. An attribute keeps the slices.
 
     data[n, o, y, x, lane]      ->      data[n, o + first, y, x, lane], where axis 1 of data has the extent `whole`
     """
@@ -44,14 +46,16 @@ def with_slices(func: tirx.PrimFunc, slices: Sequence[Slice]) -> tirx.PrimFunc:
 
 
 def slices_of(func: tirx.PrimFunc) -> list[Slice]:
-    """Return the buffer slices of a function that `with_slices` made; none of any other."""
+    """Return the buffer slices of a function of `with_slices`, none of other functions."""
     return (
         [Slice(*map(int, numbers)) for numbers in func.attrs[_SLICES]] if func.attrs and _SLICES in func.attrs else []
     )
 
 
 def without_slices(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """What `with_slices` was given, if no pass has changed the function since; any other function as it is."""
+    """Return the function before `with_slices`, if no pass has changed it since. Other functions are returned as they
+    are.
+    """
     slices = slices_of(func)
     for one in slices:
         func = _moved(func, one, is_back=True)
@@ -59,7 +63,7 @@ def without_slices(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _moved(func: tirx.PrimFunc, one: Slice, *, is_back: bool = False) -> tirx.PrimFunc:
-    """With the accesses to one parameter moved, or moved back."""
+    """Return the function with the accesses of one parameter moved, or moved back."""
     old, extent = func.params[one.position], one.extent if is_back else one.whole
     shape = [tirx.const(extent, d.ty) if axis == AXIS else d for axis, d in enumerate(old.shape)]
     new = tirx.decl_buffer(

@@ -1,1 +1,1 @@
-"""Kernels taken apart for a person: source, lowered IR, passes, and what `romou.tuner.analysis` reads off them."""
+"""Kernels for a person to read: source, lowered IR, passes, and the counts of `romou.tuner.analysis`."""

@@ -1,5 +1,5 @@
-"""What each of Romou's passes takes away from a kernel: integer operations inside its loops, with and without it
-(paper, Fig. 17, counted instead of timed).
+"""The effect of each of Romou's passes on a kernel: integer operations in its loops with and without it (paper, Fig.
+17).
 """
 
 from __future__ import annotations
@@ -18,15 +18,16 @@ TECHNIQUES = {
 
 
 def without(*techniques: str) -> list[str]:
-    """Return the names of the passes of these techniques, to be left out."""
+    """Return the names of the passes of these techniques, which are then disabled."""
     return [name for technique in techniques for name in TECHNIQUES[technique]]
 
 
 def operations_step_by_step(func: tirx.PrimFunc, target: Target) -> dict[str, int]:
-    """Return integer operations in loops of one work-item, times trips, without any technique ("none") and with one
-    more at a time.
+    """Return integer operations of one work-item in loops, times trips: without any technique ("none"), then with one
+    more at
+    a time.
 
-    func: scheduled.
+    func: a scheduled function.
     """
     left = list(TECHNIQUES)
     found = {"none": _operations(func, target, left)}

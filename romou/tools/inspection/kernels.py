@@ -30,9 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class PassStep:
-    """One pass: its name as TVM gives it, and the IR as text before and after; equal texts mean that it changed
-    nothing.
-    """
+    """A pass by TVM's name, and the IR as text before and after it. The texts are equal if it changed nothing."""
 
     name: str
     before: str
@@ -40,19 +38,19 @@ class PassStep:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the pass did anything."""
+        """Whether the pass changed the IR."""
         return self.before != self.after
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedKernel:
-    """A kernel and what can be read off it.
+    """A kernel and what is known of it.
 
-    function: name of the model's function that it belongs to; one function may take several kernels.
-    task, config: task and config of Romou's templates; empty where TVM's default schedule makes the kernel.
-    source, lowered: OpenCL C or CUDA C++, and TIR as the code generator gets it.
+    function: name of the model's function, which may have several kernels.
+    task, config: task and config of Romou's templates, empty if TVM's default schedule makes the kernel.
+    source, lowered: OpenCL C or CUDA C++, and TIR before code generation.
     work_group: sides (x, y, z) of the work group, in work-items.
-    passes: passes over the function, up to the split into kernels and beyond; empty unless asked for.
+    passes: the passes over the function and its kernels, empty unless requested.
     """
 
     name: str
@@ -109,7 +107,7 @@ class InspectedKernel:
 
 @tvm.instrument.pass_instrument
 class _Recorder:
-    """Keeps the IR around every pass that is no mere sequence of passes."""
+    """An instrument that keeps the IR around every pass, except sequences of passes."""
 
     def __init__(self) -> None:
         self.steps: list[PassStep] = []
@@ -141,11 +139,11 @@ def inspect_function(
     tir_pipeline: str = pipeline.NAME,
     without: Sequence[str] = (),
 ) -> list[InspectedKernel]:
-    """Lower a scheduled function as a build does and take its kernels apart; no device is needed.
+    """Lower a scheduled function as a build does and return its kernels. No device is needed.
 
-    func: its loops are bound to work groups and work-items.
-    tir_pipeline: name of the lowering pipeline, as TVM knows it; "default" is TVM's own.
-    without: names of passes to leave out.
+    func: a function whose loops are bound to work groups and work-items.
+    tir_pipeline: TVM's name of the lowering pipeline. "default" is TVM's own.
+    without: names of passes to disable.
     """
     recorder = _Recorder()
     bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({name: func.with_attr("global_symbol", name)}))

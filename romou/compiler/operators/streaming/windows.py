@@ -18,6 +18,7 @@ from tvm_ffi.structural import structural_map
 from romou.compiler.scheduling.blocks import Reduction
 from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.evaluate import evaluate
+from romou.compiler.tir.expressions import conjuncts
 from romou.compiler.tir.primitives import image_axes
 from romou.compiler.tir.traversal import nodes_in
 
@@ -78,7 +79,7 @@ def _is_image_side(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Va
     """Whether a condition holds just where a load from an image lies inside of it, and can fail only for its columns
     and rows.
     """
-    parts = _conjuncts(condition)
+    parts = conjuncts(condition)
     for axis, (index, extent) in enumerate(zip(load.indices, load.source.shape, strict=True)):
         own = _axes_in(index, axes)
         mine = _parts_of(own, parts)
@@ -97,7 +98,7 @@ def _at_border(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Var, i
     under its condition.
     """
     kept = tirx.if_then_else(condition, load, reduction.unbounded(reduction.start))
-    parts = _conjuncts(condition)
+    parts = conjuncts(condition)
     indices = []
     for index, extent in zip(load.indices, load.source.shape, strict=True):
         own = _axes_in(index, axes)
@@ -120,10 +121,6 @@ def _at_border(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Var, i
         low = tirx.max(index, tirx.const(0, index.ty)) if place.min() < 0 else index
         indices.append(tirx.min(low, extent - 1) if place.max() >= int(extent) else low)
     return kept if parts else tirx.BufferLoad(load.source, indices)
-
-
-def _conjuncts(condition: tirx.Expr) -> list[tirx.Expr]:
-    return [*_conjuncts(condition.a), *_conjuncts(condition.b)] if isinstance(condition, tirx.And) else [condition]
 
 
 def _axes_in(index: tirx.Expr, axes: Mapping[tirx.Var, int]) -> list[tirx.Var]:
