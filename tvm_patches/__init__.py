@@ -24,7 +24,7 @@ def find_runtime(kind: str) -> Path:
 
 
 def _installed(name: str) -> Iterator[Path]:
-    """Yield where each distribution that brings this package has the file `name`, whether it exists or not."""
+    """Yield the path that the file `name` has in each distribution that brings this package. It may not exist."""
     points = importlib.metadata.entry_points(group="tvm.backends")
     owners = {point.dist.name for point in points if point.dist is not None and point.module == __name__}
     for owner in sorted(owners):
@@ -68,7 +68,7 @@ def _load(kind: str, path: Path) -> None:
     import tvm_ffi  # TVM has it in the process already
 
     if tvm_ffi.get_global_func(f"device_api.{kind}", allow_missing=True) is not None:
-        # Registering a device twice ends the process inside C++, where nothing can catch it.
+        # Registering a device twice ends the process inside C++, and Python cannot catch that.
         load_errors[kind] = f"another runtime of {kind} devices is in the process already (a TVM built with it?)"
         return
     _libraries.append(ctypes.CDLL(str(path), mode=ctypes.RTLD_LOCAL))

@@ -1,4 +1,4 @@
-"""Loads the wheel's CUDA runtime, also where only NVIDIA's wheels bring the library that it needs."""
+"""Loads the wheel's CUDA runtime, if need be with the library that only NVIDIA's wheels bring."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ _libraries: list[ctypes.CDLL] = []
 
 
 def load() -> str | None:
-    """Load TVM's CUDA runtime into the process; return None, or why it cannot be loaded.
+    """Load TVM's CUDA runtime into the process. Return None, or why it cannot be loaded.
 
-    TVM itself tries too, but looks in the system's folders alone and reports nothing.
+    TVM tries too, but looks in system folders only and reports nothing.
     """
     import tvm_ffi
 
@@ -41,9 +41,9 @@ def load() -> str | None:
 
 
 def device_count() -> int:
-    """Count the GPUs that the driver offers, by CUDA_VISIBLE_DEVICES; 0 without a driver or without TVM's CUDA runtime.
+    """Count the GPUs that the driver offers, by CUDA_VISIBLE_DEVICES. It is 0 without a driver or TVM's CUDA runtime.
 
-    TVM is not asked: its question for a missing device leaves an error in the CUDA runtime, which PyTorch in the same
+    TVM is not called: its query for a missing device leaves an error in the CUDA runtime, which PyTorch in the same
     process takes for its own.
     """
     if load() is not None:
@@ -55,7 +55,7 @@ def device_count() -> int:
 
 
 def device_uuid(index: int) -> str:
-    """Hex digits that name a GPU of the driver, the same for OpenCL and Vulkan; "" where it does not tell."""
+    """Return the hex digits that name a GPU, the same in OpenCL and Vulkan; "" if the driver does not give them."""
     driver, device, uuid = ctypes.CDLL(_DRIVER), ctypes.c_int(0), (ctypes.c_ubyte * 16)()
     if (
         driver.cuInit(0) != 0

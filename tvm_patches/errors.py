@@ -23,4 +23,4 @@ class VersionError(PatchError):
 
 
 class ImporterError(PatchError):
-    """The ONNX importer cannot convert a node; the fields `operator` and `node` name it."""
+    """The ONNX importer cannot convert a node. The fields `operator` and `node` name it."""

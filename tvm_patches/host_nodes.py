@@ -25,7 +25,7 @@ class HostNodes(OnnxOpConverter):
     def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> relax.Expr:
         text = attr["text"].decode()
         types = [_type(dtype, dims) for dtype, dims in json.loads(text)["outputs"]]
-        # The function puts its outputs where its first tensor lies.
+        # The function puts its outputs on the device of its first tensor.
         tensors = list(inputs) or [relax.const(np.zeros(1, "int32"))]
         return bb.emit(
             relax.op.call_pure_packed(

@@ -1,6 +1,6 @@
-"""Compiled libraries that are unloaded when nothing of them is used any more.
+"""Loads compiled libraries so that they are unloaded with their last user.
 
-TVM keeps every library that it loads until the process ends, with the kernels that a driver compiled of it.
+TVM keeps every library that it loads until the process ends, with the kernels that a driver compiled from it.
 """
 
 from __future__ import annotations
@@ -20,12 +20,17 @@ _lock = threading.Lock()
 
 
 def load_library(path: Path) -> tvm.runtime.Module:
-    """Load a library. It goes with the last object that holds its module, or a function of it.
+    """Load a library. It is unloaded with the last object that holds its module or one of its functions.
 
-    A file that this process has loaded is loaded from a copy: the system would give the same library again, and host
-    code keeps in it where its kernels are, which are those of one module.
+    A file that this process has loaded before is loaded from a copy. The system would return the same library again,
+    and the library's host code holds the kernels of one module only.
 
-    Errors are those of `tvm.runtime.load_module`; OSError where the copy cannot be written.
+    Raises
+    ------
+    Exception
+        Whatever `tvm.runtime.load_module` raises.
+    OSError
+        If the copy cannot be written.
     """
     import tvm_ffi
 
@@ -38,7 +43,7 @@ def load_library(path: Path) -> tvm.runtime.Module:
 
 
 def _is_loaded(path: Path) -> bool:
-    """Whether this process has the file in use as a library, under whatever name."""
+    """Return whether this process has loaded the file as a library, under any name."""
     try:
         handle = _ctypes.dlopen(os.fspath(path.resolve()), os.RTLD_LAZY | os.RTLD_NOLOAD)
     except OSError:

@@ -7,8 +7,7 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
-# In the order in which they are opened: each needs those before it, and two wheels may lie in two folders. The driver
-# is the last.
+# In the order of opening: each needs the libraries before it, and two wheels may be in two folders. The driver is last.
 WHEELS = {
     "intel-cmplr-lib-rt": ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so"),
     "tbb": ("libtbb.so.12",),
@@ -18,24 +17,24 @@ DRIVER = "intel-opencl-rt"
 
 
 def libraries() -> list[str]:
-    """Return the paths of the driver's libraries in the order of opening, the driver last; empty unless all are there."""  # noqa: E501
+    """Return the paths of the driver's libraries in the order of opening, the driver last. Empty if one is missing."""
     found, missing = _find()
     return [] if missing else found
 
 
 def problem() -> str | None:
-    """Return what an installed driver lacks, for a person; None where it is complete, and where it is not installed."""
+    """Return a message about the missing parts of an installed driver; None if it is complete or not installed."""
     missing = _find()[1]
     return f"{DRIVER} is installed, but lacks {', '.join(missing)}" if missing and _files(DRIVER) else None
 
 
 def wheel_of(library: str) -> str | None:
-    """Return the driver's wheel and version where `library` is the driver; None for any other library."""
+    """Return the driver's wheel and version if `library` is the driver; None for any other library."""
     return f"{DRIVER} {importlib.metadata.version(DRIVER)}" if libraries()[-1:] == [library] else None
 
 
 def _find() -> tuple[list[str], list[str]]:
-    """(paths in the order of opening, what is missing)."""
+    """Return the paths in the order of opening, and the missing files."""
     found, missing = [], []
     for wheel, names in WHEELS.items():
         files = _files(wheel)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet_stderr() -> Iterator[None]:
-    """Hold back what the process writes to stderr, C++ included; print it if the block raises.
+    """Hold back stderr of the process, C++ included, and print it only if the block raises.
 
     Use it neither around code that shows progress nor in several threads at once: the whole process shares its stderr.
     """

@@ -1,7 +1,7 @@
-"""Replaces ONNX converters of the wheel that are wrong, missing, or import one cheap operator as many.
+"""Replaces ONNX converters of the wheel that are wrong, missing, or import a cheap operator as several.
 
-Each file of this folder enters converters in one table by operator; its first line says why. The rest is the wheel's
-importer, which is told about domains, names that no kernel may have, and which node failed.
+Each file of this folder enters converters in a table by operator. Its first line gives the reason. The importer is the
+wheel's, extended by domains, names that kernels may have, and errors that name the node.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ from tvm_patches.onnx_converters.node import CONVERTERS, Node, attributes_of, sh
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-# Operators by which the wheel means onnxruntime's of the domain com.microsoft; the standard has others of the same
-# name.
+# Names that mean operators of onnxruntime's domain com.microsoft in the wheel. The standard's operators of the same
+# names are others.
 _MICROSOFT = {
     "AllClassNMS",
     "Attention",
@@ -45,7 +45,7 @@ _AXIS_UNTIL_7 = {"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "
 
 
 def reason_of(error: Exception) -> str:
-    """What an importer's or a pass's error says to a person: one line, without the type of an exception."""
+    """Return the one line of an importer's or a pass's error that a person can use, without the exception's type."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = lines[-1].strip() if lines else type(error).__name__
     text = text.removeprefix("# Metadata omitted. Use show_meta=True in script() method to show it.").strip()
@@ -53,7 +53,7 @@ def reason_of(error: Exception) -> str:
 
 
 def can_import(node: onnx.NodeProto) -> bool:
-    """Whether there is a converter for the node's operator and domain."""
+    """Return whether there is a converter for the node's operator and domain."""
     if node.op_type == host_nodes.OPERATOR:
         return True
     if node.domain == "com.microsoft":
@@ -66,12 +66,12 @@ def can_import(node: onnx.NodeProto) -> bool:
 
 
 def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, relax.Expr]]:
-    """Convert a model of static shapes; with it, the expression of each tensor by its name.
+    """Convert a model of static shapes. Return the module, and the expression of each tensor by its name.
 
     Raises
     ------
     ImporterError
-        If a node has no converter, or its converter fails; the fields `operator` and `node` name it.
+        If a node has no converter, or its converter fails. The fields `operator` and `node` name it.
     """
     unknown = [node for node in model.graph.node if not can_import(node)]
     if unknown:
@@ -91,8 +91,8 @@ def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, relax.Exp
         v.name: s for v in (*model.graph.value_info, *model.graph.output) if (s := _declared_shape(v)) is not None
     }
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        # On a failure the importer prints to stdout, where a caller may have its own output. Whoever runs the model
-        # still sees the inputs' own names.
+        # On a failure the importer prints to stdout, which is the caller's. The inputs keep their names for those who
+        # run the model.
         warnings.filterwarnings("ignore", "Renaming name")
         mod = importer.from_onnx(model.graph, opset)
     return mod, importer._nodes
@@ -107,8 +107,8 @@ def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
 class _Importer(onnx_frontend.ONNXGraphImporter):
     """The wheel's importer with this folder's converters.
 
-    pending: nodes still to be converted, which the wheel does in this order.
-    declared: shape by tensor name, where the model gives it.
+    pending: nodes still to be converted, in the wheel's order.
+    declared: tensor name -> shape, if the model gives it.
     """
 
     pending: Iterator[onnx.NodeProto]
@@ -119,7 +119,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         return sanitized
 
     def _parse_graph_input(self, graph: onnx.GraphProto) -> None:
-        """Enter the graph's inputs; the wheel takes an extent of zero for an unknown one."""
+        """Enter the graph's inputs. The wheel would take an extent of zero for an unknown one."""
         for value in graph.input:
             self._num_input += 1
             if value.name in self._nodes:
@@ -172,12 +172,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
         )
 
     def _aligned(self, first: relax.Expr, second: relax.Expr, axis: int) -> relax.Expr:
-        """An operand whose first axis is axis `axis` of the other one, as opset 6 broadcasts."""
+        """Reshape `second` so that its first axis meets axis `axis` of `first`, as opset 6 broadcasts."""
         rank, shape = len(shape_of(first)), shape_of(second)
         return self.bb.normalize(relax.op.reshape(second, [*shape, *[1] * (rank - axis % rank - len(shape))]))
 
     def _tensor(self, value: Any) -> relax.Expr | None:
-        """An input as a tensor; the wheel's converters pass shapes and their dimensions on as such."""
+        """Return an input as a tensor. The wheel's converters may pass a shape or one of its dimensions."""
         if isinstance(value, relax.ShapeExpr):
             return relax.const([int(d) for d in value.values], "int64")
         if value is not None and tvm.ir.is_prim_expr(value):

@@ -1,4 +1,4 @@
-"""ConvTranspose with the attribute `output_shape`, or padded to the strides: the wheel gives a tensor of another shape."""  # noqa: E501
+"""ConvTranspose with `output_shape`, or padded to the strides: the wheel returns a tensor of another shape."""
 
 from __future__ import annotations
 

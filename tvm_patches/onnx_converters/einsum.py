@@ -1,4 +1,4 @@
-"""Einsum: the wheel's is one loop nest that no schedule for products takes. Pairs of operands become matrix products."""  # noqa: E501
+"""Einsum as matrix products of pairs of operands: the wheel's is one loop nest that no schedule for products takes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Elementwise operators that the wheel imports as opaque kernels (Clip), as a reduction (Max, Sum), or for some types
-and attributes alone.
+"""Elementwise operators that the wheel imports as opaque kernels (Clip), as a reduction (Max, Sum), or only for some
+types and attributes.
 """
 
 from __future__ import annotations
@@ -31,7 +31,10 @@ def clip(node: Node) -> relax.Expr:
 
 @converter("Max", "Min", "Sum", "Mean")
 def combination(node: Node) -> relax.Expr:
-    """Max(a, b, …) -> maximum(maximum(a, b), …); the wheel stacks what it sums up."""
+    """Max(a, b, …) -> maximum(maximum(a, b), …).
+
+    The wheel stacks the operands and reduces the stack.
+    """
     combine = {"Max": op.maximum, "Min": op.minimum}.get(node.operator, op.add)
     combined = functools.reduce(lambda a, b: node.emit(combine(a, b)), (node.input(i) for i in range(len(node.inputs))))
     return op.divide(combined, relax.const(len(node.inputs), node.dtype())) if node.operator == "Mean" else combined
@@ -39,8 +42,9 @@ def combination(node: Node) -> relax.Expr:
 
 @converter("Pow")
 def power(node: Node) -> relax.Expr:
-    """The result has the base's type; a small whole exponent is products, which are exact for integers and defined for
-    negative bases.
+    """Return a power of the base's type.
+
+    A small whole exponent becomes products, which are exact for integers and defined for negative bases.
     """
     base, exponent = node.input(0), node.constant(1)
     if exponent is not None and exponent.size == 1 and len(exponent.shape) <= len(node.shape()):
@@ -48,7 +52,7 @@ def power(node: Node) -> relax.Expr:
         if number in (1, 2, 3, 4):
             return functools.reduce(lambda a, b: node.emit(op.multiply(a, b)), [base] * int(number))
         if np.dtype(node.dtype()).kind == "f":
-            # A number in the kernel, not a tensor: what the exponent is decides how the power is computed.
+            # A number in the kernel, not a tensor: the exponent decides how the power is computed.
             return (
                 op.divide(relax.const(1, node.dtype()), base)
                 if number == -1
@@ -65,7 +69,7 @@ def power(node: Node) -> relax.Expr:
 
 @converter("Sign")
 def sign(node: Node) -> relax.Expr:
-    """-1, 0 or 1; NaN stays, and the wheel cannot build -1 of an unsigned type."""
+    """Return -1, 0 or 1. NaN stays NaN. The wheel cannot build -1 of an unsigned type."""
     value, kind = node.input(0), np.dtype(node.dtype()).kind
     if kind == "u":
         return op.minimum(value, relax.const(1, node.dtype()))
@@ -74,8 +78,9 @@ def sign(node: Node) -> relax.Expr:
 
 @converter("Mul", "Div")
 def multiply_or_divide(node: Node) -> relax.Expr:
-    """Zeros by which x is multiplied or divided, or that x divides, make NaN of some x; TVM folds them to zero, or
-    fails.
+    """Multiply or divide so that NaN and infinities survive a constant zero.
+
+    TVM folds `x * 0` to zero, and fails for `x / 0`.
     """
     numbers = {
         i: float(value.reshape(()))
@@ -99,8 +104,9 @@ def multiply_or_divide(node: Node) -> relax.Expr:
 
 @converter("Tan")
 def tangent(node: Node) -> relax.Expr:
-    """sin(x) / cos(x), of which Romou has its own: PoCL's tangent of two numbers at a time is four times too large near
-    zero.
+    """Tan(x) -> sin(x) / cos(x), with Romou's sine and cosine.
+
+    PoCL's tangent of two numbers at a time is four times too large near zero.
     """
     x = node.emit(node.input(0))
     return op.divide(op.sin(x), op.cos(x))
@@ -133,8 +139,9 @@ def gelu(node: Node) -> relax.Expr:
 
 @converter("Softplus", "Mish")
 def softplus(node: Node) -> relax.Expr:
-    """log(1 + exp(x)), and Mish, which is x * tanh(softplus(x)): with a logarithm of their own, they could not follow a
-    convolution in its kernel.
+    """Softplus(x) -> log(1 + exp(x)), and Mish(x) -> x * tanh(softplus(x)).
+
+    The wheel's logarithm is an operator that cannot be fused into a convolution's kernel.
     """
     x = node.emit(node.input(0))
     found = op.nn.softplus(x)
@@ -143,7 +150,7 @@ def softplus(node: Node) -> relax.Expr:
 
 @converter("Elu", "Celu", "Selu", "ThresholdedRelu", "LeakyRelu", "HardSigmoid", "HardSwish", "Shrink", "Swish")
 def activation(node: Node) -> relax.Expr:
-    """Activations in the input's own type; the wheel's constants are float32."""
+    """Activations that compute in the input's type. The wheel's constants are float32."""
     x = node.emit(node.input(0))
     get = {"alpha": 1 / 6, "beta": 0.5, **node.attributes}.__getitem__
 
@@ -192,7 +199,7 @@ def dropout(node: Node) -> list[relax.Expr]:
 
 @converter("Mod")
 def modulo(node: Node) -> relax.Expr:
-    """The remainder has the sign of the divisor, or with fmod that of the dividend."""
+    """Remainder with the sign of the divisor, or with fmod with the sign of the dividend."""
     x, y, zero = node.input(0), node.input(1), relax.const(0, node.dtype())
     kind, is_fmod = np.dtype(node.dtype()).kind, node.attributes["fmod"]
     if kind == "f":
@@ -211,7 +218,10 @@ def modulo(node: Node) -> relax.Expr:
 
 @converter("BitShift")
 def bit_shift(node: Node) -> relax.Expr:
-    """Shifts by the width and more, and by negative numbers, push all bits out, as in NumPy; C leaves them undefined."""  # noqa: E501
+    """Shift as NumPy does: by the width and more, and by negative numbers, all bits are lost.
+
+    C leaves such shifts undefined.
+    """
     value, distance = node.input(0), node.input(1)
     last, zero = relax.const(8 * np.dtype(node.dtype()).itemsize - 1, node.dtype()), relax.const(0, node.dtype())
     is_left, is_signed = node.attributes["direction"] == "LEFT", np.dtype(node.dtype()).kind == "i"

@@ -13,7 +13,9 @@ op = relax.op
 
 @converter("DFT")
 def dft(node: Node) -> relax.Expr:
-    """Along one axis; the last axis holds the real part, and the imaginary one where there is any."""
+    """Discrete Fourier transform along one axis. The last axis holds the real part, and the imaginary part if there
+    is one.
+    """
     rank = len(node.shape())
     if node.opset < 20:
         return _along(node, node.attributes["axis"] % rank)
@@ -59,12 +61,12 @@ def _along(node: Node, axis: int) -> relax.Expr:
 
 
 def _matrix(node: Node, axis: int, parts: int, count: int, result_parts: int) -> np.ndarray:
-    """(points given * parts, points wanted * parts): what each number given adds to each one wanted."""
+    """Return the weight of each given number in each wanted one: (points given * parts, points wanted * parts)."""
     points, is_inverse = _length(node, axis), bool(node.attributes["inverse"])
     given = node.shape()[axis]
     n, k = np.arange(given)[:, None], np.arange(count)[None, :]
     angle = (1 if is_inverse else -1) * 2 * np.pi * n * k / points
-    # What lies behind the last point is cut off.
+    # Points behind the last one are cut off.
     weight = np.where(n < points, 1.0, 0.0) / (points if is_inverse else 1)
     if is_inverse and result_parts == 1:
         # One half of a real signal's spectrum stands for the other one, which is its conjugate.

@@ -1,6 +1,4 @@
-"""Operators that say where elements lie or are put: triangles, unit matrices, ranges, one-hot vectors, reversed
-sequences.
-"""
+"""Operators on the positions of elements: triangles, unit matrices, ranges, one-hot vectors, reversed sequences."""
 
 from __future__ import annotations
 
@@ -42,7 +40,7 @@ def eye_like(node: Node) -> relax.Expr:
 
 @converter("Range")
 def arithmetic_range(node: Node) -> relax.Expr:
-    """start + i * delta, where the model gives the length."""
+    """Range -> start + i * delta, if the model gives the length."""
     (count,) = node.result_shape()
     numbers = relax.const(np.arange(count).astype(node.dtype()), node.dtype())
     return op.add(op.multiply(numbers, node.input(2)), node.input(0))
@@ -60,7 +58,7 @@ def triangle(node: Node) -> relax.Expr:
 
 @converter("OneHot")
 def one_hot(node: Node) -> relax.Expr:
-    """On where a place of the new axis is the index, negative ones counting from its end."""
+    """Return the on value at each index along the new axis. Negative indices count from its end."""
     shape = node.shape()
     depth, axis = node.integers(1), node.attributes["axis"]
     assert depth is not None
@@ -77,7 +75,7 @@ def one_hot(node: Node) -> relax.Expr:
 
 @converter("TopK")
 def top_k(node: Node) -> relax.Expr:
-    """The k largest or smallest along an axis and where they lie; in order, which unsorted ones may be, too."""
+    """Return the k largest or smallest along an axis, and their indices. They are in order, which `sorted=0` allows."""
     k = node.integers(1) if node.opset >= 10 else (node.attributes["k"],)
     assert k is not None
     return op.topk(
@@ -92,8 +90,9 @@ def top_k(node: Node) -> relax.Expr:
 
 @converter("Hardmax")
 def hardmax(node: Node) -> relax.Expr:
-    """One for the first of the largest elements along an axis, zero for the others; until opset 12, along all axes from
-    that one on.
+    """Return one for the first of the largest elements along an axis, zero for the others.
+
+    Until opset 12, the axis and all axes behind it count as one.
     """
     shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
     rows = [math.prod(shape[:axis]), math.prod(shape[axis:])] if node.opset < 13 else list(shape)
@@ -106,7 +105,7 @@ def hardmax(node: Node) -> relax.Expr:
 
 @converter("ReverseSequence")
 def reverse_sequence(node: Node) -> relax.Expr:
-    """The first elements of each sequence in reverse, as many as its length."""
+    """Reverse the first `n` elements of each sequence, its length `n` being an input."""
     time, batch = node.attributes["time_axis"], node.attributes["batch_axis"]
 
     def reversed_rows(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
@@ -125,7 +124,7 @@ def reverse_sequence(node: Node) -> relax.Expr:
 
 @converter("CumSum", "CumProd", is_single=True)
 def cumulate(node: Node) -> relax.Expr:
-    """Sums or products of all elements up to each, along an axis; each is computed by itself."""
+    """Sum or multiply all elements up to each one along an axis. Each result is computed apart."""
     axis, rank = node.constant(1), len(node.shape())
     if axis is None:
         return choose_axis(node, 1, range(rank), lambda along: _cumulated(node, along))
@@ -170,7 +169,7 @@ def bit_cast(node: Node) -> relax.Expr:
 
 @converter("TensorScatter")
 def tensor_scatter(node: Node) -> relax.Expr:
-    """A cache with an update written over a part of an axis, for each batch from its own place on, or around its end."""  # noqa: E501
+    """Write an update over a part of a cache's axis, for each batch from its own position, possibly around the end."""
     shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
     length, is_circular = node.shape(1)[axis], node.attributes["mode"] == "circular"
     starts = node.input(2) if node.has(2) else relax.const(np.zeros(shape[0], np.int64), "int64")
@@ -189,8 +188,9 @@ def tensor_scatter(node: Node) -> relax.Expr:
 
 @converter("ScatterElements", "Scatter")
 def scatter_elements(node: Node) -> relax.Expr:
-    """Updates of fewer elements than the data has on other axes change a corner of it; TVM's operator would count
-    elements of the data as theirs.
+    """Scatter into a corner of the data if there are fewer updates than elements on other axes.
+
+    TVM's operator indexes the data by the shape of the updates.
     """
     shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
     corner = tuple(e if i == axis else min(e, u) for i, (e, u) in enumerate(zip(shape, node.shape(1), strict=True)))

@@ -1,4 +1,4 @@
-"""What a converter sees of an ONNX node, and the table in which converters stand by operator."""
+"""An ONNX node as converters see it, and the table of converters by operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CONVERTERS: dict[str, Converter] = {}
 
 
 def converter(*operators: str, is_single: bool = False) -> Callable[[Converter], Converter]:
-    """Enter a function in the table, for ONNX operators of the standard domain; it takes the place of the wheel's.
+    """Enter a function in the table, for ONNX operators of the standard domain. It replaces the wheel's converter.
 
     is_single: see `in_single`.
     """
@@ -58,11 +58,11 @@ def in_single(function: Converter) -> Converter:
 
 @dataclass(frozen=True, kw_only=True)
 class Node:
-    """An ONNX node of static shapes whose inputs are Relax expressions.
+    """An ONNX node of static shapes, with Relax expressions as inputs.
 
-    inputs: None where an optional one is left out.
-    attributes: with the operator's own defaults; texts as str, lists as tuples.
-    outputs: the shape of each, None where the model does not give it.
+    inputs: None for an optional one that is left out.
+    attributes: with the operator's defaults, texts as str and lists as tuples.
+    outputs: the shape of each, None if the model does not give it.
     is_wanted: whether the output has a name, that is, a reader.
     """
 
@@ -90,14 +90,14 @@ class Node:
         return str(self.input(index).ty.dtype)
 
     def constant(self, index: int) -> np.ndarray | None:
-        """The value of an input that is known now; None where it is not, or the input is left out."""
+        """Return the value of a constant input; None if it is computed at run time or left out."""
         if not self.has(index):
             return None
         value = self.input(index)
         return value.value.numpy() if isinstance(value, tvm.ir.GenericConst) else None
 
     def integers(self, index: int) -> tuple[int, ...] | None:
-        """A constant as a tuple of integers; None where it is left out.
+        """Return a constant as a tuple of integers; None if it is left out.
 
         Raises
         ------
@@ -130,7 +130,7 @@ class Node:
         return self.builder.emit(value)
 
     def wheel(self, **attributes: Any) -> relax.Expr:
-        """What the wheel's converter of the operator makes of the node, with these attributes instead of its own."""
+        """Convert the node by the wheel's converter, with `attributes` in place of the node's own."""
         given = {name: value.encode() if isinstance(value, str) else value for name, value in attributes.items()}
         convert = onnx_frontend._get_convert_map()[self.operator].get_converter(self.opset)
         found: relax.Expr = convert(self.builder, onnx_frontend.onnx_input(self.inputs), given, [{}, {}])

@@ -14,7 +14,7 @@ op = relax.op
 
 @converter("LayerNormalization")
 def layer_normalization(node: Node) -> Result:
-    """Over the last axis alone it stays one operator; else mean, deviation and scale are spelled out."""
+    """Normalize over the last axis by one operator, over several axes by mean, deviation and scale."""
     rank = len(node.shape())
     axes = list(range(node.attributes["axis"] % rank, rank))
     if (
@@ -33,7 +33,7 @@ def layer_normalization(node: Node) -> Result:
 
 @converter("RMSNormalization")
 def rms_normalization(node: Node) -> relax.Expr:
-    """Over the last axis alone it stays one operator."""
+    """Normalize over the last axis by one operator, over several axes by products."""
     rank = len(node.shape())
     axes = list(range(node.attributes["axis"] % rank, rank))
     if len(axes) == 1 and node.shape(1) == node.shape()[-1:]:
@@ -45,7 +45,7 @@ def rms_normalization(node: Node) -> relax.Expr:
 
 @converter("BatchNormalization")
 def batch_normalization(node: Node) -> Result:
-    """In training, statistics are those of the batch, and the running ones are outputs."""
+    """Normalize by running statistics, or in training by the batch's, with new running statistics as outputs."""
     if not node.attributes.get("spatial", 1):
         raise ValueError("statistics for each position (spatial=0) are not supported")
     # Until opset 13, training is having more than one output.
@@ -69,7 +69,7 @@ def batch_normalization(node: Node) -> Result:
 
 @converter("InstanceNormalization")
 def instance_normalization(node: Node) -> relax.Expr:
-    """The wheel's computes with the type of its input; of fp16 it is a group norm, whose statistics are fp32."""
+    """Normalize in fp32. The wheel computes in the input's type, so fp16 becomes a group norm with fp32 statistics."""
     if node.dtype() != "float16":
         return node.wheel(**node.attributes)
     axes = list(range(2, len(node.shape())))
@@ -80,7 +80,10 @@ def instance_normalization(node: Node) -> relax.Expr:
 
 @converter("GroupNormalization")
 def group_normalization(node: Node) -> relax.Expr:
-    """One operator with its scale and shift; in the wheel, fp32 only, and with kernels of their own for these."""
+    """Normalize groups by one operator with its scale and shift.
+
+    The wheel's operator is for fp32 only, and scales in separate kernels.
+    """
     axes = list(range(2, len(node.shape())))
     return op.nn.group_norm(
         node.input(0), node.input(1), node.input(2), node.attributes["num_groups"], 1, axes, node.attributes["epsilon"]
@@ -89,7 +92,7 @@ def group_normalization(node: Node) -> relax.Expr:
 
 @converter("MeanVarianceNormalization", is_single=True)
 def mean_variance_normalization(node: Node) -> relax.Expr:
-    """(x - mean) / deviation; the wheel takes the mean of squares less the squared mean, which cancels."""
+    """(x - mean) / deviation. The wheel subtracts the squared mean from the mean of squares, which cancels."""
     axes = list(node.attributes["axes"])
     _, centred = _centred(node, node.input(0), axes)
     deviation = node.emit(op.sqrt(op.mean(op.multiply(centred, centred), axes, keepdims=True)))
@@ -98,7 +101,9 @@ def mean_variance_normalization(node: Node) -> relax.Expr:
 
 @converter("LpNormalization", is_single=True)
 def lp_normalization(node: Node) -> relax.Expr:
-    """x over the sum of its absolute values, or over the root of the sum of its squares; zero where that is zero."""
+    """Divide x by the sum of its absolute values or the root of the sum of its squares. The result is zero if that
+    is zero.
+    """
     data, axis = node.input(0), [node.attributes["axis"]]
     squared = node.attributes["p"] == 2
     norm = op.sum(op.multiply(data, data) if squared else op.abs(data), axis, keepdims=True)

@@ -18,9 +18,7 @@ op = relax.op
 
 
 class Windows:
-    """Where the windows of a pooling node lie: for each spatial axis its extent, kernel, stride, dilation, padding and
-    number of windows.
-    """
+    """The windows of a pooling node: extent, kernel, stride, dilation, padding and count along each spatial axis."""
 
     def __init__(self, node: Node) -> None:
         self.extents = node.shape()[2:]
@@ -42,7 +40,7 @@ class Windows:
 
     @property
     def reach(self) -> tuple[int, ...]:
-        """Padding behind the input that the last windows need; at least what the node has."""
+        """Padding behind the input that the last windows need, at least the node's own."""
         return tuple(
             max(a, (c - 1) * s + span - e - b)
             for a, c, s, span, e, b in zip(
@@ -77,9 +75,7 @@ class Windows:
         return found
 
     def reduce(self, data: te.Tensor, combine: Any, term: Any, outside: Any) -> te.Tensor:
-        """combine(term(index of an element, place of the window)) over each window; `outside` stands for elements of
-        the padding.
-        """
+        """Combine `term(index of an element, index of the window)` over each window; padding counts as `outside`."""
         steps = [te.reduce_axis((0, k), name=f"k{axis}") for axis, k in enumerate(self.kernel)]
 
         def window(n: tirx.Var, c: tirx.Var, *places: tirx.Var) -> tirx.Expr:
@@ -96,9 +92,7 @@ class Windows:
 
 
 def _is_plain(node: Node, windows: Windows) -> bool:
-    """Whether the wheel's pooling will do: rows or planes, no dilation, and elements of the input in every window, as
-    nothing has no maximum.
-    """
+    """Return whether the wheel's pooling is right: rows or planes, no dilation, input in every window."""
     has_elements = bool((windows.elements(with_padding=False) > 0).all())
     return (
         len(windows.extents) in (1, 2)
@@ -109,8 +103,9 @@ def _is_plain(node: Node, windows: Windows) -> bool:
 
 
 def _wheel(node: Node, windows: Windows) -> relax.Expr:
-    """The wheel's pooling, which keeps channels packed. Its padding reaches as far as the last window does, so it does
-    not have to round up.
+    """Pool by the wheel's operator, which keeps channels packed.
+
+    Padding is extended to the end of the last window, so the operator does not have to round up.
     """
     attributes = {
         name: value for name, value in node.attributes.items() if name not in ("auto_pad", "ceil_mode", "storage_order")
@@ -150,7 +145,7 @@ def max_pool(node: Node) -> Result:
 def average_pool(node: Node) -> relax.Expr:
     windows = Windows(node)
     counts_padding = bool(node.attributes.get("count_include_pad", 0))
-    # Of a window that reaches over the padding, ONNX counts what lies in the padding; the wheel counts all.
+    # If a window ends beyond the padding, ONNX counts only its elements in the padding. The wheel counts all.
     if _is_plain(node, windows) and not (counts_padding and windows.reach != tuple(windows.after)):
         return _wheel(node, windows)
     return in_single(_average)(node)

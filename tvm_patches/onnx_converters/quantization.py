@@ -1,5 +1,5 @@
-"""Quantization: blocks, parameters for each row, and integer products, which the wheel lacks or computes by a plain
-scale alone.
+"""Quantization by blocks, parameters for each row, and integer products, which the wheel lacks or computes with one
+scale only.
 """
 
 from __future__ import annotations
@@ -83,7 +83,9 @@ def _across(parameter: relax.Expr, axis: int, rank: int) -> relax.Expr:
 
 
 def _spread(node: Node, parameter: relax.Expr, shape: tuple[int, ...], axis: int) -> relax.Expr:
-    """A scale or a zero point in a shape that broadcasts: for each block, each index of the axis, or the whole tensor."""  # noqa: E501
+    """Return a scale or a zero point in a shape that broadcasts: for each block, each index of the axis, or the
+    tensor.
+    """
     block = node.attributes.get("block_size", 0)
     if not block or len(shape_of(parameter)) != len(shape):
         return _across(parameter, axis, len(shape))
@@ -124,7 +126,7 @@ def _quantized(node: Node, value: relax.Expr, scale: int, zero: int, *, axis: in
 
 
 def node_float(node: Node, scale: int) -> str:
-    """The type in which values are divided by the scale."""
+    """Return the type that values have while they are divided by the scale."""
     return "float32" if node.dtype(scale) == "float16" else node.dtype(scale)
 
 

@@ -15,7 +15,7 @@ from tvm_patches.onnx_converters.recurrent_loop import Activation, Recurrence, t
 op = relax.op
 
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
-# Activations -> their default alpha and beta; None where they take no such parameter.
+# Activations -> their default alpha and beta; None if they have no such parameter.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
     "affine": (1.0, 0.0),
     "elu": (1.0, None),
@@ -35,7 +35,9 @@ _REVERSALS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, 
 
 @converter("RNN", "GRU", "LSTM")
 def recurrent(node: Node) -> list[relax.Expr]:
-    """The states of all steps (steps, directions, batch, hidden), and the last ones; layout=1: the batch comes first."""  # noqa: E501
+    """Return the states of all steps (steps, directions, batch, hidden), and the last ones. With layout=1, batch is
+    first.
+    """
     is_batch_first = bool(node.attributes.get("layout", 0))
     data = node.emit(op.permute_dims(node.input(0), [1, 0, 2])) if is_batch_first else node.input(0)
     steps, batch, _ = (int(d) for d in data.ty.shape.values)
@@ -67,7 +69,7 @@ def recurrent(node: Node) -> list[relax.Expr]:
     arguments = [given[name] for name in work.input_shapes if name in given]
     result = node.emit(relax.call_tir(function, arguments, relax.TensorType(work.output_shape, work.dtype)))
     sequence = node.emit(op.strided_slice(result, [0], [0], [steps])) if wanted else result
-    # Nobody reads what is not wanted: any tensor may stand there.
+    # An output without a name has no reader, so any tensor will do.
     lasts = [result] * states
     for at, state in enumerate(wanted):
         row = node.emit(op.strided_slice(result, [0], [steps + at], [steps + at + 1]))
@@ -127,7 +129,7 @@ def _options(node: Node, work: Recurrence, *, is_batch_first: bool) -> dict[str,
 
 
 def _functions(node: Node, directions: int) -> tuple[tuple[Activation, ...], ...]:
-    """The activations of each direction; parameters are listed for those that take some."""
+    """Return each direction's activations. Only activations with parameters have entries in alpha and beta."""
     defaults = _DEFAULTS[node.operator]
     count = directions * len(defaults)
     # The standard lists an RNN's default twice, whatever its directions.

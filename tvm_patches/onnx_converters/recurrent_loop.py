@@ -20,7 +20,7 @@ from tvm import s_tir, tirx
 # On a function and on its time loop: the root block holds loop nests, and the time loop around others.
 # Each nest is over directions, sequences of the batch and hidden units.
 TIME_LOOP = "romou.time_loop"
-# On the loop over the units that are summed up.
+# Mark of the loop over the summed units.
 SUMMED = "romou.summed"
 # TVM's pattern kind for "nothing is fused with it".
 _OPAQUE = 8
@@ -107,7 +107,7 @@ class _TimeLoop:
         self.t = tirx.Var("t", "int32")
 
     def function(self) -> tirx.PrimFunc:
-        """All nests, in the order in which they run."""
+        """Return all loop nests in the order of execution."""
         work = self.work
         if "reset_state" in self.buffers:
             # A GRU's product with the reset state waits for all of that.

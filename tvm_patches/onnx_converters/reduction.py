@@ -1,6 +1,4 @@
-"""Reductions: of truth values, of no elements, of integers to integers, and over an axis that is known at run time
-alone.
-"""
+"""Reductions of truth values, of no elements, of integers to integers, and over an axis that only a run gives."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from tvm import relax, te, tirx
 from tvm_patches.onnx_converters.node import Node, converter
 
 op = relax.op
-# Those of several operators: what lies between them may be too large for fp16, or too small.
+# Reductions of several operators: their intermediate results may be too large or too small for fp16.
 _IN_STEPS = ("L2", "LogSum", "LogSumExp", "SumSquare")
 _NAMES = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum", "SumSquare")
 
@@ -47,7 +45,7 @@ def index_of_extreme(node: Node) -> relax.Expr:
 
 
 def _over_unknown_axis(node: Node) -> relax.Expr:
-    """Every axis whose reduction has the result's shape, and the one that is meant chosen from them."""
+    """Reduce over every axis that gives the result's shape, and select the result of the axis that is meant."""
     shape, keeps = node.shape(), bool(node.attributes["keepdims"])
     if node.shape(1) != (1,):
         raise ValueError("its axes are computed at run time")
@@ -64,7 +62,7 @@ def _over_unknown_axis(node: Node) -> relax.Expr:
 
 
 def choose_axis(node: Node, index: int, axes: Sequence[int], make: Callable[[int], relax.Expr]) -> relax.Expr:
-    """What `make` makes of the axis that an input holds, of some axes that have results of one shape."""
+    """Apply `make` to the axis that an input holds, out of several axes with results of one shape."""
     found: relax.Expr | None = None
     given = op.reshape(op.astype(node.input(index), "int64"), [])
     wrapped = node.emit(
@@ -131,7 +129,7 @@ def _square(value: relax.Expr) -> relax.Expr:
 def _combined(
     node: Node, data: relax.Expr, axes: list[int], keeps: bool, function: Callable[..., tirx.Expr], first: float
 ) -> relax.Expr:
-    """A reduction in the type of its elements; Relax widens sums and products of integers."""
+    """Reduce in the type of the elements. Relax widens sums and products of integers."""
     combine = te.comm_reducer(function, lambda t: tirx.const(first, t), name="reduce")
 
     def reduced(x: te.Tensor) -> te.Tensor:
@@ -166,7 +164,7 @@ def _log_sum_exp(node: Node, data: relax.Expr, axes: list[int], keeps: bool) -> 
 
 
 def _of_nothing(name: str, dtype: str) -> float | bool | int:
-    """What a reduction of no elements is."""
+    """Return the value of a reduction of no elements."""
     if name in ("Max", "Min"):
         if dtype == "bool":
             return name == "Min"

@@ -1,7 +1,7 @@
-"""Resize and Upsample of all modes: along each axis, an element is a weighted sum of a few, which tables list.
+"""Resize and Upsample in all modes: an element is a weighted sum of a few elements along each axis, given by tables.
 
-The wheel keeps the plain forms, which Romou's kernels know; it takes the scale from the shapes, and knows neither axes
-nor antialiasing.
+Plain forms are left to the wheel, because Romou has kernels for its operator. The wheel takes the scale from
+the shapes, and supports neither axes nor antialiasing.
 """
 
 from __future__ import annotations
@@ -109,7 +109,7 @@ def _extents(node: Node, axes: Sequence[int]) -> tuple[list[int], list[float]]:
 
 
 def _is_plain(node: Node, shape: Sequence[int], result: Sequence[int], scales: Sequence[float], transform: str) -> bool:
-    """Whether the wheel's resize means the same: images of four axes, whole scales, nothing of what later opsets added."""  # noqa: E501
+    """Return whether the wheel's resize is right: images of four axes, whole scales, no attribute of later opsets."""
     return (
         len(shape) == 4
         and list(shape[:2]) == list(result[:2])
@@ -134,7 +134,9 @@ def _wheel(node: Node, result: Sequence[int], mode: str, transform: str, roundin
 
 
 class _Table:
-    """For each element of the result along an axis: which elements of the input it is made of, and how much of each."""
+    """Return, for each element of the result along an axis, the input elements that it is a sum of, and their
+    weights.
+    """
 
     def __init__(
         self,
@@ -152,7 +154,7 @@ class _Table:
         self.outside = (
             (places < 0) | (places > extent - 1) if transform == "tf_crop_and_resize" else np.zeros(count, bool)
         )
-        # Antialiasing widens the filter where the axis shrinks.
+        # Antialiasing widens the filter of an axis that shrinks.
         width = min(scale, 1.0) if node.attributes.get("antialias", 0) else 1.0
         self.indices, self.weights = _taps(
             places, extent, mode, rounding, width, node.attributes.get("cubic_coeff_a", -0.75)
@@ -208,14 +210,14 @@ def _as_given(node: Node, value: relax.Expr) -> relax.Expr:
 
 @converter("GridSample")
 def grid_sample(node: Node) -> relax.Expr:
-    """In the input's own type; the wheel's sums of fp16 stay fp32."""
+    """Sample in the input's type. The wheel's sums of fp16 stay fp32."""
     return op.astype(node.emit(node.wheel(**node.attributes)), node.dtype())
 
 
 def _source(i: int, extent: int, count: int, scale: float, transform: str, region: tuple[float, float]) -> float:
-    """Where an element of the result lies in the input, by ONNX's formulas."""
+    """Return the position of a result's element in the input, by ONNX's formulas."""
     if transform == "align_corners":
-        # By the scale, not by the whole number of elements: what ONNX's own tests expect.
+        # By the scale, not by the whole number of elements, as ONNX's own tests expect.
         width = scale * extent
         return 0.0 if count == 1 else i * (extent - 1) / (width - 1)
     if transform == "asymmetric":
@@ -242,7 +244,7 @@ def _source(i: int, extent: int, count: int, scale: float, transform: str, regio
 def _taps(
     places: np.ndarray, extent: int, mode: str, rounding: str, width: float, a: float
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Indices and weights (elements, taps); indices may lie outside."""
+    """Return indices and weights (elements, taps). Indices may be outside of the input."""
     if mode == "nearest":
         rounded = {
             "round_prefer_floor": np.ceil(places - 0.5),

@@ -1,5 +1,6 @@
-"""Resize by scales or a region that are computed at run time, where the model gives the result's shape: each element
-computes its own weights.
+"""Resize by scales or a region that are computed at run time, if the model gives the result's shape.
+
+Each element computes its own weights.
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def resize_at_run_time(node: Node, axes: Sequence[int], scales: relax.Expr, roi:
 def _place(
     node: Node, i: tirx.Expr, extent: int, count: int, scale: tirx.Expr, region: list[tirx.Expr] | None
 ) -> tirx.Expr:
-    """Where an element of the result lies in the input, by ONNX's formulas."""
+    """Return the position of a result's element in the input, by ONNX's formulas."""
     transform = node.attributes.get("coordinate_transformation_mode", "asymmetric")
     last = float(extent - 1)
     if transform == "align_corners":
@@ -83,7 +84,7 @@ def _place(
 
 
 def _taps(node: Node, place: tirx.Expr, extent: int) -> list[tuple[tirx.Expr, tirx.Expr]]:
-    """Indices, which may lie outside, and their weights."""
+    """Return indices, which may be outside of the input, and their weights."""
     mode, rounding = node.attributes["mode"], node.attributes.get("nearest_mode", "floor")
     one = tirx.const(1.0, "float32")
     if mode == "nearest":

@@ -1,5 +1,5 @@
-"""Slice and Pad: attributes of old opsets, negative steps, and bounds that are computed at run time where the result's
-shape is known.
+"""Slice and Pad with attributes of old opsets, negative steps, and bounds that are computed at run time, if the
+result's shape is known.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ op = relax.op
 
 @converter("Slice")
 def slice_tensor(node: Node) -> relax.Expr:
-    """Known bounds are a strided slice; others are read by the kernel."""
+    """Slice by known bounds with a strided slice. Other bounds are read by the kernel."""
     shape = node.shape()
     values = [node.attributes.get("starts"), node.attributes.get("ends"), node.attributes.get("axes"), None]
     if node.opset >= 10:
@@ -110,7 +110,7 @@ def _wrapped(index: tirx.Expr, extent: int | tirx.Expr) -> tirx.Expr:
 
 @converter("Pad")
 def pad(node: Node) -> relax.Expr:
-    """Pads move and bend the index of a load, or stand for a value where it is outside."""
+    """Pad by moving and bending the index of a load, with a constant outside."""
     shape, mode = node.shape(), node.attributes["mode"]
     if node.opset < 11:
         pads: Sequence[int] | None = node.attributes["pads" if "pads" in node.attributes else "paddings"]
