@@ -411,7 +411,7 @@ class TuneOptions(ModelOptions):
         target = super().parsed_target()
         if not self.allow_tf32:
             return target
-        if all(option.name != "tf32" for option in target.backend.options):
+        if all(known.name != "tf32" for known in target.backend.options):
             raise UsageError(
                 f"TF32 is a format of NVIDIA's tensor cores; the target is {str(target)!r}",
                 hint="Leave allow_tf32 out, or use target 'cuda'.",
@@ -484,9 +484,6 @@ class ReportOptions(ImportOptions):
         from romou.compiler.frontend import Precision
 
         return Precision.checked(self.precision or otherwise, self.io_precision, self.calibration)
-
-
-_REPEATS = "must be a whole number, at least 8: fewer can prove no difference"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -590,7 +587,8 @@ class CompareOptions(ImportOptions):
 
 def _check_repeats(repeats: object) -> None:
     if not isinstance(repeats, int) or repeats < 8:
-        raise UsageError(f"repeats={repeats!r}: {_REPEATS}", value=repeats)
+        rule = "must be a whole number, at least 8: fewer can prove no difference"
+        raise UsageError(f"repeats={repeats!r}: {rule}", value=repeats)
 
 
 def _check_memory(options: CheckedOptions, max_memory: object) -> None:
