@@ -18,6 +18,7 @@ from romou.devices.backends import backend
 from romou.devices.hardware import (
     HardwareSpec,
     device_called,
+    families_of,
     files,
     known_devices,
     load_device,
@@ -203,6 +204,34 @@ def test_a_family_gives_what_a_file_does_not_know(tmp_path: Path, monkeypatch: p
     for path in files._FAMILIES.glob("*.json"):
         assert path.stem not in known_devices()
         assert any(f'"family": "{path.stem}"' in text for text in texts), path.stem
+
+
+@pytest.mark.parametrize("name", PHONES)
+def test_a_phone_keeps_its_family(name: str) -> None:
+    """The family survives a dict, an attached device and the option `-images=never`."""
+    spec = load_device(name)
+    assert (spec.family is None) == (name == "maleoon910")
+    assert spec_from_dict(spec.to_dict()).family == spec.family
+    assert HardwareSpec(name="asked", title="Asked").filled_from(spec).family == spec.family
+    assert spec.is_phone_gpu == (spec.is_mobile is True) == (name != "maleoon910")
+    assert families_of(spec.family)[-1:] == (() if spec.family is None else (spec.family.partition("_")[0],))
+    limits = Target(f"opencl -device={name} -images=never").limits
+    assert (limits.family, limits.is_mobile) == (spec.family, spec.is_phone_gpu)
+
+
+@pytest.mark.parametrize(
+    ("facts", "is_phone"),
+    [
+        ({"warp_sizes": (64,), "l1_buffer_cache_bytes": 0}, True),
+        ({"warp_sizes": (64,), "l1_buffer_cache_bytes": 0, "is_mobile": False}, False),
+        ({"warp_sizes": (32,), "l1_buffer_cache_bytes": 131072}, False),
+        ({"warp_sizes": (32,), "is_mobile": True}, True),
+        ({"warp_sizes": (1,), "l1_buffer_cache_bytes": 0}, False),
+        ({}, False),
+    ],
+)
+def test_without_a_family_a_gpu_that_prefers_images_is_a_phone_s(facts: dict[str, Any], is_phone: bool) -> None:
+    assert HardwareSpec(name="x", title="x", **facts).is_phone_gpu == is_phone
 
 
 @pytest.mark.parametrize("name", PHONES)
