@@ -22,13 +22,13 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 import pytest
 import tvm
-from exhaustive import exhaustive
-from operators import kind_id, target_of
 
 from romou.devices.backends import base
 from romou.devices.targets import Target
+from support.kernels.operators import kind_id, target_of
+from support.suite.exhaustive import exhaustive
 
-pytest_plugins = ["left_out"]
+pytest_plugins = ["support.suite.left_out"]
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -36,7 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--all-platforms",
         action="store_true",
-        help="A missing OpenCL platform of tests/platforms.py is a failure, not a skip.",
+        help="A missing OpenCL platform of tests/support/devices/platforms.py is a failure, not a skip.",
     )
     parser.addoption(
         "--update-baseline", action="store_true", help="Write the measures of tests/regression/baselines anew."

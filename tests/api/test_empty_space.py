@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_networks import Graph
 
 import romou
 from romou.base.errors import SpaceEmptyError
@@ -19,6 +18,7 @@ from romou.devices.targets import Target
 from romou.tuner.pruning import tasks as pruned_tasks
 from romou.tuner.pruning.tasks import pruned_space
 from romou.tuner.records import FILE_NAME
+from support.models.small_networks import Graph
 
 TARGET = "null -device=adreno640"
 

@@ -13,7 +13,6 @@ import onnx
 import pytest
 import tvm
 from click.testing import CliRunner
-from small_networks import Graph
 from tvm_ffi.structural import structural_map
 
 import romou
@@ -29,6 +28,7 @@ from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.stages import stage
 from romou.devices.targets import Target
 from romou.models import load, names
+from support.models.small_networks import Graph
 
 HOST = "opencl"
 

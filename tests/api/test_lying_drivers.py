@@ -7,12 +7,12 @@ import os
 import re
 from pathlib import Path
 
-import forked
 import onnx
-import standin
-from small_networks import Graph
 
 from romou.tuner.records import FILE_NAME
+from support.devices import standin
+from support.models.small_networks import Graph
+from support.servers import forked
 
 _RUN = """
 import sys

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from small_networks import prime_net
 
 import romou
 from romou.base.errors import DeviceError, RomouError, UsageError
+from support.models.small_networks import prime_net
 
 TARGET = "opencl -device=host"
 _WRONG: list[Any] = [5, True, 3.5, b"x", "", [], {}, ("a",), object()]

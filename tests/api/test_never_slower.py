@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from small_networks import Graph
 
 import romou
 from romou.base.space import Config
 from romou.driver import finish
 from romou.tuner.search import TaskResult, TuningSession
+from support.models.small_networks import Graph
 
 
 def tuned_with(

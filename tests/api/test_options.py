@@ -8,7 +8,6 @@ from typing import Literal
 import onnx
 import pytest
 from click.testing import CliRunner
-from small_networks import Graph
 
 import romou
 from romou.base.errors import UsageError
@@ -16,6 +15,7 @@ from romou.cli import main
 from romou.compiler.compilation import Compilation, import_model
 from romou.driver.records import open_records
 from romou.tuner.records import FILE_NAME, RecordStore
+from support.models.small_networks import Graph
 
 # Nothing here has to do with kernels.
 HOST = "null"

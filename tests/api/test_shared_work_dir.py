@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_networks import Graph
 
 import romou
 from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.records.task_files import FOLDER_NAME, other_tasks
 from romou.tuner.search import TuningSession
+from support.models.small_networks import Graph
 
 
 def model(*outputs: int) -> Any:

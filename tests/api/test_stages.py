@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from nodes import model_of
 
 import romou
 from romou.base.errors import BuildError
 from romou.compiler import compilation
 from romou.tuner.measure import DeviceFingerprint, LocalBuilder
 from romou.tuner.search import TuningSession
+from support.models.nodes import model_of
 
 HOST = "opencl -device=host"
 STAGES: dict[str, Callable[..., Any]] = {

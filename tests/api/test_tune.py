@@ -12,16 +12,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-import forked
 import numpy as np
 import onnx
 import pytest
-import report_picture
 import tvm
 from click.testing import CliRunner
-from exhaustive import exhaustive, few
-from small_networks import Graph, prime_net, random_inputs, residual_net, short_net
 
+import report_picture
 import romou
 from romou import models
 from romou.base.errors import DeviceError, ModelError, UsageError
@@ -29,6 +26,9 @@ from romou.cli import main
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.tools.report.figures import FIGURES
 from romou.tuner.records import FILE_NAME
+from support.models.small_networks import Graph, prime_net, random_inputs, residual_net, short_net
+from support.servers import forked
+from support.suite.exhaustive import exhaustive, few
 
 TARGET = "opencl"
 # What has nothing to do with kernels is tested without them.

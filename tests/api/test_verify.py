@@ -9,8 +9,6 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from operators import conv, task_of
-from small_networks import Graph, prime_net
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
@@ -20,6 +18,8 @@ from romou.cli import main
 from romou.driver import check_compiled, verify
 from romou.driver.finish import with_fp32_sums
 from romou.runtime.module import TunedModel
+from support.kernels.operators import conv, task_of
+from support.models.small_networks import Graph, prime_net
 
 TARGET = "opencl -device=host"
 

@@ -28,7 +28,7 @@ OF_THE_SHELL = {"ROMOU_VERSION", "ROMOU_TARGET"}
 
 def python_files() -> Iterator[Path]:
     yield ROOT / "setup.py"
-    for folder in ("romou", "tvm_patches", "scripts", "archprobe"):
+    for folder in ("romou", "tvm_patches", "scripts", "benchmarks", "tests/stress", "archprobe"):
         yield from (ROOT / folder).rglob("*.py")
 
 
@@ -47,8 +47,8 @@ def test_python_reads_it_through_the_table() -> None:
     }
     # A script that changes the environment of what it calls reads no variable.
     changing = {
-        f"scripts/{name}.py"
-        for name in ("bench_models", "bench_start", "check_kernels", "check_kills", "kernel_references")
+        *(f"benchmarks/{name}.py" for name in ("bench_models", "bench_start", "kernel_references")),
+        *(f"tests/stress/{name}.py" for name in ("check_kernels", "check_kills")),
     }
     assert found - changing == READERS
 

@@ -8,13 +8,14 @@ import sys
 from pathlib import Path
 
 import pytest
-from documents import ROOT
-from exhaustive import few
+
+from support.docs.documents import ROOT
+from support.suite.exhaustive import few
 
 TESTS = """
 import subprocess, sys
 import pytest
-from exhaustive import exhaustive, few
+from support.suite.exhaustive import exhaustive, few
 
 @pytest.mark.parametrize(("a", "b"), few([(1, 2), (3, 4), (5, 6)], 1))
 def test_sampled(a, b):

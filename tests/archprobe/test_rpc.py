@@ -9,7 +9,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from rpc_servers import KEY, OTHER_VERSION, Server, free_port, plain_server, serving, tracking, wait_for
 
 from archprobe import session
 from archprobe.bench import Bench
@@ -23,6 +22,7 @@ from archprobe.probes.probe import Probe
 from archprobe.report.document import load_report
 from romou.runtime.rpc import Address
 from romou.runtime.rpc.tracker import Tracker
+from support.servers.rpc_servers import KEY, OTHER_VERSION, Server, free_port, plain_server, serving, tracking, wait_for
 
 # Takes the entry point away by which TVM finds Romou's runtime, in the server and in the processes that it starts.
 NO_ROMOU = """

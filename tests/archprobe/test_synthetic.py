@@ -8,7 +8,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from synthetic_curves import (
+
+from archprobe.analysis import bandwidth, cache, registers, throughput, warp
+from archprobe.analysis.answer import Answer
+from archprobe.analysis.period import find_period
+from support.data.synthetic_curves import (
     CLEAN,
     Faults,
     divergence,
@@ -20,10 +24,6 @@ from synthetic_curves import (
     spill,
     stairs,
 )
-
-from archprobe.analysis import bandwidth, cache, registers, throughput, warp
-from archprobe.analysis.answer import Answer
-from archprobe.analysis.period import find_period
 
 # Answers from this confidence on are claims; below it they are hints that a reader is told to doubt.
 CLAIM = 0.9

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from exhaustive import few
 
 from archprobe import session
 from archprobe.bench import Bench
@@ -17,6 +16,7 @@ from archprobe.devices.vulkan import list_devices
 from archprobe.errors import BuildError, DeviceError, KernelError
 from archprobe.probes import all_probes, warp
 from archprobe.probes.caches import ImageChase
+from support.suite.exhaustive import few
 
 ADD = "__kernel void add(__global float *out, float a, int b, uint c) { out[get_global_id(0)] += a * b + c * TIMES; }"
 

@@ -13,9 +13,6 @@ import onnx
 import pytest
 import tvm
 from click.testing import CliRunner
-from exhaustive import few
-from operators import conv, has_device, target_of, task_of
-from small_networks import random_inputs, residual_net
 
 import romou
 from romou import models
@@ -30,6 +27,9 @@ from romou.devices.backends.cuda.dialect import complete
 from romou.devices.backends.programs import is_keeping
 from romou.devices.targets import Target
 from romou.tuner.measure.fingerprint import device_fingerprint
+from support.kernels.operators import conv, has_device, target_of, task_of
+from support.models.small_networks import random_inputs, residual_net
+from support.suite.exhaustive import few
 from tvm_patches import cuda_runtime
 
 TARGET = target_of("cuda")

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from operators import conv, small_tasks, task_of
-from shaders import shaders_of, validate
 from tvm import s_tir, te, tirx
 
 from romou.base.errors import BuildError
 from romou.devices.backends.vulkan import BACKEND, compiler
 from romou.devices.backends.vulkan.glsl import Kernel
 from romou.devices.targets import Target
+from support.kernels.operators import conv, small_tasks, task_of
+from support.kernels.shaders import shaders_of, validate
 
 PHONE = Target("vulkan -device=adreno640")
 SIZE = 64

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from shaders import shaders_of, validate
 from tvm import s_tir, te, tirx
 
 from romou.compiler import pipeline
 from romou.devices.backends.vulkan.unrolling import MOST_LOADS, iterations_at_once
 from romou.devices.targets import Target
+from support.kernels.shaders import shaders_of, validate
 
 SIZE, ITEMS = 256, 32
 OP_SELECTION_MERGE = 247

@@ -7,8 +7,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from operators import conv, task_of
-from small_networks import random_inputs, residual_net
 
 import romou
 from romou.base.errors import DeviceError, UsageError
@@ -19,6 +17,8 @@ from romou.devices.targets import Target
 from romou.runtime.module import TunedModel
 from romou.runtime.rpc import Address, connect
 from romou.tuner.pruning.tasks import pruned_space
+from support.kernels.operators import conv, task_of
+from support.models.small_networks import random_inputs, residual_net
 
 
 def error_of(model: TunedModel, dtype: str = "float32") -> float:

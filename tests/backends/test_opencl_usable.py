@@ -8,7 +8,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import forked
 import numpy as np
 import pytest
 
@@ -16,6 +15,7 @@ from romou.base.errors import DeviceError, UsageError
 from romou.devices.backends import backend, base, probe, usable
 from romou.devices.backends.opencl import BACKEND, OpenCL
 from romou.devices.backends.usable import DeviceReport
+from support.servers import forked
 
 FACTS = (
     "name",

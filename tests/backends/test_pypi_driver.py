@@ -8,15 +8,15 @@ import json
 import sys
 from pathlib import Path
 
-import forked
 import pytest
 from click.testing import CliRunner
-from platforms import INTEL, POCL
-from rpc_servers import serving
 
 from romou.cli import main
 from romou.devices.backends.opencl import BACKEND
 from romou.runtime.rpc import Address, connect
+from support.devices.platforms import INTEL, POCL
+from support.servers import forked
+from support.servers.rpc_servers import serving
 from tvm_patches import pypi_driver
 
 

@@ -15,11 +15,6 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from exhaustive import exhaustive, few
-from glsl import entry, launch, module, run_python
-from nodes import model_of
-from shaders import validate_text
-from small_networks import Graph, random_inputs
 from tvm import s_tir, te, tirx
 
 import romou
@@ -31,6 +26,11 @@ from romou.devices.backends import probe
 from romou.devices.backends.vulkan import BACKEND
 from romou.devices.backends.vulkan.functions import DEFINITIONS
 from romou.devices.targets import Target
+from support.kernels.glsl import entry, launch, module, run_python
+from support.kernels.shaders import validate_text
+from support.models.nodes import model_of
+from support.models.small_networks import Graph, random_inputs
+from support.suite.exhaustive import exhaustive, few
 
 SIZE, WIDTH = 4096, 64
 

@@ -10,11 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from small_networks import Graph
 
 import romou
 from romou.devices.backends.vulkan import BACKEND, clocks
 from romou.tuner.measure import run_job
+from support.models.small_networks import Graph
 
 # Two GPUs; the driver writes the ordinals of those whose context is retained.
 DRIVER = """

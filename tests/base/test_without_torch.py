@@ -9,7 +9,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from small_networks import Graph
+
+from support.models.small_networks import Graph
 
 # What importing TVM takes of it.
 TORCH = """

@@ -1,9 +1,8 @@
-"""scripts/bench_memory.py: what images take that serve tensors of smaller width and height."""
+"""benchmarks/bench_memory.py: what images take that serve tensors of smaller width and height."""
 
 from __future__ import annotations
 
 from bench_memory import image_bytes
-
 from romou.compiler.memory.memory import PlannedTensor
 
 

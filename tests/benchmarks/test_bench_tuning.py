@@ -1,10 +1,10 @@
-"""scripts/bench_tuning.py: how soon a search is near its end, counted over the kernels of the tuned model."""
+"""benchmarks/bench_tuning.py: how soon a search is near its end, counted over the kernels of the tuned model."""
 
 from __future__ import annotations
 
 import pytest
-from bench_tuning import Course, find
 
+from bench_tuning import Course, find
 from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
 from romou.runtime.module.summary import LayerRow

@@ -1,17 +1,18 @@
-"""scripts/bench_variants.py: each variant is a part of the space, with a decent config of its own; the table marks the
-fastest.
+"""benchmarks/bench_variants.py: each variant is a part of the space, with a decent config of its own; the table marks
+the fastest.
 """
 
 from __future__ import annotations
 
 import io
 
-import bench_variants
 import numpy as np
 import pytest
-from bench_variants import ADRENO, VARIANTS, VariantTask
-from operators import conv, task_of
 from rich.console import Console
+
+import bench_variants
+from bench_variants import ADRENO, VARIANTS, VariantTask
+from support.kernels.operators import conv, task_of
 
 TASK = task_of(conv(16, (14, 14), 32, (3, 3), padding=(1, 1, 1, 1)), has_epilogue=False).with_free_images()
 

@@ -1,5 +1,5 @@
-"""scripts/kernel_bench.py and the tables made with it: the reference, the numbers, going on from records, what is said
-without PyTorch.
+"""benchmarks/kernel_bench.py and the tables made with it: the reference, the numbers, going on from records, what is
+said without PyTorch.
 """
 
 from __future__ import annotations
@@ -11,17 +11,15 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import forked
+import numpy as np
+import pytest
+import tvm
+from click.testing import CliRunner
+
 import kernel_bench
 import kernel_references
 import kernel_table
-import numpy as np
-import pytest
 import torch_peer
-import tvm
-from click.testing import CliRunner
-from operators import conv, task_of
-
 from romou.base.errors import UsageError
 from romou.compiler.assembly.kernel import build_reference
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
@@ -31,8 +29,10 @@ from romou.devices.targets import Target
 from romou.tuner.measure import verify
 from romou.tuner.records import Record, RecordStore
 from romou.tuner.search import TaskResult
+from support.kernels.operators import conv, task_of
+from support.servers import forked
 
-SCRIPTS = Path(__file__).parents[2] / "scripts"
+SCRIPTS = Path(__file__).parents[2] / "benchmarks"
 WORK = conv(6, (9, 9), 10, (3, 3), padding=(1, 1, 1, 1), batch=2)
 
 

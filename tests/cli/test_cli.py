@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import forked
 import numpy as np
 import pytest
 from click.testing import CliRunner, Result
@@ -18,6 +17,7 @@ from romou.base.errors import DeviceError, UsageError
 from romou.cli import COMMANDS, main
 from romou.devices.backends import backend
 from romou.devices.hardware import known_devices
+from support.servers import forked
 
 
 def invoke(*arguments: str) -> Result:

@@ -10,16 +10,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import faulty_kernels
 import onnx
 import pytest
 from click.testing import CliRunner
-from small_networks import Graph
 
 from romou.base.errors import UsageError
 from romou.base.linking import export_library
 from romou.cli import main
 from romou.tuner.records import task_files
+from support.devices import faulty_kernels
+from support.models.small_networks import Graph
 
 HINT = "Free some space, or choose a folder that may be written.\n"
 

@@ -7,11 +7,8 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-import faulty_kernels
 import pytest
 from click.testing import CliRunner
-from exhaustive import exhaustive
-from rpc_servers import Server, plain_server, serving
 
 from romou.base.space import Config
 from romou.cli import main
@@ -20,6 +17,9 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.driver import server_check
 from romou.tuner.measure import LocalBuilder, Toolchain
+from support.devices import faulty_kernels
+from support.servers.rpc_servers import Server, plain_server, serving
+from support.suite.exhaustive import exhaustive
 
 # A phone whose driver names its compiler, as the server would tell of it.
 PHONE = """
@@ -83,7 +83,9 @@ def test_kernels_that_are_wrong(server: Server, monkeypatch: pytest.MonkeyPatch)
         lambda target: [WrongTask(wrong.key, wrong.name, wrong.family, wrong.func, wrong.calls, wrong.flops)],
     )
     monkeypatch.setattr(
-        server_check, "LocalBuilder", functools.partial(LocalBuilder, toolchain=Toolchain(build="faulty_kernels:build"))
+        server_check,
+        "LocalBuilder",
+        functools.partial(LocalBuilder, toolchain=Toolchain(build="support.devices.faulty_kernels:build")),
     )
     code, findings = doctor(server.address)
     assert code == 3

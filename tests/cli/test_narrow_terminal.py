@@ -10,10 +10,8 @@ from pathlib import Path
 import click
 import onnx
 import pytest
-from benches import bench, operator
 from click.testing import CliRunner
 from rich.console import Console
-from small_networks import prime_net
 
 from archprobe.cli import app
 from romou.base.outcome import Outcome
@@ -27,6 +25,8 @@ from romou.tools.report.comparison import bench_table, comparison_table
 from romou.tools.report.kernels import print_kernel
 from romou.tools.report.table import print_summary, print_table
 from romou.tuner.search.progress import Status, TerminalProgress
+from support.data.benches import bench, operator
+from support.models.small_networks import prime_net
 
 NARROW, WIDE = 80, 500
 PIXEL = Path(__file__).parents[1] / "archprobe/data/pixel4"

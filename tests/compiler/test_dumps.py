@@ -9,8 +9,6 @@ from pathlib import Path
 import onnx
 import pytest
 from click.testing import CliRunner
-from operators import conv, task_of
-from small_networks import Graph
 
 import romou
 from romou.cli import main
@@ -18,6 +16,8 @@ from romou.compiler import pipeline
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.stages import Stage
 from romou.devices.targets import Target
+from support.kernels.operators import conv, task_of
+from support.models.small_networks import Graph
 
 PHONE = Target("opencl -device=adreno640")
 

@@ -6,9 +6,8 @@ import ast
 import json
 import re
 
-from documents import ROOT
-
 from romou.base.outcome import Outcome
+from support.docs.documents import ROOT
 
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 

@@ -8,8 +8,9 @@ import sys
 from pathlib import Path
 
 import click
-import make_docs
 import pytest
+
+import make_docs
 import terminal_picture
 
 

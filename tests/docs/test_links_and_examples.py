@@ -9,12 +9,14 @@ import re
 from pathlib import Path
 
 import click
-import make_docs
 import pytest
-from documents import DOCUMENTS, ROOT, Block, blocks, code_spans, commands, prose
+
+import make_docs
+from support.docs.documents import DOCUMENTS, ROOT, Block, blocks, code_spans, commands, prose
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-_PATH = re.compile(r"(?:romou|archprobe|schedules|tvm_patches|tests|scripts|docs)/[\w./-]*\w/?")
+_PATH = re.compile(r"(?:romou|archprobe|schedules|tvm_patches|tests|scripts|benchmarks|docs)/[\w./-]*\w/?")
+_SCRIPTS = ("scripts/", "benchmarks/", "tests/stress/")
 # What a function of the interface returns, as far as examples go on with it.
 _RETURNS = {"tune": "TunedModel", "compile": "TunedModel", "load": "TunedModel"}
 
@@ -76,9 +78,9 @@ def test_commands_exist(block: Block) -> None:
     for words in commands(block.text):
         if words[0] in make_docs.programs():
             _check_command(words)
-        elif words[0].startswith("scripts/"):
+        elif words[0].startswith(_SCRIPTS):
             _check_script(words)
-        elif words[0] == "python" and words[1].startswith("scripts/"):
+        elif words[0] == "python" and words[1].startswith(_SCRIPTS):
             _check_script(words[1:])
 
 

@@ -10,9 +10,6 @@ import numpy as np
 import pytest
 import tvm
 from click.testing import CliRunner
-from documents import ROOT
-from operators import conv, error_on, random_arrays, reference, relax_tasks, task_of
-from small_networks import Graph, random_inputs, residual_net
 from tvm import relax
 
 import archprobe.probes
@@ -31,6 +28,9 @@ from romou.devices.backends import installed
 from romou.devices.hardware import known_devices
 from romou.devices.targets import Target
 from romou.tuner.pruning.tasks import pruned_space
+from support.docs.documents import ROOT
+from support.kernels.operators import conv, error_on, random_arrays, reference, relax_tasks, task_of
+from support.models.small_networks import Graph, random_inputs, residual_net
 from tvm_patches.onnx_converters.node import CONVERTERS
 
 _PAGE = (ROOT / "docs/extending.md").read_text()

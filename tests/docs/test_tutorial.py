@@ -7,7 +7,7 @@ import io
 import itertools
 from typing import Any
 
-from documents import ROOT, blocks
+from support.docs.documents import ROOT, blocks
 
 
 def test_the_code_prints_the_text_below_it() -> None:

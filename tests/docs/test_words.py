@@ -8,11 +8,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
-import make_docs
 import pytest
-from documents import DOCUMENTS, ROOT, prose
 
-FOLDERS = ("romou", "archprobe", "scripts", "tests")
+import make_docs
+from support.docs.documents import DOCUMENTS, ROOT, prose
+
+FOLDERS = ("romou", "archprobe", "scripts", "benchmarks", "tests")
 _LAME_START = re.compile(r"(Of|Those|As|It|Its|The same)\b")
 # What to write instead; the glossary says what each term means.
 _WORDS = {

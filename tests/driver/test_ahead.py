@@ -6,7 +6,6 @@ import threading
 from concurrent.futures import Future
 
 import pytest
-from small_networks import Graph
 
 from romou.base.errors import DeviceError
 from romou.compiler import compilation
@@ -15,6 +14,7 @@ from romou.devices.targets import Target
 from romou.driver import ahead
 from romou.driver.ahead import DefaultKernels, DeferredThread, DeviceProbe
 from romou.tuner.measure import MeasureOptions
+from support.models.small_networks import Graph
 
 TARGET = Target("null")
 

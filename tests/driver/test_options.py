@@ -10,13 +10,13 @@ from typing import Any
 
 import click
 import pytest
-from small_networks import prime_net
 
 import romou
 from romou.base.errors import UsageError
 from romou.base.options import CheckedOptions
 from romou.cli import main
 from romou.driver import options
+from support.models.small_networks import prime_net
 
 CLASSES: dict[str, tuple[type[CheckedOptions], Any]] = {
     "tune": (options.TuneOptions, options.TuneKeywords),

@@ -9,11 +9,11 @@ from collections.abc import Sequence
 import numpy as np
 import onnx
 import pytest
-from nodes import assert_as_onnxruntime
 from onnx import helper, numpy_helper
 
 import romou
 from romou.base.errors import ModelError
+from support.models.nodes import assert_as_onnxruntime
 
 
 def window_model(

@@ -7,16 +7,16 @@ from __future__ import annotations
 from collections import Counter
 from typing import Any
 
-import fuzz_onnx
 import onnx
 import pytest
-from exhaustive import exhaustive
+
+import fuzz_onnx
 from fuzz_cases import case
 from fuzz_onnx import CRASH, OVER_TIME, REFUSED, RIGHT, TRACEBACK, UNCLEAR, WRONG, fuzz, run_case
-
 from romou.base.errors import BuildError, ModelError, NumericError
 from romou.runtime.workers.child import ChildCrashError, ChildTimeoutError
 from romou.tuner.measure import ChildBugError
+from support.suite.exhaustive import exhaustive
 
 
 # Forty take five seconds of processor time.

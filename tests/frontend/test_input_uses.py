@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
-from small_networks import Graph, rotary, timestep
 
 import romou
 from romou.base.inputs import Draw, random_inputs
 from romou.compiler.frontend import draws_of, import_onnx
 from romou.compiler.frontend import fp16 as conversion
 from romou.compiler.frontend import wide_nodes as rules
+from support.models.small_networks import Graph, rotary, timestep
 
 INDEX = TensorProto.INT64
 

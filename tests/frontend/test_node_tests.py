@@ -10,9 +10,9 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from check_onnx import ORIGINS, check, chosen, further_away, origins, page, run_of, table, total
-from exhaustive import exhaustive
 from onnx import helper
+
+from check_onnx import ORIGINS, check, chosen, further_away, origins, page, run_of, table, total
 from onnx_cases import (
     FAULTS,
     HOST,
@@ -27,6 +27,7 @@ from onnx_cases import (
     Result,
     node_cases,
 )
+from support.suite.exhaustive import exhaustive
 
 
 # Each 271st takes ten seconds of processor time.
@@ -49,7 +50,7 @@ def test_no_operator_leaves_the_kernels(every: int) -> None:
     first = {min(name for names in ended.values() for name in names) for ended in kept.values()}
     part = [case for case in node_cases() if case.name in first][::every]
     assert len(part) > 0.8 * len(first) / every, (
-        "the installed onnx has other tests: write scripts/onnx_origins.json anew"
+        "the installed onnx has other tests: write tests/stress/onnx_origins.json anew"
     )
     results = check(part, "opencl", limit_s=300.0, is_quiet=True, is_run=False)
     assert not further_away(results, kept)

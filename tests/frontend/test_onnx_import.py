@@ -7,15 +7,15 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from exhaustive import few
 from onnx import TensorProto
-from small_networks import Graph, residual_net
 from tvm import relax
 from tvm_ffi.structural import structural_walk
 
 from romou import models
 from romou.base.errors import ModelError, UsageError
 from romou.compiler.frontend import import_onnx
+from support.models.small_networks import Graph, residual_net
+from support.suite.exhaustive import few
 
 
 def operators(mod) -> list[str]:  # type: ignore[no-untyped-def]

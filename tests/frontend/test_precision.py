@@ -8,13 +8,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, numpy_helper
-from small_networks import Graph, random_inputs
 
 import romou
 from romou.base.errors import NumericError, UsageError
 from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.frontend.onnx_import import simplify
 from romou.compiler.frontend.precision import TOLERANCE
+from support.models.small_networks import Graph, random_inputs
 
 HOST = "opencl -device=host"
 

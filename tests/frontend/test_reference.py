@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from small_networks import prime_net, random_inputs
 
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from support.models.small_networks import prime_net, random_inputs
 
 
 def test_relative_l2_error() -> None:

@@ -11,13 +11,13 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from small_networks import Graph, rotary, timestep
 
 import romou
 from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.wide_nodes import wide_nodes
+from support.models.small_networks import Graph, rotary, timestep
 
 HOST, PHONE = "opencl -device=host", "opencl -device=adreno640"
 # Relative L2 error of a result that is rounded to fp16 a few times, and of one that is not.

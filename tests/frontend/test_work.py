@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nodes import model_of
-from small_networks import Graph
 
 from romou.compiler.frontend.work import flops_by_node
+from support.models.nodes import model_of
+from support.models.small_networks import Graph
 
 X = {"x": np.zeros((2, 8, 6, 5), np.float32)}
 ROWS = {"x": np.zeros((3, 7, 11), np.float32)}

@@ -10,9 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from emulated_matrices import emulated_error
-from exhaustive import exhaustive
-from operators import assert_agrees, conv, kind_id, matmul, random_arrays, reference, target_of, task_of
 
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
@@ -21,6 +18,9 @@ from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
+from support.kernels.emulated_matrices import emulated_error
+from support.kernels.operators import assert_agrees, conv, kind_id, matmul, random_arrays, reference, target_of, task_of
+from support.suite.exhaustive import exhaustive
 
 # Suffix of the golden files -> target.
 TARGETS = {

@@ -7,10 +7,10 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from nodes import assert_as_onnxruntime, model_of
-from small_networks import Graph
 
 import romou
+from support.models.nodes import assert_as_onnxruntime, model_of
+from support.models.small_networks import Graph
 
 NAN, INF = np.float32("nan"), np.float32("inf")
 SPECIAL = np.array([NAN, INF, -INF, 0, -0.0, 1, -1, 0.5, -0.5, 20, -20, 88.5, -104, 1e-30, -3, 3.5], "float32").reshape(

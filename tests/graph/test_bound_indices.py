@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nodes import assert_as_onnxruntime, model_of
 
 import romou
 from romou.base.errors import ModelError
+from support.models.nodes import assert_as_onnxruntime, model_of
 
 X = np.linspace(-1, 2, 32, dtype=np.float32).reshape(4, 8)
 UPDATES = {"row": np.full((1, 8), 7, np.float32), "rows": np.full((3, 8), 9, np.float32)}

@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from small_networks import Graph, random_inputs
 
 import romou
 from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import count_calls
+from support.models.small_networks import Graph, random_inputs
 
 
 def group_norms(channels: int, groups: int, *, returns_rows: bool = False, batch: int = 2) -> onnx.ModelProto:

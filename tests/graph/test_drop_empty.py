@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-from nodes import assert_as_onnxruntime, model_of
+
+from support.models.nodes import assert_as_onnxruntime, model_of
 
 INPUTS = {"x": np.linspace(-1, 2, 32, dtype=np.float32).reshape(4, 8)}
 NO_ROWS = {

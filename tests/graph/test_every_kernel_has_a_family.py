@@ -9,9 +9,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import onnx
 import pytest
-from exhaustive import few
 from onnx import TensorProto, helper
-from small_networks import Graph, attention_net, products_net, residual_net
 
 from romou import models
 from romou.compiler.frontend.onnx_import import import_onnx
@@ -20,6 +18,8 @@ from romou.compiler.graph.extract import count_calls, extract_tasks
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target
+from support.models.small_networks import Graph, attention_net, products_net, residual_net
+from support.suite.exhaustive import few
 
 TARGETS = (
     "opencl",

@@ -6,9 +6,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from nodes import assert_as_onnxruntime, model_of
 from onnx import TensorProto, helper
-from small_networks import Graph, random_inputs
 from tvm import relax, tirx
 
 import romou
@@ -19,6 +17,8 @@ from romou.compiler.graph.extract import count_calls
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import find_blocks
 from romou.devices.targets import Target
+from support.models.nodes import assert_as_onnxruntime, model_of
+from support.models.small_networks import Graph, random_inputs
 
 TARGET = Target("opencl -device=host")
 

@@ -9,7 +9,6 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from small_networks import Graph, random_inputs
 
 import romou
 from romou.compiler.compilation import Compilation, import_model
@@ -23,6 +22,7 @@ from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
 from romou.runtime.module import Summary
 from romou.tuner.records import FILE_NAME
+from support.models.small_networks import Graph, random_inputs
 
 # Records decide, whatever a device would measure; what shows kernels shows those of OpenCL.
 TARGET, SHOWN = "null", "opencl -device=host"

@@ -6,8 +6,6 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from exhaustive import few
-from small_networks import Graph, prime_net, random_inputs, residual_net
 from tvm import relax
 
 from romou.compiler.frontend import import_onnx
@@ -17,6 +15,8 @@ from romou.compiler.graph.extract import count_calls, extract_tasks
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target
+from support.models.small_networks import Graph, prime_net, random_inputs, residual_net
+from support.suite.exhaustive import few
 
 TARGET = Target("opencl -device=adreno640")
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from nodes import assert_as_onnxruntime, model_of
-from small_networks import Graph, attention_net, products_net, random_inputs, residual_net
 from tvm import relax, te, tirx
 
 import romou
@@ -22,6 +20,8 @@ from romou.compiler.tir.primitives import is_image
 from romou.devices.backends.launch import JOINED_ROWS_IMAGE, ROWS_IMAGE
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
+from support.models.nodes import assert_as_onnxruntime, model_of
+from support.models.small_networks import Graph, attention_net, products_net, random_inputs, residual_net
 
 PHONE = Target("opencl -device=adreno640")
 

@@ -9,8 +9,6 @@ from collections.abc import Callable
 import onnx
 import pytest
 import tvm
-from exhaustive import exhaustive, few
-from small_networks import Graph, random_inputs
 
 import romou
 from romou.compiler.frontend.onnx_import import import_onnx
@@ -21,6 +19,8 @@ from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.compiler.tir.images import as_images
 from romou.devices.targets import Target
+from support.models.small_networks import Graph, random_inputs
+from support.suite.exhaustive import exhaustive, few
 
 PHONE = Target("opencl -device=adreno640")
 

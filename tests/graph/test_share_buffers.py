@@ -11,10 +11,7 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from exhaustive import exhaustive
 from onnx import helper
-from operators import has_device, target_of
-from small_networks import Graph, random_inputs
 from tvm import relax, tirx
 from tvm_ffi.structural import structural_equal
 
@@ -31,6 +28,9 @@ from romou.compiler.tir.primitives import is_image
 from romou.compiler.tir.slices import slices_of, without_slices
 from romou.devices.backends.cuda.compiler import compile_cuda
 from romou.devices.targets import Target
+from support.kernels.operators import has_device, target_of
+from support.models.small_networks import Graph, random_inputs
+from support.suite.exhaustive import exhaustive
 
 HOST, PHONE = Target("opencl -device=host"), Target("opencl -device=adreno640")
 

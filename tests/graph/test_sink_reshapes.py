@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from small_networks import Graph, random_inputs
 from tvm import relax
 
 import romou
@@ -18,6 +17,7 @@ from romou.compiler.graph.sink_reshapes import sink_reshapes
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.tir.calls import op_name
 from romou.devices.targets import Target
+from support.models.small_networks import Graph, random_inputs
 
 TARGET = Target("opencl -device=adreno640")
 

@@ -14,7 +14,6 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from small_networks import Graph, random_inputs, residual_net
 from tvm import relax, tirx
 from tvm_ffi.structural import structural_equal
 
@@ -27,6 +26,7 @@ from romou.compiler.graph.split_groups import split_groups
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target
+from support.models.small_networks import Graph, random_inputs, residual_net
 
 SHAPE = (5, 7)
 PHONE = Target("opencl -device=adreno640")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 import tvm
-from small_networks import Graph
 
 import romou
 from romou.base.errors import ModelError
 from romou.devices.targets import Target
 from romou.runtime.module import MemoryPlan
+from support.models.small_networks import Graph
 
 HOST = "opencl -device=host -max_buffer_bytes={}"
 

@@ -11,12 +11,12 @@ import time
 import numpy as np
 import pytest
 import tvm
-from blocks import BLOCKS, Block
-from exhaustive import exhaustive
 
 import romou
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.runtime.module import TunedModel
+from support.models.blocks import BLOCKS, Block
+from support.suite.exhaustive import exhaustive
 
 BUFFERS = "opencl -device=host"
 OTHERS = ("opencl -device=adreno640", "opencl -device=mali_g76", "vulkan", "cuda -device=nvidia_h200")

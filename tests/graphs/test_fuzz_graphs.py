@@ -8,11 +8,12 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from exhaustive import exhaustive
-from fuzz_graphs import FAULTS, ON_HOST, RIGHT, WAYS, bounds, differs, fuzz, shrunk, wrong_output
-from graph_cases import Case, case, compute, reference
 
 import romou
+from fuzz_graphs import FAULTS, ON_HOST, RIGHT, WAYS, bounds, differs, fuzz, shrunk, wrong_output
+from graph_cases import Case, compute, reference
+from random_graphs import case
+from support.suite.exhaustive import exhaustive
 
 
 # A graph takes about a second of processor time; several parts, so that test processes share them. A new seed may find
@@ -21,7 +22,7 @@ import romou
 @pytest.mark.parametrize("is_new", [False, pytest.param(True, marks=exhaustive)])
 def test_random_graphs(part: int, is_new: bool) -> None:
     seed, cases = (int(np.random.SeedSequence().generate_state(1)[0]), 800) if is_new else (part + 1, 50)
-    print(f"seed {seed}: python scripts/fuzz_graphs.py --seed {seed} --cases {cases}")
+    print(f"seed {seed}: python tests/stress/fuzz_graphs.py --seed {seed} --cases {cases}")
     results = fuzz(range(cases), seed=seed)
     faults = [result for result in results if result.outcome in FAULTS]
     assert not faults, "\n".join(

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_networks import residual_net
 
 import romou
 from romou.base.errors import UsageError
@@ -29,6 +28,7 @@ from romou.devices.hardware.spec import LIMITS, SCHEMA
 from romou.devices.targets import Target
 from romou.driver.site import for_server
 from romou.tuner.pruning.estimate import can_estimate, missing_facts
+from support.models.small_networks import residual_net
 
 KB = 1024
 ADRENO = (

@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 import onnx.numpy_helper
 import pytest
-from exhaustive import few
 
 from romou import models
 from romou.base.errors import UsageError
+from support.suite.exhaustive import few
 
 NAMES = (
     "alexnet",

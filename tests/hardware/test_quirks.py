@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from operators import small_tasks
-from small_networks import prime_net
 
 import romou
 from romou.base.errors import UsageError
@@ -16,6 +14,8 @@ from romou.devices.hardware import quirks
 from romou.devices.hardware.quirks import Quirk, known_quirks, quirks_of, rules_for
 from romou.devices.targets import Target
 from romou.runtime.module import random_inputs
+from support.kernels.operators import small_tasks
+from support.models.small_networks import prime_net
 
 LIMITS = {
     "max_work_group_size": 1024,

@@ -9,7 +9,6 @@ from pathlib import Path
 import onnx
 import pytest
 from click.testing import CliRunner, Result
-from small_networks import Graph
 
 import romou
 from romou.base.errors import UsageError
@@ -17,6 +16,7 @@ from romou.cli import main
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
 from romou.tuner.records import Record, RecordStore
+from support.models.small_networks import Graph
 
 TARGET = "opencl -device=adreno640"
 

@@ -8,9 +8,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-import operators
 import pytest
-from kernel_usage import read_usage
 from rich.console import Console
 from tvm.script import tirx as T
 
@@ -23,6 +21,8 @@ from romou.tools.report.kernels import kernel_table
 from romou.tuner.analysis.counts import Traffic, busiest_traffic
 from romou.tuner.pruning import judge
 from romou.tuner.pruning.tasks import pruned_task
+from support.kernels import operators
+from support.kernels.kernel_usage import read_usage
 
 TARGET = Target("opencl -device=adreno640")
 

@@ -18,13 +18,9 @@ from typing import Any
 
 import dask
 import distributed
-import faulty_kernels
 import pytest
 import tvm
 from click.testing import CliRunner
-from operators import small_tasks
-from rpc_servers import free_port
-from small_networks import Graph
 
 import romou
 from romou.base.errors import CompatError, ConnectionLostError, UsageError
@@ -35,9 +31,15 @@ from romou.devices.targets import Target
 from romou.tuner.measure import BuildResult, Candidate, LocalBuilder, MeasureOptions, Toolchain, dask_builder, dask_job
 from romou.tuner.measure.dask_builder import DaskBuilder
 from romou.tuner.records import FILE_NAME
+from support.devices import faulty_kernels
+from support.kernels.operators import small_tasks
+from support.models.small_networks import Graph
+from support.servers.rpc_servers import free_port
 
 TARGET = Target("opencl -device=host")
-FAULTY = Toolchain(load_task="faulty_kernels:FaultyTask.from_json", build="faulty_kernels:build")
+FAULTY = Toolchain(
+    load_task="support.devices.faulty_kernels:FaultyTask.from_json", build="support.devices.faulty_kernels:build"
+)
 
 
 @pytest.fixture(scope="module")

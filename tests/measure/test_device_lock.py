@@ -15,15 +15,15 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import faulty_kernels
 import pytest
-import timing_processes
 
 from romou.base import device_lock
 from romou.base.device_lock import DeviceLock, alone_on, lock_path
 from romou.devices.backends import backend
 from romou.devices.targets import Target
 from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
+from support.devices import faulty_kernels
+from support.servers import timing_processes
 
 TESTS = Path(__file__).parents[1]
 HOLD = (
@@ -66,7 +66,7 @@ def test_timed_intervals_of_processes_never_overlap(tmp_path: Path) -> None:
         "LOG": str(tmp_path),
     }
     kinds = ("tune", "tune", "bench")
-    command = [sys.executable, "-m", "timing_processes"]
+    command = [sys.executable, "-m", "support.servers.timing_processes"]
     started = [
         subprocess.Popen([*command, kind, str(len(kinds))], env={**variables, "WHO": str(i)})
         for i, kind in enumerate(kinds)
@@ -130,7 +130,7 @@ def test_waiting_is_said_and_is_no_part_of_a_candidates_time(
 ) -> None:
     monkeypatch.setattr(device_lock, "_PATIENCE_S", 0.2)
     options = MeasureOptions(build_workers=1, min_repeat_ms=1, run_timeout_s=3)
-    toolchain = Toolchain(build="faulty_kernels:build")
+    toolchain = Toolchain(build="support.devices.faulty_kernels:build")
     with (
         contextlib.closing(LocalBuilder(Target("opencl"), options, toolchain=toolchain)) as builder,
         contextlib.closing(LocalRunner("opencl:0", options)) as runner,

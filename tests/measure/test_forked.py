@@ -6,8 +6,9 @@ import os
 import subprocess
 from pathlib import Path
 
-import forked
 import pytest
+
+from support.servers import forked
 
 _TELL = """
 import atexit, os, sys, tempfile

@@ -10,14 +10,10 @@ import math
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import faulty_kernels
-import forked
 import numpy as np
 import pytest
 import tvm
 import tvm.rpc
-from platforms import INTEL
-from rpc_servers import serving
 from tvm import ir, tirx
 
 from romou.compiler import pipeline
@@ -25,9 +21,13 @@ from romou.devices.backends import backend
 from romou.devices.targets import Target
 from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 from romou.tuner.measure.guards import guard
+from support.devices import faulty_kernels
+from support.devices.platforms import INTEL
+from support.servers import forked
+from support.servers.rpc_servers import serving
 
 OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=30, run_timeout_s=60, min_repeat_ms=1)
-TOOLCHAIN = Toolchain(build="faulty_kernels:build")
+TOOLCHAIN = Toolchain(build="support.devices.faulty_kernels:build")
 
 
 def run_on(kind: str, faults: Sequence[str]) -> dict[str, tuple[str, str]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from pathlib import Path
 
-import faulty_kernels
 import pytest
 
 from romou.base.errors import BuildError
@@ -13,6 +12,7 @@ from romou.base.linking import compiler_for, export_library, is_here
 from romou.compiler.assembly.kernel import build_task
 from romou.devices.targets import Target
 from romou.tuner.measure import Candidate
+from support.devices import faulty_kernels
 
 _AARCH64 = 183  # EM_AARCH64, in an ELF header
 

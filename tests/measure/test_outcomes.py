@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import faulty_kernels
 import pytest
 import tvm
 
@@ -30,9 +29,10 @@ from romou.tuner.measure import (
     Toolchain,
 )
 from romou.tuner.measure.runner import run_spec
+from support.devices import faulty_kernels
 
 TARGET = Target("opencl")
-TOOLCHAIN = Toolchain(build="faulty_kernels:build")
+TOOLCHAIN = Toolchain(build="support.devices.faulty_kernels:build")
 OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=10, run_timeout_s=30, min_repeat_ms=1)
 
 
@@ -187,7 +187,7 @@ def test_a_runner_that_is_closed_leaves_no_reference_under_way(tmp_path: Path) -
     runner = LocalRunner(
         "opencl:0",
         OPTIONS,
-        toolchain=dataclasses.replace(TOOLCHAIN, build_reference="faulty_kernels:endless_reference"),
+        toolchain=dataclasses.replace(TOOLCHAIN, build_reference="support.devices.faulty_kernels:endless_reference"),
         folder=tmp_path,
     )
     runner.expect([faulty_kernels.task()])

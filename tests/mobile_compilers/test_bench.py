@@ -1,14 +1,14 @@
-"""scripts/bench_mobile_static.py: the sample, the kernels it compares, and how it counts."""
+"""benchmarks/bench_mobile_static.py: the sample, the kernels it compares, and how it counts."""
 
 from __future__ import annotations
 
 import csv
 import re
 
-import bench_mobile_static
 import pytest
 from tvm.script import tirx as T
 
+import bench_mobile_static
 from romou.compiler.frontend import import_onnx
 from romou.devices.mobile_compilers import KernelStatistics, LoopStatistics
 from romou.tools.inspection.kernels import inspect_function

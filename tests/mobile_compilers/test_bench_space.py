@@ -1,11 +1,11 @@
-"""scripts/bench_mobile_space.py: which configs it compiles, and which of them it calls the leanest."""
+"""benchmarks/bench_mobile_space.py: which configs it compiles, and which of them it calls the leanest."""
 
 from __future__ import annotations
 
-import bench_mobile_space as bench
 import numpy as np
 import pytest
 
+import bench_mobile_space as bench
 from romou.devices.targets import Target
 from romou.tuner.pruning.estimate import estimate_parts
 from romou.tuner.pruning.form import columns_of

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from operators import conv, task_of
 
 from romou.compiler.operators.families.conv3d import Conv3d
 from romou.devices.mobile_compilers import compile_all, compiler_for
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
+from support.kernels.operators import conv, task_of
 
 
 def volume(kernel: tuple[int, int, int], dtype: str = "float32", **given: tuple[int, ...]) -> Conv3d:

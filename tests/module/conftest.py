@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from program_starts import outputs_of
-from small_networks import prime_net
 
 import romou
+from support.models.small_networks import prime_net
+from support.servers.program_starts import outputs_of
 
 
 @pytest.fixture(scope="module")

@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from exhaustive import few
-from nodes import assert_as_onnxruntime, model_of
 
 import romou
 from romou.compiler.frontend.reference import run_onnxruntime
+from support.models.nodes import assert_as_onnxruntime, model_of
+from support.suite.exhaustive import few
 
 NAN, INF = np.float32("nan"), np.float32("inf")
 

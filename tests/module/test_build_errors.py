@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from nodes import model_of
 
 import romou
 from romou.base.errors import BuildError, DeviceError
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.families.elementwise import Elementwise
 from romou.devices.targets import Target
+from support.models.nodes import model_of
 
 TARGET = Target("opencl")
 INPUTS = {"x": np.ones((3, 4), np.float32)}

@@ -13,21 +13,21 @@ import re
 from pathlib import Path
 from typing import Any
 
-import forked
 import numpy as np
 import onnx
 import pytest
-import standin
 import tvm
-from exhaustive import exhaustive
-from operators import target_of
-from small_networks import prime_net, short_net
 
 import romou
 from romou import models
 from romou.base.errors import DeviceError
 from romou.devices.backends import backend
 from romou.runtime.module import machine, random_inputs
+from support.devices import standin
+from support.kernels.operators import target_of
+from support.models.small_networks import prime_net, short_net
+from support.servers import forked
+from support.suite.exhaustive import exhaustive
 
 TARGET = target_of("opencl")
 

@@ -8,16 +8,15 @@ import re
 import signal
 from pathlib import Path
 
-import forked
-import platforms
 import pytest
-import standin
 import tvm
-from program_starts import CRASHES, outputs_of, starts
-from small_networks import prime_net
 
 import romou
 from romou.base.errors import DeviceError
+from support.devices import platforms, standin
+from support.models.small_networks import prime_net
+from support.servers import forked
+from support.servers.program_starts import CRASHES, outputs_of, starts
 
 _APART = """
 import romou.devices.backends.base as base

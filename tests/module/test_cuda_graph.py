@@ -12,8 +12,6 @@ import numpy as np
 import pytest
 import tvm
 import tvm_ffi
-from operators import has_device
-from small_networks import residual_net
 from tvm import relax
 
 import romou
@@ -23,6 +21,8 @@ from romou.devices.backends.cuda import graph as cuda_graph
 from romou.devices.backends.cuda.graph import CudaGraph
 from romou.devices.targets import Target
 from romou.runtime.module import random_inputs
+from support.kernels.operators import has_device
+from support.models.small_networks import residual_net
 
 STREAM = 77
 

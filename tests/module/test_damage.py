@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from small_networks import prime_net
 
 import romou
 from romou.base.errors import BuildError, ModelError, UsageError
 from romou.runtime.module import manifest, tuned_model
+from support.models.small_networks import prime_net
 
 TARGET = "opencl -device=host"
 

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from nodes import assert_as_onnxruntime, model_of
 from onnx import TensorProto, helper, numpy_helper
 from tvm import s_tir, tirx
 from tvm.s_tir import dlight
@@ -20,6 +19,7 @@ from romou.compiler.scheduling.blocks import reductions_of
 from romou.compiler.scheduling.rewrites import without_single_terms
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.targets import Target
+from support.models.nodes import assert_as_onnxruntime, model_of
 
 SEED = 11
 TARGETS = ["opencl", "opencl -device=adreno640", "opencl -device=mali_g76", "vulkan"]

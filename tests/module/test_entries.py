@@ -7,11 +7,11 @@ import re
 import numpy as np
 import pytest
 import tvm
-from nodes import model_of
 from tvm import relax
 
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
+from support.models.nodes import model_of
 
 X = np.random.default_rng(0).random((3, 5, 8)).astype(np.float32)
 WEIGHTS = {

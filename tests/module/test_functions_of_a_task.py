@@ -9,12 +9,12 @@ from collections.abc import Callable
 import numpy as np
 import onnx
 import pytest
-from operators import has_device, kind_id, target_of
-from small_networks import Graph, random_inputs
 
 import romou
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.devices.backends.cuda.compiler import compile_cuda
+from support.kernels.operators import has_device, kind_id, target_of
+from support.models.small_networks import Graph, random_inputs
 
 
 def pools() -> onnx.ModelProto:

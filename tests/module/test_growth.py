@@ -11,19 +11,19 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import forked
 import numpy as np
-import platforms
 import pytest
 import tvm
-from exhaustive import exhaustive
-from operators import target_of
-from small_networks import short_net
 
 import romou
 from romou.base.errors import ModelError
 from romou.runtime.module import random_inputs
 from romou.runtime.module.machine import free_idle_memory
+from support.devices import platforms
+from support.kernels.operators import target_of
+from support.models.small_networks import short_net
+from support.servers import forked
+from support.suite.exhaustive import exhaustive
 from tvm_patches.libraries import load_library
 
 # Repeats of each kind in the suite, and KB that one may keep there; repeats on demand, where the process may grow by

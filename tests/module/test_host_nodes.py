@@ -9,7 +9,6 @@ import onnx
 import pytest
 import tvm
 from onnx import helper, numpy_helper
-from small_networks import Graph
 
 import romou
 from romou.base.errors import DeviceError, ModelError
@@ -21,6 +20,7 @@ from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.stages import stage
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.rpc import Address
+from support.models.small_networks import Graph
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 import tvm
 from click.testing import CliRunner
-from small_networks import Graph, products_net, residual_net
 
 import romou
 from romou.base.errors import ModelError, UsageError
@@ -23,6 +22,7 @@ from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
 from romou.runtime.module import MemoryPlan, MemoryUse, Summary, plan_memory, random_inputs, schedule_model
 from romou.runtime.module.library import executable_of
+from support.models.small_networks import Graph, products_net, residual_net
 
 HOST = "opencl -device=host"
 IN_IMAGES = "opencl -device=adreno640"

@@ -15,12 +15,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import standin
-from program_starts import CRASHES, KILLS, outputs_of, start, starts
 
 import romou
 from romou.base.environment import from_environment
 from romou.base.errors import DeviceError, UsageError
+from support.devices import standin
+from support.servers.program_starts import CRASHES, KILLS, outputs_of, start, starts
 
 
 def entries(cache: Path) -> dict[str, bytes]:

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 import tvm
-from nodes import assert_equals_onnxruntime
-from operators import target_of
-from small_networks import Graph, random_inputs, shared_outputs_net
 
 import romou
+from support.kernels.operators import target_of
+from support.models.nodes import assert_equals_onnxruntime
+from support.models.small_networks import Graph, random_inputs, shared_outputs_net
 
 KINDS = ["opencl", "vulkan"]
 

@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import tvm
-from small_networks import short_net
 
 import romou
 from romou.runtime.module import random_inputs
+from support.models.small_networks import short_net
 
 THREADS, RUNS, SEEDS = 8, 30, 5
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from exhaustive import few
-from small_networks import Graph
 from tvm import relax, tirx
 
 from romou.compiler.assembly.assemble import compile_model, schedule_model
@@ -17,6 +15,8 @@ from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target
 from romou.runtime.module import random_inputs
+from support.models.small_networks import Graph
+from support.suite.exhaustive import few
 
 TARGET = Target("opencl")
 

@@ -13,10 +13,10 @@ from pathlib import Path
 import pytest
 import tvm
 import tvm_ffi
-from compiled import compiled
-from small_networks import prime_net
 
 import romou
+from support.models.small_networks import prime_net
+from support.suite.compiled import compiled
 
 HERE = Path(__file__).parent
 PATCHES = Path(__file__).parents[2] / "tvm_patches"

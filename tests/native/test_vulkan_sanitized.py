@@ -11,9 +11,10 @@ from pathlib import Path
 
 import tvm
 import tvm_ffi
-from compiled import compiled
-from documents import ROOT
-from exhaustive import exhaustive
+
+from support.docs.documents import ROOT
+from support.suite.compiled import compiled
+from support.suite.exhaustive import exhaustive
 
 PATCHES = ROOT / "tvm_patches"
 RUNTIME, COMMON = PATCHES / "vulkan_runtime", PATCHES / "device_runtime"

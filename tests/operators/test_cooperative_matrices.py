@@ -10,11 +10,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tvm
-from emulated_matrices import emulated_error, error_on_device
-from exhaustive import few
-from operators import conv, task_of
-from shaders import shaders_of, validate
-from tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE
 
 from romou.base.errors import BuildError
 from romou.base.space import Config
@@ -28,6 +23,11 @@ from romou.devices.backends import backend
 from romou.devices.backends.vulkan import compiler
 from romou.devices.targets import Target
 from romou.tuner.search.features import TaskFeatures
+from support.kernels.emulated_matrices import emulated_error, error_on_device
+from support.kernels.operators import conv, task_of
+from support.kernels.shaders import shaders_of, validate
+from support.kernels.tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE
+from support.suite.exhaustive import few
 
 TARGET = Target("vulkan -device=nvidia_h200")
 SEED = 20

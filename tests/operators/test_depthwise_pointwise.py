@@ -7,7 +7,12 @@ from typing import Any
 
 import numpy as np
 import tvm
-from operators import (
+
+from romou.base.space import Config
+from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from support.kernels.operators import (
     assert_agrees,
     each_kind,
     error_of,
@@ -20,11 +25,6 @@ from operators import (
     run,
     target_of,
 )
-
-from romou.base.space import Config
-from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
-from romou.compiler.task import TunableTask
-from romou.devices.targets import Target
 
 SEED = 6
 LIMITS = {"float32": 1e-5, "float16": 1e-3}

@@ -7,8 +7,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive
-from operators import (
+
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.operators.families.batch_matmul import BatchMatmul
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.devices.targets import Target
+from support.kernels.operators import (
     assert_agrees,
     conv,
     conv_transpose,
@@ -23,12 +28,7 @@ from operators import (
     target_of,
     task_of,
 )
-
-from romou.compiler.assembly.kernel import build_task
-from romou.compiler.operators.families.batch_matmul import BatchMatmul
-from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.workload import Conv2d
-from romou.devices.targets import Target
+from support.suite.exhaustive import exhaustive
 
 SEED = 20
 SHAPES = [

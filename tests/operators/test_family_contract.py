@@ -13,8 +13,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from documents import ROOT
-from operators import assert_agrees, error_of, quick_configs, random_arrays, reference
 from tvm import relax, s_tir, tirx
 from tvm_ffi.structural import structural_equal
 
@@ -27,6 +25,8 @@ from romou.compiler.task import TunableTask
 from romou.compiler.tir.traversal import nodes_in
 from romou.compiler.typical import graph_of
 from romou.devices.targets import Target
+from support.docs.documents import ROOT
+from support.kernels.operators import assert_agrees, error_of, quick_configs, random_arrays, reference
 
 SEED = 3
 CASES = [(family, case) for family in families() for case in family.cases]
@@ -62,7 +62,7 @@ def test_stages_walk_the_families_and_name_none() -> None:
     stages = [
         *(ROOT / "romou/compiler/graph").glob("*.py"),
         *(ROOT / "romou/compiler").glob("*.py"),
-        ROOT / "scripts/check_operators.py",
+        ROOT / "tests/stress/check_operators.py",
     ]
     named = {path.name: re.findall(r"operators\.families\.(\w+)", path.read_text(encoding="utf-8")) for path in stages}
     assert {name: found for name, found in named.items() if found} == {"join_pairs.py": ["depthwise_pointwise"]}

@@ -8,13 +8,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from exhaustive import few
-from operators import conv, error_of, random_arrays, reference, run, task_of
 
 from romou.compiler.operators.families.batch_matmul import BatchMatmul, matmul
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
+from support.kernels.operators import conv, error_of, random_arrays, reference, run, task_of
+from support.suite.exhaustive import few
 
 # Limits and preferences of a phone; PoCL has images of the same size.
 TARGET = Target("opencl -device=adreno640 -half=storage")

@@ -13,8 +13,6 @@ import onnx
 import pytest
 from click.testing import CliRunner
 from onnx import TensorProto, helper
-from operators import conv, conv_transpose, matmul, pair_of, relax_tasks, small_tasks, task_of
-from streams import OPERATORS
 from tvm.relax import op
 
 from romou.base.knob import Knob
@@ -25,6 +23,8 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tuner.records import to_t4
 from romou.tuner.search.features import TaskFeatures
+from support.kernels.operators import conv, conv_transpose, matmul, pair_of, relax_tasks, small_tasks, task_of
+from support.kernels.streams import OPERATORS
 
 PHONE, GPU = Target("opencl -device=adreno640"), Target("opencl -device=nvidia_h200")
 TARGETS = [

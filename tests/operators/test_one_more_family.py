@@ -11,8 +11,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from operators import assert_agrees, random_arrays, reference
-from small_networks import Graph, random_inputs
 
 import romou
 import romou.compiler.operators.families as package
@@ -24,6 +22,8 @@ from romou.compiler.single_operator import task_of
 from romou.compiler.typical import graph_of
 from romou.devices.targets import Target
 from romou.tuner.pruning.tasks import pruned_space
+from support.kernels.operators import assert_agrees, random_arrays, reference
+from support.models.small_networks import Graph, random_inputs
 
 FILE = Path(__file__).parent / "conv1d_family.py"
 PHONE = Target("opencl -device=adreno640")

@@ -1,17 +1,17 @@
-"""Every operator of scripts/data has a template; one of each kind is compiled, by the OpenCL driver and by NVRTC.
+"""Every operator of benchmarks/data has a template; one of each kind is compiled, by the OpenCL driver and by NVRTC.
 
-`scripts/check_operators.py` compiles and runs all of them.
+`tests/stress/check_operators.py` compiles and runs all of them.
 """
 
 from __future__ import annotations
 
 import tvm
-from operator_lists import attention, conv43, paper_operators, transposed_convolutions
-from operators import compile_only, each_kind, task_of
 
+from operator_lists import attention, conv43, paper_operators, transposed_convolutions
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
+from support.kernels.operators import compile_only, each_kind, task_of
 
 OPERATORS = [*conv43(), *paper_operators()]
 # The first of each kernel, stride and batch, depthwise or not.

@@ -11,11 +11,12 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import check_kernels
 import pytest
-from documents import ROOT
-from exhaustive import exhaustive
-from platforms import INTEL, OCLGRIND, POCL, RUSTICL, Platform
+
+import check_kernels
+from support.devices.platforms import INTEL, OCLGRIND, POCL, RUSTICL, Platform
+from support.docs.documents import ROOT
+from support.suite.exhaustive import exhaustive
 
 # Every family's default and random configs, in buffers and images, fp32 and fp16: a few of each round through the
 # families, or the first rounds.
@@ -47,7 +48,7 @@ PLANTED = {
 
 def checked(environment: dict[str, str], *options: str, script: str = "check_kernels") -> str:
     """What the script prints; everything that it checks has to be right."""
-    command = [sys.executable, str(ROOT / f"scripts/{script}.py"), *options]
+    command = [sys.executable, str(ROOT / f"tests/stress/{script}.py"), *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
     return done.stdout
@@ -81,7 +82,7 @@ def test_configs_compute_the_same_on_every_platform(
     ids=", ".join,
 )
 def test_networks_are_right_on_intel(networks: tuple[str, ...], pytestconfig: pytest.Config) -> None:
-    """Bundled networks in fp16, on images; scripts/check_models.py does all."""
+    """Bundled networks in fp16, on images; tests/stress/check_models.py does all."""
     INTEL.require(pytestconfig)
     found = checked(
         INTEL.environment(), *networks, "--precision", "float16", "--place", "images", script="check_models"

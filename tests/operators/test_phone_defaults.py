@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pytest
-from operators import conv, task_of
 
 from romou.compiler.operators.families.batch_matmul import BatchMatmul, matmul
 from romou.compiler.operators.families.dense import Dense
@@ -11,6 +10,7 @@ from romou.devices.hardware import known_devices
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.pruning.tasks import pruned_space
+from support.kernels.operators import conv, task_of
 
 ADRENO, MALI, H200 = (Target(f"opencl -device={name}") for name in ("adreno640", "mali_g76", "nvidia_h200"))
 POINTWISE = conv(256, (14, 14), 256, (1, 1))

@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from kernel_usage import read_usage
-from operators import assert_agrees, each_kind, random_arrays, reference, relax_tasks, run
-from streams import OPERATORS
 from tvm import relax
 from tvm.relax import op
 
@@ -19,6 +16,9 @@ from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
+from support.kernels.kernel_usage import read_usage
+from support.kernels.operators import assert_agrees, each_kind, random_arrays, reference, relax_tasks, run
+from support.kernels.streams import OPERATORS
 
 PHONE = Target("opencl -device=adreno640 -half=storage")
 

@@ -5,9 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from nodes import model_of
-from operators import assert_agrees, random_arrays, reference, relax_tasks
-from streams import OPERATORS
 from tvm import relax
 from tvm.relax import op
 
@@ -22,6 +19,9 @@ from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
+from support.kernels.operators import assert_agrees, random_arrays, reference, relax_tasks
+from support.kernels.streams import OPERATORS
+from support.models.nodes import model_of
 
 PHONE = Target("opencl -device=adreno640")
 

@@ -10,9 +10,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tvm
-from exhaustive import few
-from operators import assert_agrees, each_kind, has_device, random_arrays, random_configs, reference, relax_tasks
-from streams import OPERATORS
 from tvm import relax
 from tvm.relax import op
 
@@ -20,6 +17,17 @@ from romou.base.space import Config
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import LANES, set_image
 from romou.devices.targets import Target
+from support.kernels.operators import (
+    assert_agrees,
+    each_kind,
+    has_device,
+    random_arrays,
+    random_configs,
+    reference,
+    relax_tasks,
+)
+from support.kernels.streams import OPERATORS
+from support.suite.exhaustive import few
 
 SEED = 20
 PHONE, SCOPE = Target("opencl -device=adreno640 -half=storage"), "global.texture"

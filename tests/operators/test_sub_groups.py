@@ -10,12 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tvm
-from cuda_on_cpu import run_on_cpu
-from kernel_usage import read_usage
-from operators import error_of, error_on, random_arrays, reference, relax_tasks, run, target_of
-from platforms import INTEL
-from shaders import shaders_of, validate
-from streams import OPERATORS
 from tvm.relax import op
 
 from romou.base.space import Config
@@ -25,6 +19,12 @@ from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
+from support.devices.platforms import INTEL
+from support.kernels.cuda_on_cpu import run_on_cpu
+from support.kernels.kernel_usage import read_usage
+from support.kernels.operators import error_of, error_on, random_arrays, reference, relax_tasks, run, target_of
+from support.kernels.shaders import shaders_of, validate
+from support.kernels.streams import OPERATORS
 
 # Sub-groups of 64 with shuffles, and of 16 without. Intel's runtime for the CPU has both sizes; lavapipe has sub-groups
 # of 8.

@@ -7,25 +7,9 @@ from __future__ import annotations
 import dataclasses
 import re
 
-import cuda_on_cpu
 import numpy as np
 import pytest
 import tvm
-from cuda_on_cpu import run_on_cpu
-from exhaustive import few
-from operators import (
-    assert_agrees,
-    compile_only,
-    conv,
-    error_of,
-    has_device,
-    kind_id,
-    random_arrays,
-    reference,
-    target_of,
-    task_of,
-)
-from tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE
 from tvm import tirx
 
 from romou.base.errors import BuildError, UsageError
@@ -41,6 +25,22 @@ from romou.compiler.tir.primitives import TENSOR_CORES
 from romou.devices.backends.cuda import dialect
 from romou.devices.targets import Target
 from romou.tuner.search.features import TaskFeatures
+from support.kernels import cuda_on_cpu
+from support.kernels.cuda_on_cpu import run_on_cpu
+from support.kernels.operators import (
+    assert_agrees,
+    compile_only,
+    conv,
+    error_of,
+    has_device,
+    kind_id,
+    random_arrays,
+    reference,
+    target_of,
+    task_of,
+)
+from support.kernels.tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE
+from support.suite.exhaustive import few
 
 # It changes nothing for fp16.
 TARGET = target_of("cuda").with_options(tf32="allow")

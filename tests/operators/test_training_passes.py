@@ -6,14 +6,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive, few
-from operators import assert_agrees, conv, random_arrays, reference, run, task_of
 
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
+from support.kernels.operators import assert_agrees, conv, random_arrays, reference, run, task_of
+from support.suite.exhaustive import exhaustive, few
 
 SEED = 6
 TARGET = Target("opencl")

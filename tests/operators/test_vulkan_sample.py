@@ -8,13 +8,13 @@ import math
 
 import numpy as np
 import tvm
-from operators import built, error_of, lines_of, random_arrays, reference, run
 
 from romou.base.space import Config
 from romou.compiler.task import TunableTask
 from romou.compiler.typical import typical_tasks
 from romou.devices.backends.vulkan import BACKEND
 from romou.devices.targets import Target
+from support.kernels.operators import built, error_of, lines_of, random_arrays, reference, run
 
 SEED = 5
 DRAWN = 24

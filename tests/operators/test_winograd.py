@@ -14,23 +14,6 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from cuda_on_cpu import run_on_cpu
-from exhaustive import few
-from operators import (
-    assert_agrees,
-    conv,
-    each_kind,
-    error_of,
-    has_device,
-    random_arrays,
-    random_configs,
-    reference,
-    run,
-    target_of,
-    task_of,
-)
-from rpc_servers import serving
-from small_networks import Graph, random_inputs
 from tvm import te, tirx
 
 import romou
@@ -51,6 +34,23 @@ from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, RpcRunner
 from romou.tuner.pruning.tasks import pruned_task
 from romou.tuner.records import RecordStore
+from support.kernels.cuda_on_cpu import run_on_cpu
+from support.kernels.operators import (
+    assert_agrees,
+    conv,
+    each_kind,
+    error_of,
+    has_device,
+    random_arrays,
+    random_configs,
+    reference,
+    run,
+    target_of,
+    task_of,
+)
+from support.models.small_networks import Graph, random_inputs
+from support.servers.rpc_servers import serving
+from support.suite.exhaustive import few
 
 SEED = 8
 PHONE = Target("opencl -device=adreno640 -half=storage")

@@ -10,9 +10,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from cuda_on_cpu import run_on_cpu
-from exhaustive import exhaustive, few
-from operators import (
+
+from romou.compiler.operators.algorithms import WinogradAlgorithm
+from romou.compiler.operators.families.conv2d_backward_filter import training_passes
+from romou.compiler.operators.winograd.convolution import TILES
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
+from support.kernels.cuda_on_cpu import run_on_cpu
+from support.kernels.operators import (
     assert_agrees,
     conv,
     conv_transpose,
@@ -24,14 +31,7 @@ from operators import (
     target_of,
     task_of,
 )
-
-from romou.compiler.operators.algorithms import WinogradAlgorithm
-from romou.compiler.operators.families.conv2d_backward_filter import training_passes
-from romou.compiler.operators.winograd.convolution import TILES
-from romou.compiler.operators.workload import Conv2d
-from romou.compiler.task import TunableTask
-from romou.devices.targets import Target
-from romou.tools.inspection.kernels import inspect_function
+from support.suite.exhaustive import exhaustive, few
 
 SEED = 8
 PHONE = Target("opencl -device=adreno640 -half=storage")

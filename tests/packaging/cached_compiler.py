@@ -13,7 +13,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from compiled import compiled, kept
+from support.suite.compiled import compiled, kept
 
 
 def main(words: list[str]) -> int:

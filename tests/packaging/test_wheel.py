@@ -15,7 +15,8 @@ from pathlib import Path
 
 import onnx
 import pytest
-from small_networks import short_net
+
+from support.models.small_networks import short_net
 
 ROOT = Path(__file__).parents[2]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
@@ -46,7 +47,18 @@ def files_in(folder: Path, *under: str) -> set[str]:
 
 def test_the_archive_is_a_checkout(source: Path, archive: Path) -> None:
     """Everything is in it that a build or a test reads, and nothing twice."""
-    folders = ("romou", "tvm_patches", "third_party", "schedules", "archprobe", "tests", "scripts", "docs", ".ci")
+    folders = (
+        "romou",
+        "tvm_patches",
+        "third_party",
+        "schedules",
+        "archprobe",
+        "tests",
+        "scripts",
+        "benchmarks",
+        "docs",
+        ".ci",
+    )
     assert files_in(archive, *folders) == files_in(source, *folders)
     assert {p.name for p in source.glob("*.*") if p.is_file() and p.name != ".gitignore"} <= {
         p.name for p in archive.iterdir()

@@ -8,7 +8,6 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import tvm
-from operators import assert_agrees, conv, matmul, random_arrays, reference, task_of
 from tvm import tirx
 
 from romou.compiler.operators.families.batch_matmul import BatchMatmul
@@ -17,6 +16,7 @@ from romou.compiler.passes.advancing_pointers import advance_pointers
 from romou.compiler.tir.primitives import ADVANCE_POINTERS
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
+from support.kernels.operators import assert_agrees, conv, matmul, random_arrays, reference, task_of
 
 PHONE = Target("opencl -device=adreno640 -half=storage")
 SAME = (1, 1, 1, 1)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from nodes import model_of
 from tvm import tirx
 
 import romou
 from romou.compiler.passes.code_generator import keep_digits
+from support.models.nodes import model_of
 
 
 @pytest.mark.parametrize("target", ["opencl", "vulkan"])

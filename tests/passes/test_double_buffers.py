@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import itertools
 
-import cuda_on_cpu
 import numpy as np
 import pytest
-from cuda_on_cpu import run_on_cpu
-from operators import conv, error_of, matmul, random_arrays, reference, task_of
 from tvm import tirx
 from tvm_ffi.structural import structural_walk
 
@@ -22,6 +19,9 @@ from romou.compiler.task import TunableTask
 from romou.compiler.tir.calls import op_name
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
+from support.kernels import cuda_on_cpu
+from support.kernels.cuda_on_cpu import run_on_cpu
+from support.kernels.operators import conv, error_of, matmul, random_arrays, reference, task_of
 
 TARGET = Target("cuda -arch=sm_90a")
 DENSE = Dense(m=21, k=48, n=37, dtype="float32")

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from operators import assert_agrees, built, conv, random_arrays, reference, task_of
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
 from romou.compiler.passes.early_return import return_early
 from romou.devices.targets import Target
+from support.kernels.operators import assert_agrees, built, conv, random_arrays, reference, task_of
 
 PHONE = Target("opencl -device=adreno640")
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nodes import assert_as_onnxruntime, model_of
 
 import romou
+from support.models.nodes import assert_as_onnxruntime, model_of
 
 MARK = "/* correctly rounded */"
 X = np.random.default_rng(0).standard_normal((5, 12), dtype=np.float32)

@@ -7,14 +7,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from exhaustive import exhaustive
-from nodes import assert_as_onnxruntime, model_of
 from tvm import tirx
 from tvm.ir import TensorLoad
 
 from romou.compiler.passes.flat_buffers import flatten_buffers
 from romou.compiler.tir.evaluate import evaluate
 from romou.compiler.tir.traversal import nodes_in
+from support.models.nodes import assert_as_onnxruntime, model_of
+from support.suite.exhaustive import exhaustive
 
 SEED = 5
 

@@ -7,12 +7,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import forked
 import numpy as np
 import pytest
 import tvm
-from operators import built, kind_id, relax_tasks
-from platforms import INTEL
 from tvm import relax
 from tvm.relax import op
 from tvm.script import tirx as T
@@ -22,6 +19,9 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.measure.verify import poison
+from support.devices.platforms import INTEL
+from support.kernels.operators import built, kind_id, relax_tasks
+from support.servers import forked
 
 PHONE, CUDA = Target("opencl -device=adreno640"), Target("cuda -device=nvidia_h200")
 # Half of it is negative, and a part of that no number.

@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 import tvm
-from nodes import model_of
 from tvm import tirx
 from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_walk
@@ -15,6 +14,7 @@ from tvm_ffi.structural import structural_walk
 import romou
 from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.passes.code_generator import gather_bytes, lane_of
+from support.models.nodes import model_of
 
 NODES = {
     "right": ("Slice", "x seven last axis"),

@@ -9,8 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import tvm
-from exhaustive import few
-from operators import conv, error_of, quick_configs, random_arrays, reference, run, task_of
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
@@ -25,6 +23,8 @@ from romou.compiler.tir.calls import is_texel_load
 from romou.compiler.tir.primitives import image_extents, set_image
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.targets import Target
+from support.kernels.operators import conv, error_of, quick_configs, random_arrays, reference, run, task_of
+from support.suite.exhaustive import few
 
 # Limits of a phone: its spaces know images. The kernels run on the device at hand.
 TARGET = Target("opencl -device=adreno640 -half=storage")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from operators import conv, error_of, random_arrays, reference, run, task_of
 from tvm.script import ir as I
 from tvm.script import tirx as T
 
@@ -15,6 +14,7 @@ from romou.compiler.passes.image_bounds import read_inside
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import set_image
 from romou.devices.targets import Target
+from support.kernels.operators import conv, error_of, random_arrays, reference, run, task_of
 
 TARGET = Target("opencl -device=adreno640 -half=storage")
 

@@ -9,8 +9,6 @@ import functools
 import numpy as np
 import pytest
 import tvm
-from exhaustive import exhaustive
-from operators import conv, task_of
 from tvm import tirx
 from tvm_ffi.structural import structural_visit
 
@@ -20,6 +18,8 @@ from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from support.kernels.operators import conv, task_of
+from support.suite.exhaustive import exhaustive
 
 TARGET = Target("opencl -device=adreno640")
 # Ours less these is what TVM's own passes make of the same schedule.

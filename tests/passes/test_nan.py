@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import tvm
-from nodes import assert_as_onnxruntime, model_of
 from tvm import te, tirx
 from tvm_ffi.structural import structural_walk
 
@@ -12,6 +11,7 @@ import romou.compiler.pipeline as pipeline
 from romou.compiler.passes.nan import keep_nan
 from romou.compiler.tir.primitives import ignore_nan
 from romou.devices.targets import Target
+from support.models.nodes import assert_as_onnxruntime, model_of
 
 
 def kinds_in(func: tirx.PrimFunc) -> dict[str, int]:

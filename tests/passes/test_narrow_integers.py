@@ -7,11 +7,11 @@ import re
 import numpy as np
 import onnx
 import pytest
-from nodes import model_of
 from onnx import helper, numpy_helper
 
 import romou
 from romou.compiler.frontend.reference import run_onnxruntime
+from support.models.nodes import model_of
 
 X = np.random.default_rng(0).standard_normal((5, 13), dtype=np.float32)
 BIG = np.array([0, 4, 5, 2**31, 2**40, -(2**40), 2**32 + 4, -1], np.int64)

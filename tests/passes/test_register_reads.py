@@ -6,12 +6,12 @@ import re
 
 import numpy as np
 import pytest
-from operators import conv, task_of
 
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
+from support.kernels.operators import conv, task_of
 
 CUDA = Target("cuda -arch=sm_90a")
 WORKS: list[Conv2d | Dense] = [

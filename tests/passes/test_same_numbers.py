@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from operators import (
+
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.devices.targets import Target
+from support.kernels.operators import (
     assert_agrees,
     conv,
     has_device,
@@ -18,10 +21,7 @@ from operators import (
     target_of,
     task_of,
 )
-
-from romou.compiler.operators.families.dense import Dense
-from romou.compiler.operators.workload import Conv2d
-from romou.devices.targets import Target
+from support.suite.exhaustive import exhaustive
 
 TARGETS = {"opencl": Target("opencl -device=adreno640 -half=storage"), "cuda": target_of("cuda")}
 # Those that only change how a kernel is written; the others are needed for it to be right.

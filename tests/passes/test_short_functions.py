@@ -9,9 +9,9 @@ import math
 import numpy as np
 import pytest
 import tvm
-from nodes import model_of
 
 import romou
+from support.models.nodes import model_of
 
 TARGETS = ("opencl -device=host", "opencl -device=adreno640")
 EDGES = np.array([0, -0.0, 1e-38, -3e-20, 3.9, 3.925, 4, -4, 9, 80, -1e30, np.inf, -np.inf, np.nan], np.float32)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from nodes import model_of
 from onnx import TensorProto
-from small_networks import Graph, random_inputs
 
 import romou
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from support.models.nodes import model_of
+from support.models.small_networks import Graph, random_inputs
 
 
 def test_one_condition_for_a_vector(opencl_device: tvm.runtime.Device) -> None:

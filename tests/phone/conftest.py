@@ -8,7 +8,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from phone_servers import ROOT, Server, build, running
+
+from support.servers.phone_servers import ROOT, Server, build, running
 
 
 @pytest.fixture(scope="session")

@@ -12,10 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive
-from operators import conv, error_of, random_arrays, reference, task_of
-from phone_servers import Server, running
-from small_networks import Graph
 
 import romou
 from romou.base.linking import export_library
@@ -24,6 +20,10 @@ from romou.devices.targets import Target
 from romou.runtime.module.tensors import device_tensor
 from romou.runtime.rpc import Address, connect
 from romou.tuner.records import RecordStore
+from support.kernels.operators import conv, error_of, random_arrays, reference, task_of
+from support.models.small_networks import Graph
+from support.servers.phone_servers import Server, running
+from support.suite.exhaustive import exhaustive
 
 # What every arm64 Linux with a C++ runtime has.
 SYSTEM = ("libstdc++.so.6", "libm.so.6", "libgcc_s.so.1", "libc.so.6", "ld-linux-aarch64.so.1")

@@ -13,7 +13,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from phone_servers import ROOT
+
+from support.servers.phone_servers import ROOT
 
 SCRIPT = ROOT / "scripts/build_phone_runtime.sh"
 # Notes its arguments and writes an empty file where the output should be.

@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from exhaustive import exhaustive
-from phone_servers import Server
-from small_networks import Graph
 
 import romou
 from romou.base.errors import BuildError, UsageError
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from support.models.small_networks import Graph
+from support.servers.phone_servers import Server
+from support.suite.exhaustive import exhaustive
 
 HERE = "x86_64-linux-gnu"
 STEPS = ("programs", "weights to the device", "first run", "inputs to the device", "run", "outputs from the device")

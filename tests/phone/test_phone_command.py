@@ -18,13 +18,13 @@ import psutil
 import pytest
 import tvm
 from click.testing import CliRunner, Result
-from phone_servers import ROOT
-from small_networks import Graph
 from tvm import rpc
 
 import romou
 from romou.cli import main
 from romou.runtime.deploy.phone import FOLDER
+from support.models.small_networks import Graph
+from support.servers.phone_servers import ROOT
 
 # Acts on state.json beside it: devices (serial -> state), properties, forwards; the phone's folder is phone/ beside it.
 ADB = f"""#!{sys.executable}

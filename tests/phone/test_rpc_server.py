@@ -19,11 +19,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tvm
-from phone_servers import Server, running
 from tvm import rpc
 from tvm.rpc.tracker import Tracker
 
 from romou.base.compat import check_versions
+from support.servers.phone_servers import Server, running
 
 # Functions as TVM finds them in a library: they take (handle, arguments, count, result) and return 0 for "fine".
 MISDEEDS = """

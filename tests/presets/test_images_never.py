@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from typing import Any
 
 import pytest
-from operators import conv, task_of
 
 from romou import models
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.operators.families.batch_matmul import matmul
 from romou.compiler.operators.families.dense import Dense
 from romou.devices.targets import Target
+from support.kernels.operators import conv, task_of
 
 PHONES = ("adreno640", "adreno740", "mali_g76", "mali_g78")
 MEMORY = ("data", "weight", "output")

@@ -8,13 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive, few
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
-from kernel_usage import read_usage
-from operators import conv, conv_transpose, matmul, pair_of, relax_tasks, target_of, task_of
-from streams import OPERATORS
-from tensor_core_works import FILLED, FIRST, PLAIN
 
 from romou.base.space import Config
 from romou.compiler.operators.families.batch_matmul import BatchMatmul
@@ -31,6 +26,11 @@ from romou.tuner.pruning import BOUNDED, KernelUsage, Rules, judge
 from romou.tuner.pruning.closed_form import ClosedForm
 from romou.tuner.pruning.form import columns_of, combinations
 from romou.tuner.pruning.forms import form_of
+from support.kernels.kernel_usage import read_usage
+from support.kernels.operators import conv, conv_transpose, matmul, pair_of, relax_tasks, target_of, task_of
+from support.kernels.streams import OPERATORS
+from support.kernels.tensor_core_works import FILLED, FIRST, PLAIN
+from support.suite.exhaustive import exhaustive, few
 
 TARGET = Target("opencl -device=adreno640")
 DEVICES = ("adreno630", "adreno640", "mali_g76", "nvidia_h200", "host")

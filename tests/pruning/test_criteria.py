@@ -11,7 +11,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from operators import conv, task_of
 
 from romou.base.errors import UsageError
 from romou.devices.hardware import HardwareSpec, load_device
@@ -20,6 +19,7 @@ from romou.tools.report.spaces import criteria_table
 from romou.tuner.pruning import BOUNDED, CRITERIA, Choices, KernelUsage, Rules, Verdict, criteria, judge
 from romou.tuner.pruning.estimate import estimate_parts, estimate_seconds
 from romou.tuner.pruning.tasks import pruned_space
+from support.kernels.operators import conv, task_of
 
 FINE = KernelUsage(
     registers=40,

@@ -10,8 +10,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exhaustive import few
-from operators import conv, matmul, task_of
 
 import romou.devices.hardware
 from romou.base.errors import InvalidConfigError, UsageError
@@ -25,6 +23,8 @@ from romou.tuner.pruning.closed_form import ClosedForm
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
 from romou.tuner.pruning.tasks import PrunedTask, load_task, pruned_space, pruned_task
+from support.kernels.operators import conv, matmul, task_of
+from support.suite.exhaustive import few
 
 TARGET = Target("opencl -device=mali_g76")
 ADRENO = Target("opencl -device=adreno640")

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from exhaustive import few
 
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
@@ -16,8 +15,9 @@ from romou.tuner.pruning.estimate import estimate_seconds
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.records import RecordedSpace
 from romou.tuner.search.simulation import SimulatedTask
+from support.suite.exhaustive import few
 
-PATHS = sorted((Path(__file__).parents[2] / "scripts/data/spaces_h200").glob("*.json.gz"))
+PATHS = sorted((Path(__file__).parents[2] / "benchmarks/data/spaces_h200").glob("*.json.gz"))
 TARGET, SPEC = Target("opencl -device=nvidia_h200"), load_device("nvidia_h200")
 
 

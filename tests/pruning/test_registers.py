@@ -4,12 +4,12 @@ loops, guards and barriers hold; the script's statistics.
 
 from __future__ import annotations
 
-import bench_registers
 import numpy as np
 import pytest
 from tvm import tirx
 from tvm.script import tirx as T
 
+import bench_registers
 from romou.tuner.analysis.registers import RegisterEstimate, estimate_registers
 
 

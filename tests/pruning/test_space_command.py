@@ -8,9 +8,9 @@ from pathlib import Path
 import onnx
 import pytest
 from click.testing import CliRunner
-from small_networks import short_net
 
 from romou.cli import main
+from support.models.small_networks import short_net
 
 
 @pytest.fixture(scope="module")

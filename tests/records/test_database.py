@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from made_up_device import Builder, Runner
 
 import romou
 from romou.base.outcome import Outcome
@@ -36,6 +35,7 @@ from romou.tuner.records.database import (
 )
 from romou.tuner.records.task_files import keep_tasks
 from romou.tuner.search import PriorKnowledge, TuningOptions, TuningSession
+from support.devices.made_up_device import Builder, Runner
 
 TARGET = Target("opencl -device=host")
 DEVICE = Runner().fingerprint().to_dict()

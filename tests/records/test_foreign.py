@@ -6,10 +6,10 @@ import gzip
 import json
 from pathlib import Path
 
-import foreign_searches
 import numpy as np
 import pytest
 
+import foreign_searches
 from romou.base.errors import RecordError
 from romou.base.outcome import Outcome
 from romou.tuner.records.foreign import load_foreign

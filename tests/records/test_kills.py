@@ -1,7 +1,7 @@
 """kill -9 while a trial is measured or written: nothing that was acknowledged is lost, nothing is there twice, and no
 temporary folder stays.
 
-scripts/check_kills.py does the same to real tuners.
+tests/stress/check_kills.py does the same to real tuners.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import random
 from pathlib import Path
 
 import pytest
+
 from check_kills import Place, kill_one
 
 KILLS = 12
@@ -64,7 +65,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_planted_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is planted is found by the check of scripts/check_kills.py."""
+    """What is planted is found by the check of tests/stress/check_kills.py."""
     monkeypatch.setattr("check_kills._PATIENCE_S", 0.2)
     (old, new), found = FAULTS[fault]
     place, rng = Place(tmp_path, _TUNER.replace(old, new)), random.Random(0)

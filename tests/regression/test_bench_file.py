@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from benches import bench, operator
 
 from romou.base.errors import UsageError
 from romou.tools.regression import Bench, load_module
 from romou.tools.regression.comparison import compare_benches
+from support.data.benches import bench, operator
 
 
 def test_written_and_read(tmp_path: Path) -> None:

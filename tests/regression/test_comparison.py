@@ -8,7 +8,6 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
-from benches import DEVICE, MEASURES, bench, operator, rounds
 from click.testing import CliRunner, Result
 
 import romou
@@ -16,6 +15,7 @@ from romou.base.errors import UsageError
 from romou.cli import main
 from romou.devices.targets import Target
 from romou.tools.regression import Bench, Comparison, parse_threshold
+from support.data.benches import DEVICE, MEASURES, bench, operator, rounds
 
 BEFORE = bench(operator("conv"), operator("pool"))
 

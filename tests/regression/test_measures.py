@@ -13,13 +13,13 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from exhaustive import few
-from small_networks import residual_net
 
 import romou
 from romou import models
 from romou.tools.inspection.kernels import inspect_function
 from romou.tools.regression import operators
+from support.models.small_networks import residual_net
+from support.suite.exhaustive import few
 
 BASELINES = Path(__file__).parent / "baselines"
 # A phone of each kind of memory, images first and buffers alone, and a desktop GPU.

@@ -10,8 +10,6 @@ import numpy as np
 import onnx
 import pytest
 from click.testing import CliRunner
-from rpc_servers import Server, free_port, serving, wait_for
-from small_networks import Graph
 
 import romou
 from romou.base.errors import DeviceError, UsageError
@@ -21,6 +19,8 @@ from romou.tools.regression import Bench
 from romou.tools.regression.timing import MODEL, REPEATS
 from romou.tuner.measure import MeasureOptions
 from romou.tuner.measure.fingerprint import device_fingerprint
+from support.models.small_networks import Graph
+from support.servers.rpc_servers import Server, free_port, serving, wait_for
 
 # With images, as on a phone.
 TARGET = "opencl -device=adreno640"

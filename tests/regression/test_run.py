@@ -8,21 +8,21 @@ import os
 import shutil
 from pathlib import Path
 
-import bench_compare
-import forked
 import onnx
 import pytest
 import tvm
 from click.testing import CliRunner, Result
-from rpc_servers import serving
-from small_networks import Graph
 
+import bench_compare
 import romou
 from romou.base.errors import UsageError
 from romou.cli import main
 from romou.tools.regression import Bench
 from romou.tools.regression.timing import MODEL, REPEATS
 from romou.tuner.records import Record, RecordStore
+from support.models.small_networks import Graph
+from support.servers import forked
+from support.servers.rpc_servers import serving
 
 CONV = "conv2d_1x32x20x20_32_3x3_s1"
 

@@ -11,13 +11,11 @@ from pathlib import Path
 
 import onnx
 import pytest
-from benches import bench, operator
-from browser import browser
 from click.testing import CliRunner
-from report_picture import EMPTY, check
-from small_networks import residual_net
 
 import romou
+from browser import browser
+from report_picture import EMPTY, check
 from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
 from romou.cli import main
@@ -28,6 +26,8 @@ from romou.runtime.module import LayerRow, MemoryPlan, MemoryUse, Summary
 from romou.tools.report.evidence import Evidence
 from romou.tools.report.page import write_page
 from romou.tuner.records import Origin, Record, RecordStore
+from support.data.benches import bench, operator
+from support.models.small_networks import residual_net
 
 NAME = "conv</script><b>2d"
 CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "work", "y_label": "GFLOPS"})]

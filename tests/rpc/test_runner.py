@@ -14,20 +14,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import faulty_kernels
 import pytest
-from rpc_servers import (
-    KEY,
-    OTHER_VERSION,
-    Server,
-    end,
-    free_port,
-    plain_server,
-    serving,
-    serving_watched,
-    tracking,
-    wait_for,
-)
 
 from romou.base.errors import CompatError, ConnectionLostError, DeviceError
 from romou.devices.targets import Target
@@ -45,9 +32,22 @@ from romou.tuner.measure import (
     Toolchain,
 )
 from romou.tuner.measure.servers import ClockWatch
+from support.devices import faulty_kernels
+from support.servers.rpc_servers import (
+    KEY,
+    OTHER_VERSION,
+    Server,
+    end,
+    free_port,
+    plain_server,
+    serving,
+    serving_watched,
+    tracking,
+    wait_for,
+)
 
 TARGET = Target("opencl")
-TOOLCHAIN = Toolchain(build="faulty_kernels:build")
+TOOLCHAIN = Toolchain(build="support.devices.faulty_kernels:build")
 OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=60, run_timeout_s=30, min_repeat_ms=1, connect_timeout_s=30)
 # Where only the way of a candidate counts: a slow one computes for a second a timing.
 ONCE = dataclasses.replace(OPTIONS, repeat=1)

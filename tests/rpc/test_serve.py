@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
-from rpc_servers import Server, serving, wait_for
 
 from romou.base.errors import ConnectionLostError, DeviceError, UsageError
 from romou.cli import main
 from romou.runtime.module import remote
 from romou.runtime.rpc import Address, connect
 from romou.runtime.rpc.serve import ServeOptions, serve, warning
+from support.servers.rpc_servers import Server, serving, wait_for
 
 
 @pytest.fixture(scope="module")

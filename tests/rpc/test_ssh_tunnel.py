@@ -12,13 +12,13 @@ from pathlib import Path
 import psutil
 import pytest
 from click.testing import CliRunner
-from documents import ROOT
-from rpc_servers import answers, free_port, serving, started, wait_for
-from small_networks import Graph
 
 import romou
 from romou.cli import main
 from romou.runtime.rpc import Address
+from support.docs.documents import ROOT
+from support.models.small_networks import Graph
+from support.servers.rpc_servers import answers, free_port, serving, started, wait_for
 
 SSHD = Path("/usr/sbin/sshd")
 SSHD_CONFIG = """

@@ -8,14 +8,9 @@ import threading
 from collections.abc import Iterator
 from pathlib import Path
 
-import faulty_kernels
 import numpy as np
 import pytest
-import standin
 from click.testing import CliRunner
-from nodes import assert_equals_onnxruntime
-from rpc_servers import KEY, OTHER_VERSION, Server, end, free_port, plain_server, serving, tracking, wait_for
-from small_networks import Graph, random_inputs, shared_outputs_net, short_net
 
 import romou
 from romou.base.errors import BuildError, DeviceError, UsageError
@@ -29,6 +24,20 @@ from romou.runtime.rpc.tracker import Tracker
 from romou.tuner.measure import LocalBuilder, MeasureOptions, RpcRunner, Toolchain
 from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.search import TuningOptions, TuningSession
+from support.devices import faulty_kernels, standin
+from support.models.nodes import assert_equals_onnxruntime
+from support.models.small_networks import Graph, random_inputs, shared_outputs_net, short_net
+from support.servers.rpc_servers import (
+    KEY,
+    OTHER_VERSION,
+    Server,
+    end,
+    free_port,
+    plain_server,
+    serving,
+    tracking,
+    wait_for,
+)
 
 LIMIT = 1e-4
 
@@ -200,7 +209,7 @@ def test_the_command_line(tmp_path: Path, server: Server) -> None:
 
 def test_a_candidate_that_takes_the_server_down_is_never_tried_again(tmp_path: Path, server: Server) -> None:
     options = MeasureOptions(build_workers=1, run_timeout_s=60, min_repeat_ms=1)
-    toolchain = Toolchain(build="faulty_kernels:build")
+    toolchain = Toolchain(build="support.devices.faulty_kernels:build")
     task, target = faulty_kernels.faulty_task("crash", "wrong"), Target("opencl -device=host")
     for _ in range(2):
         with (

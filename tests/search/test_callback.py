@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from made_up_device import Builder, Runner
-from operators import small_tasks
 
 from romou.base.outcome import Outcome
 from romou.devices.targets import Target
 from romou.tuner.measure import BuildResult, MeasureResult
 from romou.tuner.records import Record, RecordStore
 from romou.tuner.search import SessionHooks, TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
+from support.devices.made_up_device import Builder, Runner
+from support.kernels.operators import small_tasks
 
 
 class WideRunner(Runner):

@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from exhaustive import exhaustive
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +16,7 @@ from romou.base.space import Config, Space
 from romou.tuner.search.cost_model import CostModel
 from romou.tuner.search.explorer import Explorer
 from romou.tuner.search.options import TuningOptions
+from support.suite.exhaustive import exhaustive
 
 POWERS = [1, 2, 4, 8, 16, 32, 64]
 

@@ -15,10 +15,8 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-import faulty_kernels
 import pytest
 import tvm
-from recordings import recorded
 
 from romou.base.errors import RecordError
 from romou.compiler.task import TunableTask
@@ -27,9 +25,11 @@ from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolc
 from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.search import SessionHooks, TaskResult, TuningOptions, TuningSession
 from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
+from support.data.recordings import recorded
+from support.devices import faulty_kernels
 
 TARGET = Target("opencl")
-TOOLCHAIN = Toolchain(build="faulty_kernels:build")
+TOOLCHAIN = Toolchain(build="support.devices.faulty_kernels:build")
 # Seconds that a candidate may hang, in which a right one ends on a busy machine, too; of a hang that is to be killed
 # before, plenty.
 SHORT, LONG = 4.0, 60.0

@@ -8,13 +8,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import pretrain_cost_model
 import pytest
 from click.testing import CliRunner
-from operators import relax_tasks
-from recordings import TARGET, recorded
 from tvm.relax import op
 
+import pretrain_cost_model
 from romou.base.errors import RecordError
 from romou.base.space import Config
 from romou.compiler.single_operator import conv, task_of
@@ -26,9 +24,11 @@ from romou.tuner.search.pretrained import PretrainedModel, file_of, pretrained_f
 from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
 from romou.tuner.search.task_search import TaskSearch
 from romou.tuner.search.transfer import TransferData
+from support.data.recordings import TARGET, recorded
+from support.kernels.operators import relax_tasks
 
 H200 = Target("opencl -device=nvidia_h200")
-SPACES = Path(__file__).parents[2] / "scripts/data/spaces_h200"
+SPACES = Path(__file__).parents[2] / "benchmarks/data/spaces_h200"
 
 
 def pretrained_on(slow: int) -> PretrainedModel:
@@ -79,7 +79,7 @@ def test_a_search_goes_on_without_a_model_that_does_not_fit(
     (warning,) = caplog.records
     assert warning.levelname == "WARNING"
     assert re.search(
-        r"without a pretrained cost model: .*does not have: another\npython scripts/pretrain_cost_model.py makes it"
+        r"without a pretrained cost model: .*does not have: another\npython benchmarks/pretrain_cost_model.py makes it"
         r" anew",
         warning.getMessage(),
     )
@@ -197,7 +197,7 @@ def rank_correlation(path: Path, target: Target, model: Correction | None) -> fl
 @pytest.mark.parametrize("name", ["conv1x1", "dense"])
 def test_what_ships_fits_what_this_version_makes_of_the_recordings(name: str) -> None:
     path = RecordedSpace.path_in(SPACES, name)
-    # Otherwise features or estimate have changed their meaning: python scripts/pretrain_cost_model.py.
+    # Otherwise features or estimate have changed their meaning: python benchmarks/pretrain_cost_model.py.
     assert rank_correlation(path, H200, pretrained_for(H200)) > max(0.9, rank_correlation(path, H200, None) + 0.02)
 
 

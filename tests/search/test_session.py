@@ -8,11 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import faulty_kernels
 import pytest
-from exhaustive import exhaustive
-from made_up_device import Builder, Runner
-from operators import small_tasks
 
 from romou.base.errors import UsageError
 from romou.base.outcome import Outcome
@@ -25,6 +21,10 @@ from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.search import SessionHooks, TaskResult, Trial, TrialCallback, TuningOptions, TuningSession
 from romou.tuner.search.explorer import EXPLORERS
 from romou.tuner.search.progress import PlainProgress, Status
+from support.devices import faulty_kernels
+from support.devices.made_up_device import Builder, Runner
+from support.kernels.operators import small_tasks
+from support.suite.exhaustive import exhaustive
 
 TARGET = Target("opencl -device=host")
 

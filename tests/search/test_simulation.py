@@ -9,14 +9,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from recordings import TARGET, recorded
 
 from romou.base.errors import RecordError
 from romou.tuner.records import RecordedSpace
 from romou.tuner.search import SessionHooks, TuningOptions, TuningSession
 from romou.tuner.search.simulation import SimulatedDevice, SimulatedSpace, SimulatedTask
+from support.data.recordings import TARGET, recorded
 
-DATA = Path(__file__).parents[2] / "scripts/data/spaces_h200"
+DATA = Path(__file__).parents[2] / "benchmarks/data/spaces_h200"
 
 
 def run(task: SimulatedTask, **options: object) -> tuple[list[tuple[str, str]], float]:

@@ -6,8 +6,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from operators import relax_tasks, small_tasks
-from recordings import recorded
 from tvm.relax import op
 
 from romou.base.outcome import Outcome
@@ -21,6 +19,8 @@ from romou.tuner.search.cost_model import CostModel
 from romou.tuner.search.features import TaskFeatures
 from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
 from romou.tuner.search.transfer import TransferData, scores
+from support.data.recordings import recorded
+from support.kernels.operators import relax_tasks, small_tasks
 
 TARGET = Target("opencl -device=host")
 

@@ -7,13 +7,13 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import pytest
-from exhaustive import exhaustive
 from onnx import helper
-from small_networks import Graph
-from training_reference import by_numpy, relative_error, squeezenet_head
 
 import romou
 from romou.base.errors import ModelError, UsageError
+from support.models.small_networks import Graph
+from support.suite.exhaustive import exhaustive
+from training_reference import by_numpy, relative_error, squeezenet_head
 
 SEED = 5
 

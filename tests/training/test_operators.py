@@ -6,12 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from training_reference import relative_error
 
 import romou
 from romou.base.errors import UsageError
 from romou.compiler.operators.families.conv2d_backward_filter import correlate, training_passes
 from romou.compiler.operators.families.conv2d_transpose import FAMILY as CONV2D_TRANSPOSE
+from training_reference import relative_error
 
 
 def test_the_passes_of_a_layer_are_tuned_by_themselves(

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import tvm
-from nodes import model_of
 
 import romou
 from romou.base.errors import ModelError
+from support.models.nodes import model_of
 from tvm_patches.onnx_converters.einsum import parse
 
 EQUATIONS = {

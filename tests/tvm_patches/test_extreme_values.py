@@ -6,10 +6,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nodes import model_of
 
 import romou
 from romou.compiler.frontend.reference import run_onnxruntime
+from support.models.nodes import model_of
 
 INFINITE = np.array([[-np.inf] * 4, [-np.inf, -3e38, -np.inf, 2], [np.inf] * 4, [1, 7, 7, -1]], np.float32)
 WHOLE = {

@@ -6,7 +6,6 @@ import numpy as np
 import onnx
 import pytest
 import tvm
-from small_networks import Graph, random_inputs
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx as wheels_from_onnx
 from tvm_ffi.structural import structural_walk
@@ -14,6 +13,7 @@ from tvm_ffi.structural import structural_walk
 import romou
 from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from support.models.small_networks import Graph, random_inputs
 from tvm_patches.onnx_converters import from_onnx
 
 

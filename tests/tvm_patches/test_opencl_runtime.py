@@ -10,7 +10,6 @@ import threading
 import time
 from pathlib import Path
 
-import forked
 import numpy as np
 import psutil
 import pytest
@@ -18,6 +17,8 @@ import tvm
 from tvm import relax, tirx
 from tvm.script import ir as I
 from tvm.script import tirx as T
+
+from support.servers import forked
 
 HOST_AND_OPENCL = tvm.target.Target({"kind": "opencl"}, host={"kind": "llvm"})
 

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 import pytest
-from nodes import assert_as_onnxruntime, model_of
 from onnx import helper
 
 import romou
+from support.models.nodes import assert_as_onnxruntime, model_of
 
 INF, NAN = np.float32("inf"), np.float32("nan")
 

@@ -10,16 +10,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import forked
 import numpy as np
 import onnx
 import pytest
 import tvm
 from onnx import TensorProto, helper, numpy_helper
-from platforms import INTEL, RUSTICL, Platform
 
 import romou
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from support.devices.platforms import INTEL, RUSTICL, Platform
+from support.servers import forked
 
 GATES = {"RNN": 1, "GRU": 3, "LSTM": 4}
 FUNCTIONS = {"RNN": 1, "GRU": 2, "LSTM": 3}

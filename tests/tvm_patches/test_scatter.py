@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nodes import assert_as_onnxruntime, model_of
 
 import romou
+from support.models.nodes import assert_as_onnxruntime, model_of
 
 SHAPE = (3, 4, 5, 2)
 

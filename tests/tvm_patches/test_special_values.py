@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from nodes import model_of
 
 import romou
 from romou.compiler.frontend.reference import run_onnxruntime
+from support.models.nodes import model_of
 
 NAN, INF = np.float32("nan"), np.float32("inf")
 SPECIAL = np.array([NAN, INF, -INF, 0, -0.0, 1, -1, 3e-3, -2e-2, 88], "float32")

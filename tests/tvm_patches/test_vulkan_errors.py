@@ -7,11 +7,12 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import glsl
 import numpy as np
 import pytest
 import tvm
-from glsl import launch
+
+from support.kernels import glsl
+from support.kernels.glsl import launch
 
 BARE = (
     "layout(local_size_x = SIZE) in;\nlayout(std430, binding = 0) buffer B { float b[]; };\nDECLARATION void main() {"

@@ -9,9 +9,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import glsl
 import pytest
 import tvm
+
+from support.kernels import glsl
 
 HERE = Path(__file__).parent
 

@@ -10,15 +10,16 @@ import threading
 import time
 from pathlib import Path
 
-import glsl
 import numpy as np
 import psutil
 import pytest
 import tvm
-from glsl import launch
 from tvm import tirx
 from tvm.script import ir as I
 from tvm.script import tirx as T
+
+from support.kernels import glsl
+from support.kernels.glsl import launch
 
 N = 256  # numbers that SCALE reads and writes with 4 work groups of 64
 GRID = (4, 64)

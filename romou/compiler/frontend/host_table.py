@@ -1,7 +1,7 @@
 """Which nodes run on the host although TVM imports and compiles them: what their kernels compute would be wrong.
 
 Nodes that cannot be imported or compiled need no entry: they are found by trying. Drop an entry when
-`scripts/check_onnx.py --only` says right without it.
+`tests/stress/check_onnx.py --only` says right without it.
 """
 
 from __future__ import annotations

@@ -3,8 +3,8 @@ to put configs in order.
 
 A core issues instructions, waits for loads in one iteration after another, and moves bytes out of its caches. The
 estimate is the Euclidean norm of these, so the longest rules and the others show. Only ratios mean something: the
-epilogue, the launch and what a driver makes of the code are left out. On the recorded spaces of scripts/data the rank
-correlation with the measured times is 0.6 to 0.9.
+epilogue, the launch and what a driver makes of the code are left out. On the recorded spaces of benchmarks/data the
+rank correlation with the measured times is 0.6 to 0.9.
 """
 
 from __future__ import annotations

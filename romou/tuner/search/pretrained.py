@@ -1,5 +1,5 @@
 """Pretrained cost models: trees that correct the estimate on a device, trained on spaces that were recorded there by
-scripts/pretrain_cost_model.py.
+benchmarks/pretrain_cost_model.py.
 
 They were trained on sums of products in OpenCL, and hold on the device itself, without tensor cores, for each kind of
 backend that names OpenCL's as its own.
@@ -26,7 +26,7 @@ from romou.tuner.search.transfer import TransferData
 logger = logging.getLogger("romou")
 
 _FOLDER = Path(__file__).parent / "pretrained_models"
-_ANEW = "python scripts/pretrain_cost_model.py makes it anew."
+_ANEW = "python benchmarks/pretrain_cost_model.py makes it anew."
 
 
 class PretrainedModel(Trees):
@@ -46,7 +46,7 @@ class PretrainedModel(Trees):
         if trees is None:
             raise RecordError(
                 f"{len(tasks)} recordings hold too few configs to train a cost model on",
-                hint="scripts/record_spaces.py records spaces.",
+                hint="benchmarks/record_spaces.py records spaces.",
             )
         return cls(trees.booster, trees.columns)
 

@@ -43,7 +43,7 @@ class Progression:
         """Seconds a run of the model may win by another batch, up to a factor: what the task costs now, times what
         share of that is still won.
 
-        On the recorded spaces of scripts/data a batch of four after the first trial wins 31%, 6% after 3 trials, 1%
+        On the recorded spaces of benchmarks/data a batch of four after the first trial wins 31%, 6% after 3 trials, 1%
         after 12, 0.03% after 48, and the less, the longer nothing was won. So a task that costs a hundredth of another
         one has its first batch when that has had some thirty trials.
         """

@@ -14,7 +14,8 @@ The scheduler follows Mesa's for Adreno (Mesa 25, ir3_sched.c), block by block:
 
 Mesa's compiler for Mali keeps to the order of the kernel's text and to few registers: `RegisterEstimate.as_written`.
 
-On 200 random configs of all families the rank correlation with Mesa's own numbers is 0.94 (scripts/bench_registers.py).
+On 200 random configs of all families, the rank correlation with Mesa's own numbers is 0.94
+(benchmarks/bench_registers.py).
 """
 
 from romou.tuner.analysis.registers.estimate import RegisterEstimate, address_registers, estimate_registers

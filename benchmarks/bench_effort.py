@@ -1,0 +1,164 @@
+#!/usr/bin/env python3
+"""How much is written once, and how much for each backend: MetaGPU's measure of programming effort, in lines of code.
+Needs no device.
+
+    python benchmarks/bench_effort.py
+    python benchmarks/bench_effort.py --json effort.json
+
+A line is one that is neither empty nor only a comment or a docstring. `source` is the operator's own file in
+romou/compiler/operators/families, which holds a whole space of kernels and nothing of any backend. Beside it stand the
+kernels of its default config on each backend, and how many different lines they have. The paper counts one kernel, and
+with it the host's code of each API; Romou writes that once for all operators, which is the second table.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from romou.base.errors import RomouError
+from romou.compiler.typical import typical_tasks
+from romou.devices.backends import installed
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
+
+ROMOU = Path(__file__).resolve().parents[1] / "romou"
+# Operator -> its kernels' names begin so, and the nearest row of the paper's table 5: lines of MetaGPU and of CUDA,
+# OpenCL and Vulkan, unique lines, effort.
+OPERATORS = {
+    "conv2d": ("conv2d_1x", "direct convolution: 113; 562, 631, 1137; 2330; 4.84%"),
+    "dense": ("dense_", "GEMM convolution: 89; 1103, 1172, 1666; 3941; 2.25%"),
+    "pool": ("pool_", "none"),
+}
+# A device for each kind, as far as files describe one.
+DEVICES = ("adreno640", "nvidia_h200")
+
+
+def lines_of(path: Path) -> int:
+    """Lines of code of a file of Python or C++."""
+    text = path.read_text(encoding="utf-8")
+    return python_lines(text) if path.suffix == ".py" else len(kernel_lines(text))
+
+
+def python_lines(text: str) -> int:
+    """Lines that hold code, docstrings left out."""
+    found: set[int] = set()
+    before = tokenize.NEWLINE
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        if token.type in (
+            tokenize.COMMENT,
+            tokenize.NL,
+            tokenize.NEWLINE,
+            tokenize.INDENT,
+            tokenize.DEDENT,
+            tokenize.ENDMARKER,
+        ):
+            before = before if token.type in (tokenize.COMMENT, tokenize.NL) else tokenize.NEWLINE
+            continue
+        if token.type != tokenize.STRING or before != tokenize.NEWLINE:
+            found.update(range(token.start[0], token.end[0] + 1))
+        before = token.type
+    return len(found)
+
+
+def kernel_lines(text: str) -> list[str]:
+    """Lines of a kernel or of C++, without those that are empty or a comment."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line for line in lines if line and not line.startswith(("//", "/*", "*"))]
+
+
+def kinds() -> Iterator[Target]:
+    """A target of each kind that has kernels, for a device that a file describes."""
+    for kind in installed():
+        for device in DEVICES:
+            try:
+                target = Target(f"{kind} -device={device}")
+            except RomouError:
+                continue
+            if target.backend.has_kernels:
+                yield target
+                break
+
+
+def operator_row(name: str, targets: list[Target]) -> dict[str, Any]:
+    """Count the lines of an operator's source, and of the kernels that its default config gives on each target."""
+    prefix, paper = OPERATORS[name]
+    kernels: dict[str, list[str]] = {}
+    for target in targets:
+        task = next(task for task in typical_tasks(target) if task.name.startswith(prefix))
+        mod = task.schedule(task.default_config(target), target)
+        found = [
+            kernel
+            for var, func in mod.functions_items()
+            for kernel in inspect_function(func, target, name=var.name_hint)
+        ]
+        kernels[target.kind] = [line for kernel in found for line in kernel_lines(kernel.source)]
+    source = lines_of(ROMOU / "compiler/operators/families" / f"{name}.py")
+    unique = len({line for lines in kernels.values() for line in lines})
+    counts = {kind: len(lines) for kind, lines in kernels.items()}
+    return {"operator": name, "source": source, **counts, "unique": unique, "paper": paper}
+
+
+def backend_rows(targets: list[Target]) -> list[dict[str, Any]]:
+    """Count what all backends share, and what each adds: its Python and its C++."""
+
+    def count(folder: Path, *suffixes: str) -> int:
+        return sum(
+            lines_of(path) for suffix in suffixes for path in folder.rglob(f"*{suffix}") if "shim" not in path.parts
+        )
+
+    shared = [
+        ("schedules", ROMOU / "compiler/operators"),
+        ("passes", ROMOU / "compiler/passes"),
+        ("runtimes, shared", ROMOU.parent / "tvm_patches/device_runtime"),
+    ]
+    rows: list[dict[str, Any]] = [
+        {"part": name, "python": count(folder, ".py"), "c++": count(folder, ".cc", ".h")} for name, folder in shared
+    ]
+    for target in targets:
+        runtime = ROMOU.parent / "tvm_patches" / f"{target.kind}_runtime"
+        rows.append(
+            {
+                "part": f"{target.kind} adds",
+                "python": count(ROMOU / "devices/backends" / target.kind, ".py"),
+                "c++": count(runtime, ".cc", ".h"),
+            }
+        )
+    return rows
+
+
+def print_rows(rows: list[dict[str, Any]], title: str) -> None:
+    """Print rows as a table."""
+    table = Table(title=title)
+    for name in rows[0]:
+        table.add_column(name, justify="left" if isinstance(rows[0][name], str) else "right")
+    for row in rows:
+        table.add_row(*map(str, row.values()))
+    Console(width=160).print(table)
+
+
+@click.command()
+@click.option("--json", "output", type=click.Path(path_type=Path), help="Also write every number here.")
+def main(output: Path | None) -> None:
+    """Print both tables."""
+    targets = list(kinds())
+    operators, backends = [operator_row(name, targets) for name in OPERATORS], backend_rows(targets)
+    print_rows(
+        operators,
+        "Lines of an operator, and of its kernels; of the paper: MetaGPU; CUDA, OpenCL, Vulkan; unique; effort",
+    )
+    print_rows(backends, "Lines that all backends share, and that each adds")
+    if output is not None:
+        output.write_text(json.dumps({"operators": operators, "backends": backends}, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,270 @@
+"""Seven layers under Mesa's compilers for Adreno 630 and Mali-G76: the default config, and the best of a search's first
+ones, beside hand-written kernels.
+
+    python benchmarks/bench_mobile_layers.py                        fp32 and fp16, both compilers, 16 configs of each layer
+    python benchmarks/bench_mobile_layers.py --gpu a630 --precision float32 --candidates 1 --only 1x1
+    python benchmarks/bench_mobile_layers.py --gpu a660 --device adreno690 --candidates 1
+    python benchmarks/bench_mobile_layers.py --network bert_2layer --precision float32      every kernel of a bundled network, default configs
+
+Static counts: nothing is executed. Machine instructions for each needed multiply-add, weighted by trip counts, idle
+lanes of partial waves included. On Mali also the bound in cycles, for 24 multiply-adds. The hand-written kernels are
+MNN's for images, or MACE's or Winograd's where those are leaner.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+
+import bench_mobile_static as static
+import romou
+from romou import models
+from romou.base.errors import BuildError, InvalidConfigError
+from romou.base.space import Config
+from romou.compiler.frontend import Precision, import_onnx
+from romou.compiler.graph import pack_channels
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.pipeline import fuse_operators
+from romou.compiler.task import TunableTask
+from romou.devices.mobile_compilers import GPUS, KernelStatistics, compile_all, find_compilers, mesa_version, mobile_gpu
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.analysis.executed import Executed, executed_instructions, trip_loops
+from romou.tuner.pruning.tasks import PrunedTask, pruned_task
+from romou.tuner.search.explorer import Explorer
+from romou.tuner.search.features import TaskFeatures
+from romou.tuner.search.options import TuningOptions
+from tvm_patches.quiet import quiet_stderr
+
+# (GPU, precision) -> the lowest hand-written number of each layer, in the order of `layers`; on Mali instructions and
+# cycles. Missing where none was measured.
+HAND_WRITTEN: Mapping[tuple[str, str], tuple[tuple[float, ...] | None, ...]] = {
+    ("a630", "float32"): ((0.93,), (1.67,), (1.88,), (6.97,), (1.18,), (4.07,), (1.57,)),
+    ("a630", "float16"): ((1.05,), None, (1.74,), None, None, None, (1.80,)),
+    ("g76", "float32"): (
+        (0.91, 0.83),
+        (1.91, 1.68),
+        (1.92, 1.72),
+        (5.58, 3.94),
+        (2.16, 1.90),
+        (2.75, 3.75),
+        (1.68, 1.50),
+    ),
+}
+TIMEOUT_S = 60.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Count:
+    """The kernels of one config. instructions: for each needed multiply-add.
+    cycles: for 24 of them, on Bifrost; 0 elsewhere.
+    is_exact: see `executed`.
+    """
+
+    config: Mapping[str, Any]
+    instructions: float
+    cycles: float
+    is_exact: bool
+    spills: int
+    registers: int
+
+    def __str__(self) -> str:
+        cycles = f"; {self.cycles:.2f}" if self.cycles else ""
+        return (
+            f"{'' if self.is_exact else '~'}{self.instructions:.2f}{cycles}{f' S{self.spills}' if self.spills else ''}"
+            f" r{self.registers}"
+        )
+
+
+def count_of(kernels: list[InspectedKernel], made: list[KernelStatistics], needed: int) -> Count:
+    """Add up the kernels of one config; of loops that cannot be matched with the compiler's, the busiest one stands for
+    all.
+    """
+    total, is_exact = Executed(0), True
+    for kernel, one in zip(kernels, made, strict=True):
+        loops, lanes = trip_loops(kernel.lowered), static.lanes_of(kernel.lowered, static.WAVE[one.gpu])
+        executed = executed_instructions(one.code, loops)
+        is_exact &= executed is not None
+        if executed is not None:
+            total = total.after(lanes, executed)
+        else:
+            total = total.after(
+                lanes * loops.total / max(one.inner.multiply_adds, 1), Executed(one.inner.instructions, one.inner.units)
+            )
+    return Count(
+        config=dict(kernels[0].config),
+        instructions=total.instructions / needed,
+        cycles=24 * total.bifrost_cycles / needed,
+        is_exact=is_exact,
+        spills=sum(one.spills or bool(one.private_memory_bytes) for one in made),
+        registers=max(one.registers for one in made),
+    )
+
+
+def first_configs(task: PrunedTask, target: Target, count: int) -> list[Config]:
+    """What a search proposes before anything is measured: the default, one of each algorithm, then what the estimate
+    puts first.
+    """
+    features = TaskFeatures(task.template, task.limits(target), target.spec, None)
+    explorer = Explorer(
+        task.space(target),
+        task.default_config(target),
+        TuningOptions(),
+        np.random.default_rng([0, 0]),
+        features=features,
+    )
+    explorer.start_with(task.starts(target)[1:])
+    return explorer.propose(count, {})
+
+
+def kernels_of(task: TunableTask, config: Config, target: Target) -> list[InspectedKernel]:
+    """The kernels of a config; none where it cannot be built."""
+    try:
+        with quiet_stderr():
+            kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
+        for kernel in kernels:
+            task.check(kernel.lowered, config, target)
+    except InvalidConfigError:
+        return []
+    return kernels
+
+
+def counts_of(
+    model: Any, needed: int, gpu: str, device: str, precision: str, candidates: int
+) -> tuple[list[Count], int]:
+    """Counts of the first configs for a device that can be built, the default first, and how many Mesa's compiler
+    refused or gave up.
+    """
+    target = Target(f"opencl -device={device}")
+    with quiet_stderr():
+        graph = import_onnx(model, None, Precision(kind=precision, is_quiet=True)).mod
+        tasks = extract_tasks(fuse_operators(pack_channels(graph), target))[0]
+    (task,) = (pruned_task(one.with_free_images(), target) for one in tasks if one.template.sums_products)
+    built = [
+        kernels for config in first_configs(task, target, candidates) if (kernels := kernels_of(task, config, target))
+    ]
+    answers = iter(compile_all([kernel.source for kernels in built for kernel in kernels], gpu, timeout_s=TIMEOUT_S))
+    made = [[next(answers) for _ in kernels] for kernels in built]
+    fine = [
+        (k, [m[0] for m in ms if isinstance(m, list)])
+        for k, ms in zip(built, made, strict=True)
+        if not any(isinstance(m, BuildError) for m in ms)
+    ]
+    return [count_of(kernels, statistics, needed) for kernels, statistics in fine], len(built) - len(fine)
+
+
+def print_network(name: str, gpu: str, precision: str, out: Console) -> None:
+    """Print the instructions of each different kernel of a bundled network, for all of its work-items, the most first."""  # noqa: E501
+    with quiet_stderr():
+        kernels = romou.inspect(
+            models.load(name), target=f"opencl -device={mobile_gpu(gpu).devices[-1]}", precision=precision
+        )
+    columns = ("millions of instructions", "of cycles", "registers", "spills")
+    table = table_of_numbers("kernel", columns, title=f"{name}, {GPUS[gpu]}, {precision}, default configs")
+    counts = []
+    for kernel, made in zip(
+        kernels, compile_all([kernel.source for kernel in kernels], gpu, timeout_s=TIMEOUT_S), strict=True
+    ):
+        if isinstance(made, list):
+            counts.append((kernel, count_of([kernel], made[:1], 1)))
+    for kernel, one in sorted(counts, key=lambda pair: -pair[1].instructions):
+        # `count_of` gives cycles for 24 multiply-adds.
+        cycles = f"{one.cycles / 24e6:.2f}" if one.cycles else "-"
+        table.add_row(
+            kernel.name,
+            f"{'' if one.is_exact else '~'}{one.instructions / 1e6:.2f}",
+            cycles,
+            str(one.registers),
+            str(one.spills),
+        )
+    out.print(table)
+    out.print(
+        f"{len(counts)} of {len(kernels)} kernels, {sum(one.instructions for _, one in counts) / 1e6:.1f} million"
+        " instructions, each kernel once"
+    )
+
+
+@click.command()
+@click.option(
+    "--gpu", "gpus", type=click.Choice(list(GPUS)), multiple=True, default=list(static.COMPARED), show_default=True
+)
+@click.option(
+    "--device", default=None, help="Kernels for this device. [default: the last one that a compiler stands for]"
+)
+@click.option(
+    "--precision",
+    "precisions",
+    type=click.Choice(["float32", "float16"]),
+    multiple=True,
+    default=["float32", "float16"],
+    show_default=True,
+)
+@click.option("--candidates", default=16, show_default=True, help="Configs of each layer, the default among them.")
+@click.option("--only", default="", help="Only layers whose name holds this text.")
+@click.option("--configs", "shows_configs", is_flag=True, help="Print every config and its counts, too.")
+@click.option(
+    "--network",
+    type=click.Choice(list(models.names())),
+    help="Count every kernel of a bundled network instead of the layers.",
+)
+def main(
+    gpus: tuple[str, ...],
+    device: str | None,
+    precisions: tuple[str, ...],
+    candidates: int,
+    only: str,
+    shows_configs: bool,
+    network: str | None,
+) -> None:
+    """Print a table for each GPU and precision: S spills, r registers."""
+    find_compilers()
+    out = Console(width=180)
+    for gpu in gpus:
+        for precision in precisions:
+            if network is not None:
+                print_network(network, gpu, precision, out)
+                continue
+            title = (
+                f"{GPUS[gpu]}, Mesa's compiler {mesa_version()} (not the vendor's), {precision}: instructions per"
+                f" multiply-add{'; cycles' * (gpu == 'g76')}"
+            )
+            table = table_of_numbers(
+                "layer", ("hand-written", "default", "/ hand", "best", "/ hand", "refused"), "algorithms", title=title
+            )
+            hand = HAND_WRITTEN.get((gpu, precision), (None,) * len(static.LAYERS | static.PRODUCTS))
+            for (name, model, needed), theirs in zip(static.layers(), hand, strict=True):
+                if only not in name:
+                    continue
+                counts, refused = counts_of(
+                    model, needed, gpu, device or mobile_gpu(gpu).devices[-1], precision, candidates
+                )
+                clean = [one for one in counts if not one.spills]
+                best = min(clean, key=lambda one: one.cycles or one.instructions, default=None)
+                cells = ["; ".join(f"{number:.2f}" for number in theirs) if theirs else "-"]
+                for one in (counts[0] if counts else None, best):
+                    ratios = (
+                        [
+                            f"{ours / number:.2f}"
+                            for ours, number in zip((one.instructions, one.cycles), theirs or (), strict=False)
+                        ]
+                        if one
+                        else []
+                    )
+                    cells += ["-" if one is None else str(one), "; ".join(ratios) or "-"]
+                algorithms = [
+                    str(one.config.get("algorithm", "direct")) for one in (*counts[:1], best) if one is not None
+                ]
+                table.add_row(name, *cells, str(refused), ", ".join(algorithms))
+                for one in counts if shows_configs else ():
+                    out.print(f"{name}: {one} {one.config}", markup=False, highlight=False)
+            out.print(table)
+
+
+if __name__ == "__main__":
+    main()

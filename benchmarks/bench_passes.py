@@ -1,0 +1,192 @@
+#!/usr/bin/env python3
+"""What each of Romou's techniques brings, alone and together, on the 20 convolutions of
+benchmarks/data/paper_ops_sample.csv.
+
+    python benchmarks/bench_passes.py                                integer operations inside loops; no device needed
+    python benchmarks/bench_passes.py --time --json result.json      with kernel times on the first OpenCL device
+
+How it measures, and what it prints: docs/benchmarks.md.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import statistics
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import tvm
+from rich.console import Console
+
+from bench_mobile_static import SAMPLE, model_of
+from romou.base.errors import RomouError
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_reference, build_task
+from romou.compiler.frontend import import_onnx
+from romou.compiler.graph import pack_channels
+from romou.compiler.graph.extract import extract_tasks
+from romou.compiler.pipeline import fuse_operators
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.runtime.module.tensors import device_tensor
+from romou.tools.inspection.breakdown import TECHNIQUES, without
+from romou.tools.inspection.kernels import inspect_function
+from romou.tools.report.table import table_of_numbers
+
+VARIANTS = ("none", "images", *TECHNIQUES, "all")
+TOLERANCE = 1e-4
+
+
+def task_of(row: Mapping[str, str], target: Target) -> TunableTask:
+    """The operator as a task, its activations free to lie in images."""
+    (task,), _ = extract_tasks(fuse_operators(pack_channels(import_onnx(model_of(row)).mod), target))
+    return task.with_free_images()
+
+
+def config_of(task: TunableTask, target: Target, *, in_images: bool) -> Config:
+    """The default config of the variants with images; the same tiles with buffers for the others."""
+    space, default = task.space(target), task.default_config(target)
+    images = {n: "image" for n in ("data", "weight", "output") if "image" in space.knobs[n]}
+    rows = {"pixels": "rows"} if "rows" in space.knobs.get("pixels", ()) else {}
+    return default.replace(**rows, **(images if in_images else dict.fromkeys(images, "buffer")))
+
+
+def left_out(variant: str) -> list[str]:
+    """Names of the passes that a variant does without."""
+    return without(*(technique for technique in TECHNIQUES if variant not in (technique, "all")))
+
+
+def count(task: TunableTask, target: Target) -> dict[str, dict[str, int]]:
+    """Integer operations and divisions inside loops, by variant."""
+    found = {}
+    for variant in VARIANTS:
+        config = config_of(task, target, in_images=variant in ("images", "all"))
+        kernels = inspect_function(task.schedule(config, target)["main"], target, without=left_out(variant))
+        found[variant] = {
+            "integer_operations": sum(k.operations.in_loops_weighted for k in kernels),
+            "divisions": sum(
+                k.operations.divisions_in_loops
+                + k.text_operations.divisions_in_loops
+                + k.text_operations.modulos_in_loops
+                for k in kernels
+            ),
+        }
+    return found
+
+
+def measure(task: TunableTask, target: Target, device: tvm.runtime.Device, rounds: int) -> dict[str, Any]:
+    """Median milliseconds of each variant; None where its output is wrong."""
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in task.func.params]
+    names = [str(p.name) for p in task.func.params]
+    on_cpu = [tvm.runtime.tensor(a) for a in arrays]
+    build_reference(task)["main"](*on_cpu)
+    expected = on_cpu[-1].numpy().astype(np.float64)
+    ready: dict[str, Any] = {}
+    for variant in VARIANTS:
+        config = config_of(task, target, in_images=variant in ("images", "all"))
+        scopes = task.image_scopes(config, target)
+        with tvm.transform.PassContext(disabled_pass=left_out(variant)):
+            module = build_task(task, config, target)
+        arrays[-1][:] = np.nan
+        tensors = [
+            device_tensor(a, device, scopes.get(n, "global"))
+            for n, a in zip(names, task.arguments(arrays, config), strict=True)
+        ]
+        module["main"](*tensors)
+        error = np.linalg.norm(tensors[-1].numpy() - expected) / np.linalg.norm(expected)
+        ready[variant] = (module, tensors) if error < TOLERANCE else None
+    times: dict[str, list[float]] = {v: [] for v in VARIANTS}
+    for _ in range(rounds):
+        for variant, pair in ready.items():
+            if pair is not None:
+                found = pair[0].time_evaluator("main", device, number=10, repeat=1)(*pair[1])
+                times[variant].append(found.results[0] * 1e3)
+    return {v: statistics.median(t) if t else None for v, t in times.items()}
+
+
+def print_tables(rows: list[dict[str, Any]], title: str, out: Console) -> None:
+    """Integer operations of each variant; times and speedups over "none" where they were measured."""
+    table = table_of_numbers(
+        "operator",
+        (*VARIANTS, "none -> all", "divisions"),
+        title=f"integer operations in loops of one work-item, {title}",
+    )
+    for row in rows:
+        numbers = [row["counts"][v]["integer_operations"] for v in VARIANTS]
+        divisions = f"{row['counts']['none']['divisions']} -> {row['counts']['all']['divisions']}"
+        table.add_row(row["name"], *map(str, numbers), f"{numbers[-1] / max(numbers[0], 1) - 1:+.0%}", divisions)
+    out.print(table)
+    totals = {v: sum(row["counts"][v]["integer_operations"] for row in rows) for v in VARIANTS}
+    out.print(f"all {len(rows)}: {totals['none']} -> {totals['all']} ({totals['all'] / totals['none'] - 1:+.1%})")
+    timed = [row for row in rows if "ms" in row]
+    if not timed:
+        return
+    table = table_of_numbers(
+        "operator", ("none ms", *VARIANTS[1:]), title=f"kernel time, {title}: ms of none, then speedup over it"
+    )
+    speedups: dict[str, list[float]] = {v: [] for v in VARIANTS[1:]}
+    for row in timed:
+        base = row["ms"]["none"]
+        cells = []
+        for variant in VARIANTS[1:]:
+            ms = row["ms"][variant]
+            if base and ms:
+                speedups[variant].append(base / ms)
+            cells.append(f"{base / ms:.2f}x" if base and ms else "wrong")
+        table.add_row(row["name"], f"{base:.4f}" if base else "wrong", *cells)
+    table.add_row(
+        "geometric mean", "", *(f"{statistics.geometric_mean(s):.2f}x" if s else "-" for s in speedups.values())
+    )
+    out.print(table)
+
+
+@click.command()
+@click.option(
+    "--target",
+    default="opencl -device=adreno640",
+    show_default=True,
+    help="The default config and its limits are this target's.",
+)
+@click.option("--time", "is_timed", is_flag=True, help="Also run every variant on the first OpenCL device.")
+@click.option("--rounds", default=11, show_default=True)
+@click.option("--only", default="", help="Operators whose name contains this.")
+@click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
+def main(target: str, is_timed: bool, rounds: int, only: str, output: Path | None) -> None:
+    """See the file's docstring."""
+    console = Console(width=160)
+    try:
+        wanted, title = Target(target), target
+        device = None
+        if is_timed:
+            index = wanted.backend.device_index(None)
+            facts = wanted.backend.facts(index)
+            wanted, device, title = (
+                wanted.limited_to(facts),
+                wanted.backend.device(index),
+                f"{target} on {facts['name']}",
+            )
+        with SAMPLE.open(encoding="utf-8") as file:
+            operators = [row for row in csv.DictReader(file) if only in row["op"]]
+        rows = []
+        for operator in operators:
+            task = task_of(operator, wanted)
+            row: dict[str, Any] = {"name": task.name, "counts": count(task, wanted)}
+            if device is not None:
+                row["ms"] = measure(task, wanted, device, rounds)
+            rows.append(row)
+            if output is not None:
+                output.write_text(
+                    json.dumps({"target": target, "title": title, "rows": rows}, indent=1), encoding="utf-8"
+                )
+        print_tables(rows, title, console)
+    except RomouError as error:
+        raise SystemExit(f"bench_passes: {error}") from error
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,149 @@
+"""How much of the knob spaces of the Romou paper's operators the criteria remove, for each device: one table. Nothing
+is lowered or measured.
+
+    python benchmarks/bench_space.py                          the operators of benchmarks/data/paper_ops.csv on adreno630, adreno640 and mali_g76
+    python benchmarks/bench_space.py --device adreno640 --only conv3x3 --json result.json
+
+How it measures, and what it prints: docs/benchmarks.md.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import statistics
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+
+from operator_lists import paper_operators
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.single_operator import task_of
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
+from romou.tools.report.spaces import criteria_table, percent
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.pruning import PrunedSpace, PruningReport, Rules, prune_each
+from romou.tuner.pruning.criteria import judge
+from romou.tuner.pruning.form import columns_of
+from romou.tuner.pruning.forms import form_of
+
+DEVICES = ("adreno630", "adreno640", "mali_g76")
+# At least so much has to go on average.
+LEAST_PRUNED = 0.95
+
+
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """An operator on a device.
+
+    ours, literal: what is left by each rule.
+    excluded_by: the criteria that exclude the default config; none where it is kept.
+    seconds: that both rules took together.
+    """
+
+    ours: PruningReport
+    literal: PruningReport
+    excluded_by: list[str]
+    seconds: float
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain data."""
+        return {"ours": self.ours.to_dict(), "literal": self.literal.to_dict(), "default_excluded_by": self.excluded_by}
+
+
+def excluded_by(task: TunableTask, space: PrunedSpace, target: Target) -> list[str]:
+    """The criteria that exclude the default config; none where it is kept."""
+    default = task.default_config(target)
+    if space.is_valid(default):
+        return []
+    verdicts = judge(
+        form_of(task.template, target.limits).usage(columns_of([default])), target.spec, choices=space.choices
+    )
+    return [name for name, verdict in verdicts.items() if not np.all(verdict.keep)]
+
+
+def judged(work: Conv2d, device: str) -> Judged:
+    """Prune the space of an operator on a device by both rules."""
+    task, target, started = task_of(work).with_free_images(), Target(f"opencl -device={device}"), time.perf_counter()
+    limits = target.limits
+    ours, literal = prune_each(
+        task.template, task.template.space(limits), target.spec, limits, (Rules(), Rules(count_per_work_item=True))
+    )
+    seconds = time.perf_counter() - started
+    return Judged(
+        ours=ours.report, literal=literal.report, excluded_by=excluded_by(task, ours, target), seconds=seconds
+    )
+
+
+@click.command()
+@click.option("--device", "devices", type=click.Choice(DEVICES), multiple=True, default=DEVICES, show_default=True)
+@click.option("--only", default="", help="Only operators whose name holds this text.")
+@click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default=True, help="Processes.")
+@click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
+def main(devices: tuple[str, ...], only: str, jobs: int, output: Path | None) -> None:
+    """Print the table; exit code 1 if a space is empty or less than 95% is removed on average over all operators and
+    devices.
+    """
+    works = {name: work for work in paper_operators() if only in (name := task_of(work).name)}
+    if not works:
+        raise click.BadParameter(f"no operator's name holds {only!r}", param_hint="--only")
+    pairs = [(work, device) for work in works.values() for device in devices]
+    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+        answers = iter(list(pool.map(judged, *zip(*pairs, strict=True), chunksize=4)))
+    found = {name: {device: next(answers) for device in devices} for name in works}
+    columns = [column for device in devices for column in (f"{device} before", "kept", "pruned", "literal", "default")]
+    table = table_of_numbers("operator", columns, title="Configs before and after pruning")
+    for name, row in found.items():
+        cells = []
+        for one in row.values():
+            mark, literal_mark = ("*" if r.relaxed else "" for r in (one.ours, one.literal))
+            cells += [
+                str(one.ours.before),
+                f"{one.ours.kept}{mark}",
+                percent(one.ours.pruned_share),
+                f"{percent(one.literal.pruned_share)}{literal_mark}",
+            ]
+            cells.append(", ".join(one.excluded_by) or "kept")
+        table.add_row(name, *cells)
+    out = Console(width=220)
+    out.print(table)
+    every = [one for row in found.values() for one in row.values()]
+    for device in devices:
+        own = [row[device] for row in found.values()]
+        out.print(f"\n{device}:")
+        out.print(criteria_table([one.ours for one in own]))
+        out.print(
+            f"{device}: {percent(statistics.mean(one.ours.pruned_share for one in own))} pruned on average,"
+            f" {percent(statistics.mean(one.literal.pruned_share for one in own))} by the literal rule; smallest space"
+            f" {min(one.ours.kept for one in own)}; {sum(not one.excluded_by for one in own)} of {len(own)} default"
+            " configs kept"
+        )
+    mean, configs, seconds = (
+        statistics.mean(one.ours.pruned_share for one in every),
+        sum(one.ours.declared for one in every),
+        sum(one.seconds for one in every),
+    )
+    out.print(
+        f"All: {percent(mean)} pruned on average, {configs} declared configs judged by two rules in {seconds:.1f} s of"
+        " processes"
+    )
+    if output is not None:
+        output.write_text(
+            json.dumps(
+                {name: {device: one.to_dict() for device, one in row.items()} for name, row in found.items()}, indent=1
+            ),
+            encoding="utf-8",
+        )
+    raise SystemExit(0 if mean >= LEAST_PRUNED and all(one.ours.kept for one in every) else 1)
+
+
+if __name__ == "__main__":
+    main()

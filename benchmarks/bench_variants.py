@@ -1,0 +1,255 @@
+#!/usr/bin/env python3
+"""Which of Boda's variants of a convolution is the fastest, operator by operator: the best of a few configs of each
+variant. See docs/variants.md.
+
+    python benchmarks/bench_variants.py                                               on the first OpenCL device, 24 configs of each variant
+    python benchmarks/bench_variants.py --target "cuda -device=nvidia_h200" --trials 48 --seconds 200
+    python benchmarks/bench_variants.py --static a630 --trials 8                     Mesa's compiler for Adreno 630: instructions for a multiply-add
+
+Each variant is a part of the operator's space (`VARIANTS`). On a device each part is searched as `romou tune` searches,
+and the table has microseconds. With --static nothing is run: the table has instructions for each multiply-add, as
+benchmarks/bench_mobile_static.py counts them, of a decent config and random ones.
+"""  # noqa: E501
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import functools
+import json
+import math
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+from rich.console import Console
+
+from bench_mobile_static import MOST_REGISTERS, WAVE, best_of
+from record_spaces import MORE, OPERATORS
+from romou.base.errors import RomouError, UsageError
+from romou.base.space import Config, Space
+from romou.compiler.operators.families import declared_knobs
+from romou.compiler.single_operator import task_of
+from romou.compiler.task import TunableTask
+from romou.devices.mobile_compilers import GPUS
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import InspectedKernel, inspect_function
+from romou.tools.report.table import table_of_numbers
+from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions
+from romou.tuner.records import Record
+from romou.tuner.search import TuningOptions, TuningSession
+
+CHOSEN = (
+    "conv1x1",
+    "conv3x3",
+    "conv3x3_stride2",
+    "conv3x3_grouped",
+    "more5x5",
+    "conv7x1_prime",
+    "conv7x7_stride2",
+    "depthwise3x3",
+)
+ADRENO = Target("opencl -device=adreno640")
+# Random configs among which the one nearest to the default is looked for.
+DRAWN = 128
+
+
+_PLAIN: dict[str, tuple[Any, ...]] = {"algorithm": ("direct",), "split_k": (1,)}
+_BUFFERS = {**_PLAIN, "data": ("buffer",), "weight": ("buffer",)}
+_STAGED = {"local": (1, 2, 4, 8, 16)}
+# Name -> choices of knobs; all choices of the others.
+VARIANTS: dict[str, dict[str, tuple[Any, ...]]] = {
+    "conv": {**_BUFFERS, "local": (0,), "vector_width": (1,), "unroll": ("lanes",)},
+    "conv_simd": {**_BUFFERS, "local": (0,), "vector_width": (4,)},
+    "tconv": {**_BUFFERS, **_STAGED},
+    "texture": {**_PLAIN, "data": ("image",), "local": (0,)},
+    "texture_tconv": {**_PLAIN, "data": ("image",), **_STAGED},
+    "any": {},
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class VariantTask(TunableTask):
+    """A task whose space is the part that a variant is."""
+
+    variant: str = "any"
+
+    @classmethod
+    def of_task(cls, task: TunableTask, variant: str) -> VariantTask:
+        # Candidates, and what is kept of them, are told apart by the key of their task.
+        key = f"{(int(task.key, 16) + list(VARIANTS).index(variant)) % 2**64:016x}"
+        return cls(key, task.name, task.family, task.func, task.calls, task.flops, variant=variant)
+
+    def space(self, target: Target) -> Space:
+        space = super().space(target)
+        # The spaces that it is made of, too: searches draw from each.
+        for part in (space, *space._spaces.values()):
+            for name, wanted in VARIANTS[self.variant].items():
+                if name in part.knobs:
+                    part.knobs[name] = tuple(choice for choice in part.knobs[name] if choice in wanted)
+        return space
+
+    def is_empty(self, target: Target) -> bool:
+        """Whether the operator has no such config on the target. A knob that it lacks has its default."""
+        knobs, wanted = self.space(target).knobs, VARIANTS[self.variant]
+        has_all = all(
+            knobs[name] if name in knobs else declared_knobs()[name].default in choices
+            for name, choices in wanted.items()
+        )
+        return not has_all or not some_of(self, target)
+
+    def default_config(self, target: Target) -> Config:
+        """The config of the variant with most of the default's choices."""
+        usual = super().default_config(target)
+        return max(some_of(self, target), key=lambda config: sum(config[name] == usual[name] for name in usual))
+
+    def starts(self, target: Target) -> list[Config]:
+        return [self.default_config(target)]
+
+
+@functools.lru_cache(maxsize=2)
+def some_of(task: VariantTask, target: Target) -> list[Config]:
+    """The default config, where it is of the variant, and random ones that are."""
+    usual, space = TunableTask.default_config(task, target), task.space(target)
+    return [config for config in [usual] if space.knows(config) and space.is_valid(config)] + space.sample(
+        np.random.default_rng(0), DRAWN
+    )
+
+
+def measured(
+    task: VariantTask, target: Target, builder: LocalBuilder, runner: LocalRunner, trials: int, seed: int
+) -> tuple[float, Mapping[str, Any]] | None:
+    """Microseconds and config of the best of `trials` configs; None where none works."""
+    store: list[Record] = []
+    options = TuningOptions(trials=trials, seed=seed, confirm=2, batch_size=8)
+    found = TuningSession([task], target, store=store, builder=builder, runner=runner, options=options).run()[task.key]
+    return None if found.config is None or found.best_ms is None else (found.best_ms * 1e3, dict(found.config))
+
+
+def compiled(task: VariantTask, gpu: str, trials: int, seed: int) -> tuple[float, Mapping[str, Any]] | None:
+    """Instructions for each multiply-add and config of the best by Mesa's compiler; None where none compiles."""
+    functions: list[list[InspectedKernel]] = []
+    some = some_of(task, ADRENO)
+    drawn = (some[int(place)] for place in np.random.default_rng(seed).permutation(len(some)))
+    full = (config for config in drawn if config["wg_o"] * config["wg_w"] * config["split_k"] >= WAVE[gpu])
+    for config in dict.fromkeys([task.default_config(ADRENO), *full]):
+        if len(functions) == trials:
+            break
+        with contextlib.suppress(RomouError, RuntimeError):  # a config that cannot be built is none
+            kernels = inspect_function(task.schedule(config, ADRENO)["main"], ADRENO, config=config)
+            if max(kernel.registers.needed for kernel in kernels) <= MOST_REGISTERS[gpu]:
+                functions.append(kernels)
+    found = best_of(functions, gpu, task.flops // 2) if functions else "nothing"
+    return None if isinstance(found, str) else (found.per_multiply_add, found.config)
+
+
+def print_table(
+    rows: Mapping[str, Mapping[str, tuple[float, Any] | None]], unit: str, where: str, out: Console
+) -> None:
+    """A line for each operator, the best of the variants marked; then how often each is the best, and by how much it is
+    behind the best.
+    """
+    names = [name for name in VARIANTS if name != "any"]
+    table = table_of_numbers(
+        "operator",
+        (*names, "any"),
+        title=f"{unit}, the best config of each variant; * the best of Boda's variants; {where}",
+    )
+    wins, behind = dict.fromkeys(names, 0), {name: [] for name in names}  # type: dict[str, int], dict[str, list[float]]
+    for operator, cells in rows.items():
+        known = {name: cell[0] for name in names if (cell := cells.get(name)) is not None}
+        best = min(known, key=lambda name: known[name], default="")
+        for name, value in known.items():
+            wins[name] += name == best
+            behind[name].append(value / known[best])
+        shown = {
+            name: f"{cell[0]:.3g}{'*' if name == best else ''}" for name, cell in cells.items() if cell is not None
+        }
+        table.add_row(
+            operator, *(shown.get(name, "-") for name in (*names, "any")), end_section=operator == list(rows)[-1]
+        )
+    table.add_row("the best of", *(str(wins[name]) for name in names), "")
+    means = {name: f"{math.exp(float(np.mean(np.log(ratios)))):.2f}x" for name, ratios in behind.items() if ratios}
+    table.add_row("as long as the best", *(means.get(name, "-") for name in names), "")
+    out.print(table)
+
+
+@click.command()
+@click.option("--target", default="opencl", show_default=True)
+@click.option(
+    "--static",
+    "gpu",
+    type=click.Choice(list(GPUS)),
+    default=None,
+    help="A GPU whose compiler Mesa has; nothing is run.",
+)
+@click.option(
+    "--operators", default=",".join(CHOSEN), show_default=True, help="Those of record_spaces.py, with commas."
+)
+@click.option("--trials", type=click.IntRange(min=1), default=24, show_default=True, help="Configs of each variant.")
+@click.option(
+    "--seconds", type=click.FloatRange(min=0, min_open=True), default=math.inf, help="Begin no variant after this time."
+)
+@click.option("--jobs", type=click.IntRange(min=1), default=None, help="Build processes. [default: those of a search]")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True)
+@click.option(
+    "--json",
+    "output",
+    type=click.Path(dir_okay=False, path_type=Path),
+    default=None,
+    help="Also write each number with its config.",
+)
+def main(
+    target: str,
+    gpu: str | None,
+    operators: str,
+    trials: int,
+    seconds: float,
+    jobs: int | None,
+    seed: int,
+    output: Path | None,
+) -> None:
+    """Print the table of an operator's variants."""
+    out, stop_at, works = Console(width=150), time.monotonic() + seconds, {**OPERATORS, **MORE}
+    names = [name.strip() for name in operators.split(",") if name.strip()]
+    rows: dict[str, dict[str, tuple[float, Any] | None]] = {name: {} for name in names}
+    try:
+        if unknown := [name for name in names if name not in works]:
+            raise UsageError(f"unknown operators: {', '.join(unknown)}", hint=f"Known: {', '.join(works)}.")
+        here, stack = ADRENO, contextlib.ExitStack()
+        if gpu is None:
+            asked = Target(target)
+            index = asked.backend.device_index(asked.device_name)
+            here = asked.limited_to(asked.backend.facts(index))
+            how = MeasureOptions(repeat=3, min_repeat_ms=2.0, **({"build_workers": jobs} if jobs else {}))
+            runner = stack.enter_context(contextlib.closing(LocalRunner(f"{asked.kind}:{index}", how)))
+            builder = stack.enter_context(contextlib.closing(LocalBuilder(here, how)))
+        left: list[str] = []
+        with stack:
+            for name, variant in ((name, variant) for name in names for variant in VARIANTS):
+                task = VariantTask.of_task(task_of(works[name], has_epilogue=False).with_free_images(), variant)
+                if task.is_empty(here):
+                    continue
+                if time.monotonic() > stop_at:
+                    left.append(name)
+                    continue
+                rows[name][variant] = (
+                    compiled(task, gpu, trials, seed) if gpu else measured(task, here, builder, runner, trials, seed)
+                )
+    except RomouError as error:
+        raise SystemExit(f"bench_variants: {error}") from error
+    where = f"Mesa's {gpu}" if gpu else str(here)
+    # Of an operator with some of its variants only nothing tells which is the best.
+    rows = {name: cells for name, cells in rows.items() if name not in left}
+    print_table(rows, "vector instructions for a multiply-add" if gpu else "us", where, out)
+    if left:
+        out.print(f"out of time: {', '.join(dict.fromkeys(left))} left out, {len(left)} variants short", markup=False)
+    if output is not None:
+        output.write_text(json.dumps({"where": where, "trials": trials, "rows": rows}, indent=1), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,150 @@
+"""What benchmarks/kernel_bench.py compares kernels with: references by onnxruntime and NumPy, computed once for each
+operator.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import itertools
+import multiprocessing
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import tvm
+from onnx import TensorProto, helper
+
+from romou.compiler.assembly.kernel import build_reference
+from romou.compiler.frontend.reference import run_onnxruntime
+from romou.compiler.operators.families import family_of
+from romou.compiler.operators.families.conv2d_backward_filter import Conv2dBackwardFilter, correlate
+from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.task import TunableTask
+from romou.compiler.tir.primitives import LANES
+from romou.tuner.measure import MeasureOptions, verify
+
+# Where the search looks for them, under its records.
+FOLDER = "references"
+
+
+def fast_reference(task: TunableTask) -> Any:
+    """Return a reference by onnxruntime and NumPy: the plain loops of `build_reference` take minutes for a layer of
+    AlexNet at batch 128.
+    """
+    work: Any = getattr(task.template, "workload", None)
+    kinds = (Conv2d, Dense, Conv2dTranspose, Conv2dBackwardFilter)
+    if len(task.func.params) != 3 or type(work) not in kinds or (isinstance(work, Conv2d) and work.groups > 1):
+        return build_reference(task)
+    assert isinstance(task.template, ContractionTemplate), "these are sums of products"
+    is_training = isinstance(work, Conv2dBackwardFilter) or task.template.contracted.is_weight_computed
+    if isinstance(work, Conv2dTranspose) and not is_training:
+        return build_reference(task)
+
+    def main(*tensors: tvm.runtime.Tensor) -> None:
+        data, weight = (tensor.numpy().astype(np.float32) for tensor in tensors[:2])
+        if is_training:
+            found = _of_training(work, data, weight)
+        else:
+            found = (
+                data @ weight.reshape(work.k, -1)[:, : work.n]
+                if isinstance(work, Dense)
+                else _convolved(work, data, weight)
+            )
+        tensors[2].copyfrom(np.ascontiguousarray(found.astype(work.dtype)))
+
+    return {"main": main}
+
+
+def _of_training(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Compute a pass of training by NumPy or onnxruntime, from packed tensors and a weight as the graph has it."""
+
+    def unpacked(packed: np.ndarray, channels: int) -> np.ndarray:
+        n, texels, h, w, lanes = packed.shape
+        return packed.transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)[:, :channels]
+
+    if isinstance(work, Conv2dBackwardFilter):
+        return correlate(work, unpacked(data, work.in_channels), unpacked(weight, work.out_channels))
+    plain = unpacked(data, work.in_channels)
+    found = (
+        _by_onnxruntime(work, plain, weight)
+        if type(work) is Conv2d
+        else family_of(work).case(work).compute(plain, weight)
+    )
+    whole = np.pad(found, ((0, 0), (0, -found.shape[1] % LANES), (0, 0), (0, 0)))
+    return whole.reshape(work.batch, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
+
+
+def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    """Convolve packed data with a packed weight. Texel lanes beyond the channels count where the weight has them."""
+    (n, texels, h, w, _), lanes = data.shape, weight.shape[3]
+    plain = data[..., :lanes].transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)
+    kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * lanes, *work.kernel)
+    return (
+        _by_onnxruntime(work, plain, kernel).reshape(n, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
+    )
+
+
+def _by_onnxruntime(work: Conv2d, plain: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    node = helper.make_node(
+        "Conv",
+        ["x", "w"],
+        ["y"],
+        strides=work.stride,
+        pads=work.padding,
+        dilations=work.dilation,
+        kernel_shape=work.kernel,
+    )
+    values = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("x", plain.shape), ("w", kernel.shape), ("y", None))
+    ]
+    model = helper.make_model(
+        helper.make_graph([node], "conv", values[:2], values[2:]),
+        opset_imports=[helper.make_opsetid("", 17)],
+        ir_version=8,
+    )
+    found = run_onnxruntime(model, {"x": plain, "w": kernel})
+    assert found is not None, "onnxruntime knows convolutions"
+    return found[0]
+
+
+def reference_of(task: TunableTask, folder: Path, seed: int) -> Path:
+    """Return the file with inputs and output of a task under a folder of records, where the search looks for it;
+    computed where it is missing.
+    """
+    # A folder keeps one seed of a task.
+    path = verify.reference_path(folder / (FOLDER if seed == MeasureOptions().seed else f"other_{FOLDER}"), task, seed)
+    if not path.is_file():
+        inputs = verify.make_inputs(task, seed)
+        tensors = [tvm.runtime.tensor(array) for array in (*inputs, verify.poison(*verify.output_spec(task)))]
+        fast_reference(task)["main"](*tensors)
+        verify.save_reference(path, inputs, tensors[-1].numpy())
+    return path
+
+
+def prepare_references(tasks: Sequence[TunableTask], folder: Path, seeds: Sequence[int]) -> None:
+    """Compute what operators are compared with, side by side: one after the other, they would take most of a short
+    search's time.
+    """
+    context = multiprocessing.get_context("spawn")
+    # A core each: sixteen processes with as many threads as there are cores wait for each other more than they compute.
+    alone = patch.dict(os.environ, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+    with (
+        alone,
+        concurrent.futures.ProcessPoolExecutor(
+            min(len(os.sched_getaffinity(0)), len(tasks)), mp_context=context
+        ) as pool,
+    ):
+        list(pool.map(_prepare, [task.to_json() for task in tasks], itertools.repeat(folder), itertools.repeat(seeds)))
+
+
+def _prepare(task_json: str, folder: Path, seeds: Sequence[int]) -> None:
+    task = TunableTask.from_json(task_json)
+    for seed in seeds:
+        reference_of(task, folder, seed)

@@ -1,0 +1,117 @@
+"""Lists of operators, those in benchmarks/data first of all. What families call typical: `romou.compiler.typical`."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from romou.compiler.operators.families.batch_matmul import BatchMatmul, matmul
+from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
+from romou.compiler.operators.families.dense import Dense
+from romou.compiler.operators.workload import Conv2d
+from romou.compiler.single_operator import conv
+
+DATA = Path(__file__).parent / "data"
+
+
+def conv43(dtype: str = "float32") -> list[Conv2d]:
+    """The 43 convolutions of benchmarks/data/conv43.csv."""
+    with (DATA / "conv43.csv").open(encoding="utf-8") as file:
+        return [_square({key: int(value) for key, value in row.items()}, dtype) for row in csv.DictReader(file)]
+
+
+def alexnet(batch: int, dtype: str = "float32") -> list[Conv2d]:
+    """The five convolutions of AlexNet, without the two towers."""
+    # (input channels, side, output channels, kernel, stride, padding)
+    layers = (
+        (3, 224, 96, 11, 4, 2),
+        (96, 27, 256, 5, 1, 2),
+        (256, 13, 384, 3, 1, 1),
+        (384, 13, 384, 3, 1, 1),
+        (384, 13, 256, 3, 1, 1),
+    )
+    return [
+        conv(c, (side,) * 2, k, (r,) * 2, dtype, stride=(s,) * 2, padding=(p,) * 4, batch=batch)
+        for c, side, k, r, s, p in layers
+    ]
+
+
+def square_products(dtype: str = "float32") -> list[Dense]:
+    """Square matrix products of the sizes of Boda's paper."""
+    return [Dense(m=size, k=size, n=size, dtype=dtype) for size in (128, 256, 384, 512, 768, 1024, 1536, 2048)]
+
+
+def paper_operators(dtype: str = "float32", file: str = "paper_ops.csv") -> list[Conv2d]:
+    """The operators of benchmarks/data/paper_ops.csv, or of paper_ops_sample.csv."""
+    with (DATA / file).open(encoding="utf-8") as rows:
+        return [
+            _of_row({key: int(value) for key, value in row.items() if key not in ("op", "models")}, dtype)
+            for row in csv.DictReader(rows)
+        ]
+
+
+def attention() -> list[BatchMatmul]:
+    """Q K^T and P V with heads where the layers before and after have them: BERT-base, ViT-B/16, one token of a
+    decoder; and a plain product.
+    """
+    scores: dict[str, Any] = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
+    mix: dict[str, Any] = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}
+    return [
+        *(matmul((1, 12), m, 64, n, **scores) for m, n in ((128, 128), (197, 197), (1, 512))),
+        *(matmul((1, 12), m, k, 64, **mix) for m, k in ((128, 128), (197, 197), (1, 512))),
+        matmul((), 512, 512, 512),
+    ]
+
+
+def transposed_convolutions() -> list[Conv2dTranspose]:
+    """Return transposed convolutions of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by
+    channel.
+    """
+    two: dict[str, Any] = {"stride": (2, 2)}
+    return [
+        Conv2dTranspose(in_channels=256, in_hw=(16, 16), out_channels=128, kernel=(4, 4), padding=(1, 1, 1, 1), **two),
+        Conv2dTranspose(in_channels=128, in_hw=(28, 28), out_channels=64, kernel=(2, 2), **two),
+        Conv2dTranspose(
+            in_channels=64,
+            in_hw=(28, 28),
+            out_channels=32,
+            kernel=(3, 3),
+            padding=(1, 1, 1, 1),
+            output_padding=(1, 1),
+            **two,
+        ),
+        Conv2dTranspose(
+            in_channels=21, in_hw=(17, 17), out_channels=21, kernel=(4, 4), padding=(1, 1, 1, 1), groups=21, **two
+        ),
+    ]
+
+
+def _square(n: Mapping[str, int], dtype: str) -> Conv2d:
+    work = conv(
+        n["in_channels"],
+        (n["in_hw"],) * 2,
+        n["out_channels"],
+        (n["kernel"],) * 2,
+        dtype,
+        stride=(n["stride"],) * 2,
+        padding=(n["pad"],) * 4,
+        batch=n["batch"],
+    )
+    assert work.out_hw == (n["out_hw"],) * 2, f"{work.name}: the list says {n['out_hw']} output pixels"
+    assert work.flops == n["flops"], f"{work.name}: the list says {n['flops']} operations"
+    return work
+
+
+def _of_row(n: Mapping[str, int], dtype: str) -> Conv2d:
+    return conv(
+        n["in_channels"],
+        (n["in_h"], n["in_w"]),
+        n["out_channels"],
+        (n["kernel_h"], n["kernel_w"]),
+        dtype,
+        stride=(n["stride"],) * 2,
+        padding=(n["pad_top"], n["pad_left"], n["pad_bottom"], n["pad_right"]),
+        groups=n["groups"],
+    )

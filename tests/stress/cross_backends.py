@@ -1,0 +1,197 @@
+"""One operator with the same inputs and config on several backends: their outputs compared with each other and with the
+reference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import multiprocessing
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, TimeoutError
+from concurrent.futures.process import BrokenProcessPool
+from typing import Any
+
+import numpy as np
+import tvm
+
+from kernel_references import fast_reference
+from romou.base.errors import BuildError, InvalidConfigError, RomouError
+from romou.base.space import Config
+from romou.compiler.assembly.kernel import build_task
+from romou.compiler.task import TunableTask
+from romou.devices.backends import backend
+from romou.devices.targets import Target
+from romou.runtime.module.tensors import device_tensor
+from romou.tuner.measure import verify
+from romou.tuner.measure.fingerprint import split_device
+
+# A kernel that takes longer hangs: its process ends, and a new one goes on.
+LIMIT_S = 300.0
+# Random configs of a target that are looked through for one that all targets have.
+DRAWN = 256
+SUB_GROUP = "sub_group"
+
+
+class Place:
+    """A target whose device is here, with a process of its own: a kernel that kills it is a result."""
+
+    def __init__(self, text: str) -> None:
+        asked = Target(text)
+        index = asked.backend.device_index(asked.device_name)
+        report = asked.backend.check_device(index)
+        if not report.is_usable:
+            raise BuildError(f"{text}: the device does not compute a small kernel right: {report}")
+        facts = asked.backend.facts(index)
+        self.text, self.device, self.name = text, f"{asked.kind}:{index}", str(facts["name"])
+        self.target = asked.limited_to(facts)
+        self._pool: ProcessPoolExecutor | None = None
+
+    def output(self, task: TunableTask, config: Config, inputs: Sequence[np.ndarray]) -> np.ndarray | str:
+        """The output, or why there is none."""
+        # Not forked: TVM and drivers have started threads.
+        self._pool = self._pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
+        try:
+            return self._pool.submit(
+                output_of, task.to_json(), dict(config), self.target.to_json(), self.device, list(inputs)
+            ).result(LIMIT_S)
+        except (BrokenProcessPool, TimeoutError) as error:
+            self.close()
+            return (
+                f"{type(error).__name__}: the process that ran the kernel"
+                f" {'died' if isinstance(error, BrokenProcessPool) else f'took over {LIMIT_S:.0f} s'}"
+            )
+
+    def close(self) -> None:
+        """End the process."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            for process in list((pool._processes or {}).values()):
+                process.terminate()
+            pool.shutdown(wait=False, cancel_futures=True)
+
+
+def places_of(texts: Sequence[str]) -> tuple[list[Place], dict[str, str]]:
+    """The targets whose device is here, and of the others why not; UsageError for what is no target."""
+    found, absent = [], {}
+    for text in texts:
+        Target(text)
+        try:
+            found.append(Place(text))
+        except RomouError as error:
+            absent[text] = str(error).splitlines()[0]
+    return found, absent
+
+
+def output_of(
+    task_json: str, choices: dict[str, Any], target_json: str, device: str, inputs: list[np.ndarray]
+) -> np.ndarray | str:
+    """Build and run one config; in a process of its own."""
+    task, target, config = TunableTask.from_json(task_json), Target.from_json(target_json), Config(choices)
+    kind, index = split_device(device)
+    handle, scopes = backend(kind).device(index), task.image_scopes(config, target)
+    try:
+        module = build_task(task, config, target)
+    except (InvalidConfigError, BuildError) as error:
+        return f"{type(error).__name__}: {error}"
+    arrays = (*task.arguments(inputs, config), verify.poison(*verify.output_spec(task)))
+    try:
+        tensors = [
+            device_tensor(a, handle, scopes.get(str(p.name), "global"))
+            for a, p in zip(arrays, task.func.params, strict=True)
+        ]
+        module["main"](*tensors)
+        handle.sync()
+        return np.asarray(tensors[-1].numpy())
+    except Exception as error:  # what a driver raises has any type
+        return f"{type(error).__name__}: {error}"
+
+
+def carried(config: Mapping[str, Any], task: TunableTask, target: Target) -> Config | str:
+    """The config on another target: knobs that only one of the two has take their default there, and sub-groups the
+    size that they have there.
+
+    Where that target has no such config, what it lacks.
+    """
+    space, default = task.space(target), task.default_config(target)
+    choices = {name: config.get(name, default[name]) for name in space.knobs}
+    # Devices differ in the size alone; the kernel is spelled alike.
+    if choices.get(SUB_GROUP, 1) != 1:
+        choices[SUB_GROUP] = max(space.knobs[SUB_GROUP])
+    found = Config(choices)
+    if lacking := [f"{name}={choice}" for name, choice in found.items() if choice not in space.knobs[name]]:
+        return f"{target.kind} has no {', '.join(lacking)}"
+    return found if space.is_valid(found) else f"{target.kind} allows no such combination"
+
+
+def common_configs(
+    task: TunableTask,
+    targets: Sequence[Target],
+    count: int,
+    rng: np.random.Generator,
+    left_out: Counter[str] | None = None,
+) -> list[tuple[Config, ...]]:
+    """The default config and up to `count` random ones, drawn from each target in turn, as each target has them.
+
+    left_out: counts those that were drawn and that some target lacks, by the reason.
+    """
+    drawn = [task.space(target).sample(rng, DRAWN if count else 0) for target in targets]
+    in_turn = (config for several in itertools.zip_longest(*drawn) for config in several if config is not None)
+    defaults = (task.default_config(target) for target in targets)
+    found: dict[str, tuple[Config, ...]] = {}
+    for wanted, some in ((1, defaults), (1 + count, in_turn)):
+        for config in some:
+            if len(found) >= wanted:
+                break
+            everywhere = [carried(config, task, target) for target in targets]
+            known = tuple(one for one in everywhere if isinstance(one, Config))
+            if len(known) == len(targets):
+                found.setdefault("".join(one.key for one in known), known)
+            elif left_out is not None:
+                left_out[next(one for one in everywhere if isinstance(one, str))] += 1
+    return list(found.values())
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Crossing:
+    """One config on all places. errors: by target text against the reference, and by "A and B" against each other.
+    problems: what is wrong.
+    """
+
+    configs: tuple[Config, ...]
+    errors: Mapping[str, float]
+    problems: Sequence[str]
+
+
+def cross(
+    task: TunableTask, places: Sequence[Place], count: int, seed: int, left_out: Counter[str] | None = None
+) -> Iterator[Crossing]:
+    """Run the default config and random ones that all places have. left_out: see `common_configs`."""
+    inputs = verify.make_inputs(task, seed)
+    reference = _reference(task, inputs)
+    if not np.isfinite(reference).all():
+        inputs = verify.make_inputs(task, seed, is_positive=True)
+        reference = _reference(task, inputs)
+    rng = np.random.default_rng([seed, int(task.key, 16)])
+    for configs in common_configs(task, [place.target for place in places], count, rng, left_out):
+        precision = next(filter(None, map(task.precision, configs)), None)
+        outputs = {
+            place.text: place.output(task, config, inputs) for place, config in zip(places, configs, strict=True)
+        }
+        there = {text: output for text, output in outputs.items() if isinstance(output, np.ndarray)}
+        problems = [f"{text}: {output}" for text, output in outputs.items() if isinstance(output, str)]
+        errors: dict[str, float] = {}
+        pairs = [(text, output, reference) for text, output in there.items()]
+        pairs += [(f"{a} and {b}", there[a], there[b]) for a, b in itertools.combinations(there, 2)]
+        for name, output, other in pairs:
+            checked = verify.compare(output, other, precision)
+            errors[name] = checked.relative_l2_error or 0.0
+            problems += [f"{name}: {checked.problem}"] if checked.problem else []
+        yield Crossing(configs=configs, errors=errors, problems=problems)
+
+
+def _reference(task: TunableTask, inputs: Sequence[np.ndarray]) -> np.ndarray:
+    tensors = [tvm.runtime.tensor(array) for array in (*inputs, verify.poison(*verify.output_spec(task)))]
+    fast_reference(task)["main"](*tensors)
+    return np.asarray(tensors[-1].numpy())

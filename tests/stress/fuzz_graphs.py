@@ -1,0 +1,259 @@
+#!/usr/bin/env python3
+"""Random graphs by the thousand, compiled and compared with onnxruntime: each is right, or refused in one clear error.
+
+    python tests/stress/fuzz_graphs.py                                  1,000 graphs of a new seed in every way, in turn
+    python tests/stress/fuzz_graphs.py --cases 5000 --seed 7             the graphs of seed 7
+    python tests/stress/fuzz_graphs.py --seed 7 --first 41 --cases 1 --way images        one graph again
+    ROMOU_OPENCL_DEVICE="Intel(R) OpenCL" python tests/stress/fuzz_graphs.py             by another OpenCL compiler
+
+Graphs have one to four operators, up to six axes, all element types, special values and empty tensors. Ways: kernels on
+buffers, on images as for an Adreno 640, fp32 graphs computed in fp16, and Vulkan. A wrong graph is cut down to the
+fewest nodes that are still wrong. What a result may differ by is measured: the same graph, computed with perturbed
+values. Exit code 1 if a graph was wrong, crashed, took too long, or fell to the host by a fault.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import Counter
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+import numpy as np
+import onnx
+
+from child_pool import in_children
+from graph_cases import Case, UnfitError, reference
+from random_graphs import case
+from romou.base.errors import RomouError
+from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
+from romou.tuner.measure import ChildBugError
+
+RIGHT, ON_HOST, REFUSED = "right", "right, in part on the host", "refused"
+FAULTS = WRONG, TRACEBACK, CRASH, OVER_TIME = "wrong", "traceback", "crash", "over time"
+WALL_LIMIT_S = 240.0
+# name -> (target, precision, whether inputs are special, element types)
+_ALL = ("float32", "float32", "float32", "float16", "float64")
+WAYS: dict[str, tuple[str, str, bool, tuple[str, ...]]] = {
+    "buffers": ("opencl -device=host", "float32", True, _ALL),
+    "images": ("opencl -device=adreno640", "float32", True, _ALL),
+    "fp16": ("opencl -device=adreno640", "float16", False, ("float32",)),
+    "vulkan": ("vulkan", "float32", True, _ALL),
+}
+# Relative to the value, and to the root mean square of the tensor: what rounds once more or less.
+_RELATIVE = {"float16": (1e-2, 1e-2), "float32": (1e-4, 2e-6), "float64": (1e-6, 1e-9)}
+# How far results may move beyond what the perturbed graphs did: there are only so many of them.
+_SPREAD, _RUNS = 16.0, 8
+
+
+@dataclass(frozen=True)
+class Result:
+    """The outcome of a graph in one way."""
+
+    number: int
+    way: str
+    outcome: str
+    operators: str
+    detail: str
+    seconds: float
+
+
+def wrong_output(graph: Case, way: str) -> tuple[str | None, tuple[str, ...]]:
+    """(what is wrong, None if nothing is; nodes that ran on the host) of a graph that is compiled and run twice, the
+    second time as a captured run.
+    """
+    import romou
+
+    target, precision, _, _ = WAYS[way]
+    model = romou.compile(graph.model(), target=target, device=0, precision=precision, verify=False)
+    runs = [[np.asarray(array) for array in model.run(graph.arrays())] for _ in range(2)]
+    is_fp16 = precision == "float16"
+    right, spread = bounds(graph, 2.0**-10 if is_fp16 else 0.0)
+    for run, found in enumerate(runs, 1):
+        for name, array in zip(graph.outputs, found, strict=True):
+            problem = differs(array, [values[name] for values in (right, *spread)], is_fp16=is_fp16)
+            if problem:
+                return f"output {name} of run {run}: {problem}", model.host_nodes
+    return None, model.host_nodes
+
+
+def bounds(graph: Case, epsilon: float) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
+    """(every tensor as onnxruntime computes it, the same with perturbed values, a few times)"""
+    right = reference(graph)
+    spread = []
+    for seed in range(_RUNS):
+        try:
+            spread.append(reference(graph, seed=seed, epsilon=epsilon))
+        except UnfitError:
+            continue
+    return right, spread
+
+
+def differs(found: np.ndarray, expected: list[np.ndarray], *, is_fp16: bool = False) -> str | None:
+    """Return the fault of an output, or None. expected: the right result, then results of perturbed graphs."""
+    right, *others = expected
+    if found.shape != right.shape or found.dtype != right.dtype:
+        return f"{found.dtype} {found.shape} for {right.dtype} {right.shape}"
+    others = [other for other in others if other.shape == right.shape]
+    with np.errstate(all="ignore"):
+        # NaN is like NaN, an infinity like itself; what a perturbed graph gives elsewhere is as good.
+        is_right = np.logical_or.reduce(
+            [
+                (found == one) | (np.isnan(found) & np.isnan(one)) if right.dtype.kind == "f" else found == one
+                for one in expected
+            ]
+        )
+        if right.dtype.kind == "f":
+            relative, floor = _RELATIVE["float16" if is_fp16 else right.dtype.name]
+            a, b = found.astype(np.float64), right.astype(np.float64)
+            finite = b[np.isfinite(b)]
+            rms = float(np.sqrt(np.mean(np.square(finite)))) if finite.size else 0.0
+            moved = (
+                np.max([np.abs(other.astype(np.float64) - b) for other in others], axis=0)
+                if others
+                else np.zeros_like(b)
+            )
+            tiny = float(np.finfo(np.float16 if is_fp16 else right.dtype).tiny) * 4
+            close = (
+                np.abs(a - b)
+                <= relative * np.abs(b) + floor * rms + _SPREAD * np.nan_to_num(moved, nan=0.0, posinf=0.0) + tiny
+            )
+            # Where rounding decides between a number and none, either is right.
+            unsure = (
+                np.logical_or.reduce([np.isfinite(other) != np.isfinite(right) for other in others])
+                if others
+                else np.zeros(right.shape, bool)
+            )
+            if is_fp16:
+                unsure |= ~np.isfinite(b.astype(np.float16))
+            is_right |= (np.isfinite(a) & np.isfinite(b) & close) | unsure
+        elif right.dtype.kind in "iu" and others:
+            low, high = np.min(expected, axis=0), np.max(expected, axis=0)
+            if is_fp16 and right.dtype.itemsize == 1:
+                # A quantized value may fall to either side.
+                low, high = low.astype(np.int16) - 1, high.astype(np.int16) + 1
+            is_right |= (found >= low) & (found <= high)
+    if is_right.all():
+        return None
+    places = np.argwhere(~is_right)
+    shown = ", ".join(
+        f"{tuple(int(i) for i in at)}: {found[tuple(at)]!s} for {right[tuple(at)]!s}" for at in places[:3]
+    )
+    return f"{len(places)} of {right.size} values of {right.dtype} {right.shape}, e.g. {shown}"
+
+
+def shrunk(graph: Case, way: str) -> Case:
+    """The graph without the nodes that it is wrong without, too."""
+    position = 0
+    while position < len(graph.nodes):
+        smaller = graph.without(position)
+        if smaller is not None and smaller.inputs and _is_wrong(smaller, way):
+            graph, position = smaller, 0
+        else:
+            position += 1
+    return graph
+
+
+def _is_wrong(graph: Case, way: str) -> bool:
+    try:
+        return wrong_output(graph, way)[0] is not None
+    except (RomouError, UnfitError):
+        return False
+
+
+def run_case(seed: int, number: int, way: str, keep: str | None) -> tuple[str, str, str]:
+    """Compile and compare a graph in a child process; return (outcome, operators, detail)."""
+    _, _, is_special, dtypes = WAYS[way]
+    graph = case(seed, number, special=is_special, dtypes=dtypes)
+    try:
+        problem, host = wrong_output(graph, way)
+    except RomouError as error:
+        return REFUSED, graph.operators(), f"{type(error).__name__}: {error}"
+    if problem is None:
+        return ON_HOST if host else RIGHT, graph.operators(), ", ".join(host)
+    small = shrunk(graph, way)
+    if keep is not None:
+        Path(keep).mkdir(parents=True, exist_ok=True)
+        onnx.save(small.model(), Path(keep, f"{seed}-{number}-{way}.onnx"))
+        arrays: dict[str, Any] = dict(small.arrays())
+        np.savez(Path(keep, f"{seed}-{number}-{way}.npz"), **arrays)
+    text = "\n".join(f"  {onnx.printer.to_text(node)}" for node in small.nodes)
+    values = ", ".join(
+        f"{n} {small.values[n].dtype}{list(small.values[n].shape)}" for n in (*small.inputs, *small.constants)
+    )
+    return WRONG, small.operators(), f"{wrong_output(small, way)[0]}\n{text}\n  with {values}"
+
+
+def _run(child: ChildProcess, seed: int, number: int, way: str, keep: Path | None) -> Result:
+    started = time.monotonic()
+    outcome, operators, detail = TRACEBACK, "", ""
+    try:
+        outcome, operators, detail = child.call(
+            f"fuzz_graphs:{run_case.__name__}", seed, number, way, keep and str(keep), timeout_s=WALL_LIMIT_S
+        )
+    except ChildBugError as bug:
+        detail = str(bug)
+    except ChildCrashError as crash:
+        outcome, detail = CRASH, str(crash)
+    except ChildTimeoutError as timeout:
+        outcome, detail = OVER_TIME, str(timeout)
+    if not operators:
+        _, _, is_special, dtypes = WAYS[way]
+        operators = case(seed, number, special=is_special, dtypes=dtypes).operators()
+    return Result(number, way, outcome, operators, detail, time.monotonic() - started)
+
+
+def fuzz(
+    numbers: range,
+    *,
+    seed: int,
+    ways: tuple[str, ...] = tuple(WAYS),
+    jobs: int = 1,
+    keep: Path | None = None,
+    verbose: bool = False,
+) -> list[Result]:
+    """Return the outcome of each graph, each in one of the ways, by `jobs` child processes."""
+
+    def run(child: ChildProcess, number: int) -> Result:
+        result = _run(child, seed, number, ways[number % len(ways)], keep)
+        if verbose and (result.outcome in FAULTS or result.outcome == REFUSED):
+            print(f"graph {number} ({result.way}), {result.operators}: {result.outcome}\n{result.detail}\n", flush=True)
+        return result
+
+    return in_children("graph", run, numbers, jobs=jobs)
+
+
+@click.command()
+@click.option("--cases", type=click.IntRange(min=1), default=1000, show_default=True)
+@click.option("--first", type=click.IntRange(min=0), default=0, show_default=True, help="Number of the first graph.")
+@click.option("--seed", type=click.IntRange(min=0), default=None, help="A new one unless given; it is printed.")
+@click.option("--way", "ways", multiple=True, type=click.Choice(list(WAYS)), default=list(WAYS), show_default=True)
+@click.option("--jobs", type=click.IntRange(min=1), default=2, show_default=True, help="Child processes at a time.")
+@click.option(
+    "--keep",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=None,
+    help="Folder for wrong graphs and their inputs.",
+)
+def main(cases: int, first: int, seed: int | None, ways: tuple[str, ...], jobs: int, keep: Path | None) -> None:
+    """Print each graph at fault, and how many ended in which way."""
+    started = time.monotonic()
+    seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
+    print(f"seed {seed}", flush=True)
+    results = fuzz(range(first, first + cases), seed=seed, ways=ways, jobs=jobs, keep=keep, verbose=True)
+    for way in ways:
+        counts = Counter(result.outcome for result in results if result.way == way)
+        print(f"{way}: " + ", ".join(f"{count} {outcome}" for outcome, count in sorted(counts.items())))
+    hosted = Counter(
+        name.split(" ")[0] for result in results if result.outcome == ON_HOST for name in result.detail.split(", ")
+    )
+    print("on the host: " + (", ".join(f"{name} {count}" for name, count in hosted.most_common()) or "nothing"))
+    print(f"{cases} graphs of seed {seed} in {time.monotonic() - started:.0f} s")
+    sys.exit(1 if any(result.outcome in FAULTS for result in results) else 0)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,312 @@
+"""Random graphs of one to four operators, each from a seed and a number; `fuzz_graphs.py` compiles and runs them.
+
+A graph is made node by node and computed at once by onnxruntime, so every operator that is added has valid inputs and a
+known result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+from onnx import helper, numpy_helper
+
+OPSET = 21
+_MOST_ELEMENTS = 20_000
+SPECIAL = (
+    np.nan,
+    np.inf,
+    -np.inf,
+    0.0,
+    -0.0,
+    1e-30,
+    -1e-30,
+    1e18,
+    -1e18,
+    1.0,
+    -1.0,
+    0.5,
+    2.5,
+    88.8,
+    -104.0,
+    2147483648.0,
+    16777217.0,
+)
+FLOATS = ("float32", "float32", "float32", "float32", "float16", "float64")
+
+
+class UnfitError(Exception):
+    """The operator cannot be added here: nothing fits, or onnxruntime has no kernel for it."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph with a value for every tensor in it.
+
+    values: name
+
+            ->  array, of inputs, constants and results.
+            exact: names whose values decide about shapes or branches, and are never perturbed.
+    """
+
+    nodes: tuple[onnx.NodeProto, ...]
+    inputs: tuple[str, ...]
+    constants: tuple[str, ...]
+    outputs: tuple[str, ...]
+    values: dict[str, np.ndarray] = field(repr=False)
+    exact: frozenset[str] = frozenset()
+
+    def model(self) -> onnx.ModelProto:
+        """The graph as an ONNX model, without types of what is between."""
+        infos = [
+            helper.make_tensor_value_info(
+                n, helper.np_dtype_to_tensor_dtype(self.values[n].dtype), self.values[n].shape
+            )
+            for n in self.inputs
+        ]
+        results = [
+            helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(self.values[n].dtype), None)
+            for n in self.outputs
+        ]
+        weights = [numpy_helper.from_array(self.values[n], n) for n in self.constants]
+        graph = helper.make_graph(list(self.nodes), "graph", infos, results, weights)
+        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Values of the inputs by name."""
+        return {name: self.values[name] for name in self.inputs}
+
+    def operators(self) -> str:
+        """Names of the operators, in order."""
+        return " ".join(node.op_type for node in self.nodes)
+
+    def without(self, position: int) -> Case | None:
+        """The graph less one node, whose results become inputs where others read them; None for the last node that is
+        left.
+        """
+        gone = self.nodes[position]
+        rest = (*self.nodes[:position], *self.nodes[position + 1 :])
+        if not rest:
+            return None
+        read = {name for node in rest for name in node.input}
+        made = {name for node in rest for name in node.output}
+        inputs = tuple(n for n in self.inputs if n in read) + tuple(n for n in gone.output if n in read)
+        outputs = tuple(n for n in self.outputs if n in made)
+        unread = tuple(n for node in rest for n in node.output if n and n not in read and n not in outputs)
+        return replace(
+            self,
+            nodes=rest,
+            inputs=inputs,
+            constants=tuple(n for n in self.constants if n in read),
+            outputs=(*outputs, *unread),
+        )
+
+
+def compute(node: onnx.NodeProto, given: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Return onnxruntime's results of one node, without its optimizations; UnfitError if it has none."""
+    unique = dict(zip(dict.fromkeys(name for name in node.input if name), given, strict=True))
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in unique.items()
+    ]
+    graph = helper.make_graph([node], "node", infos, [helper.make_empty_tensor_value_info(n) for n in node.output if n])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.intra_op_num_threads = 1
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        return [np.asarray(array) for array in session.run(None, unique)]
+    except Exception as error:  # onnxruntime's exceptions share no base class
+        raise UnfitError(f"{node.op_type}: {str(error).splitlines()[0]}") from error
+
+
+class Builder:
+    """A graph that grows: operators take what is there, or new inputs and constants."""
+
+    def __init__(self, rng: np.random.Generator, *, is_special: bool, dtypes: Sequence[str] = FLOATS) -> None:
+        self.rng = rng
+        self.is_special = is_special
+        self.dtype = str(rng.choice(list(dtypes)))
+        self.values: dict[str, np.ndarray] = {}
+        self.inputs: list[str] = []
+        self.constants: list[str] = []
+        self.exact: set[str] = set()
+        self.nodes: list[onnx.NodeProto] = []
+
+    # What is drawn.
+
+    def chance(self, share: float) -> bool:
+        return bool(self.rng.random() < share)
+
+    def whole(self, low: int, high: int) -> int:
+        """A whole number from `low` to `high`, both included; UnfitError if there is none."""
+        if high < low:
+            raise UnfitError("nothing to choose from")
+        return int(self.rng.integers(low, high + 1))
+
+    def pick(self, choices: Sequence[Any]) -> Any:
+        """One of the choices; UnfitError if there is none."""
+        if not choices:
+            raise UnfitError("nothing to choose from")
+        return choices[int(self.rng.integers(len(choices)))]
+
+    def size(self) -> int:
+        return int(self.pick((1, 1, 2, 3, 4, 5, 7, 8, 9, 13, 16, 17)))
+
+    def shape(self, rank: int) -> tuple[int, ...]:
+        while True:
+            shape = tuple(self.size() for _ in range(rank))
+            if np.prod(shape) <= _MOST_ELEMENTS:
+                break
+        if rank and self.chance(0.02):
+            shape = tuple(0 if i == self.whole(0, rank - 1) else s for i, s in enumerate(shape))
+        return shape
+
+    def numbers(self, shape: Sequence[int], dtype: str) -> np.ndarray:
+        """Random values: floats of one of a few kinds, integers of small size or of their whole range, booleans."""
+        kind = np.dtype(dtype)
+        if kind == np.bool_:
+            return self.rng.random(shape) < 0.5
+        if kind.kind in "iu":
+            info = np.iinfo(kind)
+            if self.is_special and self.chance(0.2):
+                return self.rng.integers(info.min, info.max, shape, dtype=kind, endpoint=True)
+            return self.rng.integers(max(info.min, -9), 10, shape).astype(kind)
+        values = self.rng.standard_normal(shape)
+        style = self.whole(0, 5)
+        if style == 0:
+            values = np.round(values * 3)
+        elif style == 1:
+            values = values * 30 + 5
+        values = np.asarray(values)
+        if self.is_special and self.chance(0.5) and values.size:
+            places = self.rng.random(values.shape) < 0.2
+            values[places] = self.rng.choice(SPECIAL, int(places.sum()))
+        with np.errstate(over="ignore"):
+            return values.astype(kind)
+
+    # What is there.
+
+    def fresh(self, shape: Sequence[int], dtype: str | None = None, constant: bool | None = None) -> str:
+        """A new input or constant."""
+        return self.given(self.numbers(shape, dtype or self.dtype), constant)
+
+    def given(self, array: np.ndarray, constant: bool | None = None, *, exact: bool = False) -> str:
+        is_constant = self.chance(0.3) if constant is None else constant
+        name = f"{'c' if is_constant else 'x'}{len(self.values)}"
+        self.values[name] = np.asarray(array)
+        (self.constants if is_constant else self.inputs).append(name)
+        if exact:
+            self.exact.add(name)
+        return name
+
+    def fixed(self, values: Any, dtype: str = "int64") -> str:
+        """A constant that decides about shapes, axes or branches."""
+        return self.given(np.asarray(values, dtype), True, exact=True)
+
+    def any(
+        self,
+        *,
+        ranks: Sequence[int] = (0, 1, 2, 3, 4, 5, 6),
+        kinds: str = "f",
+        filled: bool = False,
+        finite: bool = False,
+    ) -> str:
+        """A tensor of one of these ranks and kinds (f floats, i integers, u unsigned, b booleans): a result if one
+        fits, or a new one.
+
+        filled: with elements.
+        finite: without NaN and infinities, of which onnxruntime and Romou make different things.
+        """
+        fitting = [
+            name
+            for name, array in self.values.items()
+            if array.ndim in ranks
+            and array.dtype.kind in kinds
+            and (array.size or not filled)
+            and name not in self.exact
+            and array.size <= _MOST_ELEMENTS
+            if not finite or np.isfinite(array).all()
+        ]
+        results = [name for name in fitting if name not in self.inputs and name not in self.constants]
+        if results and self.chance(0.85):
+            return str(self.pick(results[-2:]))
+        if fitting and self.chance(0.2):
+            return str(self.pick(fitting))
+        dtypes = {
+            "f": (self.dtype,),
+            "i": ("int64", "int32", "int8", "int16"),
+            "u": ("uint8", "uint8", "uint16", "uint32", "uint64"),
+            "b": ("bool",),
+        }
+        dtype = str(self.pick(dtypes[self.pick(kinds)]))
+        while True:
+            shape = self.shape(int(self.pick(ranks)))
+            if not filled or np.prod(shape):
+                break
+        values = self.numbers(shape, dtype)
+        if finite:
+            values = np.nan_to_num(values, nan=1, posinf=2, neginf=-2)
+        # The first tensor of a graph is an input: of constants alone nothing is left to run.
+        return self.given(values, constant=None if self.inputs else False)
+
+    def array(self, name: str) -> np.ndarray:
+        return self.values[name]
+
+    def dims(self, name: str) -> tuple[int, ...]:
+        return self.values[name].shape
+
+    def like(self, name: str, shape: Sequence[int], constant: bool | None = None) -> str:
+        """A new tensor of the dtype of another."""
+        return self.fresh(shape, self.array(name).dtype.name, constant)
+
+    def add(self, operator: str, *reads: str, outputs: int = 1, **attributes: Any) -> tuple[str, ...]:
+        """Add a node and compute it."""
+        names = tuple(f"t{len(self.nodes)}_{i}" for i in range(outputs))
+        node = helper.make_node(operator, list(reads), list(names), name=f"n{len(self.nodes)}", **attributes)
+        with np.errstate(all="ignore"):
+            arrays = compute(node, [self.values[name] for name in dict.fromkeys(n for n in reads if n)])
+        if any(array.size > 4 * _MOST_ELEMENTS or array.ndim > 8 for array in arrays):
+            raise UnfitError(f"{operator}: too large")
+        self.nodes.append(node)
+        self.values.update(zip(names, arrays, strict=True))
+        return names
+
+    def case(self) -> Case:
+        """The graph, whose outputs are what no node reads, and one in ten of the others."""
+        read = {name for node in self.nodes for name in node.input}
+        made = [name for node in self.nodes for name in node.output]
+        outputs = tuple(name for name in made if name not in read or self.chance(0.1))
+        inputs, constants = (tuple(n for n in names if n in read) for names in (self.inputs, self.constants))
+        values = {name: self.values[name] for name in (*inputs, *constants, *made)}
+        return Case(tuple(self.nodes), inputs, constants, outputs, values, frozenset(self.exact))
+
+
+def reference(case: Case, *, seed: int | None = None, epsilon: float = 0.0) -> dict[str, np.ndarray]:
+    """Every tensor, computed node by node; with a seed, floats are perturbed by `epsilon`, relative, before and after
+    each node.
+
+    How far results move when perturbed is how far rounding alone may move them. UnfitError where a perturbed graph
+    cannot be computed.
+    """
+    rng = np.random.default_rng(seed)
+
+    def moved(name: str, array: np.ndarray) -> np.ndarray:
+        if seed is None or array.dtype.kind != "f" or name in case.exact:
+            return array
+        own = max(epsilon, 4 * float(np.finfo(array.dtype).eps))
+        with np.errstate(all="ignore"):
+            return (array * (1 + own * rng.standard_normal(array.shape))).astype(array.dtype)
+
+    values = {name: moved(name, case.values[name]) for name in (*case.inputs, *case.constants)}
+    for node in case.nodes:
+        arrays = compute(node, [values[name] for name in dict.fromkeys(n for n in node.input if n)])
+        values.update(
+            {name: moved(name, array) for name, array in zip((n for n in node.output if n), arrays, strict=True)}
+        )
+    return values

@@ -1,0 +1,1 @@
+"""Measurements made by hand, for tests that need no device."""

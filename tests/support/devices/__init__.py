@@ -1,0 +1,1 @@
+"""Devices, platforms and drivers that tests run on, real and made up."""

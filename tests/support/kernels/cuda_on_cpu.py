@@ -1,0 +1,261 @@
+"""CUDA kernels of Romou run on the CPU, as they are written: for the numbers of kernels that machines without a GPU can
+compile only.
+
+The kernel's text is compiled by g++ behind a few definitions. A work-item is a fiber: it runs until it waits for its
+work group (__syncthreads) or, in an instruction of the whole warp, for its warp. Instructions in PTX are replaced by
+what the PTX ISA says of them; for `mma.sync.m16n8k16` that is the table "Matrix Fragments for mma.m16n8k16", which says
+what rows and columns the registers of each lane hold.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from tvm import tirx
+from tvm_ffi.structural import structural_walk
+
+from romou.base.space import Config
+from romou.compiler.task import TunableTask
+from romou.devices.backends.cuda.dialect import complete
+from romou.devices.targets import Target
+from romou.tools.inspection.kernels import inspect_function
+from support.suite.compiled import compiled
+
+# Numbers before and behind each array: poison that no kernel may read or write.
+MARGIN = 4096
+INSIDE = slice(MARGIN, -MARGIN)
+_ASM = re.compile(r"asm(?: volatile)?\(\"([^\"]*)\"(.*?)\);", re.DOTALL)
+_OPERAND = re.compile(r"[:,\s]*\"[+=]?[rfhl]\"")
+# Instruction -> function of the prelude with the same operands in the same order.
+_INSTRUCTIONS = {
+    "cvt.f32.f16 %0, %1;": "cvt_f32_f16",
+    "cvt.rn.f16.f32 %0, %1;": "cvt_f16_f32",
+    "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": (  # noqa: E501
+        "mma_m16n8k16"
+    ),
+    "cvt.rna.tf32.f32 %0, %1;": "cvt_rna_tf32_f32",
+    "cp.async.ca.shared.global [%0], [%1], 8, %2;": "cp_async<8>",
+    "cp.async.ca.shared.global [%0], [%1], 16, %2;": "cp_async<16>",
+    "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};": (  # noqa: E501
+        "mma_m16n8k8_tf32"
+    ),
+}
+_PRELUDE = r"""
+#include <ucontext.h>
+#include <cmath>
+#include <cstdint>
+#include <cstring>
+#include <vector>
+#define __global__
+#define __device__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define CUDART_INF_F INFINITY
+// In the preamble of CUDA kernels it is this one of two types of 64 bits.
+#define uint64_t unsigned long long
+typedef unsigned short ushort;
+struct alignas(8) float2 { float x, y; };
+struct alignas(16) float4 { float x, y, z, w; };
+struct alignas(8) ushort4 { ushort x, y, z, w; };
+struct alignas(4) ushort2 { ushort x, y; };
+struct alignas(16) ulonglong2 { unsigned long long x, y; };
+struct dim3 { unsigned x, y, z; };
+static inline float2 make_float2(float x, float y) { return {x, y}; }
+static inline float4 make_float4(float x, float y, float z, float w) { return {x, y, z, w}; }
+static inline ushort4 make_ushort4(ushort x, ushort y, ushort z, ushort w) { return {x, y, z, w}; }
+// What immintrin.h would bring, which is read for as long as a kernel is compiled.
+typedef float floats_of_4 __attribute__((vector_size(16)));
+typedef short shorts_of_8 __attribute__((vector_size(16)));
+static inline float _cvtsh_ss(ushort bits) { shorts_of_8 all = {(short)bits}; return __builtin_ia32_vcvtph2ps(all)[0]; }
+static inline ushort _cvtss_sh(float value, int) { floats_of_4 all = {value}; return (ushort)((shorts_of_8)__builtin_ia32_vcvtps2ph(all, 0))[0]; }
+static inline int min(int a, int b) { return a < b ? a : b; }
+static inline int max(int a, int b) { return a > b ? a : b; }
+static inline float min(float a, float b) { return fminf(a, b); }
+static inline float max(float a, float b) { return fmaxf(a, b); }
+static inline void cvt_f32_f16(float& value, ushort bits) { value = _cvtsh_ss(bits); }
+static inline float __uint_as_float(unsigned bits) { float value; memcpy(&value, &bits, 4); return value; }
+static inline unsigned __float_as_uint(float value) { unsigned bits; memcpy(&bits, &value, 4); return bits; }
+// To the nearest of 10 bits behind the point; halves go away from zero, which is up where the sign is a bit of its own.
+static inline void cvt_rna_tf32_f32(unsigned& bits, float value) { bits = (__float_as_uint(value) + 0x1000) & ~0x1fffu; }
+static inline void cvt_f16_f32(ushort& bits, float value) { bits = _cvtss_sh(value, 0); }
+static inline unsigned __byte_perm(unsigned a, unsigned b, unsigned selector) {
+  uint64_t bytes = ((uint64_t)b << 32) | a;
+  unsigned out = 0;
+  for (int i = 0; i < 4; ++i) out |= (unsigned)((bytes >> (8 * ((selector >> (4 * i)) & 7))) & 255) << (8 * i);
+  return out;
+}
+
+static dim3 threadIdx, blockIdx, blockDim;
+static ucontext_t scheduler;
+static std::vector<ucontext_t> fibers;
+static int current;
+static void yield() { swapcontext(&fibers[current], &scheduler); }
+
+struct Barrier { int waiting = 0, turn = 0; };
+static void wait(Barrier& barrier, int members) {
+  int turn = barrier.turn;
+  if (++barrier.waiting == members) { barrier.waiting = 0; ++barrier.turn; return; }
+  while (barrier.turn == turn) yield();
+}
+static Barrier group_barrier, warp_barriers[32];
+static float shuffled[32][32];
+static float __shfl_xor_sync(unsigned, float value, int lanes) {
+  int warp = current / 32, me = current % 32;
+  shuffled[warp][me] = value;
+  wait(warp_barriers[warp], 32);
+  float other = shuffled[warp][me ^ lanes];
+  wait(warp_barriers[warp], 32);
+  return other;
+}
+static void __syncthreads() { wait(group_barrier, blockDim.x * blockDim.y * blockDim.z); }
+
+// Copies past the registers are not there before they are waited for: so late that what is not waited for is not seen.
+struct Copy { char* into; const char* from; int bytes, of; };
+static std::vector<std::vector<std::vector<Copy>>> copies;
+static void* __cvta_generic_to_shared(void* pointer) { return pointer; }
+template <int size> static void cp_async(void* into, const char* from, int bytes) { copies[current].back().push_back({(char*)into, from, bytes, size}); }
+static void tvm_builtin_ptx_cp_async_commit_group_async_commit_group() { copies[current].emplace_back(); }
+static void wait_for_copies(size_t under_way) {
+  auto& groups = copies[current];
+  while (groups.size() > under_way + 1) {
+    for (Copy c : groups.front()) {
+      memset(c.into, 0, c.of);
+      memcpy(c.into, c.from, c.bytes);
+    }
+    groups.erase(groups.begin());
+  }
+}
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_0() { wait_for_copies(0); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_1() { wait_for_copies(1); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_2() { wait_for_copies(2); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_3() { wait_for_copies(3); }
+static void tvm_builtin_ptx_cp_async_wait_group_async_wait_group_4() { wait_for_copies(4); }
+
+struct Fragments { unsigned a[4], b[2]; };
+static Fragments warps[32][32];
+static float half_at(const unsigned* registers, int element) { return _cvtsh_ss((ushort)(registers[element / 2] >> (16 * (element % 2)))); }
+// A (16 x 16): element i of a lane lies in row lane / 4 (+ 8 for i = 2, 3, 6, 7) and column lane % 4 * 2 + i % 2 (+ 8 for i >= 4).
+// B (16 x 8): element i lies in row lane % 4 * 2 + i % 2 (+ 8 for i >= 2) and column lane / 4.
+// C (16 x 8): element i lies in row lane / 4 (+ 8 for i >= 2) and column lane % 4 * 2 + i % 2.
+static void mma_m16n8k16(float& c0, float& c1, float& c2, float& c3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+  int warp = current / 32, me = current % 32;
+  warps[warp][me] = {{a0, a1, a2, a3}, {b0, b1}};
+  wait(warp_barriers[warp], 32);
+  float A[16][16], B[16][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 8; ++i) A[lane / 4 + (i % 4 >= 2 ? 8 : 0)][lane % 4 * 2 + i % 2 + (i >= 4 ? 8 : 0)] = half_at(warps[warp][lane].a, i);
+    for (int i = 0; i < 4; ++i) B[lane % 4 * 2 + i % 2 + (i >= 2 ? 8 : 0)][lane / 4] = half_at(warps[warp][lane].b, i);
+  }
+  float* c[4] = {&c0, &c1, &c2, &c3};
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < 16; ++k) *c[i] += A[me / 4 + (i >= 2 ? 8 : 0)][k] * B[k][me % 4 * 2 + i % 2];
+  wait(warp_barriers[warp], 32);
+}
+// A (16 x 8): element i of a lane lies in row lane / 4 (+ 8 for i = 1, 3) and column lane % 4 (+ 4 for i = 2, 3).
+// B (8 x 8): element i lies in row lane % 4 (+ 4 for i = 1) and column lane / 4.
+// C (16 x 8): as above. Of the factors, which are floats, the last 13 bits do not count.
+static void mma_m16n8k8_tf32(float& c0, float& c1, float& c2, float& c3, unsigned a0, unsigned a1, unsigned a2, unsigned a3, unsigned b0, unsigned b1) {
+  int warp = current / 32, me = current % 32;
+  warps[warp][me] = {{a0, a1, a2, a3}, {b0, b1}};
+  wait(warp_barriers[warp], 32);
+  float A[16][8], B[8][8];
+  for (int lane = 0; lane < 32; ++lane) {
+    for (int i = 0; i < 4; ++i) A[lane / 4 + (i % 2 ? 8 : 0)][lane % 4 + (i >= 2 ? 4 : 0)] = __uint_as_float(warps[warp][lane].a[i] & ~0x1fffu);
+    for (int i = 0; i < 2; ++i) B[lane % 4 + (i ? 4 : 0)][lane / 4] = __uint_as_float(warps[warp][lane].b[i] & ~0x1fffu);
+  }
+  float* c[4] = {&c0, &c1, &c2, &c3};
+  for (int i = 0; i < 4; ++i)
+    for (int k = 0; k < 8; ++k) *c[i] += A[me / 4 + (i >= 2 ? 8 : 0)][k] * B[k][me % 4 * 2 + i % 2];
+  wait(warp_barriers[warp], 32);
+}
+"""  # noqa: E501
+_LAUNCH = r"""
+static void** arguments;
+static int living;
+static void body() { KERNEL(ARGUMENTS); --living; while (true) yield(); }
+extern "C" void launch(void** given, const unsigned* grid, const unsigned* block) {
+  arguments = given;
+  blockDim = {block[0], block[1], block[2]};
+  int items = block[0] * block[1] * block[2];
+  std::vector<std::vector<char>> stacks(items, std::vector<char>(1 << 16));
+  fibers.resize(items);
+  for (unsigned z = 0; z < grid[2]; ++z) for (unsigned y = 0; y < grid[1]; ++y) for (unsigned x = 0; x < grid[0]; ++x) {
+    blockIdx = {x, y, z};
+    living = items;
+    copies.assign(items, {{}});
+    for (int i = 0; i < items; ++i) {
+      getcontext(&fibers[i]);
+      fibers[i].uc_stack.ss_sp = stacks[i].data();
+      fibers[i].uc_stack.ss_size = stacks[i].size();
+      fibers[i].uc_link = nullptr;
+      makecontext(&fibers[i], body, 0);
+    }
+    while (living)
+      for (int i = 0; i < items; ++i) {
+        current = i;
+        threadIdx = {i % block[0], i / block[0] % block[1], i / (block[0] * block[1])};
+        swapcontext(&scheduler, &fibers[i]);
+      }
+  }
+}
+"""
+
+_COMPILE = ["g++", "-O1", "-mf16c", "-std=c++17", "-fno-strict-aliasing", "-w", "-shared", "-fPIC"]
+
+
+def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Target) -> np.ndarray:
+    """The output of a config's CUDA kernels, run one after another, in double precision."""
+    func = task.schedule(config, target)["main"]
+    contents = {str(p.name): array for p, array in zip(task.func.params, task.arguments(arrays, config), strict=True)}
+    workspaces = [b for b in func.body.block.alloc_buffers if str(b.scope()) == "global"]
+    contents.update({str(b.name): np.full([int(d) for d in b.shape], np.nan, str(b.dtype)) for b in workspaces})
+    memory = {name: np.full(array.size + 2 * MARGIN, np.nan, array.dtype) for name, array in contents.items()}
+    for whole, array in zip(memory.values(), contents.values(), strict=True):
+        whole[INSIDE] = array.ravel()
+    for kernel in inspect_function(func, target):
+        extents: dict[str, int] = {}
+
+        def extent(stmt: tirx.AttrStmt, extents: dict[str, int] = extents) -> None:
+            if stmt.attr_key == "thread_extent":
+                extents[str(stmt.node.thread_tag)] = int(stmt.value)
+
+        structural_walk(kernel.lowered.body, (tirx.AttrStmt, extent))
+        body = kernel.source[kernel.source.index('extern "C" __global__') :]
+        text = _PRELUDE + _ASM.sub(_as_call, complete(body)).replace("__shared__ alignas(64)", "alignas(64) static")
+        parameters = re.findall(r"(\w+)\* __restrict__ (\w+)", text[text.rindex(f"{kernel.name}(") :].split("{")[0])
+        launch = _LAUNCH.replace(
+            "ARGUMENTS", ", ".join(f"({kind}*)arguments[{i}]" for i, (kind, _) in enumerate(parameters))
+        )
+        text += launch.replace("KERNEL", kernel.name)
+        _launch(text, [memory[name.removesuffix("_ptr")] for _, name in parameters], extents)
+    for whole in memory.values():
+        assert np.isnan(whole[:MARGIN]).all(), "written before an array"
+        assert np.isnan(whole[-MARGIN:]).all(), "written behind an array"
+    return memory[str(task.func.params[-1].name)][INSIDE].reshape(arrays[-1].shape).astype(np.float64)
+
+
+def _as_call(found: re.Match[str]) -> str:
+    """asm("mma..." : "+f"(x), ... : "r"(a), ...); -> mma_m16n8k16((x), ..., (a), ...);"""
+    operands = _OPERAND.sub(",", found[2]).strip(" ,\n")
+    return f"{_INSTRUCTIONS[found[1]]}({operands});"
+
+
+def _launch(text: str, arrays: list[np.ndarray], extents: Mapping[str, int]) -> None:
+    def compile_text(path: Path) -> None:
+        source = path.with_suffix(".cc")
+        source.write_text(text)
+        done = subprocess.run([*_COMPILE, str(source), "-o", str(path)], capture_output=True, text=True, check=False)
+        source.unlink()
+        assert done.returncode == 0, done.stderr[:3000]
+
+    library = ctypes.CDLL(str(compiled(".so", text, *_COMPILE, by=compile_text)))
+    pointers = (ctypes.c_void_p * len(arrays))(*(whole[INSIDE].ctypes.data for whole in arrays))
+    grid, block = (
+        (ctypes.c_uint * 3)(*(extents.get(f"{kind}Idx.{axis}", 1) for axis in "xyz")) for kind in ("block", "thread")
+    )
+    library.launch(pointers, grid, block)

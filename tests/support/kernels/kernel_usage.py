@@ -1,0 +1,102 @@
+"""What a kernel uses of a device, read off its lowered TIR: what the formulas of `romou.tuner.pruning` are held
+against.
+
+Every address is evaluated for all work-items of a work group, so bytes that work-items share count once. No device is
+needed, and nothing is estimated but the registers (`romou.tuner.analysis.registers`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tvm import tirx
+
+from romou.compiler.operators.algorithms import DIRECT, WinogradAlgorithm
+from romou.compiler.operators.base import Template
+from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
+from romou.compiler.operators.streaming.template import StreamingTemplate
+from romou.compiler.operators.template import ContractionTemplate
+from romou.compiler.operators.winograd.convolution import TRANSFORMED
+from romou.compiler.tir.primitives import LANES
+from romou.tuner.analysis.registers import estimate_registers
+from romou.tuner.analysis.usage import KernelUsage
+from support.kernels.kernel_accesses import GroupAccesses
+from support.kernels.kernel_structure import KernelStructure, images_of, parameter_name
+
+
+def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
+    """Read the lowered device functions of a template under a config. Of several, the one that reads the weight counts:
+    the others transform.
+
+    BuildError where an address is made with an operation that is not known here.
+
+    kernels: as the code generator gets them (`InspectedKernel.lowered`).
+    template: the template that made it. It names data, weight and output (what the epilogue reads is no part of the
+    reduction's traffic), and says how large a
+        number is in memory (registers may hold fp16 as single precision) and how many the operator gives, whole texels
+        counted.
+    """
+    names = template.names
+    if isinstance(template, ContractionTemplate):
+        algorithm = template.algorithms[str(config.get("algorithm", DIRECT))]
+        data = TRANSFORMED if isinstance(algorithm, WinogradAlgorithm) else names["data"]
+        windows = [str(template.window_weight.name)] if isinstance(template, DepthwisePointwiseTemplate) else []
+        number_bytes = dict.fromkeys((data, names["weight"], *windows), template.element_bytes)
+        outputs = math.prod(algorithm.contraction(flat=True).extents) * LANES
+        transform_bytes, transform_registers = algorithm.transform_bytes, algorithm.transform_registers
+        has_window = math.prod(list(algorithm.contraction(flat=True).reduce.values())[1:-1]) > 1
+        reread = {**dict.fromkeys(number_bytes, 0), data: template.element_bytes * has_window}
+    else:
+        assert isinstance(template, StreamingTemplate)
+        number_bytes, outputs, transform_bytes, transform_registers = template.inputs, template.elements, 0, 0
+        reread = dict.fromkeys(number_bytes, 0)
+    # Of several kernels, one may only pack the weight.
+    (func,) = (f for f in kernels if len(kernels) == 1 or {names["weight"], data} <= set(map(parameter_name, f.params)))
+    kernel = KernelStructure(func, number_bytes, has_main_loop=template.sums_products)
+    group = GroupAccesses(kernel, names["output"])
+    registers = estimate_registers(func)
+    numbers_of_one, size = group.numbers_of_one(), kernel.group_size
+
+    def unshared_bytes(is_image: bool) -> int:
+        return size * sum(
+            number_bytes[tensor] * numbers
+            for (tensor, in_image), numbers in numbers_of_one.items()
+            if in_image == is_image
+        )
+
+    return KernelUsage(
+        registers=registers.allocated,
+        needed_registers=registers.needed,
+        registers_as_written=registers.as_written,
+        buffer_bytes=group.distinct_bytes(number_bytes, is_image=False),
+        image_bytes=group.distinct_bytes(number_bytes, is_image=True),
+        unshared_buffer_bytes=unshared_bytes(False),
+        unshared_image_bytes=unshared_bytes(True),
+        access_width=min(
+            (load.lanes for load in group.loads if template.sums_products or load.tensor == names["data"]), default=1
+        ),
+        output_bytes=outputs * template.element_bytes,
+        iterations=kernel.iterations,
+        multiply_adds=kernel.multiply_adds if template.sums_products else sum(numbers_of_one.values()),
+        local_loads=group.local_loads,
+        work_group_size=size,
+        work_groups=kernel.groups,
+        local_memory_bytes=kernel.local_memory_bytes,
+        is_staged=kernel.is_staged,
+        images={role: any(name in images_of(f) for f in kernels) for role, name in names.items()},
+        has_copies=kernel.has_copies,
+        padding=(kernel.summed_outputs if template.sums_products else kernel.groups * group.stored_by_a_group())
+        / outputs
+        - 1,
+        on_tensor_cores=kernel.on_tensor_cores,
+        multiplies_fp16=kernel.multiplies_fp16,
+        iterations_ahead=kernel.iterations_ahead,
+        element_bytes=template.element_bytes,
+        transform_bytes=transform_bytes,
+        transform_registers=transform_registers,
+        is_prefetched=group.is_prefetched,
+        reread_buffer_bytes=group.distinct_bytes(reread, is_image=False),
+        reread_image_bytes=group.distinct_bytes(reread, is_image=True),
+    )

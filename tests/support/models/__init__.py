@@ -1,0 +1,1 @@
+"""Small ONNX models for tests."""

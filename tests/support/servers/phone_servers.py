@@ -1,0 +1,78 @@
+"""The phone's runtime and its RPC server in a process of its own, for tests."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).parents[3]
+
+
+class Server:
+    """A running RPC server: its port and what it printed so far."""
+
+    def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
+        environment = {**os.environ, "PYTHONPATH": "", **variables}
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=environment
+        )
+        self.lines: list[str] = []
+        self._news = threading.Condition()
+        threading.Thread(target=self._read, daemon=True).start()
+        self.port = int(self.wait_for(r"serving on \S+:(\d+)")[1])
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        for line in self.process.stdout:
+            with self._news:
+                self.lines.append(line.rstrip())
+                self._news.notify_all()
+        with self._news:
+            self.lines.append("(ended)")
+            self._news.notify_all()
+
+    def wait_for(self, pattern: str, timeout_s: float = 60) -> re.Match[str]:
+        """The first printed line that matches."""
+        found: re.Match[str] | None = None
+
+        def is_there() -> bool:
+            nonlocal found
+            found = next((m for m in map(re.compile(pattern).search, self.lines) if m), None)
+            return found is not None or self.lines[-1:] == ["(ended)"]
+
+        with self._news:
+            self._news.wait_for(is_there, timeout_s)
+        assert found, f"the server did not print {pattern!r}: {self.lines}"
+        return found
+
+
+@contextlib.contextmanager
+def running(command: Sequence[str], **variables: str) -> Iterator[Server]:
+    """A server, and `variables` in its environment."""
+    server = Server(command, variables)
+    try:
+        yield server
+    finally:
+        server.process.terminate()
+        server.process.wait(60)
+
+
+def build(target: str, out: Path) -> Path:
+    # Not optimised: compiling takes longer than all that runs. scripts/test.sh has the same flags, and the result is
+    # kept by them.
+    script = [str(ROOT / "scripts/build_phone_runtime.sh"), "--target", target, "--out", str(out)]
+    done = subprocess.run(
+        script,
+        env={**os.environ, "CXXFLAGS": "-O0", "PYTHON": sys.executable},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out

@@ -1,0 +1,1 @@
+"""Options and caches of the test suite."""
