@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What TVM's runtime sees of a device: its API, and the allocator through which the Relax VM gets buffers and images.
+// A device as TVM's runtime sees it: its API, and the allocator through which the Relax VM gets buffers and images.
 //
-// A runtime says in a struct what differs:
+// A runtime gives the differences in a struct:
 //
 //     Memory, Device                                 with MemoryHead; with `label()`
 //     kType, kTitle                                  the device type of DLPack; the name in errors
 //     device(index), count(), current()              the device table; the device that this thread's host code chose last
-//     attribute(device, kind)                        what the device answers; None where it does not know
+//     attribute(device, kind)                        the device's answer; None if it has none
 //     memory_of, image_shape_of                      a data pointer's memory; a tensor's image
 //     create_buffer, create_image, release, finish
 //     copy_to_host, copy_from_host, copy_on_device   done when they return if the host takes part, else in order with later commands
@@ -127,8 +127,8 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
   Buffer Alloc(DLDevice dev, tvm::ffi::Shape shape, DLDataType dtype, const std::string& scope) final {
     if (is_buffer_scope(scope)) return Base::Alloc(dev, shape, dtype, scope);
     if (shape.size() == 1) {
-      // A storage that Relax planned for several images, by its size in bytes. An image cannot lie over other memory: every tensor in it gets an
-      // image of its own from the pool (CreateView), and the storage itself holds next to nothing.
+      // A storage that Relax planned for several images, by its size in bytes. An image cannot share other memory: every tensor in it gets an
+      // image from the pool (CreateView), and the storage itself holds one page.
       return buffer_of(dev, take(ImageShape{0, 0, 0, kPage}, [&] { return Runtime::create_buffer(device_, kPage); }),
                        static_cast<size_t>(shape[0]) * ((dtype.bits * dtype.lanes + 7) / 8));
     }
@@ -207,7 +207,7 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
     try {
       memory = create();
     } catch (const tvm::ffi::Error&) {
-      Clear();  // what lies idle in the pool may be just what is missing
+      Clear();  // idle memory in the pool may be the memory that is missing
       memory = create();
     }
     used_bytes_ += memory->bytes;

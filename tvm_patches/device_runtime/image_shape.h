@@ -11,11 +11,11 @@
 //     "global.texture"          ndim - 2    (n, c, h, w, 4)  ->  layers n*c, height h, width w
 //     "global.texture-weight"   1           (o, i, h, w, 4)  ->  layers 1, height o, width i*h*w
 //     "global.texture-nhwc"     2           (n, h, w, c, 4)  ->  layers n, height h, width w*c
-//     "global.texture-2d"       1           as "global.texture-weight", but a plain 2D image (image2d_t) where the API has such (OpenCL)
+//     "global.texture-2d"       1           as "global.texture-weight", but a plain 2D image (image2d_t) if the API has them (OpenCL)
 //
 // Of a matrix the last axis is cut into texels:
 //
-//     "global.texture-rows"                 (b, m, 4 * k)    ->  layers 1, height b*m, width k; an image as that of "global.texture-2d"
+//     "global.texture-rows"                 (b, m, 4 * k)    ->  layers 1, height b*m, width k; an image as for "global.texture-2d"
 //     "global.texture-rows-joined"          (b, m, h, 4 * k) ->  layers 1, height b*m, width h*k
 //
 // Two scopes more are for OpenCL kernels written by hand, which declare image1d_t and image2d_t; texels may be of int32 there as well:

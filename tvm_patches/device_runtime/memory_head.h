@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the runtimes' tensors have in common: the head of their memory, and places to copy from and to.
+// The common part of the runtimes' tensors: the head of their memory, and places to copy from and to.
 #ifndef ROMOU_DEVICE_RUNTIME_MEMORY_HEAD_H_
 #define ROMOU_DEVICE_RUNTIME_MEMORY_HEAD_H_
 
@@ -15,11 +15,11 @@
 
 namespace romou {
 
-/// What a tensor's `data` points to begins with it. Aligned as TVM requires of data pointers.
+/// The beginning of the memory that a tensor's `data` points to. Aligned as TVM requires of data pointers.
 struct alignas(64) MemoryHead {
-  uint64_t magic;  ///< tells our memory from a host pointer that was passed by mistake, and one runtime's from the other's
+  uint64_t magic;  ///< distinguishes our memory from a host pointer that was passed by mistake, and the two runtimes' memory
   size_t bytes = 0;
-  std::atomic<int> references{1};  ///< whoever allocated it, and whatever on the device still uses it
+  std::atomic<int> references{1};  ///< the owner, and commands on the device that still use it
   bool is_image = false;
   bool is_view = false;  ///< an image made for one tensor of a shared storage
   ImageShape image;

@@ -38,7 +38,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// A folder and those above it; false where one is missing and cannot be made.
+/// Make a folder and its parents; false if one is missing and cannot be made.
 bool make_folders(const std::string& path) {
   for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string part = path.substr(0, slash);
@@ -50,7 +50,7 @@ bool make_folders(const std::string& path) {
 // A pipe would else keep its reader waiting, and some devices do something when they are opened.
 constexpr int kOpen = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
 
-/// The content of a file; nothing of what is no regular one.
+/// The content of a regular file; nothing for any other.
 std::string content_of(int file) {
   struct stat found {};
   std::string text;
@@ -103,7 +103,7 @@ std::string default_program_folder() {
   if (root.empty() && !variable("XDG_CACHE_HOME").empty()) root = variable("XDG_CACHE_HOME") + "/romou";
   if (root.empty()) root = "~/.cache/romou";
   if (root[0] == '~') {
-    // A phone's shell has no home of its own.
+    // A phone's shell has no home folder.
     if (home.empty() || home == "/") return {};
     root.replace(0, 1, home);
   }
@@ -176,7 +176,7 @@ std::optional<ProgramCache::Entry> ProgramCache::find(const std::string& key, co
     remove(key);
     return std::nullopt;
   }
-  // What was used last goes last.
+  // Entries that were used last go last.
   utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
   return Entry{static_cast<Kind>((*text)[start]), text->substr(kHeader)};
 }

@@ -3,7 +3,7 @@
 // All kernels of a library: compiled in one go, and kept on disk.
 //
 // A runtime's `Module` has `kKind`, `kernel_names()`, `key_of(device, name)`, `kernel_on(device, name, cache)`, whose result says `is_from_cache`, and
-// `keep(device, name, cache)`; `program_key(device)` names the device and its driver, and `default_program_folder()` where programs are kept.
+// `keep(device, name, cache)`; `program_key(device)` names the device and its driver, and `default_program_folder()` is the folder for programs.
 #ifndef ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
 #define ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
 
@@ -124,7 +124,7 @@ tvm::ffi::String prepare_kernels(const tvm::ffi::Module& library, Device& device
   return report(start, cache, {{"cached", cached.load()}, {"compiled", compiled.load()}});
 }
 
-/// Write what `prepare` had to compile to `folder`, behind the first run: some drivers compile no earlier. Returns a report in JSON.
+/// Write the programs that `prepare` compiled to `folder`, after the first run: some drivers compile no earlier. Returns a report in JSON.
 template <typename Module, typename Device>
 tvm::ffi::String keep_kernels(const tvm::ffi::Module& library, Device& device, const tvm::ffi::String& folder) {
   const auto start = std::chrono::steady_clock::now();
@@ -138,7 +138,7 @@ tvm::ffi::String keep_kernels(const tvm::ffi::Module& library, Device& device, c
   return report(start, cache, {{"stored", stored}});
 }
 
-/// Register what Python asks of a kind's modules: "romou.KIND.compile" and so on, for the devices of a `Table`.
+/// Register the functions that Python calls on a kind's modules: "romou.KIND.compile" and so on, for the devices of a `Table`.
 template <typename Module, typename Table>
 void register_programs() {
   using Library = tvm::ffi::Module;
@@ -146,7 +146,7 @@ void register_programs() {
   const std::string prefix = std::string("romou.") + Module::kKind + ".";
   tvm::ffi::reflection::GlobalDef()
       .def(("ffi.Module.load_from_bytes." + std::string(Module::kKind)).c_str(), Module::LoadFromBytes)
-      // Drivers keep what they compiled on disk: compiled here by a worker process, a kernel loads at once in the process that runs it.
+      // Drivers keep compiled programs on disk: compiled here by a worker process, a kernel loads at once in the process that runs it.
       .def((prefix + "compile").c_str(), [](const Library& library, int device) { compile_kernels<Module>(library, Table::global().at(device)); })
       .def((prefix + "program_folder").c_str(), [] { return String(default_program_folder()); })
       .def((prefix + "missing").c_str(),

@@ -26,8 +26,8 @@ std::string device_listing(const std::vector<std::unique_ptr<Device>>& devices) 
   return text;
 }
 
-/// Sort devices by the rank of their type and move those to the front whose platform or device name contains what `variable` says, in any case. A
-/// number below that of the devices is a place in that order. Numbers them. Return an error that says why none matches; empty if one does.
+/// Sort devices by the rank of their type and move those to the front whose platform or device name contains the text in `variable`, in any case. A
+/// number below the count of devices is an index in that order. Numbers them. Return an error that says why none matches, or an empty text.
 template <typename Device>
 std::string choose_devices(std::vector<std::unique_ptr<Device>>& devices, const char* variable, const char* api) {
   std::stable_sort(devices.begin(), devices.end(), [](const auto& a, const auto& b) { return a->type_rank() < b->type_rank(); });

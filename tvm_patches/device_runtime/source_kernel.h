@@ -3,7 +3,7 @@
 // Kernels written by hand, for tools that measure a device: source in, a launch timed by the device's own clock out. Only numbers,
 // text, tensors and modules cross the border, so all of it works over TVM RPC as well.
 //
-// A runtime says in a struct what differs:
+// A runtime gives the differences in a struct:
 //
 //     kKind, Memory, Device, device(index), memory_of, is_recording()      as for `device_api.h`
 //     Code, Kernel(device, name, code)                                     tvm::ffi::String or Bytes; the kernel, compiled

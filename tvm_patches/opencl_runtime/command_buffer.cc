@@ -82,7 +82,7 @@ void CommandBuffer::enqueue(Device::Queue& queue) {
 int64_t CommandBuffer::time_ns() {
   std::lock_guard<std::mutex> lock(mutex_);
   wait_for_last();
-  // The event of a whole buffer tells next to nothing on some drivers (PoCL 3.1), so there is one before it and one after.
+  // The event of a whole buffer has no useful times on some drivers (PoCL 3.1), so there is one before it and one after.
   Event marks[2];
   EventLog log(device_);
   log.start();

@@ -23,7 +23,7 @@ namespace romou::opencl {
 /// While a thread records one, its launches on any device go into the command buffer instead of the queue, and nothing is computed.
 ///
 /// The memory that kernels are given stays alive with the recording: no pool frees it or hands it to another run. Thread-safe: launches from
-/// several threads run one after another, and whoever drops the recording ends it, on any thread.
+/// several threads run one after another, and dropping the recording ends it, on any thread.
 class CommandBuffer {
  public:
   /// Begin to record on this thread. Raises RuntimeError if the device has no command buffers, or the thread records already.
@@ -56,7 +56,7 @@ class CommandBuffer {
   void enqueue(Device::Queue& queue);
 
   Device& device_;
-  std::mutex mutex_;  ///< guards what follows; taken before the queue is held
+  std::mutex mutex_;  ///< guards the members below; taken before the queue is held
   // Destroyed from the last to the first.
   std::unordered_map<Memory*, SharedMemory> kept_;
   std::vector<std::unique_ptr<Kernel>> kernels_;

@@ -174,7 +174,7 @@ void Device::note_buffer(size_t bytes) {
   if (profiling_queue_ == nullptr) profiling_queue_ = create_queue(CL_QUEUE_PROFILING_ENABLE);
   if (plain_queue_ == profiling_queue_) return;
   check(api().clFinish(active_queue_), "clFinish");
-  // What was the plain queue lives on with the commands that were recorded for it.
+  // The former plain queue stays with the commands that were recorded for it.
   plain_queue_ = active_queue_ = profiling_queue_;
 }
 

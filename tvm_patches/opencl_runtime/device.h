@@ -28,10 +28,10 @@ class LaunchLog {
   ~LaunchLog() = default;
 };
 
-/// What was asked of the driver once, at enumeration.
+/// The driver's answers, queried once at enumeration.
 struct DeviceFacts {
   std::string platform, platform_version, name, vendor, version, driver, extensions;
-  std::string uuid;     ///< of the hardware, in hex digits, the same in other APIs; empty where the driver does not tell
+  std::string uuid;     ///< of the hardware, in hex digits, the same in other APIs; empty if the driver does not give it
   std::string library;  ///< the ICD loader or driver that lists the platform
   cl_bitfield type = 0;
   size_t max_work_group_size = 0;
@@ -40,16 +40,16 @@ struct DeviceFacts {
   cl_ulong local_mem_bytes = 0, constant_mem_bytes = 0, global_mem_bytes = 0, global_cache_bytes = 0, max_alloc_bytes = 0;
   cl_uint compute_units = 0, clock_mhz = 0, warp_size = 1, global_cache_line_bytes = 0, mem_base_align_bits = 0, image_pitch_align_texels = 0;
   bool has_images = false;
-  bool divides_exactly = false;  ///< fp32, where a program is built for it
+  bool divides_exactly = false;  ///< fp32, if a program is built for it
   size_t image_max_width = 0, image_max_height = 0, image_max_layers = 0;
   size_t timer_resolution_ns = 0;
 };
 
-/// One OpenCL device, with a context of its own. Thread-safe.
+/// One OpenCL device and its context. Thread-safe.
 ///
 /// Commands go to one in-order queue shared by all threads. While a timer runs they go to a second queue that was created with
 /// profiling: a profiled queue costs time per launch on some drivers, and a queue cannot be switched after its creation. Each
-/// change of queue waits for the one it leaves, and whoever enqueues holds the queue against a change, so the order of commands
+/// change of queue waits for the one it leaves, and enqueueing holds the queue against a change, so the order of commands
 /// holds across it.
 class Device {
  public:
@@ -91,7 +91,7 @@ class Device {
   void profile_above(size_t bytes) { profiled_bytes_ = bytes; }
   /// A buffer of `bytes` bytes was created.
   void note_buffer(size_t bytes);
-  /// A queue besides those that commands go to.
+  /// A queue beside the queues for commands.
   cl_command_queue create_queue(cl_bitfield properties);
   /// Both queues: the plain one and the one with profiling.
   std::array<cl_command_queue, 2> queues();
@@ -99,7 +99,7 @@ class Device {
   void* extension_function(const char* name) const;
   /// Wait until every command has finished.
   void finish();
-  /// Wait for an event; `call` is what made it.
+  /// Wait for an event; `call` is the call that made it.
   void wait(Event event, const char* call);
   /// Raise RuntimeError that names the call and this device unless `code` is CL_SUCCESS.
   void check(cl_int code, const char* call, const std::string& kernel = {}, const std::string& detail = {}) const {

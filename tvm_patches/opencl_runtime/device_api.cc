@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What TVM's runtime sees: the device API, and the allocator through which the Relax VM gets buffers and images.
+// The device as TVM's runtime sees it: the device API, and the allocator through which the Relax VM gets buffers and images.
 #include "device_api.h"
 
 #include "command_buffer.h"
@@ -29,7 +29,7 @@ struct Runtime {
   static void copy_on_device(const Place& from, const Place& to, size_t bytes) { opencl::copy_on_device(from, to, bytes); }
   static bool is_recording() { return CommandBuffer::current() != nullptr; }
   static void finish(Device& device) { device.finish(); }
-  // Whoever else holds a reference is a recorded command buffer.
+  // Any other reference belongs to a recorded command buffer.
   static bool is_recorded(const Memory& memory) { return memory.references > 1; }
   static bool is_exiting() { return opencl::is_exiting(); }
   static ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, const std::string& scope) {
@@ -66,7 +66,7 @@ struct Runtime {
       case tvm::runtime::kImagePitchAlignment:
         return static_cast<int64_t>(facts.image_pitch_align_texels);
       default:
-        return nullptr;  // registers, GCN name, free memory: no OpenCL driver tells; None is TVM's word for "unknown"
+        return nullptr;  // registers, GCN name, free memory: no OpenCL driver gives them; None is TVM's word for "unknown"
     }
   }
 };

@@ -134,7 +134,7 @@ std::string save_source(const std::string& kernel, const std::string& source) {
   char digest[20];
   std::snprintf(digest, sizeof(digest), "%016zx", std::hash<std::string>{}(source));
   const std::string path = dump_folder() + "/" + kernel.substr(0, 100) + "-" + digest + ".cl";
-  // The folder may be one that other users can write to: what stands there under the name, a link above all, is left alone.
+  // Other users may be able to write to the folder: an existing file of the name, above all a link, is left alone.
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   struct stat found {};
   if (file < 0 && errno == EEXIST && lstat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid()) return path;

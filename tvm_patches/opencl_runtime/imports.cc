@@ -12,7 +12,7 @@ using tvm::ffi::Module;
 using tvm::ffi::Optional;
 using tvm::ffi::String;
 
-/// Return `module` or the module among its imports that has the compiled function `name`; None where none has it. The executable of a
+/// Return `module` or the module among its imports that has the compiled function `name`; None if none has it. The executable of a
 /// virtual machine runs functions but holds none.
 Optional<Module> module_of(const Module& module, const String& name) {
   if (module->kind() != String("relax.VMExecutable") && module->ImplementsFunction(name)) return module;

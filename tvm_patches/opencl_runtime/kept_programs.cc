@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The cache of compiled programs for what compiles in Python: CUDA C++ by NVRTC, GLSL by glslang.
+// The cache of compiled programs for compilers in Python: CUDA C++ by NVRTC, GLSL by glslang.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/function.h>
 #include <tvm/ffi/reflection/registry.h>
@@ -21,7 +21,7 @@ using tvm::ffi::String;
 
 TVM_FFI_STATIC_INIT_BLOCK() {
   tvm::ffi::reflection::GlobalDef()
-      // What is kept under a key of 64 hexadecimal digits, or None; then a note for each thing that was wrong with it.
+      // The entry of a key of 64 hexadecimal digits, or None, then a note for each problem with it.
       .def("romou.programs.find",
            [](const String& compiler, const String& key, const String& what) {
              ProgramCache cache(default_program_folder(), sha256_hex(std::string(compiler)));

@@ -58,9 +58,9 @@ bool resolve(void* handle, Api* api, std::string* missing) {
   return true;
 }
 
-/// Open the offered driver. Its libraries lie in folders that the system does not search; once they are in the process they are found by name.
+/// Open the offered driver. Its libraries are in folders that the system does not search; once they are in the process they are found by name.
 void* open_offered(std::string* failure) {
-  // An explicit choice stands alone.
+  // An explicit choice has no fallback.
   if (const char* chosen = std::getenv("ROMOU_OPENCL_LIBRARY"); chosen != nullptr && *chosen != '\0') return nullptr;
   void* handle = nullptr;
   for (const std::string& library : offered) {

@@ -16,9 +16,9 @@ struct Api {
 #define ROMOU_CL_DECLARE(result, name, parameters) result(*name) parameters = nullptr;
   ROMOU_CL_FUNCTIONS(ROMOU_CL_DECLARE)
 #undef ROMOU_CL_DECLARE
-  /// Null where the library has no extensions.
+  /// Null if the library has no extensions.
   void* (*clGetExtensionFunctionAddressForPlatform)(cl_platform_id, const char*) = nullptr;
-  /// OpenCL 1.1; null where the library is older.
+  /// OpenCL 1.1; null if the library is older.
   cl_mem (*clCreateSubBuffer)(cl_mem, cl_bitfield, cl_uint, const void*, cl_int*) = nullptr;
   bool loaded = false;
   std::string library;  ///< the name or path that was opened; empty if none
@@ -27,7 +27,7 @@ struct Api {
 
 /// The process-wide library, opened at the first call and never closed (drivers do not survive dlclose).
 ///
-/// Search order: $ROMOU_OPENCL_LIBRARY alone when it is set; else the system's ICD loader; else the vendor paths of phones; else the offered driver.
+/// Search order: only $ROMOU_OPENCL_LIBRARY if it is set; else the system's ICD loader; else the vendor paths of phones; else the offered driver.
 const Api& api();
 
 /// Offer a driver that no ICD loader lists: its own libraries in the order of opening, the driver last. Only before the first call of `api`.

@@ -166,7 +166,7 @@ struct Window {
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  // A view of a tensor (its byte_offset tells where it begins) as a tensor that kernels take; it has to begin where the device lets buffers begin.
+  // A view of a tensor (it begins at byte_offset) as a tensor that kernels take; it has to begin at an address that the device allows for buffers.
   tvm::ffi::reflection::GlobalDef().def("romou.opencl.window", [](DLTensor* view) {
     const tvm::ffi::ShapeView shape(view->shape, view->ndim);
     return tvm::ffi::Tensor::FromNDAlloc(Window{memory_of(view->data), view->byte_offset}, shape, view->dtype, view->device);

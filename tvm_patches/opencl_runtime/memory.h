@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers and images of a device, and copies between them and the host. device_runtime/image_shape.h tells how a tensor becomes an image.
+// Buffers and images of a device, and copies between them and the host. device_runtime/image_shape.h says how a tensor becomes an image.
 #ifndef ROMOU_OPENCL_MEMORY_H_
 #define ROMOU_OPENCL_MEMORY_H_
 
@@ -35,7 +35,7 @@ inline Memory* memory_of(const void* data) { return memory_behind<Memory>(data, 
 Memory* create_buffer(Device& device, size_t bytes);
 /// Raises RuntimeError if the device has no images or the extent exceeds its limits.
 Memory* create_image(Device& device, const ImageShape& shape);
-/// A part of a buffer as a buffer of its own, for kernels, which take no offset. The driver keeps the whole buffer as long. Raises RuntimeError where it cannot.
+/// A part of a buffer as a buffer, for kernels, which take no offset. The driver keeps the whole buffer meanwhile. Raises RuntimeError if it cannot.
 Memory* create_window(Memory& whole, size_t offset, size_t bytes);
 /// Give one reference back; the last one frees the memory. Never raises.
 void release(Memory* memory) noexcept;
@@ -47,7 +47,7 @@ struct MemoryReleaser {
 using SharedMemory = std::unique_ptr<Memory, MemoryReleaser>;
 
 /// Copy `bytes`. To the host: done when it returns. From the host: the host's bytes are read when it returns. On one device: in order with later commands.
-/// Of images, the first layers are copied, as many as hold `bytes`.
+/// Of images, the first layers are copied, up to `bytes`.
 void copy_to_host(const Place& from, char* host, size_t bytes);
 void copy_from_host(const char* host, const Place& to, size_t bytes);
 void copy_on_device(const Place& from, const Place& to, size_t bytes);

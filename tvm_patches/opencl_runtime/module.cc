@@ -2,7 +2,7 @@
 //
 // A module of OpenCL kernels: created by TVM's code generator, saved into and loaded from a library, launched from host code.
 //
-// Every kernel is a program of its own, compiled at its first launch on a device or, for a model, all in one go before. So a failed build
+// Every kernel is a separate program, compiled at its first launch on a device or, for a model, all in one go before. So a failed build
 // names its kernel, the driver compiles no source twice, and several threads may compile.
 #include <tvm/ffi/cast.h>
 #include <tvm/ffi/container/map.h>
@@ -58,7 +58,7 @@ std::map<std::string, std::string> split_kernels(const std::string& source) {
     const bool is_declaration = line.rfind("__kernel ", 0) == 0 && line.size() > 2 && line.compare(line.size() - 2, 2, ");") == 0;
     if (!is_declaration) parts[name] += line + "\n";
   }
-  // What stands before the first marker (definitions added by hand) is for all of them.
+  // Text before the first marker (definitions added by hand) belongs to all of them.
   if (auto head = parts.find(""); head != parts.end()) {
     for (auto& [kernel, text] : parts) {
       if (!kernel.empty()) text.insert(0, head->second);
@@ -132,7 +132,7 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   }
 
   Kernel& kernel_on(Device& device, const std::string& name, ProgramCache* cache = nullptr);
-  /// Write a kernel that had to be compiled to the cache; false where it was loaded from there, or cannot be kept.
+  /// Write a kernel that had to be compiled to the cache; false if it was loaded from there, or cannot be kept.
   bool keep(Device& device, const std::string& name, ProgramCache& cache) {
     Kernel& kernel = kernel_on(device, name);
     std::lock_guard<std::mutex> lock(kernel.mutex);

@@ -18,7 +18,7 @@
 namespace romou::opencl {
 namespace {
 
-/// What the user asks for, and what the source does: romou/compiler/passes/exact_division.py marks divisions whose last bit counts.
+/// Build options of the user and of the source: romou/compiler/passes/exact_division.py marks divisions whose last bit counts.
 std::string options_for(const Device& device, const std::string& source) {
   const char* given = std::getenv("ROMOU_OPENCL_BUILD_OPTIONS");
   std::string options = given == nullptr ? "" : given;
@@ -65,7 +65,7 @@ void Kernel::build(Device& device, const std::string& name, const std::string& s
     if (entry.has_value() && entry->kind == ProgramCache::Kind::kRefused) refuse(device, name, source, entry->content, *cache);
     const bool is_binary = entry.has_value() && entry->kind == ProgramCache::Kind::kBinary;
     if (is_binary && cache->loads_binaries() && load(device, name, source, entry->content, *cache)) return;
-    // What is not to be loaded is not to be written.
+    // A program that may not be loaded is not written either.
     if (!cache->loads_binaries() || (entry.has_value() && entry->kind == ProgramCache::Kind::kSourceOnly)) key_.clear();
     const ProgramCache::Attempt attempt(*cache, key, ProgramCache::Work::kCompile);
     if (const auto crash = attempt.may_go_on() ? std::nullopt : cache->find(key, name)) refuse(device, name, source, crash->content, *cache);

@@ -26,7 +26,7 @@ struct Kernel {
   Kernel& operator=(const Kernel&) = delete;
 
   /// Compile `source` and take the function `name` from it, by the binary that `cache` has of it if there is one. Raises RuntimeError with the
-  /// build log and where the source was saved. Does nothing where that was done.
+  /// build log and where the source was saved. Does nothing if that was done.
   void build(Device& device, const std::string& name, const std::string& source, ProgramCache* cache = nullptr);
   /// Give `cache` the binary of a program that was compiled from source with a cache; true if it was stored. Some drivers compile as late as
   /// the first launch: call it behind that.
@@ -35,7 +35,7 @@ struct Kernel {
   void create(Device& device, const std::string& name, cl_program built);
   /// Raises RuntimeError that names the kernel and the argument.
   void set_argument(Device& device, const std::string& name, size_t index, size_t bytes, const void* value);
-  /// Put one launch on the held queue. Raises RuntimeError with the sizes and what kernel and device allow.
+  /// Put one launch on the held queue. Raises RuntimeError with the sizes and the limits of kernel and device.
   void enqueue(Device& device, Device::Queue& queue, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local);
 
   std::mutex mutex;
@@ -44,12 +44,12 @@ struct Kernel {
   bool is_from_cache = false;
 
  private:
-  /// Raises what was raised when the compiler refused the program, or crashed.
+  /// Raises the error with which the compiler refused the program, or crashed.
   void refuse(Device& device, const std::string& name, const std::string& source, const std::string& log, const ProgramCache& cache);
   void compile(Device& device, const std::string& name, const std::string& source, ProgramCache* cache);
   bool load(Device& device, const std::string& name, const std::string& source, const std::string& binary, ProgramCache& cache);
 
-  std::string key_;  ///< of the cache's entry to be; empty where there is none to be written
+  std::string key_;  ///< of the cache's future entry; empty if none is to be written
 };
 
 }  // namespace romou::opencl

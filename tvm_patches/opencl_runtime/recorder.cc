@@ -112,7 +112,7 @@ class CommandBuffers final : public Recorder {
   std::vector<std::unique_ptr<CommandBufferHandle, Releaser<CommandBufferHandle>>> handles_;
 };
 
-/// A queue of its own records what is enqueued there, and computes nothing. What it recorded goes to any queue.
+/// A separate queue records commands that are enqueued there, and computes nothing. The recording goes to any queue.
 class Recording final : public Recorder {
  public:
   explicit Recording(Device& device) : device_(device), cl_(recording_api(device, kQualcomm)) {

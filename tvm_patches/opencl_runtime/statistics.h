@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counters of what is alive, for leak tests ("romou.opencl.statistics").
+// Counters of live objects, for leak tests ("romou.opencl.statistics").
 #ifndef ROMOU_OPENCL_STATISTICS_H_
 #define ROMOU_OPENCL_STATISTICS_H_
 

@@ -39,7 +39,7 @@ void EventLog::stop() {
 void EventLog::append(Event event) {
   std::lock_guard<std::mutex> lock(mutex_);
   events_.push_back(std::move(event));
-  // Whoever appends holds the queue. The older half is done by now, as a rule, and is not waited for.
+  // The caller holds the queue. The older half is usually done by now, so nothing waits.
   if (events_.size() >= kMaxPendingEvents) settle(kMaxPendingEvents / 2);
 }
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What a host asks a server's machine: the versions, which it compares first because the protocol does not and an unequal pair crashes, and free memory.
+// A host's queries to a server's machine: the versions, which it compares first because the protocol does not and an unequal pair crashes, and free memory.
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/reflection/registry.h>
 
@@ -44,7 +44,7 @@ String versions() {
   return json::Stringify(object);
 }
 
-/// Return a JSON object: bytes of the machine's memory in all, and those that a process could get now; 0 where the system does not tell.
+/// Return a JSON object: bytes of the machine's memory in all, and those that a process could get now; 0 if the system does not give them.
 String memory() {
   json::Object object{{"total_bytes", int64_t{0}}, {"available_bytes", int64_t{0}}};
   std::ifstream lines("/proc/meminfo");

@@ -13,7 +13,7 @@
 namespace romou::vulkan {
 namespace {
 
-/// Return a slice of memory. If there is no room, wait for the device first: what was freed meanwhile is then given back.
+/// Return a slice of memory. If there is no room, wait for the device first: freed memory is then given back.
 Slice allocate(Device& device, const VkMemoryRequirements& needed, MemoryUse use, bool is_image, const std::string& what) {
   std::optional<Slice> found = device.heap().allocate(needed, use, is_image);
   if (!found) {

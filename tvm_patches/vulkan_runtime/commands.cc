@@ -84,7 +84,7 @@ void Commands::clear() {
   staged_bytes_ = 0;
   used_pools_ = 0;
   if (!std::exchange(is_begun_, false) || is_exiting() || is_forked()) return;
-  // What cannot be reset (a lost device) is found out by the next call that can raise.
+  // If it cannot be reset (a lost device), the next call that can raise will report it.
   vk_.vkResetCommandPool(device_.handle(), pool_.get(), 0);
   for (const DescriptorPool& pool : descriptor_pools_) vk_.vkResetDescriptorPool(device_.handle(), pool.get(), 0);
 }

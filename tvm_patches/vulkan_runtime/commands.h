@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A command buffer that is being filled: launches and copies, with barriers where data flows between them.
+// A command buffer that is being filled: launches and copies, with barriers between writers and readers.
 #ifndef ROMOU_VULKAN_COMMANDS_H_
 #define ROMOU_VULKAN_COMMANDS_H_
 
@@ -29,7 +29,7 @@ class Tracker {
   enum class Barrier {
     kNone,
     kExecution,  ///< something is written that was read: the reader has to end first
-    kMemory      ///< something is read or written that was written: what was written has to be seen
+    kMemory      ///< something is read or written that was written: the write has to be visible
   };
   Barrier before(std::span<const Use> uses);
   void clear() { accesses_.clear(); }
@@ -53,7 +53,7 @@ class Commands {
   void begin(uint64_t serial);
   /// The barrier, and the end. The handle can be submitted.
   void end();
-  /// Drop all that the commands used; they are done.
+  /// Drop all objects that the commands used. The commands are done.
   void clear();
 
   VkCommandBuffer handle() const { return handle_; }
@@ -68,7 +68,7 @@ class Commands {
   void copy(const Place& from, const Place& to, size_t bytes);
   /// Give a new image the layout that it has from then on.
   void prepare_image(Memory* image);
-  /// Keep what the commands use.
+  /// Keep an object that the commands use.
   void keep(std::shared_ptr<const void> object);
 
  private:

@@ -40,10 +40,10 @@ struct DeviceFunctions {
 #undef ROMOU_VK_DECLARE
 };
 
-/// What was asked of the driver once, at enumeration.
+/// The driver's answers, queried once at enumeration.
 struct DeviceFacts {
   std::string platform, name, vendor, driver, version, extensions;
-  std::string uuid;  ///< of the hardware, then of its driver: compiled pipelines fit where it is the same
+  std::string uuid;  ///< of the hardware, then of its driver: compiled pipelines fit if it is the same
   VkPhysicalDeviceType type = VK_PHYSICAL_DEVICE_TYPE_OTHER;
   VkPhysicalDeviceLimits limits{};
   uint32_t api_version = 0, compute_units = 0, subgroup_size = 1;
@@ -54,7 +54,7 @@ struct DeviceFacts {
   bool has_subgroup(VkSubgroupFeatureFlags wanted) const { return (subgroup_operations & wanted) == wanted; }
 };
 
-/// One Vulkan device, with a logical device of its own and one queue. Thread-safe.
+/// One Vulkan device with its logical device and one queue. Thread-safe.
 class Device {
  public:
   explicit Device(VkPhysicalDevice physical);
@@ -110,7 +110,7 @@ class Device {
   std::once_flag once_;
   VkDevice handle_ = VK_NULL_HANDLE;
   DeviceFunctions functions_;
-  // Shared pointers, because they need no complete types here: `create` is defined above what it makes (open_device.cc).
+  // Shared pointers, because they need no complete types here: `create` is defined above the classes that it makes (open_device.cc).
   std::shared_ptr<Heap> heap_;
   std::shared_ptr<Staging> staging_;
   std::shared_ptr<Queue> queue_;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What TVM's runtime sees: the device API, and the allocator through which the Relax VM gets buffers and images.
+// The device as TVM's runtime sees it: the device API, and the allocator through which the Relax VM gets buffers and images.
 #include "device_api.h"
 
 #include "allocation.h"

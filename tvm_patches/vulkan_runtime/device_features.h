@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What kernels may need of a device beyond Vulkan 1.1: asked of it, and turned on where it is there.
+// Abilities beyond Vulkan 1.1 that kernels may need: queried, and turned on if a device has them.
 #ifndef ROMOU_VULKAN_DEVICE_FEATURES_H_
 #define ROMOU_VULKAN_DEVICE_FEATURES_H_
 
@@ -11,7 +11,7 @@
 
 namespace romou::vulkan {
 
-/// VK_KHR_cooperative_matrix is younger than the header that lies here.
+/// VK_KHR_cooperative_matrix is younger than the header in third_party.
 struct CooperativeMatrixFeatures {
   VkStructureType sType;
   void* pNext;
@@ -29,17 +29,17 @@ constexpr auto kCooperativeMatrixProperties = static_cast<VkStructureType>(10005
 /// Work-items of a subgroup in kernels with cooperative matrices.
 constexpr uint32_t kMatrixSubgroup = 32;
 
-/// Features in the form in which Vulkan asks and is told: a chain of structures. Not to be copied, because they point to each other.
+/// Features as Vulkan reads and writes them: a chain of structures. Not to be copied, because they point to each other.
 class Features {
  public:
-  /// Ask a device; `extensions` are those that it has.
+  /// Query a device, which has `extensions`.
   Features(VkPhysicalDevice device, uint32_t api_version, const std::vector<std::string>& extensions);
   Features(const Features&) = delete;
   Features& operator=(const Features&) = delete;
 
   /// The chain for vkCreateDevice.
   const void* chain() const { return &base_; }
-  /// Extensions to turn on: those that the features come from.
+  /// Extensions to turn on, because features come from them.
   const std::vector<const char*>& extensions() const { return extensions_; }
 
   bool has_8bit_storage() const { return storage8_.storageBuffer8BitAccess != 0; }
@@ -49,14 +49,14 @@ class Features {
   bool has_16bit_storage() const { return storage16_.storageBuffer16BitAccess != 0; }
   /// Reads outside of an image give zeros.
   bool has_robust_image_access() const { return robustness_.robustImageAccess2 != 0; }
-  /// Whether subgroups of `kMatrixSubgroup` multiply matrices of 16 x 16 of fp16 and sum up in fp32: what kernels ask for.
+  /// Whether subgroups of `kMatrixSubgroup` multiply matrices of 16 x 16 of fp16 and sum up in fp32, as kernels need.
   bool has_cooperative_matrix() const { return has_matrices_; }
   /// All products that the driver lists for subgroups, as "16x16x16 float16 float16 float32" (rows x columns x depth; types of A, B and the sums).
   const std::vector<std::string>& matrix_products() const { return matrix_products_; }
   /// Whether pipelines may ask for whole subgroups of a size.
   bool has_subgroup_sizes() const { return subgroup_sizes_.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT; }
   bool has_push_descriptors() const { return has_push_descriptors_; }
-  /// The name of a SPIR-V capability that is off, if it is one of those that kernels use; null otherwise.
+  /// The name of a SPIR-V capability that is off, if kernels use it; null otherwise.
   const char* missing(uint32_t capability) const;
 
  private:

@@ -22,7 +22,7 @@ struct Block {
 
 namespace {
 
-// A slice of more than a half gets a block of its own.
+// A slice of more than half a block gets a separate block.
 constexpr VkDeviceSize kBlockBytes = VkDeviceSize{64} << 20;
 
 std::optional<Slice> cut(Block& block, const VkMemoryRequirements& needed) {
@@ -97,7 +97,7 @@ std::optional<Slice> Heap::allocate(const VkMemoryRequirements& needed, MemoryUs
     }
   }
   Block* made = is_shared ? create_block(block_bytes_, *type, is_image, true) : nullptr;
-  // Where a whole block is too much, what is needed may still be there.
+  // If there is no memory for a whole block, there may be some for the slice.
   if (made == nullptr) made = create_block(needed.size, *type, is_image, false);
   return made == nullptr ? std::nullopt : cut(*made, needed);
 }

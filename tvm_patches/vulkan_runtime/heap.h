@@ -15,9 +15,9 @@
 
 namespace romou::vulkan {
 
-/// What a slice is for decides its memory type.
+/// The purpose of a slice, which decides its memory type.
 enum class MemoryUse {
-  kDevice,  ///< kernels; mapped as well where host and device share their memory
+  kDevice,  ///< kernels; mapped as well if host and device share their memory
   kStaging  ///< mapped; the host writes and reads it
 };
 
@@ -35,7 +35,7 @@ class Heap {
   Heap(Device& device, VkDevice handle, const DeviceFunctions& functions);
   ~Heap();
   /// A slice that meets `needed`; none if the driver has no memory left. Images and buffers never share a block, because some devices need a
-  /// distance between them (bufferImageGranularity). Raises RuntimeError where the driver fails otherwise.
+  /// distance between them (bufferImageGranularity). Raises RuntimeError if the driver fails otherwise.
   std::optional<Slice> allocate(const VkMemoryRequirements& needed, MemoryUse use, bool is_image);
   /// Give a slice back. A block that is empty then goes back to the driver, unless it is the only one of its kind.
   void free(const Slice& slice) noexcept;

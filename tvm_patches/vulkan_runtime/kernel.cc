@@ -18,7 +18,7 @@ using tvm::ffi::Map;
 using tvm::ffi::String;
 
 constexpr uint32_t kMagic = 0x07230203, kOpCapability = 17, kCooperativeMatrix = 6022;
-// What work-items of a subgroup do together.
+// Operations of a subgroup's work-items together.
 constexpr uint32_t kVote = 62, kArithmetic = 63, kShuffle = 65;
 constexpr size_t kHeaderWords = 5;
 
@@ -135,7 +135,12 @@ Kernel::Kernel(Device& device, const KernelText& text, VkPipelineCache cache) : 
   require_limits(device, text);
   const std::vector<uint32_t> capabilities = capabilities_of(words);
   require_capabilities(device, name_, capabilities);
+  create_layouts(device);
+  create_pipeline(device, words, capabilities, cache);
+  statistics().live_kernels += 1;
+}
 
+void Kernel::create_layouts(Device& device) {
   const DeviceFunctions& vk = device.vk();
   std::vector<VkDescriptorSetLayoutBinding> bindings;
   for (const Argument& argument : arguments_) {
@@ -156,19 +161,22 @@ Kernel::Kernel(Device& device, const KernelText& text, VkPipelineCache cache) : 
   VkPipelineLayout pipeline_layout = VK_NULL_HANDLE;
   device.check(vk.vkCreatePipelineLayout(device.handle(), &layout, nullptr, &pipeline_layout), "vkCreatePipelineLayout", name_);
   layout_ = PipelineLayout(device, pipeline_layout);
+}
 
+void Kernel::create_pipeline(Device& device, const std::vector<uint32_t>& words, const std::vector<uint32_t>& capabilities, VkPipelineCache cache) {
+  const DeviceFunctions& vk = device.vk();
   const VkShaderModuleCreateInfo code{VK_STRUCTURE_TYPE_SHADER_MODULE_CREATE_INFO, nullptr, 0, words.size() * 4, words.data()};
   VkShaderModule shader = VK_NULL_HANDLE;
   device.check(vk.vkCreateShaderModule(device.handle(), &code, nullptr, &shader), "vkCreateShaderModule", name_);
   const ShaderModule owned(device, shader);
-  // Constant 0 of generated kernels: reads outside of an image give zeros by themselves, so they are not guarded. Constant 1 of those written by
-  // hand: the width of their work groups.
+  // Constant 0 of generated kernels: whether reads outside of an image give zeros, so that kernels need no guards. Constant 1 of handwritten
+  // kernels: the width of their work groups.
   const uint32_t values[] = {device.features().has_robust_image_access(), local_size_[0]};
   const VkSpecializationMapEntry entries[] = {{0, 0, sizeof(uint32_t)}, {1, sizeof(uint32_t), sizeof(uint32_t)}};
   const VkSpecializationInfo constants{2, entries, sizeof(values), values};
   VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
   info.stage = {VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, nullptr, 0, VK_SHADER_STAGE_COMPUTE_BIT, shader, "main", &constants};
-  // A subgroup holds a matrix or a sum together: it has to be of the size that the kernel is written for, and whole.
+  // The work-items of a subgroup hold a matrix or a sum together: it must be whole, and of the size that the kernel is written for.
   const auto needs = [&](uint32_t capability) { return std::find(capabilities.begin(), capabilities.end(), capability) != capabilities.end(); };
   VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};
   subgroup.requiredSubgroupSize = needs(kCooperativeMatrix) ? kMatrixSubgroup : device.facts().subgroup_size;
@@ -176,12 +184,11 @@ Kernel::Kernel(Device& device, const KernelText& text, VkPipelineCache cache) : 
     info.stage.pNext = &subgroup;
     info.stage.flags = VK_PIPELINE_SHADER_STAGE_CREATE_REQUIRE_FULL_SUBGROUPS_BIT;
   }
-  info.layout = pipeline_layout;
+  info.layout = layout_.get();
   VkPipeline pipeline = VK_NULL_HANDLE;
   device.check(vk.vkCreateComputePipelines(device.handle(), cache, 1, &info, nullptr, &pipeline), "vkCreateComputePipelines", name_,
                "the driver does not compile it");
   pipeline_ = Pipeline(device, pipeline);
-  statistics().live_kernels += 1;
 }
 
 Kernel::~Kernel() {

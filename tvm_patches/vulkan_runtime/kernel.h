@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One kernel: what the code generator says of it, and its pipeline on a device.
+// One kernel: the code generator's facts about it, and its pipeline on a device.
 #ifndef ROMOU_VULKAN_KERNEL_H_
 #define ROMOU_VULKAN_KERNEL_H_
 
@@ -35,9 +35,9 @@ struct KernelText {
   tvm::ffi::Array<int64_t> push_offsets, local_size;
   int64_t shared_bytes = 0;
 
-  /// Read an entry of `romou.vulkan.module`. Raises ValueError that names the kernel and what is wrong.
+  /// Read an entry of `romou.vulkan.module`. Raises ValueError that names the kernel and the problem.
   static KernelText of(const tvm::ffi::String& name, const tvm::ffi::Map<tvm::ffi::String, tvm::ffi::Any>& entry);
-  /// Raises ValueError where numbers and lists do not fit together.
+  /// Raises ValueError if numbers and lists do not fit together.
   std::vector<Argument> parsed_arguments() const;
 };
 
@@ -61,6 +61,8 @@ class Kernel {
 
  private:
   void require_limits(const Device& device, const KernelText& text) const;
+  void create_layouts(Device& device);
+  void create_pipeline(Device& device, const std::vector<uint32_t>& words, const std::vector<uint32_t>& capabilities, VkPipelineCache cache);
 
   std::string name_;
   std::vector<Argument> arguments_;

@@ -30,14 +30,14 @@ struct Instance {
   std::string failure;  ///< why there is no instance: one line per attempt
 };
 
-/// Opened at the first call and never closed (drivers do not survive dlclose). Search order: $ROMOU_VULKAN_LIBRARY alone when it is set, else the
+/// Opened at the first call and never closed (drivers do not survive dlclose). Search order: only $ROMOU_VULKAN_LIBRARY if it is set, else the
 /// system's loader. With ROMOU_VULKAN_VALIDATE=1 the validation layer watches, with checks of synchronisation.
 const Instance& instance();
 
-/// Raise RuntimeError with what the validation layer said since the last call. Whoever waits for a device calls it.
+/// Raise RuntimeError with the validation layer's messages since the last call. Called after each wait for a device.
 void raise_complaints();
 
-/// True for what $ROMOU_VULKAN_WITHOUT names, separated by commas: extensions, or "unified_memory". Such abilities of a driver are left unused.
+/// True for the names in $ROMOU_VULKAN_WITHOUT, separated by commas: extensions, or "unified_memory". Such abilities of a driver are left unused.
 bool is_left_out(const std::string& ability);
 
 /// True once the process runs its exit handlers: drivers may have torn themselves down, so nothing is released any more.

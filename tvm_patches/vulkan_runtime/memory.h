@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of a device: what a tensor's data pointer points to, references to it, and idle staging buffers.
+// Memory of a device, which a tensor's data pointer points to, references to it, and idle staging buffers.
 #ifndef ROMOU_VULKAN_MEMORY_H_
 #define ROMOU_VULKAN_MEMORY_H_
 
@@ -57,7 +57,7 @@ class Staging {
   static size_t size_for(size_t bytes);
   /// An idle buffer of exactly `size` bytes; null if there is none.
   SharedMemory take(size_t size);
-  /// Keep a buffer that nothing uses any more; false if enough are kept.
+  /// Keep an unused buffer; false if enough are kept.
   bool keep(Memory* memory) noexcept;
 
  private:

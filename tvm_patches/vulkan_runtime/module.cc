@@ -101,7 +101,7 @@ class VulkanModule final : public tvm::ffi::ModuleObj {
     return *program;
   }
 
-  /// Write a kernel that had to be compiled to the cache; false where it was loaded from there, or cannot be kept.
+  /// Write a kernel that had to be compiled to the cache; false if it was loaded from there, or cannot be kept.
   bool keep(Device& device, const std::string& name, ProgramCache& cache) { return kernel_on(device, name).keep(device, cache); }
 
   /// Its key in the cache.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Makes the logical device, with its heap, staging buffers and queue. These three include device.h, so this file stands above them.
+// Makes the logical device, with its heap, staging buffers and queue. These three include device.h, so this file is above them.
 #include <tvm/ffi/error.h>
 
 #include <memory>

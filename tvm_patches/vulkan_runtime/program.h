@@ -20,10 +20,10 @@ std::string program_key(const Device& device, const std::string& spirv = {});
 /// Made once, on any thread; thread-safe.
 class Program {
  public:
-  /// Compile the kernel, or load what a driver of this version made of the same SPIR-V. Raises RuntimeError as `Kernel` does.
+  /// Compile the kernel, or load the program that a driver of this version made of the same SPIR-V. Raises RuntimeError as `Kernel` does.
   void build(Device& device, const KernelText& text, ProgramCache* cache);
   std::shared_ptr<const Kernel> kernel();
-  /// Write what was compiled to the cache, once; false where there is nothing to write.
+  /// Write the compiled program to the cache, once; false if there is nothing to write.
   bool keep(Device& device, ProgramCache& cache);
 
   bool is_from_cache = false;
@@ -31,7 +31,7 @@ class Program {
  private:
   std::mutex mutex_;
   std::shared_ptr<const Kernel> kernel_;
-  PipelineCache compiled_;  ///< what the driver made, until `keep`
+  PipelineCache compiled_;  ///< the driver's result, until `keep`
   std::string key_;         ///< empty: not to be kept
 };
 

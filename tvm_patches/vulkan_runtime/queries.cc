@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What Python asks the runtime: devices and their facts, counters, which library was opened, which TVM it was built against.
+// Python's queries to the runtime: devices and their facts, counters, which library was opened, which TVM it was built against.
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/reflection/registry.h>
 

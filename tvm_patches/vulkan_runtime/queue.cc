@@ -126,7 +126,7 @@ void Queue::wait(uint64_t serial) {
   raise_complaints();
 }
 
-/// Look at a fence again and again for as long as sleeping until the device is done costs: tens of microseconds to be woken up on a GPU. A GPU of its own
+/// Poll a fence for as long as a sleep until the device is done costs: tens of microseconds to be woken up on a GPU. A GPU of its own
 /// does not share power with this processor, so it is looked at for longer; on a CPU, looking takes time from the kernels.
 VkResult Queue::poll(VkFence fence) {
   const VkPhysicalDeviceType type = device_.facts().type;
@@ -153,7 +153,7 @@ bool Queue::is_done(uint64_t serial) {
   return serial <= done_;
 }
 
-/// Take what is done out of the queue. On a lost device everything is done.
+/// Take finished batches out of the queue. On a lost device everything is done.
 void Queue::retire() {
   while (!in_flight_.empty()) {
     std::shared_ptr<Batch> batch = in_flight_.front();

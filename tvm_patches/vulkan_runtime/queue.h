@@ -27,7 +27,7 @@ struct Batch {
   explicit Batch(Device& device);
 
   uint64_t serial = 0;
-  Commands commands, tail;  ///< the tail takes the last timestamp where a recorded run comes behind the commands
+  Commands commands, tail;  ///< the tail takes the last timestamp if a recorded run follows the commands
   Fence fence;
   QueryPool times;  ///< two timestamps; empty on a device without
   std::vector<std::shared_ptr<TimeSum>> timers;
@@ -39,7 +39,7 @@ class Queue {
   Queue(Device& device, VkDevice handle, const DeviceFunctions& functions, VkQueue queue);
   ~Queue();
 
-  /// Add commands by `add(Commands&)`. Submits where many have gathered.
+  /// Add commands by `add(Commands&)`. Submits if many have gathered.
   template <typename Add>
   void record(Add add) {
     {
@@ -50,11 +50,11 @@ class Queue {
     }
     submit();
   }
-  /// Submit what has gathered; waits only where the device lies far behind.
+  /// Submit the open batch. Waits only if the device is far behind.
   void submit();
-  /// Submit what has gathered and a recorded run behind it; the run is kept until the device is done. Return the batch's number.
+  /// Submit the open batch and a recorded run behind it. The run is kept until the device is done. Return the batch's number.
   uint64_t submit(const std::shared_ptr<Commands>& recorded);
-  /// Wait until a batch is done, and submit it first where it still gathers. Raises RuntimeError where the device is lost, and what the
+  /// Wait until a batch is done, and submit it first if it is open. Raises RuntimeError if the device is lost, and what the
   /// validation layer said.
   void wait(uint64_t serial);
   /// Wait for everything.
@@ -64,7 +64,7 @@ class Queue {
   /// Add the time of all commands to `sum` from now on, until `stop_timing`.
   void start_timing(const std::shared_ptr<TimeSum>& sum);
   void stop_timing(const std::shared_ptr<TimeSum>& sum);
-  /// Return the ns that the device takes for what `work()` adds, once it is done.
+  /// Return the ns that the device takes for the commands that `work()` adds, once they are done.
   template <typename Work>
   int64_t timed(Work work) {
     const auto sum = std::make_shared<TimeSum>();
@@ -94,7 +94,7 @@ class Queue {
   const VkDevice handle_;
   const DeviceFunctions& vk_;
   const VkQueue queue_;
-  std::mutex mutex_;  ///< guards what follows
+  std::mutex mutex_;  ///< guards the members below
   uint64_t next_serial_ = 1;
   uint64_t done_ = 0;  ///< all batches up to this one are done
   std::shared_ptr<Batch> open_;

@@ -41,7 +41,7 @@ class Recording {
 
  private:
   Device& device_;
-  std::mutex mutex_;  ///< guards what follows; taken before the queue's
+  std::mutex mutex_;  ///< guards the members below; taken before the queue's
   std::shared_ptr<Commands> commands_;
   std::atomic<bool> is_recording_{true};
   bool is_finished_ = false;

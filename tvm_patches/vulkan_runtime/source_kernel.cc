@@ -47,7 +47,7 @@ class HandWritten {
   int64_t private_bytes() { return 0; }
 
  private:
-  // A pipeline knows its arguments and the size of its work groups, which a launch tells.
+  // A pipeline has fixed arguments and a fixed size of work groups, which a launch gives.
   std::shared_ptr<const Kernel> compiled(const std::string& types, size_t local) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::shared_ptr<const Kernel>& found = kernels_[{types, local}];

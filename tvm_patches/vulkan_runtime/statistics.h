@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Counters of what is alive and of what was done, for tests ("romou.vulkan.statistics").
+// Counters of live objects and of events, for tests ("romou.vulkan.statistics").
 #ifndef ROMOU_VULKAN_STATISTICS_H_
 #define ROMOU_VULKAN_STATISTICS_H_
 

@@ -11,7 +11,7 @@
 
 namespace romou::vulkan {
 
-/// Time from the first command behind `Start` to the last before `Stop`, without what the host does between two batches.
+/// Time from the first command behind `Start` to the last before `Stop`, without the host's time between two batches.
 class VulkanTimerNode final : public tvm::runtime::TimerNode {
  public:
   explicit VulkanTimerNode(DLDevice device) : queue_(DeviceTable::global().at(device.device_id).queue()) {}

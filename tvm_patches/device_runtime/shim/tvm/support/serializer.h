@@ -52,7 +52,7 @@ struct RawSequence {
   static bool Read(Stream* stream, T* value) {
     uint64_t count = 0;
     if (stream->Read(&count, sizeof(count)) != sizeof(count)) return false;
-    // Room is made for what is there, piece by piece: a damaged file may claim any number of bytes.
+    // Memory grows with the bytes that are there, piece by piece: a damaged file may claim any number of bytes.
     std::string content;
     for (uint64_t done = 0; done < count; done = content.size()) {
       content.resize(done + std::min<uint64_t>(count - done, std::max<uint64_t>(done, 1 << 16)));
