@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import re
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from tvm import relax
 
 import archprobe.probes
 import romou
+import romou.cli
 import romou.devices.hardware.files
 import romou.tuner.pruning.criteria
 from archprobe.cli import app
@@ -22,6 +25,7 @@ from romou.compiler import pipeline
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
+from romou.compiler.operators.families import families
 from romou.compiler.stages import stage
 from romou.compiler.task import TunableTask
 from romou.devices.backends import installed
@@ -36,11 +40,11 @@ from tvm_patches.onnx_converters.node import CONVERTERS
 _PAGE = (ROOT / "docs/extending.md").read_text()
 
 
-def code(recipe: str) -> str:
-    """Return the Python code below a heading of the page."""
-    found = re.search(rf"^## {recipe}\n.*?^```python\n(.*?)^```$", _PAGE, re.MULTILINE | re.DOTALL)
-    assert found is not None, recipe
-    return found[1]
+def code(recipe: str, number: int = 0) -> str:
+    """Return a block of Python code below a heading of the page, the first one by default."""
+    section = re.search(rf"^## {recipe}\n(.*?)(?=^## |\Z)", _PAGE, re.MULTILINE | re.DOTALL)
+    assert section is not None, recipe
+    return re.findall(r"^```python\n(.*?)^```$", section[1], re.MULTILINE | re.DOTALL)[number]
 
 
 def test_an_onnx_converter() -> None:
@@ -113,6 +117,27 @@ def test_a_pass(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def _source(task: TunableTask, target: Target) -> str:
     return build_task(task, task.default_config(target), target).imports[0].inspect_source()
+
+
+def test_a_subcommand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Check that `romou --help` lists the command, and that its text and its JSON agree."""
+    (tmp_path / "families.py").write_text(code("A subcommand"))
+    monkeypatch.setattr(romou.cli, "__path__", [*romou.cli.__path__, str(tmp_path)])
+    monkeypatch.setattr(romou.cli, "COMMANDS", dict(romou.cli.COMMANDS))
+    exec(code("A subcommand", number=1), {"COMMANDS": romou.cli.COMMANDS})
+    try:
+        outputs = [_romou(*arguments) for arguments in (["--help"], ["families"], ["families", "--json"])]
+    finally:
+        sys.modules.pop("romou.cli.families", None)
+    names = [family.name for family in families()]
+    assert "List the operator families." in outputs[0]
+    assert outputs[1].split() == json.loads(outputs[2]) == names
+
+
+def _romou(*arguments: str) -> str:
+    result = CliRunner().invoke(romou.cli.main, arguments, catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
 
 
 def test_a_criterion(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,7 +1,8 @@
-"""Convolution of rows in NWC, as models of TensorFlow have it between two transposes: the channels of an output pixel
-are neighbours, so four of them are a texel of the weight.
+"""Convolution of rows in NWC, between the transposes that exporters of NWC models write.
 
 data (n, w, c)      weight (kernel, c, ceil(oc / 4), 4)      output (n, ow, oc)
+
+The channels of an output pixel are contiguous, so four of them are a texel of the weight.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
     typical = (Conv1d(batch=2, in_channels=6, width=19, out_channels=12, kernel=3),)
 
     def match(self, call: relax.Call) -> Conv1d | None:
-        """Return the workload of the convolution between the transposes."""
+        """Return the workload of the convolution between the transposes, which the importer gives in NCW."""
         is_plain = all(int(n) == 1 for n in (*call.attrs.strides, *call.attrs.dilation, call.attrs.groups)) and not any(
             call.attrs.padding
         )
@@ -63,9 +64,9 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
         return Conv1d(batch=n, in_channels=c, width=width, out_channels=out, kernel=kernel) if out % 4 == 0 else None
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """permute_dims(conv1d(permute_dims(x), w))      ->      conv1d_nwc(x, w)
+        """Return the plain definition of three calls. A family of single calls needs only `match`.
 
-        What is one call of the graph needs no such method: the class has it.
+        permute_dims(conv1d(permute_dims(x), w))      ->      conv1d_nwc(x, w)
         """
         conv = graph.bound.get(call.args[0])
         before = graph.bound.get(conv.args[0]) if op_name(conv) == "relax.nn.conv1d" else None

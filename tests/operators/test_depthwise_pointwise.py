@@ -68,7 +68,7 @@ def test_configs_agree_with_both_functions(pair: tuple[str, str], target: Target
 
 
 def test_the_reference_is_both_functions() -> None:
-    """With NumPy, in double precision: windows, bias and ReLU, then channels, bias and ReLU."""
+    """The reference agrees with NumPy in double precision: windows, bias, ReLU, channels, bias, ReLU."""
     task = pair_of(8, (6, 5), 12, stride=(2, 1), **PAD)
     arrays = random_arrays(task, np.random.default_rng(SEED))
     data, windows, first, weight, second = (a.astype("float64") for a in arrays[:-1])
@@ -94,8 +94,9 @@ def test_data_weight_and_output_in_images(opencl_device: tvm.runtime.Device) -> 
 
 
 def test_what_the_space_offers() -> None:
-    """Something is always staged, nothing split; the config that is tried first is valid; fp16 is summed by ALUs, also
-    where there are tensor cores.
+    """Every config stages something and splits nothing, and the default config is valid.
+
+    fp16 is summed by ALUs, also on devices with tensor cores.
     """
     for kind, dtype in itertools.product(("opencl", "cuda"), ("float32", "float16")):
         task, target = made("primes", dtype), target_of(kind)
@@ -118,5 +119,5 @@ def test_a_task_is_the_same_after_a_way_through_text() -> None:
     template = again.template
     assert isinstance(template, DepthwisePointwiseTemplate)
     assert task.flops == template.windows.flops + template.workload.flops
-    # Epilogues and the two weights lie where the graph has them.
+    # Epilogues and the two weights keep the memory that the graph chose.
     assert len(template.activations) == len(task.func.params) - 2

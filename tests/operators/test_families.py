@@ -1,4 +1,4 @@
-"""Every family, on odd and prime shapes, under its default and under random configs, against the unscheduled function."""  # noqa: E501
+"""Every family, on odd and prime shapes, with default and random configs, against the unscheduled function."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_configs_agree_with_the_unscheduled_function(
     task, rng = task_of(work), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays)
-    # Where there is no GPU, CUDA kernels are only compiled: fewer do.
+    # Without a GPU, CUDA kernels are only compiled, so fewer suffice.
     count = drawn if has_device(target) else drawn // 4
     for config in [task.default_config(target), *(quick_configs(task, target, rng, count) if count else ())]:
         assert_agrees(target, task, config, arrays, expected, 1e-5)
@@ -109,14 +109,15 @@ def test_each_way_to_share_work(knobs: dict[str, int | str], target: Target) -> 
     assert_agrees(target, task, config, arrays, expected, 1e-5)
 
 
-# What has no vectors on the right is not staged.
+# A right side without vectors is not staged.
 PRODUCTS = [(0, 1, 4, 1), (0, 4, 0, 1), (1, 4, 0, 1), (2, 1, 4, 1), (2, 1, 2, 2), (2, 4, 0, 1)]
 
 
 @each_kind("way", PRODUCTS, opencl=(0, 2, 4, 5), cuda=(1, 3), vulkan=(1,))
 def test_each_way_to_share_a_product(way: tuple[int, int, int, int], target: Target) -> None:
-    """Right sides whose lanes are neighbours in memory, neither, and whose steps are; tiles of several texels; no tile
-    divides the shape.
+    """Right sides contiguous along lanes, along steps, or neither, and tiles of several texels all agree.
+
+    No tile divides the shape.
     """
     place, split_k, local, local_buffers = way
     task, rng = task_of(MATMULS[place]), np.random.default_rng(SEED)

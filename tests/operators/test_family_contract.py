@@ -1,5 +1,6 @@
-"""What every operator family promises, on its typical cases: a new file in `romou/compiler/operators/families` is
-tested here without another line.
+"""The contract of every operator family, on its typical cases.
+
+A new file in `romou/compiler/operators/families` is tested here without another line.
 """
 
 from __future__ import annotations
@@ -58,7 +59,7 @@ def test_every_family_has_cases_and_a_name_of_its_own() -> None:
 
 
 def test_stages_walk_the_families_and_name_none() -> None:
-    """Stages import no family but the pair of convolutions, which no graph has as an operator."""
+    """Stages import no family but the pair of convolutions, which is no operator of a graph."""
     stages = [
         *(ROOT / "romou/compiler/graph").glob("*.py"),
         *(ROOT / "romou/compiler").glob("*.py"),
@@ -70,7 +71,7 @@ def test_stages_walk_the_families_and_name_none() -> None:
 
 @each_case
 def test_it_is_recognised(family: Family, case: Case) -> None:
-    """In a graph, as one kernel; its workload finds its way back from a record."""
+    """The case becomes one kernel of a graph, and its workload survives a record."""
     task = task_of_case(family, case)
     assert task.calls == 1
     if isinstance(task.template, ContractionTemplate) and task.template.contracted.operator is family:
@@ -81,7 +82,7 @@ def test_it_is_recognised(family: Family, case: Case) -> None:
 
 @each_case
 def test_the_plain_definition_is_what_numpy_says(family: Family, case: Case) -> None:
-    """Packed and fused, the graph on the CPU gives what the unpacked operator does in double precision."""
+    """The packed and fused graph on the CPU agrees with NumPy in double precision."""
     mod, weights = GRAPHS[id(case)]()
     inputs = [np.random.default_rng(SEED).standard_normal(shape).astype("float32") for shape in case.inputs]
     output = relax.VirtualMachine(tvm.compile(mod, target="llvm"), tvm.cpu())["main"](*map(tvm.runtime.tensor, inputs))
@@ -103,9 +104,7 @@ def test_configs_agree_with_the_plain_definition(family: Family, case: Case, ope
 
 @each_case
 def test_a_schedule_binds_each_variable_once(family: Family, case: Case) -> None:
-    """TVM copies no function that binds a variable twice, and slices of one task's output are written by copies of its
-    function.
-    """
+    """TVM cannot copy a function that binds a variable twice, and buffer slices are written by copies of functions."""
     task, rng = task_of_case(family, case), np.random.default_rng(SEED)
     for target in TARGETS:
         for config in [*task.starts(target), *task.space(target).sample(rng, 4)]:
@@ -122,7 +121,7 @@ def configs_in(block: Block) -> int:
 
 
 def test_spaces_keep_their_size(request: pytest.FixtureRequest) -> None:
-    """Configs that a phone's limits admit: what changes them is seen in review, and needs new records."""
+    """The number of configs within a phone's limits is reviewed: a change needs new records."""
     spaces = {
         f"{family.name}-{case.name}": task_of_case(family, case).with_free_images().space(PHONE)
         for family, case in CASES

@@ -19,7 +19,7 @@ from support.suite.exhaustive import few
 # Limits and preferences of a phone; PoCL has images of the same size.
 TARGET = Target("opencl -device=adreno640 -half=storage")
 TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
-# Shape -> the tensors that may lie in images.
+# Shape -> the tensors that may be images.
 SHAPES = {
     conv(31, (13, 11), 37, (7, 1), padding=(3, 0, 3, 0)): ("data", "weight", "output"),
     conv(16, (9, 10), 20, (3, 3), stride=(2, 1), padding=(0, 1, 1, 0), batch=2): ("data", "weight", "output"),

@@ -39,7 +39,7 @@ PADDED = (1, 1, 1, 1)
 
 @functools.cache
 def tasks() -> Sequence[TunableTask]:
-    """Operators of all families, whose spaces together have every choice of every knob."""
+    """Return operators of all families, whose spaces together have every choice of every knob."""
     works = [
         conv(64, (28, 28), 64, (3, 3), padding=PADDED),
         conv(64, (28, 28), 64, (3, 3), "float16", padding=PADDED),
@@ -55,7 +55,7 @@ def tasks() -> Sequence[TunableTask]:
 
 
 def configs_apart(space: Space, name: str) -> tuple[Config, Config] | None:
-    """Two valid configs that differ in one knob alone; None where none is found."""
+    """Return two valid configs that differ in one knob only; None if there are none."""
     rng = np.random.default_rng(3)
     for config in space.sample(rng, 40, where={name: space.knobs[name][-1]}):
         for choice in space.knobs[name][:-1]:
@@ -79,7 +79,7 @@ def test_every_knob_of_every_family_changes_a_feature() -> None:
                         f"{task.name} on {target}: no feature tells {pair[0]} and {pair[1]} apart"
                     )
                     seen.add(name)
-    # An algorithm has a space of its own, so no other knob stays as it is.
+    # An algorithm has its own space, so other knobs change with it.
     assert seen | {"algorithm"} == {*declared_knobs()}
 
 
@@ -114,7 +114,7 @@ def test_one_name_is_one_knob() -> None:
 
 @pytest.fixture
 def toy(monkeypatch: pytest.MonkeyPatch) -> Knob:
-    """A knob that one line in one table declares."""
+    """Yield a knob that one line in one table declares."""
     knob = Knob(
         name="prefetch", choices=("none", "near", "far"), default="near", help="how far ahead a vector is loaded"
     )
@@ -124,7 +124,7 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> Knob:
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    """One element-wise function."""
+    """Return a model of one element-wise function."""
     shape = [1, 64, 32]
     ends = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in ("x", "y")]
     graph = helper.make_graph([helper.make_node("Sigmoid", ["x"], ["y"])], "toy", ends[:1], ends[1:])

@@ -1,6 +1,4 @@
-"""A family is one file: conv1d_family.py, laid into the package of families as it stands, is recognised in an ONNX
-model, packed, scheduled, pruned and right.
-"""
+"""A family is one file: conv1d_family.py, copied into the package of families, works from an ONNX model to a kernel."""
 
 from __future__ import annotations
 
@@ -31,7 +29,7 @@ PHONE = Target("opencl -device=adreno640")
 
 @pytest.fixture
 def conv1d(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Family]:
-    """The family while its file is in the package; found as the others are."""
+    """Yield the family while its file is in the package."""
     shutil.copy(FILE, tmp_path / "conv1d.py")
     monkeypatch.setattr(package, "__path__", [*package.__path__, str(tmp_path)])
     families.cache_clear()
@@ -60,7 +58,7 @@ def test_one_file_makes_a_family(conv1d: Family, opencl_device: tvm.runtime.Devi
 
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640"])
 def test_it_is_reached_from_onnx(conv1d: Family, target: str, opencl_device: tvm.runtime.Device) -> None:
-    """With what follows as its epilogue, as the only kernel, which a table shows."""
+    """The family gives the only kernel of a model, with the ReLU as its epilogue."""
     g = Graph({"x": (2, 19, 6)})
     x = g.add("Conv", g.add("Transpose", "x", perm=[0, 2, 1]), g.weight(12, 6, 3), kernel_shape=[3])
     model = g.model(g.add("Relu", g.add("Transpose", x, perm=[0, 2, 1])))

@@ -1,6 +1,4 @@
-"""Kernels of every family under compilers that the project was not written with, and in Oclgrind, which watches each
-access to memory.
-"""
+"""Kernels of every family under other compilers, and in Oclgrind, which checks each access to memory."""
 
 from __future__ import annotations
 
@@ -47,7 +45,7 @@ PLANTED = {
 
 
 def checked(environment: dict[str, str], *options: str, script: str = "check_kernels") -> str:
-    """What the script prints; everything that it checks has to be right."""
+    """Return the script's output, of which every check has to pass."""
     command = [sys.executable, str(ROOT / f"tests/stress/{script}.py"), *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
@@ -100,7 +98,7 @@ def test_oclgrind_finds_nothing(which: tuple[str, ...], pytestconfig: pytest.Con
 
 @pytest.fixture(scope="module")
 def plant(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], str]]:
-    """A function: name of a fault -> what Oclgrind says of a kernel that has it."""
+    """Yield a fault's name -> Oclgrind's message for a kernel with that fault."""
     OCLGRIND.require(pytestconfig)
     code = f"import test_other_compilers as t; t.serve_planted({str(tmp_path_factory.mktemp('logs'))!r})"
     environment = {**os.environ, **check_kernels.watched(check_kernels.OCLGRIND)}
@@ -126,9 +124,7 @@ def test_a_planted_fault_is_found(fault: str, plant: Callable[[str], str]) -> No
 
 
 def serve_planted(folder: str) -> None:
-    """In a process of its own: for each fault that is named, run a kernel that has it, and print what the log has, each
-    finding once.
-    """
+    """Run a kernel for each named fault, in a new process, and print each finding of the log once."""
     edited: list[int] = []
     change = ("", "")
 

@@ -1,4 +1,4 @@
-"""What kernels of rows and of looked-up rows compute once, and in what order partial results become one."""
+"""Values that row kernels and table lookups compute once, and the order in which partial results are combined."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def source_of(task: TunableTask, **knobs: object) -> str:
 @pytest.mark.parametrize("name", ["softmax of long rows", "layer norm", "global maximum"])
 @pytest.mark.parametrize(("threads", "rows"), [(16, 2), (32, 1)])
 def test_two_steps_add_up_as_one_does(name: str, threads: int, rows: int, opencl_device: tvm.runtime.Device) -> None:
-    """Rows that do not fill the last group included."""
+    """Both agree, also for rows that do not fill the last group."""
     (task,) = relax_tasks(*OPERATORS[name])
     rng = np.random.default_rng(5)
     arrays = random_arrays(task, rng)
@@ -49,8 +49,9 @@ def test_softmax_computes_each_exponential_once_and_divides_once_a_row() -> None
 
 @each_kind("columns", [4097, 6625, 1000, 18710], opencl=(0, 1, 2, 3), cuda=(0, 2), vulkan=(0, 1))
 def test_rows_in_local_memory_wait_for_nothing(columns: int, target: Target) -> None:
-    """Each work-item reads what it wrote itself; a long sum stands behind a condition where no power of two divides the
-    row.
+    """Each work-item reads only its own elements, so there is no barrier.
+
+    A long sum is guarded if no power of two divides the row.
     """
     (task,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (3, columns))
     rng = np.random.default_rng(5)
@@ -68,9 +69,7 @@ def test_rows_in_local_memory_wait_for_nothing(columns: int, target: Target) -> 
 
 
 def test_what_a_mask_compares_is_computed_as_a_vector_before() -> None:
-    """Attention replaces NaN in rows that are masked as a whole: the quotient is computed once, the number that takes
-    its place is read once.
-    """
+    """Attention replaces NaN in fully masked rows: the quotient is computed once, its replacement read once."""
 
     def masked(a: relax.Expr, b: relax.Expr) -> relax.Expr:
         found = op.nn.softmax(a, axis=-1)
@@ -82,7 +81,7 @@ def test_what_a_mask_compares_is_computed_as_a_vector_before() -> None:
 
 
 def test_rows_are_looked_up_with_addresses_of_32_bits(opencl_device: tvm.runtime.Device) -> None:
-    """Indices of 64 bits that lead out of the table read a row of it."""
+    """64-bit indices outside of the table read one of its rows."""
     *_, task = relax_tasks(lambda table, at: op.take(table, at, axis=0), (7, 24), (5,), dtype=["float32", "int64"])
     assert "convert_long" not in source_of(task)
     table = np.arange(7 * 24, dtype="float32").reshape(7, 24)
@@ -91,8 +90,9 @@ def test_rows_are_looked_up_with_addresses_of_32_bits(opencl_device: tvm.runtime
 
 
 def test_a_padded_maximum_has_no_branches_and_shares_loads_on_phones() -> None:
-    """Four windows of 3x3 side by side hold 3x6 numbers; with holes in the window, the number at the border may be none
-    of it.
+    """Four neighbouring 3x3 windows hold 3x6 elements.
+
+    A dilated window may not contain the element at the border.
     """
     (task,) = relax_tasks(
         lambda a: op.nn.max_pool2d(a, (3, 3), (1, 1), (1, 1, 1, 1), layout="NCHW4c"), (1, 8, 28, 28, 4)
@@ -109,8 +109,9 @@ def test_a_padded_maximum_has_no_branches_and_shares_loads_on_phones() -> None:
 def test_a_padded_mean_of_an_image_has_no_branches_and_divides_no_vector(
     is_counted: bool, opencl_device: tvm.runtime.Device
 ) -> None:
-    """Images give zero outside. An infinity in the corner stays one in its windows; a product with a zero would make it
-    NaN. 13 is no multiple of a tile.
+    """Images read as zero outside, and an infinity in the corner stays one in its windows.
+
+    A product with a zero would make it NaN. 13 is no multiple of a tile.
     """
     build = lambda a: op.nn.avg_pool2d(a, (3, 3), (1, 1), (1, 1, 1, 1), count_include_pad=is_counted, layout="NCHW4c")
     (plain,) = relax_tasks(build, (1, 2, 13, 13, 4))
@@ -131,7 +132,7 @@ def test_a_padded_mean_of_an_image_has_no_branches_and_divides_no_vector(
 @pytest.mark.parametrize(("threads", "rows"), [(1, 4), (4, 2), (16, 2), (64, 1)])
 @pytest.mark.parametrize("name", ["softmax of long rows", "log softmax", "layer norm", "softmax of channels"])
 def test_loads_of_local_memory_are_counted_as_the_kernel_has_them(name: str, threads: int, rows: int) -> None:
-    """Softmax stores its exponentials in the row's place and reads them again to add them up; of two steps, both count."""  # noqa: E501
+    """Softmax stores its exponentials over the row and reads them again. Both steps of a tree count."""
     # Rows long enough for loops: in straight-line code a number that is read in two passes is read once.
     (task,) = relax_tasks(*{**OPERATORS, "log softmax": (op.nn.log_softmax, (10, 509))}[name])
     space, tried = task.space(PHONE), 0

@@ -1,4 +1,4 @@
-"""Squares of the output where data lies across it: packed and unpacked channels, transposed matrices."""
+"""Square tiles of the output if the data is contiguous along another axis: packing, unpacking, transposing."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PHONE = Target("opencl -device=adreno640")
 
 
 def borders_of(channels: int, width: int) -> list[TunableTask]:
-    """The tasks that pack the input of a convolution, and unpack its output."""
+    """Return the tasks that pack the input of a convolution and unpack its output."""
     data, weight = (
         relax.Var(name, relax.TensorType(shape, "float32"))
         for name, shape in (("x", (1, channels, 40, width)), ("w", (8, channels, 1, 1)))
@@ -62,7 +62,7 @@ def test_channels_are_packed_and_unpacked_in_squares(
 
 
 def test_what_is_packed_into_an_image_is_read_in_vectors(opencl_device: tvm.runtime.Device) -> None:
-    """Four texels are written for four vectors that are read: each of their addresses takes as long as several numbers."""  # noqa: E501
+    """Four texels are written for four vectors read, because an address takes as long as several elements."""
     plain, _ = borders_of(8, 12)
     task = TunableTask.of(set_image(plain.func, str(plain.func.params[-1].name), SCOPE))
     assert task is not None
@@ -85,7 +85,7 @@ def test_what_lies_along_has_no_squares(name: str) -> None:
 def test_truth_values_are_moved_one_by_one(
     shape: tuple[int, int], target: str, opencl_device: tvm.runtime.Device
 ) -> None:
-    """OpenCL has no vectors of them in memory: TVM writes numbers of four bytes each in their place."""
+    """OpenCL has no boolean vectors in memory: TVM writes four bytes for each."""
     rng = np.random.default_rng(4)
     inputs = {"b": rng.random(shape) < 0.5, "f": rng.standard_normal(shape, dtype=np.float32)}
     nodes = {

@@ -1,6 +1,4 @@
-"""The families without a contraction, on odd and prime shapes, under their default and under random configs, against
-the plain function in double precision.
-"""
+"""Families without a contraction, on odd and prime shapes, with default and random configs, in double precision."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 
 
 def configs_of(task: TunableTask, target: Target, rng: np.random.Generator, drawn: int = 1) -> list[Config]:
-    """The default one and random ones; where kernels are compiled alone, fewer do."""
+    """Return the default config and random ones; fewer if kernels are only compiled."""
     return [task.default_config(target), *task.space(target).sample(rng, drawn if has_device(target) else drawn // 4)]
 
 
@@ -99,7 +97,7 @@ IMAGES = ["leaky relu", "concat", "max pool", "average pool", "max pool, dilated
 def test_kernels_agree_where_the_graph_put_tensors_into_images(
     name: str, dtype: str, opencl_device: tvm.runtime.Device
 ) -> None:
-    """Every texel is read and written whole, whatever the config."""
+    """Every texel is read and written whole, in every config."""
     (plain,) = relax_tasks(*OPERATORS[name], dtype=dtype)
     func = plain.func
     assert plain.template.activations == {str(p.name) for p in func.params}
@@ -116,9 +114,7 @@ def test_kernels_agree_where_the_graph_put_tensors_into_images(
 
 @pytest.mark.parametrize("name", ["pack of odd rows", "transpose of odd rows", "unpack", "unpack of prime rows"])
 def test_rows_of_odd_length_are_read_and_written_in_vectors(name: str, opencl_device: tvm.runtime.Device) -> None:
-    """On phones from the start; each number is stored once, by the first of the vectors that overlap, which Oclgrind
-    sees elsewhere.
-    """
+    """Phones use vectors by default, and overlapping vectors store each element once, which Oclgrind checks."""
     (task,) = relax_tasks(*OPERATORS[name])
     first, rng = task.default_config(PHONE), np.random.default_rng(SEED)
     assert first["across"] == first["vector_width"] == LANES
@@ -134,7 +130,7 @@ def test_rows_of_odd_length_are_read_and_written_in_vectors(name: str, opencl_de
 @pytest.mark.parametrize("dtype", TOLERANCE)
 @pytest.mark.parametrize("name", ["transpose of odd rows", "unpack", "unpack of prime rows"])
 def test_vectors_of_odd_rows_overlap_on_every_device(name: str, dtype: str, target: Target) -> None:
-    """Three, one and two numbers of a row are left for its last vector of four; with two lanes, one."""
+    """The last vector of four of a row adds three, two or one elements. With two lanes it adds one."""
     ((task,), (plain,)) = (relax_tasks(*OPERATORS[name], dtype=kind) for kind in (dtype, "float32"))
     arrays = random_arrays(task, np.random.default_rng(SEED))
     expected = reference(plain, [a.astype("float32") for a in arrays])
@@ -159,7 +155,7 @@ def test_vectors_of_odd_rows_overlap_on_every_device(name: str, dtype: str, targ
     ids=["compare", "choose", "mask", "64 bits", "look up"],
 )
 def test_truth_values_and_integers(build: Callable[..., relax.Expr], dtypes: list[str], target: Target) -> None:
-    """In OpenCL the lanes of a true vector are -1, and there are no vectors of truth values in memory."""
+    """OpenCL has no boolean vectors in memory, and a true lane of a vector is -1."""
     for task in relax_tasks(build, (5, 24), (5, 24), dtype=dtypes):
         rng = np.random.default_rng(SEED)
         arrays = [np.clip(a, 0, 4) if a.dtype.kind == "i" else a for a in random_arrays(task, rng)]
@@ -169,7 +165,7 @@ def test_truth_values_and_integers(build: Callable[..., relax.Expr], dtypes: lis
 
 
 def test_softmax_of_masked_and_large_values(target: Target) -> None:
-    """Rows of minus infinity but for one entry, as masks make them, and values whose exponentials leave the range."""
+    """Rows have one finite entry, as masks make them, and values whose exponentials overflow."""
     (task,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (6, 130))
     rows = np.random.default_rng(SEED).standard_normal((6, 130)).astype("float32")
     rows[0, 1:] = -np.inf
@@ -197,9 +193,7 @@ def test_layer_norm_of_almost_equal_values(target: Target) -> None:
 
 
 def test_a_long_sum_of_equal_numbers_keeps_its_digits(target: Target) -> None:
-    """One after another in fp32 they lose more and more, and all in one direction: 1e-4 here, 2e-3 of ten times as
-    many.
-    """
+    """Adding them one by one in fp32 would lose 1e-4 here, and 2e-3 for ten times the length."""
     (task,) = relax_tasks(lambda a: op.sum(a, axis=[0]), (30011, 4))
     x = np.full((30011, 4), 0.1, "float32")
     for config in configs_of(task, target, np.random.default_rng(SEED), 2):
@@ -207,7 +201,7 @@ def test_a_long_sum_of_equal_numbers_keeps_its_digits(target: Target) -> None:
 
 
 def test_half_precision_sums_are_single(target: Target) -> None:
-    """A sum of 4000 fp16 numbers of about one: a sum in fp16 would stop growing at 2048."""
+    """A sum of 4000 fp16 numbers of about one would stop growing at 2048 in fp16."""
     (task,) = relax_tasks(lambda a: op.mean(a, axis=[-1]), (5, 4000), dtype="float16")
     x = (1 + 0.1 * np.random.default_rng(SEED).standard_normal((5, 4000))).astype("float16")
     config = task.default_config(target)

@@ -1,6 +1,4 @@
-"""Rows whose work-items add up their parts by functions of sub-groups: numbers on every device that has them, texts,
-and where they are not offered.
-"""
+"""Rows that are reduced by sub-group functions: results on every device that has them, texts, and devices without."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def shape_id(value: object) -> str:
 
 
 def device_of(target: Target, config: pytest.Config) -> tvm.runtime.Device:
-    """A device whose sub-groups kernels for the target run on."""
+    """Return a device whose sub-groups kernels for the target run on."""
     if target.kind == "vulkan":
         return tvm.device("vulkan", 0)
     INTEL.require(config)
@@ -59,7 +57,7 @@ def device_of(target: Target, config: pytest.Config) -> tvm.runtime.Device:
 
 
 def config_of(task: TunableTask, target: Target, threads: int, rows: int, **knobs: object) -> Config:
-    """The default config with these work-items, in sub-groups."""
+    """Return the default config with these work-items, in sub-groups."""
     assert target.limits.sub_groups is not None
     wanted = {
         "threads": threads,
@@ -82,7 +80,7 @@ def source_of(task: TunableTask, target: Target, config: Config) -> str:
 
 
 def long_softmax(dtype: str = "float32") -> TunableTask:
-    """Ten rows of 509 numbers: no multiple of any group."""
+    """Return a softmax of ten rows of 509 elements, which no group divides."""
     (task,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (10, 509), dtype=dtype)
     return task
 
@@ -119,7 +117,7 @@ def test_warps_of_cuda_exchange_in_pairs(threads: int, rows: int) -> None:
     ("target", "threads", "rows"), [(ADRENO, 16, 4), (MALI, 32, 2), (VULKAN, 4, 4), (VULKAN, 16, 1)], ids=shape_id
 )
 def test_nan_stays_where_it_was(target: Target, threads: int, rows: int, pytestconfig: pytest.Config) -> None:
-    """Also in a row whose neighbour in the sub-group has one; infinities are numbers like others."""
+    """NaN stays in its row, also if the row shares a sub-group with another one. Infinities are ordinary values."""
     device = device_of(target, pytestconfig)
     for name in ("maximum", "minimum", "softmax"):
         build = {
@@ -139,7 +137,7 @@ def test_nan_stays_where_it_was(target: Target, threads: int, rows: int, pytestc
 
 
 def test_sub_groups_of_another_size_give_nan(vulkan_device: tvm.runtime.Device) -> None:
-    """A kernel for sub-groups of 16 where they have 8."""
+    """A kernel for sub-groups of 16 gives NaN on a device with sub-groups of 8."""
     assert backend("vulkan").facts(0)["subgroup_size"] != 16
     target = Target("vulkan -device=mali_g610 -half=storage")
     task = long_softmax()
@@ -158,8 +156,9 @@ def test_sub_groups_of_another_size_give_nan(vulkan_device: tvm.runtime.Device) 
     ids=shape_id,
 )
 def test_texts(target: Target, suffix: str, threads: int, rows: int, request: pytest.FixtureRequest) -> None:
-    """Whole sub-groups reduce and leave their parts in local memory; in shared ones, work-items exchange what they have
-    in pairs, without a barrier.
+    """Whole sub-groups reduce, and leave their parts in local memory.
+
+    In a sub-group that rows share, work-items exchange values in pairs, without a barrier.
     """
     (task,) = relax_tasks(lambda a: op.max(a, axis=[-1]), (10, 509))
     config = config_of(task, target, threads, rows)

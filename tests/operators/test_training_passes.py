@@ -1,6 +1,4 @@
-"""The three passes of training a convolution: weights that change, and gradients, in each algorithm, against the plain
-definitions.
-"""
+"""Three training passes of a convolution, with changing weights, in each algorithm, against the plain definitions."""
 
 from __future__ import annotations
 
@@ -45,7 +43,7 @@ def test_algorithms_agree_with_the_plain_definition(layer: Conv2d, count: int, o
 
 
 def test_pieces_are_added_in_one_order(opencl_device: object) -> None:
-    """The workspace of a sum in pieces is all that two kernels share, and results are the same bit for bit."""
+    """Two kernels share only the workspace of a sum in pieces, and results are the same bit for bit."""
     task = passes_of(conv(4, (17, 19), 6, (3, 3), padding=SAME, batch=7))[2]
     (config,) = (c for c in task.starts(TARGET) if c["algorithm"] == "pieces8")
     arrays = random_arrays(task, np.random.default_rng(SEED))
@@ -59,8 +57,9 @@ def test_pieces_are_added_in_one_order(opencl_device: object) -> None:
 
 
 def test_a_long_sum_is_cut_until_the_device_is_busy() -> None:
-    """AlexNet's first layer has 2178 work-items of filter gradients without that; where there are enough, the sum is
-    whole.
+    """AlexNet's first layer has only 2178 work-items for the filter gradient, so its sum is split.
+
+    With enough work-items, the sum stays whole.
     """
     large = Target("cuda -device=nvidia_h200")
     first = conv(3, (224, 224), 96, (11, 11), padding=(2,) * 4, stride=(4, 4), batch=128)
@@ -69,8 +68,9 @@ def test_a_long_sum_is_cut_until_the_device_is_busy() -> None:
 
 
 def test_an_unscaled_gradient_inserts_no_zeros() -> None:
-    """With a stride of four, an input pixel sees a ninth of the window's 121 taps, rounded up: the rest would be
-    products with zeros.
+    """With a stride of four, an input pixel meets a ninth of the window's 121 taps, rounded up.
+
+    All other products would be with zeros.
     """
     _, by_input, _ = training_passes(conv(3, (224, 224), 96, (11, 11), padding=(2,) * 4, stride=(4, 4), batch=128))
     assert by_input.phases.kernel == (3, 3)

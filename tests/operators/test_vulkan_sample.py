@@ -1,5 +1,6 @@
-"""A sample of all kernels on Vulkan's device here: every family, and every choice of every knob once; each family by
-itself runs with --exhaustive.
+"""A sample of all kernels on this machine's Vulkan device: every family, and every choice of every knob once.
+
+Each family runs alone with --exhaustive.
 """
 
 from __future__ import annotations
@@ -27,8 +28,9 @@ def choices_of(config: Config) -> set[tuple[str, object]]:
 
 
 def sample(target: Target) -> tuple[list[tuple[TunableTask, Config]], set[tuple[str, object]]]:
-    """The default config of a case of every family, and random ones of all until each choice was taken; choices of
-    which only long kernels were drawn.
+    """Return the default config of a case of every family, and random configs until each choice was taken.
+
+    Choices that only occur in long kernels are left out.
     """
     rng = np.random.default_rng(SEED)
     tasks = {task.family: task.with_free_images() for task in reversed(typical_tasks(target))}
@@ -55,7 +57,7 @@ def sample(target: Target) -> tuple[list[tuple[TunableTask, Config]], set[tuple[
 
 
 def test_every_family_and_every_choice_of_a_knob(vulkan_device: tvm.runtime.Device) -> None:
-    """Kernels are those for a phone with images and fp16, within the limits of the device."""
+    """The kernels are those of a phone with images and fp16, within the device's limits."""
     target = Target("vulkan -device=adreno640").limited_to(BACKEND.facts(0))
     chosen, missing = sample(target)
     assert not missing

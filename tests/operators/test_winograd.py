@@ -1,6 +1,4 @@
-"""Winograd's convolutions against the plain definition, from single configs to whole models, and wherever their weights
-are fed.
-"""
+"""Winograd's convolutions against the plain definition, from single configs to whole models."""
 
 from __future__ import annotations
 
@@ -24,7 +22,7 @@ from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.operators.families.conv2d import FAMILY
 from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.operators.winograd.convolution import SIDES, TILES
-from romou.compiler.operators.winograd.matrices import matrices
+from romou.compiler.operators.winograd.matrices import transform_matrices
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
 from romou.devices.presets import load_preset
@@ -71,12 +69,12 @@ FORMS = [(window, name) for window, sides in SIDES.items() for name, tile in TIL
 
 
 def side_of(window: int, algorithm: str) -> int:
-    """Side of an input tile."""
+    """Return the side of an input tile."""
     return TILES[algorithm] + window - 1
 
 
 def configs_of(task: TunableTask, target: Target, algorithm: str, count: int, **wanted: str) -> list[Config]:
-    """Random configs of an algorithm."""
+    """Return random configs of an algorithm."""
     space, rng, found = task.space(target), np.random.default_rng(SEED), {}
     while len(found) < count:
         drawn = (
@@ -89,7 +87,7 @@ def configs_of(task: TunableTask, target: Target, algorithm: str, count: int, **
 
 
 def residual_task(w: Conv2d) -> TunableTask:
-    """The operator with a bias, the sum with another tensor, and a ReLU behind it."""
+    """Return the operator with a bias, the sum with another tensor, and a ReLU after it."""
     data = te.placeholder((w.batch, -(-w.in_channels // 4), *w.in_hw, 4), w.dtype, "data")
     weight = te.placeholder(FAMILY.weight_shape(w), w.dtype, "weight")
     bias, other = (
@@ -130,9 +128,9 @@ def test_configs_agree_with_the_plain_definition(work: Conv2d, target: Target, d
 
 @pytest.mark.parametrize(("window", "algorithm"), FORMS)
 def test_matrices_convolve(window: int, algorithm: str) -> None:
-    """Exactly: A^T ((G g) * (B^T d)) is the sum of products, in fractions."""
+    """A^T ((G g) * (B^T d)) is exactly the sum of products, in fractions."""
     tile = TILES[algorithm]
-    form, rng = matrices(tile, window), np.random.default_rng(SEED)
+    form, rng = transform_matrices(tile, window), np.random.default_rng(SEED)
     data, weight = (rng.integers(-9, 10, size=extent).astype(object) for extent in (tile + window - 1, window))
     rows = {name: np.array(getattr(form, name), dtype=object) for name in ("data", "weight", "output")}
     found = rows["output"] @ ((rows["weight"] @ weight) * (rows["data"] @ data))
@@ -141,13 +139,12 @@ def test_matrices_convolve(window: int, algorithm: str) -> None:
 
 @pytest.mark.parametrize(("window", "algorithm"), FORMS)
 def test_long_sums_keep_their_digits(window: int, algorithm: str) -> None:
-    """Sums of 512 channels in single precision, against double precision: below a third of what counts as right.
+    """fp32 sums of 512 channels have less than a third of the tolerated error against double precision.
 
-    Every sum adds one product after the other, as the kernels do and as no BLAS promises: the error is the same on
-    every processor.
+    Products are added one by one, as in the kernels and unlike BLAS, so the error is the same on every processor.
     """
     tile = TILES[algorithm]
-    form, rng, channels, side = matrices(tile, window), np.random.default_rng(SEED), 512, tile + window - 1
+    form, rng, channels, side = transform_matrices(tile, window), np.random.default_rng(SEED), 512, tile + window - 1
     data, weight = rng.standard_normal((channels, side, side)), rng.standard_normal((channels, window, window))
     expected = np.array(
         [[np.sum(data[:, y : y + window, x : x + window] * weight) for x in range(tile)] for y in range(tile)]
@@ -174,7 +171,7 @@ def test_long_sums_keep_their_digits(window: int, algorithm: str) -> None:
 
 @each_kind("form", [(3, "winograd2"), (5, "winograd4")], opencl=(0,), cuda=(1,))
 def test_each_way_to_share_work(form: tuple[int, str], target: Target) -> None:
-    """Local memory and split reductions, with tiles and groups that divide nothing."""
+    """Local memory and split reductions agree for tiles and groups that divide nothing."""
     window, algorithm = form
     task = task_of(conv(32, (11, 11), 20, (window, window), padding=SAME))
     arrays = random_arrays(task, np.random.default_rng(SEED))
@@ -190,7 +187,7 @@ def test_each_way_to_share_work(form: tuple[int, str], target: Target) -> None:
 
 @pytest.mark.parametrize(("window", "algorithm"), few(FORMS, 1, 3))
 def test_the_text_of_cuda_kernels(window: int, algorithm: str) -> None:
-    """Run on the CPU: no barrier is missing, and nothing is read or written beside an array."""
+    """CUDA text that runs on the CPU misses no barrier and accesses nothing outside of its arrays."""
     target = target_of("cuda")
     task = task_of(conv(5, (10, 11), 7, (window, window), padding=(1, 2, 1, 1), batch=2))
     arrays = random_arrays(task, np.random.default_rng(SEED))
@@ -212,7 +209,7 @@ def test_the_text_of_cuda_kernels(window: int, algorithm: str) -> None:
     ),
 )
 def test_images(window: int, algorithm: str, dtype: str, opencl_device: tvm.runtime.Device) -> None:
-    """Images are read by the transform of the data and by the products, and written by the transform of the output."""
+    """The data transform and the products read images, and the output transform writes them."""
     work = conv(13, (14, 9), 24, (window, window), dtype, padding=SAME, batch=2)
     task = task_of(work).with_free_images()
     arrays = random_arrays(task, np.random.default_rng(SEED))
@@ -233,8 +230,9 @@ def test_images(window: int, algorithm: str, dtype: str, opencl_device: tvm.runt
     ("window", "algorithm"), [(window, name) for window, name in FORMS if side_of(window, name) < 7]
 )
 def test_half_precision_storage(window: int, algorithm: str) -> None:
-    """Transforms and sums are single precision; what lies between them is rounded. Where tensor cores make the
-    products, fewer are no gain.
+    """Transforms and sums are fp32, and workspaces are rounded to fp16.
+
+    With tensor cores, fewer products are no gain.
     """
     target = target_of("opencl")
     work = conv(64, (14, 13), 20, (window, window), "float16", padding=SAME)
@@ -320,9 +318,7 @@ def test_the_default_algorithm_of_a_phone_weighs_the_bytes_of_its_weights(
 
 
 def test_transforms_fit_into_the_registers_of_a_phone() -> None:
-    """Mali-G76 has 64; nothing but a criterion that gave way could keep a tile of 144 numbers in the registers of one
-    work-item.
-    """
+    """Mali-G76 has 64 registers, so a tile of 144 elements is excluded unless the criterion is relaxed."""
     target = Target("opencl -device=mali_g76")
     task = task_of(conv(16, (24, 24), 16, (5, 5), padding=(2, 2, 2, 2)))
     cut = pruned_task(task, target)
@@ -348,7 +344,7 @@ def test_transforms_keep_to_the_limits_of_a_device() -> None:
 
 
 def test_direct_configs_keep_their_numbers() -> None:
-    """Spaces that were recorded without the knob number their configs as today's do."""
+    """Spaces recorded without the knob number their configs as today's spaces do."""
     task = task_of(SHAPES[2]).with_free_images()
     space = task.space(PHONE)
     old = task.template.algorithms["direct"].space(PHONE.limits)
@@ -361,7 +357,7 @@ def test_direct_configs_keep_their_numbers() -> None:
 
 @pytest.mark.parametrize(("window", "algorithm"), FORMS)
 def test_what_the_transforms_move(window: int, algorithm: str) -> None:
-    """Transforms move as much as their kernels load and store: here tiles divide everything, and nothing is padded."""
+    """Transforms move the bytes that their kernels load and store. Here tiles divide everything."""
     tile, side, texels = TILES[algorithm], side_of(window, algorithm), 16
     out = 6 * tile
     work = conv(64, (out + window - 1,) * 2, 64, (window, window))
@@ -380,7 +376,7 @@ def test_what_the_transforms_move(window: int, algorithm: str) -> None:
 
 
 def model_error(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, target: str, algorithm: str) -> float:
-    """Error of the whole model with an algorithm wherever it can be."""
+    """Return the error of the whole model with the algorithm wherever it is possible."""
     chosen: list[Config] = []
 
     def config_of(template: ContractionTemplate, limits: Limits) -> Config:
@@ -399,8 +395,9 @@ def model_error(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, target:
 
 
 def test_a_model_in_images(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The graph puts data, output and what the epilogue adds into images. In buffers, tests/module/test_workspaces.py
-    runs such a model.
+    """The graph puts data, output and operands of the epilogue into images.
+
+    tests/module/test_workspaces.py runs such a model in buffers.
     """
     g = Graph({"image": (1, 6, 12, 12)})
     x = g.add("Relu", g.conv("image", 6, 10, pads=[1, 1, 1, 1]))

@@ -1,6 +1,4 @@
-"""Winograd's algorithm where the convolution has a stride: over phases of the data, in all three passes, against the
-plain definitions.
-"""
+"""Winograd's algorithm for strided convolutions, over phases of the data, in all three passes."""
 
 from __future__ import annotations
 
@@ -60,7 +58,7 @@ def form_of(work: Conv2d, algorithm: str) -> WinogradAlgorithm:
 
 
 def passes_of(layer: Conv2d, *, is_weight_computed: bool) -> list[TunableTask]:
-    """The three passes, with an epilogue where the weight is a constant."""
+    """Return the three passes, with an epilogue if the weight is a constant."""
     return [
         task_of(work, has_epilogue=not is_weight_computed, is_weight_computed=is_weight_computed)
         for work in training_passes(layer)
@@ -70,7 +68,7 @@ def passes_of(layer: Conv2d, *, is_weight_computed: bool) -> list[TunableTask]:
 @pytest.mark.parametrize("is_weight_computed", [False, True], ids=["constant", "computed"])
 @each_kind("layer", LAYERS, opencl=(0, 1, 4), cuda=(1,), vulkan=(2,))
 def test_passes_agree_with_the_plain_definition(layer: Conv2d, is_weight_computed: bool, target: Target) -> None:
-    """Each pass with the largest tile; the weight is transformed ahead, or in each call."""
+    """Each pass agrees with the largest tile and a weight transformed ahead, or in each call."""
     for task in passes_of(layer, is_weight_computed=is_weight_computed):
         arrays = random_arrays(task, np.random.default_rng(SEED))
         expected = reference(task, arrays)
@@ -91,7 +89,7 @@ def test_every_tile_and_random_configs(layer: Conv2d, opencl_device: tvm.runtime
 
 @pytest.mark.parametrize("place", few([0, 1, 2], 1), ids=["forward", "by input", "by filter"])
 def test_the_text_of_cuda_kernels(place: int) -> None:
-    """Run on the CPU: no barrier is missing, and nothing is read or written beside an array."""
+    """CUDA text that runs on the CPU misses no barrier and accesses nothing outside of its arrays."""
     target = target_of("cuda")
     # A constant weight: `run_on_cpu` gives workspaces the sizes that they have before TVM lets two share one
     # allocation.
@@ -105,7 +103,7 @@ def test_the_text_of_cuda_kernels(place: int) -> None:
     ("work", "algorithm"), few([(LAYERS[0], "winograd4"), (replace(LAYERS[1], dtype="float16"), "winograd2")], 0)
 )
 def test_images(work: Conv2d, algorithm: str, opencl_device: tvm.runtime.Device) -> None:
-    """Phases are read from an image, the padding from outside of it; and results are put into one."""
+    """Phases are read from an image, the padding from outside of it, and results are written to an image."""
     limit = 1e-5 if work.dtype == "float32" else 1e-2
     for one in training_passes(work)[:2]:
         task = task_of(one).with_free_images()
@@ -132,8 +130,9 @@ def test_half_precision_storage(place: int) -> None:
 
 
 def test_which_strided_convolutions_have_the_knob() -> None:
-    """Strided convolutions have it with the tiles that need fewer products: 3x3 at stride 2 is 2x2 over four phases,
-    where tiles of two pixels save none.
+    """The knob has the tiles that need fewer products: 3x3 at stride 2 is 2x2 over four phases.
+
+    Tiles of two pixels save nothing there.
     """
 
     def choices(work: Conv2d) -> tuple[str, ...]:
@@ -165,7 +164,8 @@ def test_which_strided_convolutions_have_the_knob() -> None:
 
 @pytest.mark.parametrize(("algorithm", "share"), [("winograd2", 0.55), ("winograd4", 0.31), ("winograd6", 0.28)])
 def test_products_that_are_saved(algorithm: str, share: float) -> None:
-    """AlexNet's first layer: 121 products for an output, against 36 and what tiles that stick out over the edge add.
+    """AlexNet's first layer needs 36 products for an output, and some for tiles beyond the edge, instead of 121.
+
     Idle lanes are not multiplied.
     """
     for work in training_passes(ALEXNET)[::2]:
@@ -178,7 +178,7 @@ def test_products_that_are_saved(algorithm: str, share: float) -> None:
 
 
 def test_long_sums_of_phases_keep_their_digits(opencl_device: tvm.runtime.Device) -> None:
-    """Sums over 16 phases of 48 channels are below a third of what counts as right."""
+    """Sums over 16 phases of 48 channels have less than a third of the tolerated error."""
     target = target_of("opencl")
     task = task_of(conv(48, (43, 43), 8, (11, 11), stride=(4, 4)), has_epilogue=False)
     arrays = random_arrays(task, np.random.default_rng(SEED))
@@ -192,7 +192,7 @@ def test_long_sums_of_phases_keep_their_digits(opencl_device: tvm.runtime.Device
     ("stride", "window", "algorithm"), few([(2, 6, "winograd4"), (4, 12, "winograd2"), (3, 6, "winograd2")], 0, 1)
 )
 def test_what_the_transforms_move(stride: int, window: int, algorithm: str) -> None:
-    """The data is read once by all phases; here tiles divide everything, and nothing is padded."""
+    """All phases together read the data once. Here tiles divide everything."""
     taps, tile, texels, cells = window // stride, TILES[algorithm], 2, 6
     out, side = cells * tile, tile + taps - 1
     work = conv(4 * texels, ((out + taps - 1) * stride,) * 2, 16, (window,) * 2, stride=(stride,) * 2)
@@ -210,8 +210,9 @@ def form_start(task: TunableTask, algorithm: str) -> object:
 
 
 def test_a_phone_takes_phases_where_its_memory_lets_it() -> None:
-    """Under Mesa's compilers AlexNet's first layer takes 0.4 of the instructions; the estimate knows what the
-    workspaces cost beside them.
+    """Under Mesa's compilers AlexNet's first layer needs 0.4 of the instructions.
+
+    The estimate adds the cost of the workspaces.
     """
     first = replace(ALEXNET, batch=1)
     names = {
@@ -225,8 +226,9 @@ def test_a_phone_takes_phases_where_its_memory_lets_it() -> None:
 
 @pytest.mark.parametrize(("dtype", "algorithm"), [("float16", "direct"), ("float32", "winograd4")])
 def test_a_window_that_is_a_long_sum_is_direct_in_fp16(dtype: str, algorithm: str) -> None:
-    """Under Mesa's compiler for Mali-G76 the direct kernel takes 0.70 cycles for 24 multiply-adds in fp16, Winograd's
-    way 1.23; in fp32 1.27 and 0.74.
+    """Mesa's compiler for Mali-G76 needs 0.70 cycles for 24 direct fp16 multiply-adds, and 1.23 with Winograd.
+
+    In fp32 it needs 1.27 and 0.74.
     """
     work = conv(64, (56, 56), 128, (5, 5), dtype, padding=(2,) * 4, stride=(2, 2))
     assert task_of(work).with_free_images().default_config(Target("opencl -device=mali_g76"))["algorithm"] == algorithm

@@ -1,5 +1,4 @@
-"""What families of convolutions share: channels packed by four on both sides, a window that moves over the input, a
-constant weight.
+"""The base of convolution families: channels packed by four on both sides, a moving window, a constant weight.
 
 data    (n, ceil(ic / 4), ih, iw, 4)      output  (n, ceil(oc / 4), oh, ow, 4)
 """
@@ -16,7 +15,7 @@ from tvm import relax, s_tir, te, tirx
 from romou.base.space import Config
 from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.family import Case
-from romou.compiler.operators.packed_weight import PACKED, guarded
+from romou.compiler.operators.packed_weight import PACKED, zero_unless
 from romou.compiler.operators.workload import Conv2d, Expr
 from romou.compiler.scheduling.loops import Block, Loop
 from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, shape_of, static_shape
@@ -27,8 +26,9 @@ C = TypeVar("C", bound=Conv2d)
 
 
 class ConvolutionFamily(ContractionFamily[C]):
-    """A family of 2-D convolutions, and of 1-D and 3-D ones as far as they are convolutions of images. kernel_layout:
-    of the weight in the graph.
+    """A family of 2-D convolutions, and of 1-D and 3-D ones that are convolutions of images.
+
+    kernel_layout: of the weight in the graph.
     """
 
     is_packed = True
@@ -37,33 +37,31 @@ class ConvolutionFamily(ContractionFamily[C]):
     kernel_layout = "OIHW"
 
     def match(self, call: relax.Call) -> C | None:
-        """A float convolution in NCHW, NCW or NCDHW."""
+        """Match a float convolution in NCHW, NCW or NCDHW."""
         if not is_channels_first(call, self.kernel_layout) or not is_of_images(call):
             return None
         work = self.work_of(call)
         return work if self.is_mine(work) else None
 
     def work_of(self, call: relax.Call) -> C:
-        """The workload of a convolution that has one."""
+        """Return the workload of a convolution that this family matches."""
         return self.workload(out_channels=static_shape(call.args[1])[0], **common_fields(call))
 
     @abstractmethod
     def weight_shape(self, w: C) -> Shape:
-        """Shape of the packed weight, in elements."""
+        """Return the shape of the packed weight, in elements."""
 
     @abstractmethod
-    def tap_of(self, w: C, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        """Output channel, input channel of the group, row and column of the window that an element of the packed weight
-        stands for.
-        """
+    def tap_of(self, w: C, *index: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        """Return the output channel, the group's input channel, and the tap of an element of the packed weight."""
 
     def weight_at(self, w: C, weight: te.Tensor, o: Expr, i: Expr, kh: Expr, kw: Expr) -> tirx.Expr:
-        """The weight in the graph's layout at a tap; zero where there is no such channel."""
-        return guarded(w.dtype, weight[o, i, kh, kw], o < w.out_channels, i < w.in_channels // w.groups)
+        """Return the unpacked weight at a tap, or zero if there is no such channel."""
+        return zero_unless(w.dtype, weight[o, i, kh, kw], o < w.out_channels, i < w.in_channels // w.groups)
 
     def pack_at_run_time(self, w: C, weight: te.Tensor) -> te.Tensor:
         return te.compute(
-            self.weight_shape(w), lambda *place: self.weight_at(w, weight, *self.tap_of(w, *place)), name=PACKED
+            self.weight_shape(w), lambda *index: self.weight_at(w, weight, *self.tap_of(w, *index)), name=PACKED
         )
 
     def kernel_shape(self, w: C, shape: Shape) -> Shape:
@@ -81,7 +79,7 @@ class ConvolutionFamily(ContractionFamily[C]):
     def output_loops(
         self, sch: s_tir.Schedule, output: Block, w: C, config: Config
     ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
-        """The output (n, o, y, x, lane) as loops (o, h, w, lane), its pixels laid out as the knob `pixels` says."""
+        """Return the output (n, o, y, x, lane) as loops (o, h, w, lane), with pixels as the knob `pixels` says."""
         oh, ow = w.out_hw
         if config["pixels"] == "flat":
             sch.transform_block_layout(output, lambda n, o, y, x, lane: (o, (n * oh + y) * ow + x, lane))
@@ -107,8 +105,9 @@ class ConvolutionFamily(ContractionFamily[C]):
 
 
 def is_channels_first(call: relax.Call, kernel_layout: str) -> bool:
-    """Whether a convolution is of floats of static shapes, its channels before its pixels. kernel_layout: of the
-    weight, as it is in 2-D.
+    """Return whether a convolution has floats, static shapes, and channels before pixels.
+
+    kernel_layout: of the weight, as in 2-D.
     """
     (data, weight), attrs = call.args, call.attrs
     shape = shape_of(data)
@@ -120,7 +119,7 @@ def is_channels_first(call: relax.Call, kernel_layout: str) -> bool:
 
 
 def is_of_images(call: relax.Call) -> bool:
-    """Whether a convolution sees one frame at a time."""
+    """Return whether each output frame of a convolution depends on one input frame."""
     if len(static_shape(call.args[0])) < 5:
         return True
     attrs, depth, (front, _, _, back, _, _) = (
@@ -132,7 +131,7 @@ def is_of_images(call: relax.Call) -> bool:
 
 
 def common_fields(call: relax.Call) -> dict[str, Any]:
-    """What a convolution and a transposed one say alike in a graph: fields of `Conv2d`, all but the output channels."""
+    """Return the fields of `Conv2d` that a convolution and a transposed one share: all but the output channels."""
     shape, kernel, attrs = static_shape(call.args[0]), static_shape(call.args[1])[2:], call.attrs
     n, c, h, w = as_images(shape)
     pads = all_sides(attrs.padding, len(kernel))
@@ -150,27 +149,28 @@ def common_fields(call: relax.Call) -> dict[str, Any]:
 
 
 def plane_of(settings: Sequence[int]) -> tuple[int, int]:
-    """Return what is given for each spatial axis for rows and columns; a row has a window of height 1."""
+    """Return the last two of the settings of all spatial axes. A 1-D convolution has a height of 1."""
     h, w = [1, *map(int, settings)][-2:]
     return h, w
 
 
 def all_sides(padding: Sequence[int], axes: int) -> tuple[int, ...]:
-    """Return a padding at the beginnings of all spatial axes, then at their ends, which is given for all axes, for each
-    axis, or for each side.
+    """Return a padding for the beginnings of all spatial axes, then for their ends.
+
+    padding: one number for all axes, one for each axis, or one for each side.
     """
     pads = [int(pad) for pad in padding]
     return tuple(pads * (2 * axes // len(pads)))
 
 
 def four_sides(padding: Sequence[int]) -> tuple[int, int, int, int]:
-    """Top, left, bottom, right of a padding that is given for both axes, for each axis, or for each side."""
+    """Return (top, left, bottom, right) of a padding that is given for both axes, each axis, or each side."""
     top, left, bottom, right = all_sides(padding, 2)
     return top, left, bottom, right
 
 
 def convolve(w: Conv2d, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """A convolution of x (n, ic, ih, iw) with weight (oc, ic / groups, kh, kw) by NumPy, tap by tap: (n, oc, oh, ow)."""  # noqa: E501
+    """Convolve x (n, ic, ih, iw) with weight (oc, ic / groups, kh, kw) in NumPy, tap by tap: (n, oc, oh, ow)."""
     (oh, ow), (sh, sw), (dh, dw), (top, left, bottom, right) = w.out_hw, w.stride, w.dilation, w.padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     total = np.zeros((w.batch, w.groups, w.out_channels // w.groups, oh, ow), x.dtype)

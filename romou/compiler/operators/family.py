@@ -1,11 +1,9 @@
-"""The operator family: all that Romou knows about one kind of operator, as one object in one file of
-`romou/compiler/operators/families`.
+"""The operator family: everything that Romou needs for one kind of operator, in one file of `operators/families`.
 
     Relax graph ──rewrite──> plain definition ──fusion──> fused function ──template_of──> Template ──> space, schedule
 
-Layout, tasks, scripts and one contract test walk the families (`romou.compiler.operators.families.families`). Of them
-`layout/join_pairs.py` alone knows one by
-name: the pair of convolutions, which is an operator of no graph.
+The graph passes, the tuner, scripts and one contract test loop over `romou.compiler.operators.families.families`. Only
+`romou/compiler/graph/join_pairs.py` names a family: the pair of convolutions, which is no operator of a graph.
 """
 
 from __future__ import annotations
@@ -24,12 +22,12 @@ from romou.compiler.tir.expressions import Shape
 
 
 class Graph(Protocol):
-    """A Relax graph whose operators are being rewritten, as far as a family asks it
-    (`romou/compiler/graph/pack_channels.py`).
+    """A Relax graph that is being rewritten, as a family sees it (`romou/compiler/graph/pack_channels.py`).
 
     bb: builder of the new graph.
-    Of variables of the old graph: bound:
-        ->  what it is bound to.   users: -> the variables that read it.   rewritten: -> the family that took it.
+    bound: variable of the old graph -> the expression that it is bound to.
+    users: variable of the old graph -> the variables that read it.
+    rewritten: variable of the old graph -> the family that took it.
     """
 
     bb: relax.BlockBuilder
@@ -38,25 +36,25 @@ class Graph(Protocol):
     rewritten: dict[relax.Var, Family]
 
     def plain_expr(self, expr: relax.Expr) -> relax.Expr:
-        """The new form of an expression, in the layout that it has in the old graph."""
+        """Return the new form of an expression, in the layout that it has in the old graph."""
 
     def packed_expr(self, expr: relax.Expr) -> relax.Expr:
-        """The new form of a tensor (n, c, h, w) as (n, ceil(c / 4), h, w, 4); rows and volumes are images
-        (`romou/compiler/tir/images.py`).
+        """Return the new form of a tensor (n, c, h, w) as (n, ceil(c / 4), h, w, 4).
+
+        Rows and volumes count as images (`romou/compiler/tir/images.py`).
         """
 
     def flattened_source(self, expr: relax.Expr) -> relax.Var | None:
-        """The packed tensor (n, c, h, w) of which an expression is the reshape to (n, c * h * w); None for any other
-        expression.
-        """
+        """Return the packed tensor (n, c, h, w) that `expr` reshapes to (n, c * h * w), or None if there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """A small operator of a family, as a user's model has it and as NumPy computes it.
+    """A small operator of a family, as a Relax expression and in NumPy.
 
-    inputs, weights: shapes of what is given at run time and of constants.
-    build: the Relax expression of variables and constants, in that order.   compute: the same of arrays.
+    inputs, weights: shapes of inputs at run time and of constants.
+    build: variables and constants, in that order -> Relax expression.
+    compute: the same arguments as arrays -> array.
     """
 
     name: str
@@ -66,7 +64,7 @@ class Case:
     compute: Callable[..., np.ndarray]
 
     def module(self, weights: Sequence[np.ndarray] = (), dtype: str = "float32") -> tvm.IRModule:
-        """A Relax module whose `main` maps inputs of `dtype`, which is that of the weights, to the operator's result."""  # noqa: E501
+        """Return a Relax module with a `main` from inputs of `dtype`, the weights' type, to the result."""
         inputs = [relax.Var(f"x{i}", relax.TensorType(list(shape), dtype)) for i, shape in enumerate(self.inputs)]
         builder = relax.BlockBuilder()
         with builder.function("main", inputs):
@@ -80,8 +78,8 @@ class Family(ABC):
     """An operator family.
 
     name: in records, block annotations and tasks.
-    precedence: families are asked in this order, those of equal precedence by name; one that takes what others leave
-    has a higher number.
+    precedence: families come in this order, then by name. A family that takes what other families leave has a
+    higher number.
     operators: names of the Relax operators that `rewrite` may recognise.
     is_packed: whether the results of `rewrite` have their channels packed by four.
     """
@@ -92,14 +90,12 @@ class Family(ABC):
     is_packed: bool = False
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """The family's plain definition in place of a call of one of `operators`; None where the call is not the
-        family's.
-        """
+        """Return the family's plain definition of a call of `operators`, or None for a call of another family."""
         return None
 
     @abstractmethod
     def template_of(self, func: tirx.PrimFunc) -> Template | None:
-        """The schedule template of a fused function; None where the function is not the family's."""
+        """Return the schedule template of a fused function, or None for a function of another family."""
 
     @property
     @abstractmethod

@@ -1,10 +1,10 @@
-"""Kernels of RNN, GRU and LSTM: one for each nest of the time loop, which the host launches for each step.
+"""Kernels of RNN, GRU and LSTM: one for each nest of the time loop, which the host launches in each step.
 
     for t: for d, b, j: sums[g] = sum over k of state[k] * weight[k, g, j]; step(sums)    ->    for t (host): kernel(t)
 
 unit          a hidden unit of a direction and a sequence
-work-item     `width` neighbours of them in `rows` sequences, whose weights it loads once, as vectors
-work group    `units` times `threads` work-items: `threads` share a sum, which the first of them adds up in local memory
+work-item     `width` neighbouring units in `rows` sequences, which share one vector load of each weight
+work group    `units` times `threads` work-items; `threads` of them share a sum, and the first adds the shares up
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ _FLOAT_BYTES = 4
 
 
 def is_time_loop(func: tirx.PrimFunc) -> bool:
-    """Whether a function is the time loop of a recurrent operator."""
+    """Return whether a function is the time loop of a recurrent operator."""
     return bool(func.attrs and TIME_LOOP in func.attrs)
 
 
 def schedule_time_loop(func: tirx.PrimFunc, limits: Limits) -> tirx.PrimFunc:
-    """Return the function with a kernel for each nest of units."""
+    """Return the function with one kernel for each nest of units."""
     stages = []
     for stage in nests_of(func):
         inner = _below_time(stage)
@@ -48,12 +48,12 @@ def schedule_time_loop(func: tirx.PrimFunc, limits: Limits) -> tirx.PrimFunc:
         else:
             kernels = [_kernel(nest, limits) for nest in inner]
             stages.append(tirx.For(stage.loop_var, stage.min, stage.extent, tirx.ForKind.SERIAL, _sequence(kernels)))
-    kept = [buffer for buffer in func.body.block.alloc_buffers if str(buffer.scope()) == "global"]
-    return with_root(func, _sequence(stages), kept).with_attr("tirx.is_scheduled", True)
+    workspaces = [buffer for buffer in func.body.block.alloc_buffers if str(buffer.scope()) == "global"]
+    return with_root(func, _sequence(stages), workspaces).with_attr("tirx.is_scheduled", True)
 
 
 def _below_time(stage: tirx.For) -> list[tirx.For] | None:
-    """The nests of the time loop; None for a nest of units."""
+    """Return the nests of the time loop, or None for a nest of units."""
     if TIME_LOOP not in stage.annotations:
         return None
     return list(stage.body.seq) if isinstance(stage.body, tirx.SeqStmt) else [stage.body]
@@ -79,9 +79,11 @@ def _nest(stage: tirx.For) -> _Nest:
 
 @dataclass(kw_only=True)
 class _Items:
-    """Work-items of a kernel.  width, rows, units, threads: see above.
+    """The work-items of a kernel.
 
-    blocks, row_blocks: work groups that share a sequence, and steps of `rows` in the batch.
+    width, rows, units, threads: see above.
+    blocks: work groups that share a sequence.
+    row_blocks: steps of `rows` in the batch.
     """
 
     nest: _Nest
@@ -95,7 +97,7 @@ class _Items:
 
     @property
     def vectors(self) -> int:
-        """Return how many vectors a sequence's units are."""
+        """Vectors of a sequence's units."""
         return self.nest.extents[2] // self.width
 
     @property
@@ -117,43 +119,43 @@ class _Items:
 
     @property
     def vector(self) -> tirx.Expr:
-        """Place of a work-item's units among those of the sequence, in vectors."""
+        """Index of the work-item's vector in the sequence."""
         return self.group % self.blocks * self.units + self.unit
 
     def row(self, at: int) -> tirx.Expr:
-        """One of a work-item's sequences."""
+        """Return the index of one of the work-item's sequences."""
         return self.group // self.blocks % self.row_blocks * self.rows + at
 
     def inside(self, row: int) -> tirx.Expr | None:
-        """Whether a work-item has units in its vector of a sequence; None: each has."""
+        """Return the condition that the work-item has units in a sequence, or None if it always has."""
         conditions = [self.vector < self.vectors] if self.vectors % self.units else []
         conditions += [self.row(row) < self.nest.extents[1]] if row and self.nest.extents[1] % self.rows else []
         return tirx.all(*conditions) if conditions else None
 
-    def place(self, row: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
-        """The statement in place of the loops of the nest."""
+    def values(self, row: tirx.Expr, vector: tirx.Expr, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
+        """Return the values of the nest's loop variables."""
         d, b, j = self.nest.axes
         return {d: self.group // (self.blocks * self.row_blocks), b: row, j: vector * self.width + lane}
 
-    def place_to_read(self, row: int, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
-        """Return what stands for the loops where numbers are read: the last units, for those beyond them."""
+    def clamped_values(self, row: int, lane: tirx.Expr | int) -> dict[tirx.Var, tirx.Expr]:
+        """Return `values`, clamped to the last units for work-items beyond them."""
         if self.inside(row) is None:
-            return self.place(self.row(row), self.vector, lane)
+            return self.values(self.row(row), self.vector, lane)
         last_row, last_vector = (tirx.const(count - 1, "int32") for count in (self.nest.extents[1], self.vectors))
-        return self.place(tirx.min(self.row(row), last_row), tirx.min(self.vector, last_vector), lane)
+        return self.values(tirx.min(self.row(row), last_row), tirx.min(self.vector, last_vector), lane)
 
 
 def _items(nest: _Nest, limits: Limits, product: tirx.For | None) -> _Items:
-    """Vectors where the units allow, rows that share the weights, and threads for a sum that keep the device busy."""
+    """Choose vectors if the units allow, rows that share the weights, and threads of a sum that fill the device."""
     directions, batch, hidden = nest.extents
     preset, most = limits.preset.recurrent, min(_GROUP, limits.max_work_group_size)
     if product is None:
         return _Items(nest=nest, units=min(most, hidden))
     gates, summed = int(product.body.extent), int(product.extent)
     width = LANES if hidden % LANES == 0 else 1
-    # Partial sums of all of them are in local memory.
+    # All partial sums of a group are in local memory.
     room = limits.local_memory_bytes // (_FLOAT_BYTES * most * gates * width)
-    # Sums fill half of the registers, at most.
+    # Sums may fill half of the registers.
     registers = (limits.registers or preset.registers) // 2 // (gates * width)
     rows = max(1, min(preset.max_rows, batch, room, registers))
     vectors, threads = hidden // width, 1
@@ -169,29 +171,32 @@ def _items(nest: _Nest, limits: Limits, product: tirx.For | None) -> _Items:
 
 
 def _kernel(stage: tirx.For, limits: Limits) -> tirx.Stmt:
-    """A nest of units as a kernel."""
+    """Return a nest of units as a kernel."""
     nest = _nest(stage)
     product = next((step for step in nest.steps if isinstance(step, tirx.For) and SUMMED in step.annotations), None)
     items = _items(nest, limits, product)
-    own = {buffer: _register(str(buffer.name), int(buffer.shape[0]) * items.cells) for buffer in _registers(nest)}
-    steps, body, buffers = nest.steps, list[tirx.Stmt](), [*own.values()]
+    unit_registers = {
+        buffer: _register(str(buffer.name), int(buffer.shape[0]) * items.cells) for buffer in _registers(nest)
+    }
+    steps, body, buffers = nest.steps, list[tirx.Stmt](), [*unit_registers.values()]
     if product is not None:
         steps = steps[steps.index(product) + 1 :]
-        body, more = _sums(items, product, own)
-        buffers += more
+        body, sum_buffers = _sums(items, product, unit_registers)
+        buffers += sum_buffers
     finish = []
     for row in range(items.rows):
         stores = []
         for lane in range(items.width):
-            place = items.place(items.row(row), items.vector, lane)
-            stores += [substitute(_in_cell(step, own, items.cells, row * items.width + lane), place) for step in steps]
+            values = items.values(items.row(row), items.vector, lane)
+            cell = row * items.width + lane
+            stores += [substitute(_in_cell(step, unit_registers, items.cells, cell), values) for step in steps]
         finish.append(guarded(items.inside(row), _sequence(stores)))
     body.append(guarded(items.thread < 1 if items.threads > 1 else None, _sequence(finish)))
     return _launched(items, body, buffers)
 
 
 def _registers(nest: _Nest) -> list[tirx.Buffer]:
-    """Numbers of one unit that are kept while it is computed."""
+    """Return the register buffers of one unit."""
     stores = [store for step in nest.steps for store in nodes_in(step, tirx.BufferStore)]
     return list(dict.fromkeys(store.buffer for store in stores if str(store.buffer.scope()) == "local"))
 
@@ -200,26 +205,28 @@ def _register(name: str, extent: int) -> tirx.Buffer:
     return tirx.decl_buffer([extent], "float32", name, scope="local")
 
 
-def _in_cell(step: tirx.Stmt, own: dict[tirx.Buffer, tirx.Buffer], cells: int, cell: int) -> tirx.Stmt:
-    """A statement for one of a work-item's units, whose numbers are every `cells`-th."""
+def _in_cell(step: tirx.Stmt, unit_registers: dict[tirx.Buffer, tirx.Buffer], cells: int, cell: int) -> tirx.Stmt:
+    """Return a statement for one of a work-item's units, with registers `cells` apart."""
 
     def load(access: tvm.ir.TensorLoad) -> tirx.Expr:
-        buffer = own.get(access.source)
-        return access if buffer is None else tirx.BufferLoad(buffer, [access.indices[0] * cells + cell])
+        registers = unit_registers.get(access.source)
+        return access if registers is None else tirx.BufferLoad(registers, [access.indices[0] * cells + cell])
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
-        buffer = own.get(access.buffer)
-        return access if buffer is None else tirx.BufferStore(buffer, access.value, [access.indices[0] * cells + cell])
+        registers = unit_registers.get(access.buffer)
+        if registers is None:
+            return access
+        return tirx.BufferStore(registers, access.value, [access.indices[0] * cells + cell])
 
     return structural_map(step, [(tvm.ir.TensorLoad, load), (tirx.BufferStore, store)])
 
 
 def _sums(
-    items: _Items, product: tirx.For, own: dict[tirx.Buffer, tirx.Buffer]
+    items: _Items, product: tirx.For, unit_registers: dict[tirx.Buffer, tirx.Buffer]
 ) -> tuple[list[tirx.Stmt], list[tirx.Buffer]]:
-    """Statements that leave the sums of a work-item's units in registers, and what they need besides."""
+    """Return statements that sum up a work-item's units in registers, and the buffers they need."""
     gates, summed, store = int(product.body.extent), int(product.extent), product.body.body
-    sums, (read, weight) = own[store.buffer], (store.value.b.a, store.value.b.b)
+    sums, (read, weight) = unit_registers[store.buffer], (store.value.b.a, store.value.b.b)
     factors, numbers = _register("factors", items.rows), _register("numbers", items.width)
     lane, i = tirx.Var("lane", "int32"), tirx.Var("i", "int32")
     k = i * items.threads + items.thread if items.threads > 1 else i
@@ -231,12 +238,12 @@ def _sums(
     vectors = [(gate, row, (gate * items.rows + row) * items.width) for gate, row in cells]
     added: list[tirx.Stmt] = []
     for row in range(items.rows):
-        place = {product.loop_var: k, **items.place_to_read(row, 0)}
-        added.append(tirx.BufferStore(factors, substitute(read, place), [row]))
+        values = {product.loop_var: k, **items.clamped_values(row, 0)}
+        added.append(tirx.BufferStore(factors, substitute(read, values), [row]))
     for gate, row, at in vectors:
         if row == 0:
-            place = {product.loop_var: k, product.body.loop_var: tirx.const(gate, "int32")}
-            added.append(in_lanes(numbers, substitute(weight, {**place, **items.place_to_read(0, lane)})))
+            values = {product.loop_var: k, product.body.loop_var: tirx.const(gate, "int32")}
+            added.append(in_lanes(numbers, substitute(weight, {**values, **items.clamped_values(0, lane)})))
         more = tirx.BufferLoad(factors, [row]) * tirx.BufferLoad(numbers, [lane])
         added.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + more, at))
     step = guarded(k < summed if summed % items.threads else None, _sequence(added))
@@ -244,7 +251,7 @@ def _sums(
     steps.append(loop(i, -(-summed // items.threads), step))
     if items.threads == 1:
         return steps, [factors, numbers]
-    count, other = gates * items.cells, tirx.Var("other", "int32")
+    count, part = gates * items.cells, tirx.Var("other", "int32")
     partial = tirx.decl_buffer([items.threads * items.units * count], "float32", "partial_sums", scope="shared")
 
     def share(thread: tirx.Expr, at: int) -> tirx.Expr:
@@ -253,14 +260,14 @@ def _sums(
     steps += [in_lanes(partial, tirx.BufferLoad(sums, [at + lane]), share(items.thread, at)) for _, _, at in vectors]
     total = []
     for _, _, at in vectors:
-        theirs = tirx.BufferLoad(partial, [share(other + 1, at) + lane])
-        total.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + theirs, at))
-    steps.append(guarded(items.thread < 1, loop(other, items.threads - 1, _sequence(total))))
+        part_sum = tirx.BufferLoad(partial, [share(part + 1, at) + lane])
+        total.append(in_lanes(sums, tirx.BufferLoad(sums, [at + lane]) + part_sum, at))
+    steps.append(guarded(items.thread < 1, loop(part, items.threads - 1, _sequence(total))))
     return steps, [factors, numbers, partial]
 
 
 def _launched(items: _Items, body: list[tirx.Stmt], buffers: list[tirx.Buffer]) -> tirx.Stmt:
-    """A kernel's statements below its launch."""
+    """Return a kernel's statements inside its thread bindings."""
     stmt: tirx.Stmt = s_tir.SBlockRealize(
         [], True, s_tir.SBlock([], [], [], "units", _sequence(body), alloc_buffers=buffers)
     )

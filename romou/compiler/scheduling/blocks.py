@@ -1,4 +1,4 @@
-"""Read what an unscheduled function computes from its blocks, not from names of operators.
+"""Queries of unscheduled functions, by their blocks and not by names of operators.
 
     root block
       for i, j, k:  block "sum"     axes i, j (spatial), k (reduced)      a nest: one block and the loops around it
@@ -199,7 +199,7 @@ class Reduction:
 
     @property
     def is_of_one_tensor(self) -> bool:
-        """Whether some operand is indexed by every axis of the block: true for pooling, false for a matrix product."""
+        """True if some operand is indexed by every axis of the block: true for pooling, false for a matrix product."""
         axes = [axis.var for axis in self.block.iter_vars if int(axis.dom.extent) > 1]
         for load in loads_of(self.term):
             used = [var for index in load.indices for var in nodes_in(index, tirx.Var)]
@@ -228,7 +228,7 @@ class Reduction:
 
 
 def reduction_of(block: s_tir.SBlock) -> Reduction | None:
-    """Return a block as a reduction by +, *, min or max; None for any other block."""
+    """Return a block as a reduction by +, *, min or max, or None for any other block."""
     value, start = block.body.value, block.init
     if not isinstance(value, tirx.Add | tirx.Mul | tirx.Min | tirx.Max) or not isinstance(start, tirx.BufferStore):
         return None

@@ -1,6 +1,4 @@
-"""Steps of a schedule that several families take: a work-item's tile written out, a work-item for each iteration, a
-group's share in local memory.
-"""
+"""Schedule steps that several families take: unrolled tiles, thread bindings, staging in local memory."""
 
 from __future__ import annotations
 
@@ -13,11 +11,11 @@ from tvm import s_tir
 from romou.base.knob import Knob
 from romou.compiler.tir.primitives import LANES
 
-# On a stage: the axis that, beside the lanes of a texel, runs along memory where the stage reads.
+# On a stage: its axis, other than the lanes, that is contiguous in the memory it reads.
 ALONG_MEMORY = "romou.along_memory"
-# On a stage: the lanes of the texels that it reads are no neighbours in memory.
+# On a stage: the lanes of its texels are not contiguous in memory.
 APART = "romou.apart"
-# All that a GPU's local memory serves at once: as many banks as there are work-items in a warp, of four bytes each.
+# Bytes that local memory serves in one cycle: a four-byte bank for each work-item of a warp.
 _BANKS_BYTES = 128
 VECTOR_WIDTH = Knob(
     name="vector_width",
@@ -30,13 +28,19 @@ Block: TypeAlias = "s_tir.schedule.SBlockRV"
 
 
 def bind_threads(sch: s_tir.Schedule, y: Loop, x: Loop) -> None:
-    """Bind two loops, so that each of their iterations is a work-item of the group."""
+    """Bind two loops to the work-items of a group.
+
+    for y: for x: …      ->      threadIdx.y: threadIdx.x: …
+    """
     sch.bind(y, "threadIdx.y")
     sch.bind(x, "threadIdx.x")
 
 
 def unroll_tile(sch: s_tir.Schedule, tile: Sequence[Loop], width: int = LANES) -> None:
-    """Write a tile out; its last loop, over the lanes of a texel, as vectors of `width` lanes, 1 being none."""
+    """Unroll a tile. Its last loop, the lanes of a texel, becomes vectors of `width` lanes.
+
+    for y: for lane in range(4): …      ->      … y = 0, 1, …, each with lane = 0:4
+    """
     *outer, lane = tile
     for loop in outer:
         sch.unroll(loop)
@@ -51,13 +55,16 @@ def unroll_tile(sch: s_tir.Schedule, tile: Sequence[Loop], width: int = LANES) -
 
 
 def loops_below(sch: s_tir.Schedule, block: Block, at: Loop) -> list[Loop]:
-    """The loops of `block` inside `at`."""
+    """Return the loops of `block` inside `at`."""
     loops, loop = sch.get_loops(block), sch.get(at)
     return list(loops[next(i for i, other in enumerate(loops) if sch.get(other).same_as(loop)) + 1 :])
 
 
 def load_texels(sch: s_tir.Schedule, block: Block, at: Loop) -> None:
-    """A work-item loads whole texels into registers, before their lanes are used one by one."""
+    """Load whole texels into registers before their lanes are used one by one.
+
+    for at: … a[texel, lane] …      ->      for at: texels = a[texel, 0:4]; … texels[lane] …
+    """
     sch.set_scope(block, 0, "local")
     sch.compute_at(block, at, preserve_unit_loops=True)
     is_apart = APART in sch.get(block).annotations
@@ -67,13 +74,13 @@ def load_texels(sch: s_tir.Schedule, block: Block, at: Loop) -> None:
 def stage_in_local_memory(
     sch: s_tir.Schedule, block: Block, at: Loop, rows: int, across: int, number_bytes: int = 4
 ) -> None:
-    """The `rows` x `across` work-items of a group load the block's share together, neighbours next to each other in
-    memory.
+    """Let the `rows` x `across` work-items of a group load the block's share, coalesced, into local memory.
 
-    Where these do not lie next to each other in local memory, they lie in different banks, if numbers take so many
-    bytes there in the end.
+    for at: … a[i] …      ->      for at: local[threads] = a[threads]; barrier; … local[i] …
+
+    If rows are not contiguous in local memory, they are padded to different banks for elements of `number_bytes`.
     """
-    # The scope comes first: only then does compute_at see that all work-items of the group need the data.
+    # only then: The scope must be set first: only then does compute_at compute the share of the whole group.
     sch.set_scope(block, 0, "shared")
     sch.compute_at(block, at, preserve_unit_loops=True)
     *texels, lane = _whole_texels(sch, block, at)
@@ -95,24 +102,24 @@ def stage_in_local_memory(
 
 
 def padded_texels(texels: Any, texel_bytes: Any, steps: Any) -> Any:
-    """Texels from one of the `steps` along memory to the next one where `stage_in_local_memory` puts so many texels for
-    each; all may be arrays.
+    """Return the row pitch in texels after the bank padding of `stage_in_local_memory`.
+
+    texels: of a row. steps: rows. All arguments may be arrays.
     """
     banks = _BANKS_BYTES // texel_bytes
     return texels + np.where(steps > 1, (_texels_apart(texel_bytes, np.maximum(steps, 1)) - texels) % banks, 0)
 
 
 def _texels_apart(texel_bytes: Any, steps: Any) -> Any:
-    """What is to be left of that, whole rounds of the banks taken away: then work-items of which each stores a step's
-    texel fill all banks once.
+    """Return the remainder of a row pitch that is free of bank conflicts, modulo the banks.
+
+    Work-items that store one texel to each row then hit every bank once.
     """
     return np.maximum(_BANKS_BYTES // texel_bytes // steps, 1)
 
 
 def _whole_texels(sch: s_tir.Schedule, block: Block, at: Loop) -> list[Loop]:
-    """The loops of `block` below `at`; the last one over all lanes that a texel has, also over those that nothing
-    reads.
-    """
+    """Return the loops of `block` below `at`, the last one over all lanes of a texel, read or not."""
     *loops, lane = loops_below(sch, block, at)
     whole = int(sch.get(block).iter_vars[-1].dom.extent)
     return (

@@ -1,4 +1,4 @@
-"""Which of an operator's tensors may lie in images, and under which texture scope."""
+"""The texture scopes that each tensor of an operator may use."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ WEIGHT = "weight"
 
 @dataclass(frozen=True, kw_only=True)
 class Placement:
-    """Where the "data", "weight" and "output" of a fused function may lie.
+    """Possible memory scopes of a fused function's "data", "weight" and "output".
 
-    buffers: role -> parameter.   texels: the roles whose innermost axis the schedule accesses as whole texels.
-    matrices: the roles whose innermost axis is one of a matrix, of which the schedule takes whole texels.
-    has_constant_weight: whether the weight is known when the model is compiled, so that it lies where the kernel wants
-    it.
+    buffers: role -> parameter.
+    texels: roles whose innermost axis the schedule accesses in whole texels.
+    matrices: roles whose innermost axis is a matrix axis that the schedule accesses in whole texels.
+    has_constant_weight: whether the weight is known at compile time, so that each kernel may choose its memory.
     """
 
     func: tirx.PrimFunc
@@ -31,8 +31,9 @@ class Placement:
     has_constant_weight: bool = True
 
     def choices(self, role: str, limits: Limits, shape: Sequence[int] | None = None) -> list[str]:
-        """Choices of the knob `role`: an activation lies where the graph put it, unless the function leaves that free;
-        `shape`: as for `scope`.
+        """Return the choices of the knob `role`.
+
+        The graph decides for activations, unless the function leaves them free. shape: as for `scope`.
         """
         if is_image(self.buffers[role]):
             return [Place.IMAGE.value]
@@ -46,20 +47,23 @@ class Placement:
         )
 
     def scope(self, role: str, limits: Limits, shape: Sequence[int] | None = None) -> str | None:
-        """The texture scope under which a tensor fits into an image; None where none does, or the schedule wants no
-        image.
+        """Return a texture scope that holds the tensor, or None if it fits no image or must be a buffer.
 
-        shape: of the tensor, where it differs from its parameter's.
+        shape: of the tensor, if it differs from its parameter's.
         """
         return next((scope for scope, reason in self._scopes(role, limits, shape) if reason is None), None)
 
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
-        """Role of a tensor that the schedule could read from an image but that fits into none -> why."""
+        """Return role -> reason, for each tensor that the schedule could read from an image but that fits none."""
         reasons = {role: [reason for _, reason in self._scopes(role, limits, None)] for role in self.buffers}
-        return {role: str(found[-1]) for role, found in reasons.items() if found and all(found)}
+        return {
+            role: str(scope_reasons[-1])
+            for role, scope_reasons in reasons.items()
+            if scope_reasons and all(scope_reasons)
+        }
 
     def _scopes(self, role: str, limits: Limits, shape: Sequence[int] | None) -> Iterator[tuple[str, str | None]]:
-        """Texture scopes that hold the lanes of a tensor as texels, each with what is too large for it."""
+        """Yield texture scopes that hold the tensor's lanes as texels, each with the reason why it does not fit."""
         shape = [int(d) for d in self.buffers[role].shape] if shape is None else shape
         most = limits.max_image
         if most is None:
@@ -71,14 +75,9 @@ class Placement:
             scopes = (PLAIN_IMAGE, IMAGE) if role == WEIGHT else (IMAGE,)
         for scope in scopes:
             sides = zip(("width", "height", "layers"), image_extents(shape, scope), most, strict=True)
-            yield (
-                scope,
-                next(
-                    (
-                        f"its {side} would be {extent} texels, the device allows {limit}"
-                        for side, extent, limit in sides
-                        if extent > limit
-                    ),
-                    None,
-                ),
+            reasons = (
+                f"its {side} would be {extent} texels, the device allows {limit}"
+                for side, extent, limit in sides
+                if extent > limit
             )
+            yield scope, next(reasons, None)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import tvm
 from tvm import s_tir, tirx
@@ -25,6 +26,9 @@ from romou.compiler.scheduling.blocks import (
     substitute,
 )
 
+# Indices of an element, and the conditions under which the tensor has that element.
+GuardedIndex: TypeAlias = tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]
+
 
 def as_module(func: tirx.PrimFunc) -> tvm.IRModule:
     """Return a module with `func` as its entry `main`."""
@@ -38,7 +42,7 @@ def with_root(func: tirx.PrimFunc, body: tirx.Stmt, buffers: Sequence[tirx.Buffe
 
 
 def with_fresh_variables(nest: tirx.Stmt) -> tirx.Stmt:
-    """Give a copy of a nest new loop variables and block axes."""
+    """Copy a nest with new loop variables and block axes."""
     variables: list[tirx.Var] = []
     structural_walk(
         nest,
@@ -83,7 +87,7 @@ def renest(
     name: str,
     source: str,
     extents: Sequence[int],
-    place: Callable[..., tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]],
+    output_index: Callable[..., GuardedIndex],
 ) -> tirx.PrimFunc:
     """Loop the element-wise block `name` over the buffer `source` that it reads, not over its output.
 
@@ -91,12 +95,12 @@ def renest(
         ->  for p, q: if 2 * q + p < extent: out[2 * q + p] = f(source[p, q])
 
     extents: the part of `source` that is read.
-    place(*index in source) -> (index in the output, conditions under which the output has that element).
+    output_index(*index in source) -> (index in the output, conditions under which the output has that element).
     """
     (block,) = (b for b in find_blocks(func) if b.name_hint == name)
     loops = [tirx.Var(f"i{axis}", "int32") for axis in range(len(extents))]
     position = [tirx.Var(f"v{axis}", "int32") for axis in range(len(extents))]
-    outputs, conditions = place(*position)
+    outputs, conditions = output_index(*position)
     values = {
         axis.var: tirx.const(value, "int32") if isinstance(value, int) else value
         for axis, value in zip(block.iter_vars, outputs, strict=True)
@@ -116,8 +120,8 @@ def renest(
     ]
     buffers = {region.source: region.source for region in (*block.reads, *block.writes)}
     reads, writes, _ = s_tir.analysis.get_sblock_access_region(s_tir.SBlock(axes, [], [], name, body), buffers)
-    new = s_tir.SBlock(axes, reads, writes, name, body, annotations=block.annotations)
-    nest: tirx.Stmt = s_tir.SBlockRealize(loops, True, new)
+    block_over_source = s_tir.SBlock(axes, reads, writes, name, body, annotations=block.annotations)
+    nest: tirx.Stmt = s_tir.SBlockRealize(loops, True, block_over_source)
     for loop, extent in reversed(list(zip(loops, extents, strict=True))):
         nest = tirx.For(loop, tirx.IntImm("int32", 0), tirx.IntImm("int32", extent), tirx.ForKind.SERIAL, nest)
     stages = [nest if contains(stage, block) else stage for stage in nests_of(func)]
@@ -125,7 +129,7 @@ def renest(
 
 
 def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Compute every spatial block but the last one where it is read.
+    """Compute every spatial block but the last one at its uses.
 
     a[i] = exp(x[i]);  out[i] = a[i] + 1      ->      out[i] = exp(x[i]) + 1
     """
@@ -159,14 +163,14 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
         nests = []
         for store, start in stores:
             writes = [region for region in block.writes if region.source.same_as(store.buffer)]
-            own = s_tir.SBlock(block.iter_vars, block.reads, writes, str(store.buffer.name), store, start)
-            nests.append(with_fresh_variables(structural_map(nest, (s_tir.SBlock, lambda _, own=own: own))))
+            single = s_tir.SBlock(block.iter_vars, block.reads, writes, str(store.buffer.name), store, start)
+            nests.append(with_fresh_variables(structural_map(nest, (s_tir.SBlock, lambda _, single=single: single))))
         return nests
 
     func = _without_idle_axes(func)
     if all(len(block.writes) == 1 for block in find_blocks(func)):
         return func
-    body = tirx.SeqStmt([own for nest in nests_of(func) for own in split(nest)])
+    body = tirx.SeqStmt([single for nest in nests_of(func) for single in split(nest)])
     return with_root(func, body, func.body.block.alloc_buffers)
 
 
@@ -195,7 +199,7 @@ def _without_idle_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _independent_stores(block: s_tir.SBlock) -> list[tuple[tirx.BufferStore, tirx.BufferStore]] | None:
-    """Return each store of a block with its initial store; None if one reads a buffer that another one writes."""
+    """Return each store of a block with its initial store, or None if one reads a buffer that another one writes."""
     if len(block.writes) < 2 or not isinstance(block.body, tirx.SeqStmt) or not isinstance(block.init, tirx.SeqStmt):
         return None
     bound = {stmt.var: stmt.value for stmt in block.body.seq if isinstance(stmt, tirx.Bind)}
@@ -240,14 +244,14 @@ def _elementwise(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
     if body is None:
         return realize
     firsts = {axis.var: axis.dom.min for axis in reduced}
-    kept = [
+    spatial = [
         (axis, value)
         for axis, value in zip(block.iter_vars, realize.iter_values, strict=True)
         if axis.var not in firsts
     ]
     reads, writes = (substitute(regions, firsts) for regions in (block.reads, block.writes))
     elementwise = s_tir.SBlock(
-        [axis for axis, _ in kept],
+        [axis for axis, _ in spatial],
         [region for region in reads if not any(region.source.same_as(write.source) for write in writes)],
         writes,
         block.name_hint,
@@ -257,11 +261,11 @@ def _elementwise(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
         block.match_buffers,
         block.annotations,
     )
-    return s_tir.SBlockRealize([value for _, value in kept], realize.predicate, elementwise)
+    return s_tir.SBlockRealize([value for _, value in spatial], realize.predicate, elementwise)
 
 
 def _with_first_values(body: tirx.Stmt, init: tirx.Stmt) -> tirx.Stmt | None:
-    """Replace loads of the results in `body` by their initial values; None if a load is at another index."""
+    """Replace loads of the results in `body` by their initial values, or None if a load is at another index."""
     starts = _statements(init)
     if not all(isinstance(start, tirx.BufferStore) for start in starts):
         return None

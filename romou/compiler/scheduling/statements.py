@@ -1,4 +1,4 @@
-"""Loops, guards and launches of kernels that are written out, not scheduled.
+"""Loops, guards and launches of kernels that a family writes out instead of scheduling them.
 
 TVM's scheduler drops the guard of a tile's last, partial iteration when it stores from registers (cache_write, then
 reverse_compute_at), and it has no vectors of partial sums. Families that read each input once write their few loops
@@ -56,10 +56,10 @@ def launch(
     body: tirx.Stmt,
     buffers: Sequence[tirx.Buffer] = (),
 ) -> tvm.IRModule:
-    """Return a module whose `main` is `func` with `body` as the program of a work-item.
+    """Return a module with `func` as `main` and `body` as the program of a work-item.
 
     threads: "blockIdx.x", "threadIdx.x", ... -> (variable, extent).
-    buffers: those in registers and local memory.
+    buffers: in registers and local memory.
     """
     for tag, (var, extent) in reversed(list(threads.items())):
         kind, (low, high) = tirx.ForKind.THREAD_BINDING, (tirx.const(value, var.ty) for value in (0, extent))
@@ -70,7 +70,7 @@ def launch(
 
 
 def _with_distinct_loops(body: tirx.Stmt) -> tirx.Stmt:
-    """Give each loop its own variable.
+    """Rename loop variables, so that no two loops share one.
 
     for lane: a[lane] = 0; for lane: b[lane] = 1      ->      for lane: a[lane] = 0; for lane': b[lane'] = 1
 

@@ -19,15 +19,14 @@ _PARTS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min, tirx.Cast,
 
 
 class Vectors:
-    """Expressions over some axes, for `width` neighbours along one of them.
+    """Vector form of expressions: `width` neighbours along one of some axes.
 
         a[i, j] + c[i]      ->      a[i, 4 * vector + lane] + c[i]
 
     axes: each with its extent.
-    axis: the one of them whose place `vector` and `lane` take; `index` is what stands for it.
-
-    may_overlap: where `width` does not divide the axis, the last vector ends with it, so that `repeated` lanes are
-    those of the vector before, too. `vector` is then where a vector begins (`begin`):
+    axis: the axis that `vector` and `lane` replace by `index`.
+    may_overlap: whether the last vector may end at the end of an axis that `width` does not divide. Its first
+    `repeated` lanes are then in the vector before it too, and `vector` is the vector's first element (`begin`):
 
         a[i, j] + c[i]      ->      a[i, vector + lane] + c[i]
     """
@@ -37,7 +36,7 @@ class Vectors:
         self._extent = next((extent for var, extent in axes.items() if var.same_as(axis)), width)
         self.repeated = -self._extent % width if may_overlap else 0
         self.vector, self.lane = tirx.Var("vector", axis.ty), tirx.Var("lane", axis.ty)
-        self._known: list[tuple[tirx.Expr, bool]] = []
+        self._has_forms: list[tuple[tirx.Expr, bool]] = []
         self._analyzer = tvm.sym.Analyzer()
         for var, extent in axes.items():
             self._analyzer.bind(var, tvm.ir.Range(tirx.const(0, var.ty), tirx.const(extent, var.ty)))
@@ -48,24 +47,23 @@ class Vectors:
 
     @property
     def index(self) -> tirx.Expr:
-        """What stands for the axis."""
+        """The expression that replaces the axis."""
         return (self.vector if self.repeated else self.vector * self.width) + self.lane
 
     def begin(self, number: tirx.Expr) -> tirx.Expr:
-        """What `vector` is in the vector of that number."""
+        """Return the value of `vector` in the vector of that number."""
         return (
             tirx.min(number * self.width, tirx.const(self._extent - self.width, number.ty)) if self.repeated else number
         )
 
     def value_of(self, value: tirx.Expr) -> tirx.Expr:
-        """An expression over `vector` and `lane`."""
+        """Return an expression over `vector` and `lane`."""
         return substitute(value, {self.axis: self.index})
 
     def form_of(self, value: tirx.Expr) -> tirx.Expr | None:
-        """An expression over `vector` and `lane` in which every load moves with the lane by one element or not at all,
-        so that it is one load.
+        """Return an expression over `vector` and `lane` with one vector or one broadcast element for each load.
 
-        None where there is none: a condition looks at single lanes, an address jumps, a function knows no vectors.
+        None if a condition varies between lanes, an address jumps, or a function takes no vectors.
         """
         fits: list[bool] = []
 
@@ -83,27 +81,27 @@ class Vectors:
             return expr
 
         def truth(expr: tirx.Expr) -> tirx.Expr:
-            # In OpenCL the lanes of a true vector are -1, so what holds for scalars does not for vectors.
+            # In OpenCL a true lane is -1 in a vector but 1 as a scalar, so boolean vectors have no form.
             operands = [expr.value] if isinstance(expr, tirx.Cast) else [expr]
             fits.append(not any(str(operand.ty).startswith("bool") and self.moves(operand) for operand in operands))
             return expr
 
-        found = structural_map(
+        form = structural_map(
             self.value_of(value),
             [(TensorLoad, load), (tvm.ir.Call, call), ((tirx.Cast, tirx.Not, tirx.And, tirx.Or), truth)],
         )
-        return found if all(fits) else None
+        return form if all(fits) else None
 
     def _has_form(self, value: tirx.Expr) -> bool:
-        """Whether `form_of` has an answer; asked for one tensor of an expression after the other."""
-        known = next((has_form for other, has_form in self._known if other.same_as(value)), None)
-        if known is None:
-            known = self.form_of(value) is not None
-            self._known.append((value, known))
-        return known
+        """Return whether `form_of` has a result. Cached, because it is called once for each tensor."""
+        has_form = next((has_form for other, has_form in self._has_forms if other.same_as(value)), None)
+        if has_form is None:
+            has_form = self.form_of(value) is not None
+            self._has_forms.append((value, has_form))
+        return has_form
 
     def aligned(self, access: TensorLoad) -> TensorLoad | None:
-        """A load over `vector` and `lane` in the shape that `form_of` wants; None where it has another."""
+        """Return a load over `vector` and `lane` in the shape of `form_of`, or None if it has another one."""
         if not access.indices:
             return access
         *outer, last = access.indices
@@ -115,24 +113,24 @@ class Vectors:
         return tirx.BufferLoad(access.source, indices)
 
     def neighbours_in(self, value: tirx.Expr) -> list[TensorLoad]:
-        """The loads of whole vectors in an expression that no condition guards, as `aligned`; each once."""
-        found: list[TensorLoad] = []
+        """Return the unguarded loads of whole vectors in an expression, as `aligned`, without duplicates."""
+        vector_loads: list[TensorLoad] = []
 
         def load(access: TensorLoad, visitor: Any) -> None:
             aligned = self.aligned(access)
             if (
                 aligned is not None
                 and self.moves(aligned)
-                and not any(structural_equal(aligned, other) for other in found)
+                and not any(structural_equal(aligned, other) for other in vector_loads)
             ):
-                found.append(aligned)
+                vector_loads.append(aligned)
 
         def call(expr: tvm.ir.Call, visitor: Any) -> None:
             if not is_conditional(expr):
                 visitor.default_visit(expr)
 
         structural_visit(self.value_of(value), [(TensorLoad, load), (tvm.ir.Call, call)])
-        return found
+        return vector_loads
 
     def _at(self, expr: tirx.Expr, lane: int) -> tirx.Expr:
         return substitute(expr, {self.lane: tirx.const(lane, self.lane.ty)})
@@ -146,82 +144,83 @@ class Vectors:
         return 0 if not any(n != 0 for n in numbers) else 1 if numbers == list(range(self.width)) else None
 
     def vectors_in(self, value: tirx.Expr) -> list[tuple[tirx.Expr, tirx.Expr]]:
-        """The largest parts of an expression that have a form of their own and that no condition guards, each once,
-        with that form: what is left for single lanes is little.
-        """
-        found: list[tuple[tirx.Expr, tirx.Expr]] = []
+        """Return the maximal unguarded subexpressions that have a vector form, with that form, without duplicates."""
+        parts: list[tuple[tirx.Expr, tirx.Expr]] = []
 
         def part(expr: tirx.Expr, visitor: Any) -> None:
             is_made_of_loads = any(self.moves(load) for load in loads_of(expr)) and not str(expr.ty).startswith("bool")
             form = self.form_of(expr) if is_made_of_loads else None
             if form is not None and self.moves(form):
-                if not any(structural_equal(expr, other) for other, _ in found):
-                    found.append((expr, form))
+                if not any(structural_equal(expr, other) for other, _ in parts):
+                    parts.append((expr, form))
             elif is_conditional(expr):
                 visitor.visit(expr.args[0])
             else:
                 visitor.default_visit(expr)
 
         structural_visit(self.value_of(value), (_PARTS, part))
-        return found
+        return parts
 
     def replaced(self, value: tirx.Expr, parts: Sequence[tuple[tirx.Expr, tirx.Expr]]) -> tirx.Expr:
-        """`value` with each of `parts`, and each load that is aligned to one, replaced by what stands beside it; of
-        parts that hold others, the outer ones.
+        """Replace each of `parts`, and each load that aligns to one, outermost first.
+
+        parts: (subexpression, its replacement).
         """
-        loads = [(self.aligned(old), by) for old, by in parts if isinstance(old, TensorLoad)]
+        loads = [(self.aligned(part), replacement) for part, replacement in parts if isinstance(part, TensorLoad)]
+
+        def replacement_of(expr: tirx.Expr) -> tirx.Expr | None:
+            for part, replacement in parts:
+                if structural_equal(expr, part):
+                    return replacement
+            aligned = self.aligned(expr) if loads and isinstance(expr, TensorLoad) else None
+            if aligned is None:
+                return None
+            return next((by for load, by in loads if load is not None and structural_equal(aligned, load)), None)
 
         def replace(expr: tirx.Expr, mutator: Any) -> tirx.Expr:
-            by = next((by for old, by in parts if structural_equal(expr, old)), None)
-            if by is None and isinstance(expr, TensorLoad) and loads and (other := self.aligned(expr)) is not None:
-                by = next((by for load, by in loads if load is not None and structural_equal(other, load)), None)
-            return mutator.default_mutate(expr) if by is None else by
+            replacement = replacement_of(expr)
+            return mutator.default_mutate(expr) if replacement is None else replacement
 
         return structural_mutate(value, (_PARTS, replace))
 
     def moves(self, expr: tirx.Expr) -> bool:
-        """Whether an expression differs from lane to lane."""
-        found: list[bool] = []
-        structural_walk(expr, (tirx.Var, lambda var: found.append(var.same_as(self.lane))))
-        return any(found)
+        """Return whether an expression differs between lanes."""
+        is_lane: list[bool] = []
+        structural_walk(expr, (tirx.Var, lambda var: is_lane.append(var.same_as(self.lane))))
+        return any(is_lane)
 
     def store(
-        self, buffer: tirx.Buffer, place: Sequence[tirx.Expr], value: tirx.Expr
+        self, buffer: tirx.Buffer, indices: Sequence[tirx.Expr], value: tirx.Expr
     ) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-        """Statements that compute `value`, over the axes, and store a vector of it at `place`, over `vector` and
-        `lane`; and the registers they need.
+        """Return statements that compute `value` and store a vector of it at `indices`, with their registers.
+
+        value: over the axes.
+        indices: over `vector` and `lane`.
         """
         form = self.form_of(value)
         if form is not None:
-            return loop(self.lane, self.width, tirx.BufferStore(buffer, form, place), "vectorized"), []
-        # Lanes that do not move together are put together in registers, and stored as one.
-        kind = str(buffer.dtype)
-        tile = tirx.decl_buffer([self.width], register_type(kind), "tile", scope="local")
+            return loop(self.lane, self.width, tirx.BufferStore(buffer, form, indices), "vectorized"), []
+        # Values without a vector form are assembled in registers, then stored as one vector.
+        dtype = str(buffer.dtype)
+        tile = tirx.decl_buffer([self.width], register_type(dtype), "tile", scope="local")
         steps, tiles = [], [tile]
         parts: list[tuple[tirx.Expr, tirx.Expr]] = []
         for whole, form in self.vectors_in(value):
             name = next((f"{load.source.name}_tile" for load in loads_of(form)), "tile")
             loaded = tirx.decl_buffer([self.width], register_type(str(whole.ty)), name, scope="local")
-            steps.append(
-                loop(
-                    self.lane,
-                    self.width,
-                    tirx.BufferStore(loaded, form.astype(str(loaded.dtype)), [self.lane]),
-                    "vectorized",
-                )
-            )
+            load = tirx.BufferStore(loaded, form.astype(str(loaded.dtype)), [self.lane])
+            steps.append(loop(self.lane, self.width, load, "vectorized"))
             parts.append((whole, tirx.BufferLoad(loaded, [self.lane]).astype(str(whole.ty))))
             tiles.append(loaded)
         rest = self.replaced(self.value_of(value), parts)
-        steps.append(
-            loop(self.lane, self.width, tirx.BufferStore(tile, rest.astype(str(tile.dtype)), [self.lane]), "unrolled")
-        )
-        whole = tirx.BufferLoad(tile, [self.lane]).astype(kind)
-        steps.append(loop(self.lane, self.width, tirx.BufferStore(buffer, whole, place), "vectorized"))
+        assemble = tirx.BufferStore(tile, rest.astype(str(tile.dtype)), [self.lane])
+        steps.append(loop(self.lane, self.width, assemble, "unrolled"))
+        whole = tirx.BufferLoad(tile, [self.lane]).astype(dtype)
+        steps.append(loop(self.lane, self.width, tirx.BufferStore(buffer, whole, indices), "vectorized"))
         return tirx.SeqStmt(steps), tiles
 
     def width_of(self, value: tirx.Expr, tensor: str) -> int:
-        """Lanes of the narrowest load of a tensor that `store` makes of an expression."""
+        """Return the lanes of the narrowest load of a tensor that `store` makes of an expression."""
         loads = [self.aligned(load) for load in loads_of(self.value_of(value)) if str(load.source.name) == tensor]
         whole = loads if self._has_form(value) else self.neighbours_in(value)
         is_whole = all(
@@ -231,14 +230,12 @@ class Vectors:
         return self.width if is_whole else 1
 
     def takes_texels(self, value: tirx.Expr, tensor: str) -> bool:
-        """Whether `store` loads a tensor in whole vectors alone, each of which begins at a multiple of their width
-        along the tensor's last axis.
-        """
+        """Return whether `store` loads a tensor only in vectors aligned to their width."""
 
         def is_texel(load: TensorLoad) -> bool:
             aligned = self.aligned(load)
-            found = None if aligned is None else self._analyzer.modular_set(self._at(aligned.indices[-1], 0))
-            return found is not None and int(found.coeff) % self.width == int(found.base) % self.width == 0
+            alignment = None if aligned is None else self._analyzer.modular_set(self._at(aligned.indices[-1], 0))
+            return alignment is not None and int(alignment.coeff) % self.width == int(alignment.base) % self.width == 0
 
         loads = [load for load in loads_of(self.value_of(value)) if str(load.source.name) == tensor]
         return self.width_of(value, tensor) == self.width and all(map(is_texel, loads))

@@ -92,11 +92,11 @@ class StreamingForm(Form):
     def _count(self, values: tuple[int, ...]) -> tuple[int, ...]:
         knobs = dict(zip(self._template.knobs_of_traffic, values, strict=True))
         template, known = self._template, self._known
-        for_group, for_one = ("group", template.same_group(knobs)), ("one", template.same_one(knobs))
+        for_group, for_one = ("group", template.group_key(knobs)), ("one", template.work_item_key(knobs))
         if for_group not in known:
             known[for_group] = self._distinct(template.points_of_group(knobs))
         if for_one not in known:
-            known[for_one] = self._distinct(template.points_of_one(knobs), knobs)
+            known[for_one] = self._distinct(template.points_of_work_item(knobs), knobs)
         of_group, of_one = known[for_group], known[for_one]
         bytes_of = template.inputs
 

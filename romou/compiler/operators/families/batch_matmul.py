@@ -1,10 +1,8 @@
-"""Products of matrices that are both computed at run time: attention (Q K^T and P V), and any matmul whose right side
-is no constant.
+"""Products of two matrices that are both computed at run time, as in attention (Q K^T and P V).
 
-lhs, rhs, output: plain buffers, whose axes are those of (*batch, m, k), (*batch, k, n) and (*batch, m, n) in any order
-in which the innermost one of the left side is k, that of the right side k or n, that of the output n. So transposed
-operands, and the heads that attention cuts its rows into, are read and written where they lie. An operand whose batch
-is 1 serves all.
+lhs (*batch, m, k), rhs (*batch, k, n), output (*batch, m, n): plain buffers. Their axes may be permuted, if lhs ends in
+k, rhs in k or n, output in n. So transposed operands and the heads of attention are read and written in place. An
+operand with a batch of 1 is broadcast.
 """
 
 from __future__ import annotations
@@ -30,11 +28,11 @@ from romou.compiler.tir.primitives import LANES
 
 @dataclass(frozen=True, kw_only=True)
 class BatchMatmul(Workload):
-    """Products of matrices that are both computed at run time: (*batch, m, k) x (*batch, k, n).
+    """A product of two matrices computed at run time: (*batch, m, k) x (*batch, k, n).
 
-    batch: of the output.   lhs_batch, rhs_batch: of the operands; 1 where one matrix serves all.
-    lhs_axes, rhs_axes, out_axes: the axis of the buffer that holds each of (*batch, m, k), (*batch, k, n) and (*batch,
-    m, n).
+    batch: of the output.
+    lhs_batch, rhs_batch: of the operands; 1 for a matrix that is broadcast.
+    lhs_axes, rhs_axes, out_axes: the buffer's axis for each axis of (*batch, m, k), (*batch, k, n) and (*batch, m, n).
     """
 
     batch: tuple[int, ...]
@@ -60,7 +58,7 @@ class BatchMatmul(Workload):
 
     @property
     def is_rhs_transposed(self) -> bool:
-        """Whether neighbours in memory of the right side are neighbours in k."""
+        """True if the right side is contiguous along k."""
         return self.rhs_axes[-2] == len(self.rhs_axes) - 1
 
     @property
@@ -87,14 +85,14 @@ class BatchMatmul(Workload):
         return f"{self.batches}x{self.m}x{self.k}_{self.n}" + ("_t" if self.is_rhs_transposed else "")
 
     def flat_batch(self, position: Sequence[Expr]) -> Expr:
-        """The number of the product at a position of the batch."""
+        """Return the flat index of a position in the batch."""
         flat: Expr = 0
         for index, extent in zip(position, self.batch, strict=True):
             flat = flat * extent + index
         return flat
 
     def batch_of(self, flat: Expr) -> list[Expr]:
-        """The position of a product in the batch: the inverse of `flat_batch`."""
+        """Invert `flat_batch`."""
         position: list[Expr] = []
         for extent in reversed(self.batch[1:]):
             position.append(flat % extent)
@@ -107,10 +105,18 @@ def _in_order(axes: Sequence[int], extents: Sequence[int]) -> tuple[int, ...]:
 
 
 def matmul(
-    batch: tuple[int, ...], m: int, k: int, n: int, dtype: str = "float32", *, is_transposed: bool = False, **given: Any
+    batch: tuple[int, ...],
+    m: int,
+    k: int,
+    n: int,
+    dtype: str = "float32",
+    *,
+    is_transposed: bool = False,
+    **fields: Any,
 ) -> BatchMatmul:
-    """Products of (*batch, m, k) and (*batch, k, n), or (*batch, n, k), of which nothing else is given (see
-    `BatchMatmul`).
+    """Return products of (*batch, m, k) and (*batch, k, n), or (*batch, n, k) if `is_transposed`.
+
+    fields: fields of `BatchMatmul` that differ from a plain product's.
     """
     axes = tuple(range(rank := len(batch) + 2))
     rhs_axes = (*axes[:-2], rank - 1, rank - 2) if is_transposed else axes
@@ -120,16 +126,16 @@ def matmul(
         "lhs_axes": axes,
         "rhs_axes": rhs_axes,
         "out_axes": axes,
-        **given,
+        **fields,
     }
     return BatchMatmul(batch=batch, m=m, k=k, n=n, dtype=dtype, **settings)
 
 
 @dataclass(frozen=True)
 class _Operand:
-    """An operand of a product: `source` with its axes in another order, times a number.
+    """An operand of a product: `source` with permuted axes, times a number.
 
-    axes: the axis of `source` that holds each axis of the operand.
+    axes: the axis of `source` for each axis of the operand.
     """
 
     source: relax.Expr
@@ -153,7 +159,7 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
     )
 
     def match(self, call: relax.Call) -> BatchMatmul | None:
-        """A product by itself; what transposes it reads through is known to `rewrite`."""
+        """Match a single product. `rewrite` also absorbs transposes."""
         left, right = (shape_of(arg) for arg in call.args)
         dtype = dtype_of(call.args[0])
         if (
@@ -170,12 +176,14 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         return matmul(batch, left[-2], left[-1], right[-1], dtype, lhs_batch=left_batch, rhs_batch=right_batch)
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """The plain definition; transposes and scalar factors before it become part of how it reads and scales, one
-        after it of how it writes.
+        """Return the plain definition, with neighbouring transposes and scalar factors absorbed.
+
+        Transposes and factors of operands become part of how the product reads, a transpose of the result how it
+        writes.
         """
         if op_name(call) == "relax.matmul":
             return self._product(call, graph, None)
-        # A product that nothing else uses is written in the order that is wanted, if its columns stay neighbours.
+        # A product with one user is written in that user's order, if its columns stay contiguous.
         source = call.args[0]
         if graph.rewritten.get(source) is not self or len(graph.users.get(source, ())) != 1:
             return None
@@ -194,13 +202,10 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         )
         lhs, rhs = (_with_rank(operand, rank, graph) for operand in (lhs, rhs))
         if lhs.source.same_as(rhs.source):
-            # A kernel that is handed one tensor twice has one parameter for both: the second one is a view.
-            rhs = replace(
-                rhs,
-                source=graph.bb.emit_te(
-                    _same, rhs.source, primfunc_name_hint="reshape", primfunc_attrs={"op_pattern": OPAQUE}
-                ),
-            )
+            # A kernel has one parameter for a tensor that is passed twice, so the second operand becomes a view.
+            attrs = {"op_pattern": OPAQUE}
+            view = graph.bb.emit_te(_same, rhs.source, primfunc_name_hint="reshape", primfunc_attrs=attrs)
+            rhs = replace(rhs, source=view)
         work = replace(work, lhs_axes=lhs.axes, rhs_axes=rhs.axes, out_axes=out_axes or work.out_axes)
         return self.emit_define(
             graph, lambda a, b: self.define(work, a, b, lhs.scale * rhs.scale), lhs.source, rhs.source
@@ -213,9 +218,9 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
         return (w.n,), lambda *i: (i[w.out_axes[-1]],)
 
     def define(self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, scale: float = 1.0) -> te.Tensor:
-        """The plain definition: what fusion sees, and the reference that a candidate is checked against.
+        """Return the plain definition, which fusion reads and which is the reference of every candidate.
 
-        `scale` multiplies the sums before they are rounded to the storage type.
+        scale: a factor of the sums before they are rounded to the storage type.
         """
         k = te.reduce_axis((0, w.k), "k")
 
@@ -232,7 +237,7 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
     def contraction(
         self, w: BatchMatmul, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
-        """A contraction whose pixels are rows; batches are rows of pixels, each with a right side of its own."""
+        """Return a contraction with matrix rows as pixels. Each product of the batch is a row of pixels."""
         step = next(s for s in (4, 2, 1) if w.k % s == 0)
 
         def column(o: tirx.Expr, lane: tirx.Expr) -> tirx.Expr:
@@ -274,7 +279,7 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
     def output_loops(
         self, sch: s_tir.Schedule, output: Block, w: BatchMatmul, config: Config
     ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
-        """The output as loops (o, h, w, lane): columns are cut into texels, the axes of the batch are one."""
+        """Return the output as loops (o, h, w, lane): columns split into texels, batch axes fused."""
         loops = sch.get_loops(output)
         *batch, m, n = (loops[axis] for axis in w.out_axes)
         o, lane = sch.split(n, [None, LANES])
@@ -303,13 +308,12 @@ def _same(data: te.Tensor) -> te.Tensor:
 
 
 def _operand(expr: relax.Expr, innermost: Sequence[int], bound: Mapping[relax.Var, relax.Expr]) -> _Operand:
-    """What `expr` is without the transposes and scalar factors before it, as far as one of the axes `innermost` stays
-    the last one in memory.
+    """Strip transposes and scalar factors from `expr`, as long as one of the axes `innermost` stays contiguous.
 
-    A factor below one stays with fp16: sums of what is not scaled down may overflow.
+    An fp16 factor below one stays: unscaled sums may overflow.
     """
     rank = len(static_shape(expr))
-    found = current = _Operand(expr, tuple(range(rank)), 1.0)
+    stripped = current = _Operand(expr, tuple(range(rank)), 1.0)
     while isinstance(current.source, relax.Var) and (value := bound.get(current.source)) is not None:
         if op_name(value) == "relax.permute_dims":
             order = _order_of(value)
@@ -321,18 +325,18 @@ def _operand(expr: relax.Expr, innermost: Sequence[int], bound: Mapping[relax.Va
         else:
             break
         if current.axes.index(rank - 1) - rank in innermost:
-            found = current
-    return found
+            stripped = current
+    return stripped
 
 
 def _order_of(call: relax.Call) -> list[int]:
-    """The axes of its operand in the order in which a `permute_dims` puts them."""
+    """Return the permutation of a `permute_dims`."""
     rank = len(static_shape(call.args[0]))
     return [int(axis) for axis in call.attrs.axes] if call.attrs.axes is not None else list(reversed(range(rank)))
 
 
 def _with_rank(operand: _Operand, rank: int, graph: Graph) -> _Operand:
-    """The operand in its plain form, with axes of extent 1 before the others."""
+    """Return the operand in plain form, with leading axes of extent 1."""
     source, missing = graph.plain_expr(operand.source), rank - len(operand.axes)
     if not missing:
         return replace(operand, source=source)
@@ -341,7 +345,7 @@ def _with_rank(operand: _Operand, rank: int, graph: Graph) -> _Operand:
 
 
 def _without_factor(call: relax.Expr) -> tuple[relax.Expr, float] | None:
-    """The operand and the number that a product of the two, or a quotient, is made of; None for all else."""
+    """Split a product or quotient with a scalar into operand and factor, or None for any other call."""
     if op_name(call) not in ("relax.multiply", "relax.divide"):
         return None
     left, right = call.args
@@ -352,7 +356,7 @@ def _without_factor(call: relax.Expr) -> tuple[relax.Expr, float] | None:
 
 
 def _scalar(expr: relax.Expr) -> float | None:
-    """The value of a finite constant of one number other than 0; None for all else."""
+    """Return the value of a finite, non-zero scalar constant, or None for any other expression."""
     if not is_constant(expr) or static_shape(expr) != ():
         return None
     value = float(expr.value.numpy())
@@ -360,7 +364,7 @@ def _scalar(expr: relax.Expr) -> float | None:
 
 
 def _load(axes: Sequence[int], operand: te.Tensor, at: Sequence[Expr]) -> tirx.Expr:
-    """The element at a position of (*batch, row, column)."""
+    """Return the element at a position of (*batch, row, column)."""
     index: list[Expr] = [0] * len(axes)
     for axis, position in zip(axes, at, strict=True):
         index[axis] = 0 if int(operand.shape[axis]) == 1 else position

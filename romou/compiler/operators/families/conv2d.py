@@ -1,10 +1,11 @@
-"""Convolution on channels packed by four: any kernel, stride, padding, dilation; groups whose channels fill whole
-texels.
+"""Convolution with channels packed by four: any kernel, stride, padding, dilation; groups of whole texels.
 
 data    (n, ceil(ic / 4), ih, iw, 4)
-weight  (ic / groups / 4, kh, kw, 4, oc / 4, 4)   lanes: of input channels (in single precision no more than there are), then of output channels
+weight  (ic / groups / 4, kh, kw, 4, oc / 4, 4)   lanes: of input channels, then of output channels
 output  (n, ceil(oc / 4), oh, ow, 4)
-"""  # noqa: E501
+
+An fp32 weight has no lanes for missing input channels.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ from romou.compiler.tir.primitives import LANES
 
 
 class Conv2dFamily(ConvolutionFamily[Conv2d]):
-    """Convolutions in which no texel of input or output belongs to two groups."""
+    """Convolutions with one group, or with groups of whole texels."""
 
     name = "conv2d"
     workload = Conv2d
@@ -41,7 +42,7 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
     )
 
     def is_mine(self, w: Conv2d) -> bool:
-        """Whether there is one group, or groups consist of whole texels."""
+        """Return whether there is one group, or each group fills whole texels."""
         return w.groups == 1 or (w.in_channels // w.groups % LANES == 0 and w.out_channels // w.groups % LANES == 0)
 
     def winograd(self, w: Conv2d) -> dict[str, Winograd]:
@@ -51,8 +52,9 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
         return (-(-w.in_channels // w.groups // LANES), w.kernel[0], w.kernel[1], _lanes(w), w.out_texels, LANES)
 
     def pack_weight(self, w: Conv2d, weight: np.ndarray) -> np.ndarray:
-        """OIHW (oc, ic / groups, kh, kw)
-        ->  (ceil(ic / groups / 4), kh, kw, 4 or fewer, ceil(oc / 4), 4), padded with zeros.
+        """Pack the weight by four input and four output channels, padded with zeros.
+
+        OIHW (oc, ic / groups, kh, kw)      ->      (ceil(ic / groups / 4), kh, kw, 4 or fewer, ceil(oc / 4), 4)
         """
         oc, ic, kh, kw = weight.shape
         ic4, oc4 = -(-ic // LANES), -(-oc // LANES)
@@ -62,8 +64,8 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
             full.reshape(oc4, LANES, ic4, LANES, kh, kw).transpose(2, 4, 5, 3, 0, 1)[:, :, :, : _lanes(w)]
         )
 
-    def tap_of(self, w: Conv2d, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        texel, kh, kw, ilane, o, lane = place
+    def tap_of(self, w: Conv2d, *index: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        texel, kh, kw, ilane, o, lane = index
         return o * LANES + lane, texel * LANES + ilane, kh, kw
 
     def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -81,10 +83,10 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
     def contraction(
         self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
-        extents, place, output = w.pixels(flat)
+        extents, pixel, output = w.pixels(flat)
 
         def lhs(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, _lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
-            return _load(w, data, place(h, x), o, r, is_zero_outside=is_zero_outside)
+            return _load(w, data, pixel(h, x), o, r, is_zero_outside=is_zero_outside)
 
         return Contraction(
             inputs=[data, weight],
@@ -107,9 +109,10 @@ def _reduction(w: Conv2d) -> dict[str, int]:
 
 
 def _lanes(w: Conv2d) -> int:
-    """Lanes of an input texel that are multiplied: those that hold channels, three in the first layer of most networks.
+    """Return the lanes of an input texel that are multiplied.
 
-    fp16 texels keep all four: units that multiply matrices of fp16 take texels whole.
+    fp32: the lanes that hold channels, three in the first layer of most networks. fp16: all four, because matrix units
+    take whole texels.
     """
     return min(w.in_channels // w.groups, LANES) if w.dtype == "float32" else LANES
 
@@ -117,7 +120,7 @@ def _lanes(w: Conv2d) -> int:
 def _load(
     w: Conv2d, data: te.Tensor, pixel: Sequence[Expr], o: Expr, r: Sequence[Expr], *, is_zero_outside: bool = False
 ) -> tirx.Expr:
-    """The factor of the data for output texel `o` of pixel (n, y, x), at r = (ic, kh, kw, lane) of the reduction."""
+    """Return the data's factor for output texel `o` of pixel (n, y, x), at r = (ic, kh, kw, lane) of the reduction."""
     (n, oy, ox), (texel, kh, kw, ilane) = pixel, r
     if w.groups > 1:
         texel = o // (w.out_texels // w.groups) * (w.in_channels // w.groups // LANES) + texel

@@ -1,14 +1,15 @@
-"""The gradient of a convolution by its filter: for each tap, the products of all pixels of the output's gradient with
-the input under the tap.
+"""The gradient of a convolution by its filter.
 
 data      (n, ceil(ic / 4), ih, iw, 4)      the convolution's input
-gradient  (n, ceil(oc / 4), oh, ow, 4)      of its output
+gradient  (n, ceil(oc / 4), oh, ow, 4)      of the convolution's output
 output    (oc, ic / groups, kh, kw)
 
-As a contraction, texels of output channels are multiplied with (tap, input channel), and the sum goes over the pixels
-of the batch, four at a time. There are few outputs and hundreds of thousands of pixels, so the sum can be cut into
-pieces (`romou/compiler/operators/pieces.py`; BEAST's paper, section 6: there, the filter's gradient is the slowest of
-the three passes).
+For each tap, the gradient is a sum over all pixels of the batch: output gradient times the input under the tap. As a
+contraction, texels of output channels meet (tap, input channel), and the reduction takes four pixels at a time. There
+are few outputs and hundreds of thousands of pixels, so the sum can be split into pieces
+(`romou/compiler/operators/pieces.py`).
+
+Source: BEAST's paper, section 6, where this is the slowest of the three training passes.
 """
 
 from __future__ import annotations
@@ -28,27 +29,27 @@ from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.convolution import four_sides
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose, backward_input
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.packed_weight import guarded
+from romou.compiler.operators.packed_weight import zero_unless
 from romou.compiler.operators.pieces import PIECES, TOTAL
 from romou.compiler.operators.winograd.convolution import TILES, Winograd, algorithms
 from romou.compiler.operators.winograd.filter_gradient import WinogradFilter
 from romou.compiler.operators.workload import Conv2d, Expr, stored_as
 from romou.compiler.scheduling.loops import Block, Loop
-from romou.compiler.scheduling.rewrites import as_module, renest
+from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import FLOATS, Shape, dtype_of, shape_of
 from romou.compiler.tir.primitives import LANES
 
-# Numbers between the kernels of a sum in pieces; texels of pixels in one of them at least. A sum is cut so that each
-# piece can be staged in steps of four.
+# Most elements of the workspace of a sum in pieces, fewest texels of pixels in a piece, and the number of texels of
+# pixels that divides a piece so that it can be staged.
 _MOST_BETWEEN, _LEAST_OF_PIECE, _STEPS = 1 << 24, 64, 4
-# What the gradient of TVM's conv2d by its weight looks like: the batch is summed up as channels are.
+# Layouts of TVM's gradient of conv2d by its weight: it sums over the batch as if over channels.
 _LAYOUTS = ("CNHW", "IOHW", "CNHW")
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conv2dBackwardFilter(Conv2d):
-    """The gradient of a 2-D convolution by its filter; the numbers are the convolution's."""
+    """The gradient of a 2-D convolution by its filter. All other fields are the convolution's."""
 
     gradient: str = "filter"
 
@@ -67,13 +68,13 @@ class Conv2dBackwardFilter(Conv2d):
         return self.batch * self.out_hw[0] * self.out_hw[1]
 
     def texels_of_piece(self, count: int) -> int:
-        """Steps of four pixels in each of `count` pieces, the last of which may be partly empty."""
+        """Return the steps of four pixels in each of `count` pieces. The last piece may be partly empty."""
         texels = -(-self.pixels_of_batch // (LANES * count))
         return int(round_up(texels, _STEPS))
 
 
 def backward_filter(w: Conv2d) -> Conv2dBackwardFilter:
-    """The gradient of a convolution by its filter."""
+    """Return the gradient of a convolution by its filter."""
     return Conv2dBackwardFilter(**w.to_dict())
 
 
@@ -117,12 +118,13 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
     )
 
     def match(self, call: relax.Call) -> Conv2dBackwardFilter | None:
-        """TVM's gradient of a convolution, whole."""
+        """Match TVM's gradient of a convolution, not sliced."""
         return self._work_of(call, call)
 
     def _work_of(self, call: relax.Call, cut: relax.Call) -> Conv2dBackwardFilter | None:
-        """The workload of a convolution that sums over the batch, less what `cut` leaves out of its result: with a
-        stride, some rows and columns too many.
+        """Return the workload of a convolution that sums over the batch, sliced to `cut`.
+
+        With a stride, TVM's result has more rows and columns than the filter.
         """
         attrs = call.attrs
         data, gradient, result = shape_of(call.args[0]), shape_of(call.args[1]), shape_of(cut)
@@ -151,7 +153,7 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         )
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """The plain definition of a gradient, or of the slice of one that is the filter's."""
+        """Return the plain definition of a gradient, or of the slice of it that is the filter's."""
         conv = call if op_name(call) == "relax.nn.conv2d" else graph.bound.get(call.args[0])
         if not isinstance(conv, relax.Call) or op_name(conv) != "relax.nn.conv2d":
             return None
@@ -197,7 +199,10 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         return {name: WinogradFilter(w, TILES[name]) for name in algorithms(w)}
 
     def in_pieces(self, w: Conv2dBackwardFilter, data: te.Tensor, weight: te.Tensor, count: int) -> Contraction:
-        """A row h for each piece of the sum. Its pixels are (tap, input channel): neighbours are channels of one texel."""  # noqa: E501
+        """Return a contraction with a row h for each piece of the sum.
+
+        Its pixels are (tap, input channel), so neighbours are channels of one texel.
+        """
         oh, ow = w.out_hw
         inputs, outputs = w.in_channels // w.groups, w.out_channels // w.groups
         share, is_whole_texels, is_depthwise = (
@@ -217,7 +222,7 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
             if is_depthwise:
                 channel: tuple[Expr, Expr] = o, lane
             else:
-                # Lanes that pad the last texel belong to no group, and are not stored.
+                # Lanes that pad the last texel belong to no group and are not stored.
                 group = (
                     o // (outputs // LANES)
                     if is_whole_texels
@@ -251,25 +256,25 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         )
 
     def has_whole_texels(self, w: Conv2dBackwardFilter) -> bool:
-        """Output channels are far apart in memory."""
+        """Return False: output channels are far apart in memory."""
         return False
 
     def output_loops(
         self, sch: s_tir.Schedule, output: Block, w: Conv2dBackwardFilter, config: Config
     ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
-        """The output nest over (o, h, w, lane), in a schedule of its own."""
+        """Return the output nest over (o, h, w, lane), in a new schedule."""
         inputs = w.in_channels // w.groups
 
-        def place(
-            o: tirx.Expr, _: tirx.Expr, column: tirx.Expr, lane: tirx.Expr
-        ) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
+        def output_index(o: tirx.Expr, _: tirx.Expr, column: tirx.Expr, lane: tirx.Expr) -> GuardedIndex:
             channel = o * LANES + lane
-            at = [channel, column % inputs, column // (inputs * w.kernel[1]), column // inputs % w.kernel[1]]
-            return at, [channel < w.out_channels]
+            indices = [channel, column % inputs, column // (inputs * w.kernel[1]), column // inputs % w.kernel[1]]
+            return indices, [channel < w.out_channels]
 
         sums = TOTAL if config.get("algorithm") in PIECES else Stage.TILE if config["split_k"] == 1 else Stage.ACC
         name = str(sch.get(output).name_hint)
-        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, sums, (w.out_texels, 1, w.columns, LANES), place)))
+        sch = s_tir.Schedule(
+            as_module(renest(sch.mod["main"], name, sums, (w.out_texels, 1, w.columns, LANES), output_index))
+        )
         return sch, sch.get_loops(sch.get_sblock(name))
 
     def case(self, w: Conv2dBackwardFilter) -> Case:
@@ -282,14 +287,14 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
 
 
 def in_relax(w: Conv2d, x: relax.Expr, gradient: relax.Expr) -> relax.Expr:
-    """The gradient of convolution `w` by its filter as Relax operators, the way TVM writes it: a convolution that sums
-    over the batch.
+    """Build the gradient of convolution `w` by its filter from Relax operators, as TVM writes it.
 
-    Its result may have rows and columns too many: with a stride, those of the input that no window reaches.
+    TVM uses a convolution that sums over the batch. With a stride, its result has extra rows and columns for inputs
+    that no window reaches.
     """
     inputs, (ih, iw), axes = w.in_channels // w.groups, w.in_hw, list(range(4))
     if w.groups > 1:
-        # The groups go before the batch, which becomes the channels.
+        # The groups move before the batch, which becomes the channels.
         apart = relax.op.permute_dims(relax.op.reshape(x, (w.batch, w.groups, inputs, ih, iw)), [1, 0, 2, 3, 4])
         x = relax.op.reshape(apart, (w.batch * w.groups, inputs, ih, iw))
     data_layout, kernel_layout, out_layout = _LAYOUTS
@@ -326,9 +331,7 @@ def _under_tap(
     *,
     is_pixel: tirx.Expr | bool = True,
 ) -> tirx.Expr:
-    """The input's channel (texel, lane) under a tap of the window at pixel (n, oy, ox); zero in the padding, and where
-    there is no pixel.
-    """
+    """Return the input's channel (texel, lane) under a tap of the window at pixel (n, oy, ox); zero in padding."""
     (sh, sw), (dh, dw), (top, left, bottom, right), (ih, iw) = w.stride, w.dilation, w.padding, w.in_hw
     y, x = oy * sh + kh * dh - top, ox * sw + kw * dw - left
     checks = [
@@ -337,13 +340,11 @@ def _under_tap(
         *([x >= 0] if left > 0 else []),
         *([x < iw] if right > 0 else []),
     ]
-    return guarded(w.dtype, data[n, channel[0], y, x, channel[1]], is_pixel, *checks)
+    return zero_unless(w.dtype, data[n, channel[0], y, x, channel[1]], is_pixel, *checks)
 
 
 def _ungrouped(data: relax.Expr, w: Conv2d, graph: Graph) -> relax.Expr | None:
-    """The convolution's input, which TVM's gradient of a grouped convolution brings into another order: the batch comes
-    behind the groups.
-    """
+    """Return the convolution's input before TVM's gradient of a grouped convolution moved groups before the batch."""
     if w.groups == 1:
         return data
     shape = (w.batch, w.in_channels, *w.in_hw)
@@ -358,7 +359,7 @@ def _ungrouped(data: relax.Expr, w: Conv2d, graph: Graph) -> relax.Expr | None:
 
 
 def _is_head(call: relax.Call) -> bool:
-    """Whether a slice takes all axes of a tensor from their beginning on, without leaving anything out."""
+    """Return whether a slice takes the first elements of every axis, with no steps."""
     axes, begin, *others = (
         [int(getattr(v, "value", v)) for v in argument.fields] for argument in (*call.args[1:3], *call.args[4:])
     )
@@ -368,7 +369,7 @@ def _is_head(call: relax.Call) -> bool:
 
 
 def correlate(w: Conv2d, x: np.ndarray, gradient: np.ndarray) -> np.ndarray:
-    """The gradient by NumPy, a row of taps at a time: (oc, ic / groups, kh, kw)."""
+    """Compute the gradient in NumPy, a row of taps at a time: (oc, ic / groups, kh, kw)."""
     (oh, ow), (sh, sw), (dh, dw), (top, left, bottom, right) = w.out_hw, w.stride, w.dilation, w.padding
     padded = np.pad(x, ((0, 0), (0, 0), (top, bottom), (left, right)))
     pixels, inputs = w.batch * oh * ow, w.in_channels // w.groups

@@ -1,14 +1,14 @@
-"""Transposed convolution on channels packed by four, as one convolution of stride 1: no zeros are inserted, nothing is
-added up twice.
+"""Transposed convolution with channels packed by four, as one convolution of stride 1.
 
 data    (n, ceil(ic / 4), ih, iw, 4)
 weight  packed as `conv2d` or `depthwise` packs it, for the convolution `Conv2dTranspose.phases`
 output  (n, ceil(oc / 4), oh, ow, 4)
 
-An output pixel y sees the taps k of the kernel with (y + top - k) % stride == 0: which these are depends on its phase
-(y + top) % stride alone. So the phases are output channels of one convolution over the same input, with as many taps as
-the fullest phase has. `output` says of which phase and pixel an element of the result is (Shi et al., Real-Time Single
-Image and Video Super-Resolution, CVPR 2016, section 3.2, for the phases).
+Output pixel y uses the taps k with (y + top - k) % stride == 0. They depend only on the pixel's phase, (y + top) %
+stride. So the phases are output channels of one convolution over the same input, whose window has the taps of the
+fullest phase. No zeros are inserted, and no output is accumulated twice.
+
+Source: Shi et al., Real-Time Single Image and Video Super-Resolution, CVPR 2016, section 3.2.
 """
 
 from __future__ import annotations
@@ -34,36 +34,33 @@ from romou.compiler.operators.families.conv2d import FAMILY as CONV2D
 from romou.compiler.operators.families.depthwise import FAMILY as DEPTHWISE
 from romou.compiler.operators.families.group_conv2d import FAMILY as GROUP_CONV2D
 from romou.compiler.operators.family import Case, Graph
-from romou.compiler.operators.packed_weight import guarded
+from romou.compiler.operators.packed_weight import zero_unless
 from romou.compiler.operators.winograd.convolution import Winograd
 from romou.compiler.operators.workload import Conv2d, Expr, stored_as
 from romou.compiler.scheduling.loops import Block, Loop
-from romou.compiler.scheduling.rewrites import as_module, renest
+from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
 from romou.compiler.tir.expressions import dtype_of, is_constant, static_shape
 from romou.compiler.tir.primitives import LANES
 
 
 @dataclass(frozen=True, kw_only=True)
 class Conv2dTranspose(Conv2d):
-    """A transposed 2-D convolution: `padding` is cut off the result, and output_padding (rows, columns) added to it
-    below and on the right.
+    """A transposed 2-D convolution.
+
+    padding: cut off the result.
+    output_padding: rows and columns added below and on the right.
     """
 
     output_padding: tuple[int, int] = (0, 0)
 
     @property
     def out_hw(self) -> tuple[int, int]:
-        (h, w), (sh, sw), (kh, kw), (dh, dw), (down, across) = (
-            self.in_hw,
-            self.stride,
-            self.kernel,
-            self.dilation,
-            self.output_padding,
-        )
+        (h, w), (sh, sw), (kh, kw) = self.in_hw, self.stride, self.kernel
+        (dh, dw), (down, across) = self.dilation, self.output_padding
         top, left, bottom, right = self.padding
-        return (h - 1) * sh + (kh - 1) * dh + 1 - top - bottom + down, (w - 1) * sw + (
-            kw - 1
-        ) * dw + 1 - left - right + across
+        height = (h - 1) * sh + (kh - 1) * dh + 1 - top - bottom + down
+        width = (w - 1) * sw + (kw - 1) * dw + 1 - left - right + across
+        return height, width
 
     @property
     def texels(self) -> int:
@@ -72,8 +69,9 @@ class Conv2dTranspose(Conv2d):
 
     @property
     def phases(self) -> Conv2d:
-        """The convolution of stride 1 whose output channels are those of all phases, from the first pixel that any
-        phase needs to the last one.
+        """The convolution of stride 1 with the output channels of all phases.
+
+        Its output covers the first to the last pixel that any phase needs.
         """
         channels = math.prod(self.stride) * self.texels * LANES
         (kh, top, bottom), (kw, left, right) = (self._phases_along(axis) for axis in (0, 1))
@@ -91,13 +89,14 @@ class Conv2dTranspose(Conv2d):
 
     @property
     def spacing(self) -> tuple[int, int]:
-        """Rows and columns from one tap to the next in the window that is cut into phases; with a stride, a dilated
-        window has zeros between them.
+        """Rows and columns between neighbouring taps of the window that is cut into phases.
+
+        With a stride, a dilated window has zeros between its taps.
         """
         return tuple(d if s > 1 else 1 for s, d in zip(self.stride, self.dilation, strict=True))  # type: ignore[return-value]
 
     def _phases_along(self, axis: int) -> tuple[int, int, int]:
-        """Taps of `phases` along an axis, and its padding before and after."""
+        """Return the taps of `phases` along an axis, and the padding before and after."""
         stride, cut = self.stride[axis], self.padding[axis]
         taps = -(-((self.kernel[axis] - 1) * self.spacing[axis] + 1) // stride)
         reach = (taps - 1) * (1 if stride > 1 else self.dilation[axis])
@@ -105,27 +104,27 @@ class Conv2dTranspose(Conv2d):
         return taps, reach - first, last - (self.in_hw[axis] - 1)
 
     def phase_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
-        """The channel texel and pixel of `phases` that is the output's (o, y, x)."""
+        """Return the channel texel and pixel of `phases` that hold the output's (o, y, x)."""
         (sh, sw), (top, left, *_) = self.stride, self.padding
         y, x = y + top, x + left
         return (y % sh * sw + x % sw) * self.texels + o, y // sh - top // sh, x // sw - left // sw
 
-    def place_of(self, channel: Expr, row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
-        """The inverse of `phase_of`; some phases begin before the output does, or end after it."""
+    def output_of(self, channel: Expr, row: Expr, column: Expr) -> tuple[Expr, Expr, Expr]:
+        """Invert `phase_of`. Pixels of some phases are outside of the output."""
         (sh, sw), (top, left, *_) = self.stride, self.padding
         phase, o = channel // self.texels, channel % self.texels
         return o, (row + top // sh) * sh + phase // sw - top, (column + left // sw) * sw + phase % sw - left
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of the operator, what it adds to cut off pixels counted."""
+        """Multiplications and additions, including results that the padding cuts off."""
         taps = self.out_channels // self.groups * self.kernel[0] * self.kernel[1]
         return 2 * self.batch * self.in_channels * self.in_hw[0] * self.in_hw[1] * taps
 
 
 @dataclass(frozen=True)
 class WinogradTranspose(Winograd):
-    """The convolution of the phases in tiles, whose outputs are put where they belong."""
+    """The convolution of the phases in Winograd tiles."""
 
     whole: Conv2dTranspose
 
@@ -140,19 +139,19 @@ class WinogradTranspose(Winograd):
     def source_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
         return self.whole.phase_of(o, y, x)
 
-    def place_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
-        return self.whole.place_of(o, y, x)
+    def output_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
+        return self.whole.output_of(o, y, x)
 
     def is_output(self, y: Expr, x: Expr) -> list[tirx.Expr]:
         return [tirx.all(v >= 0, v < extent) for v, extent in zip((y, x), self.whole.out_hw, strict=True)]
 
 
 def backward_input(w: Conv2d) -> Conv2dTranspose:
-    """The gradient of a convolution by its input."""
+    """Return the gradient of a convolution by its input."""
     reach = [(o - 1) * s + (k - 1) * d + 1 for o, s, k, d in zip(w.out_hw, w.stride, w.kernel, w.dilation, strict=True)]
     top, left, bottom, right = w.padding
     rows, columns = (
-        extent + pad - one for extent, pad, one in zip(w.in_hw, (top + bottom, left + right), reach, strict=True)
+        extent + pad - size for extent, pad, size in zip(w.in_hw, (top + bottom, left + right), reach, strict=True)
     )
     return Conv2dTranspose(
         batch=w.batch,
@@ -170,8 +169,9 @@ def backward_input(w: Conv2d) -> Conv2dTranspose:
 
 
 class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
-    """Transposed convolutions, which are also the gradients of convolutions by their inputs (BEAST's paper, section 5:
-    backward by input).
+    """Transposed convolutions, which are also gradients of convolutions by their inputs.
+
+    Source: BEAST's paper, section 5 (backward by input).
     """
 
     name = "conv2d_transpose"
@@ -217,15 +217,14 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return Conv2dTranspose(out_channels=outputs * fields["groups"], output_padding=(more[0], more[1]), **fields)
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """Return the packed result, also for windows that reach over several frames: a volume is then a batch of
-        images.
-        """
+        """Return the packed result. A volume with windows over several frames becomes a batch of images."""
         volume = _Volume.of(call)
         return super().rewrite(call, graph) if volume is None else volume.emit(self, graph)
 
     def winograd(self, w: Conv2dTranspose) -> dict[str, Winograd]:
-        """That of the convolution of the phases; without a stride there is one phase, and it is a convolution as any
-        other.
+        """Return the algorithms of the convolution of the phases.
+
+        With stride 1 there is one phase, which is an ordinary convolution.
         """
         forms = CONV2D.winograd(w.phases) if w.groups == 1 else {}
         return (
@@ -238,20 +237,21 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return _of_phases(w).weight_shape(w.phases)
 
     def pack_weight(self, w: Conv2dTranspose, weight: np.ndarray) -> np.ndarray:
-        """IOHW (ic, oc / groups, kh, kw)
-        ->  the packed weight of the convolution of the phases, with zeros for taps that a phase lacks.
+        """Pack the weight for the convolution of the phases, with zeros for taps that a phase lacks.
+
+        IOHW (ic, oc / groups, kh, kw)      ->      (phases * oc, ic, taps, taps), packed
         """
         inputs, kernel = w.in_channels // w.groups, w.kernel
         weight = weight.reshape(w.groups, inputs, -1, *kernel).swapaxes(1, 2).reshape(-1, inputs, *kernel)
         (sh, sw), (th, tw), (dh, dw) = w.stride, w.phases.kernel, w.spacing
         full = np.zeros((w.texels * LANES, inputs, th * sh, tw * sw), weight.dtype)
         full[: w.out_channels, :, : kernel[0] * dh : dh, : kernel[1] * dw : dw] = weight
-        # Tap t of phase p is p + t * stride; as the input runs the other way, the last one comes first.
+        # Tap t of phase p is p + t * stride. The input runs the other way, so the last tap comes first.
         taps = full.reshape(w.texels * LANES, inputs, th, sh, tw, sw)[:, :, ::-1, :, ::-1].transpose(3, 5, 0, 1, 2, 4)
         return _of_phases(w).pack_weight(w.phases, taps.reshape(-1, inputs, th, tw))
 
-    def tap_of(self, w: Conv2dTranspose, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        return _of_phases(w).tap_of(w.phases, *place)
+    def tap_of(self, w: Conv2dTranspose, *index: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        return _of_phases(w).tap_of(w.phases, *index)
 
     def weight_at(self, w: Conv2dTranspose, weight: te.Tensor, o: Expr, i: Expr, kh: Expr, kw: Expr) -> tirx.Expr:
         (sh, sw), (th, tw), (dh, dw) = w.stride, w.phases.kernel, w.spacing
@@ -260,7 +260,7 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         y, x = (th - 1 - kh) * sh + phase // sw, (tw - 1 - kw) * sw + phase % sw
         value = weight[o // outputs * inputs + i, o % outputs, y // dh, x // dw]
         between = [position % d == 0 for position, d in ((y, dh), (x, dw)) if d > 1]
-        return guarded(
+        return zero_unless(
             w.dtype, value, o < w.out_channels, i < inputs, y // dh < w.kernel[0], x // dw < w.kernel[1], *between
         )
 
@@ -279,7 +279,7 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
     def contraction(
         self, w: Conv2dTranspose, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
-        """The contraction of the phases, whose results are put where they belong."""
+        """Return the contraction of the phases, with results at their output pixels."""
         form = _of_phases(w).contraction(w.phases, data, weight, flat, is_zero_outside)
 
         def output(
@@ -288,11 +288,11 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
             return form.output(n, *w.phase_of(o, y, x), lane)
 
         if w.groups > 1:
-            # All phases of a channel read what that channel reads.
+            # All phases of a channel read the same inputs.
             one_phase = w.phases if DEPTHWISE.is_mine(w) else replace(w.phases, out_channels=w.out_channels)
-            one = _of_phases(w).contraction(one_phase, data, weight, flat, is_zero_outside)
+            single = _of_phases(w).contraction(one_phase, data, weight, flat, is_zero_outside)
             return replace(
-                form, output=output, output_shape=w.output_shape, lhs=lambda o, *at: one.lhs(o % w.texels, *at)
+                form, output=output, output_shape=w.output_shape, lhs=lambda o, *at: single.lhs(o % w.texels, *at)
             )
         return replace(form, output=output, output_shape=w.output_shape)
 
@@ -302,18 +302,18 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
     def output_loops(
         self, sch: s_tir.Schedule, output: Block, w: Conv2dTranspose, config: Config
     ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
-        """The output nest over (o, h, w, lane) of the phases, in a schedule of its own."""
+        """Return the output nest over (o, h, w, lane) of the phases, in a new schedule."""
         extents, pixel, _ = w.phases.pixels(config["pixels"] == "flat")
 
-        def place(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
+        def output_index(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> GuardedIndex:
             n, row, column = pixel(h, x)
-            channel, y, x = w.place_of(o, row, column)
+            channel, y, x = w.output_of(o, row, column)
             return [n, channel, y, x, lane], [
                 tirx.all(v >= 0, v < extent) for v, extent in zip((y, x), w.out_hw, strict=True)
             ]
 
         name, sums = str(sch.get(output).name_hint), Stage.TILE if config["split_k"] == 1 else Stage.ACC
-        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, sums, (*extents, LANES), place)))
+        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, sums, (*extents, LANES), output_index)))
         return sch, sch.get_loops(sch.get_sblock(name))
 
     def case(self, w: Conv2dTranspose) -> Case:
@@ -335,22 +335,21 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
 
 @dataclass(frozen=True)
 class _Volume:
-    """A transposed convolution of volumes as one of images: frames of the output are output channels, frames of the
-    input that one sees are input channels.
+    """A transposed convolution of volumes as one of images.
 
-    Output frame q * stride + phase - front sees input frames q - tap, through the frame tap * stride + phase of the
-    kernel.
+    Output frame q * stride + phase - front uses input frames q - tap, through frame tap * stride + phase of the kernel.
+    So output frames are output channels, and the input frames that an output frame uses are input channels.
 
     (n * d, c, ih, iw)
-
-            ->  (n * q, taps * c, ih, iw)  ->  (n * q, stride * outputs, oh, ow), which is seen as (n * q * stride, outputs, oh, ow)
-    """  # noqa: E501
+            ->  (n * q, taps * c, ih, iw)
+            ->  (n * q, stride * outputs, oh, ow), viewed as (n * q * stride, outputs, oh, ow)
+    """
 
     call: relax.Call
 
     @classmethod
     def of(cls, call: relax.Call) -> _Volume | None:
-        """None for what is one of images as it is, and for groups."""
+        """Return the volume, or None for groups, and for calls that already are convolutions of images."""
         if (
             not is_channels_first(call, "IOHW")
             or is_of_images(call)
@@ -361,7 +360,7 @@ class _Volume:
         return cls(call)
 
     def emit(self, family: Conv2dTransposeFamily, graph: Graph) -> relax.Expr:
-        """The packed result."""
+        """Emit the operators, and return the packed result."""
         (n, c, depth, *pixels), (_, outputs, extent, *kernel) = (static_shape(arg) for arg in self.call.args)
         stride, dilation, front = (
             int(getattr(self.call.attrs, name)[0]) for name in ("strides", "dilation", "padding")
@@ -407,7 +406,7 @@ def _of_phases(w: Conv2dTranspose) -> ConvolutionFamily[Conv2d]:
 
 
 def _spread(w: Conv2dTranspose, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The operator by NumPy: every input pixel adds a window to the output, off which the padding is cut."""
+    """Compute the operator in NumPy: each input pixel adds a window to the output, then the padding is cut off."""
     (ih, iw), (sh, sw), (dh, dw), (top, left, _, _), (oh, ow) = w.in_hw, w.stride, w.dilation, w.padding, w.out_hw
     rows, columns = (
         (size - 1) * s + (k - 1) * d + 1 for size, s, k, d in zip(w.in_hw, w.stride, w.kernel, w.dilation, strict=True)

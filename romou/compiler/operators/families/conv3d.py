@@ -1,10 +1,10 @@
-"""Convolution of volumes whose frames lie like images of a batch, with channels packed by four: a window of three axes.
+"""Convolution of volumes with channels packed by four. Frames are stored like the images of a batch.
 
 data    (n * id, ceil(ic / 4), ih, iw, 4)      output  (n * od, ceil(oc / 4), oh, ow, 4)
-weight  as the family of the convolution of one frame packs it, with an axis for the taps along the depth before the rows of the window
+weight  packed by the family of one frame's convolution, with an axis of depth taps before the rows of the window
 
-A convolution that sees one frame at a time is one of images, and belongs to the families of these.
-"""  # noqa: E501
+A convolution whose window spans one frame is one of images, and belongs to a 2-D family.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from romou.compiler.tir.primitives import LANES
 
 @dataclass(frozen=True, kw_only=True)
 class Conv3d(Workload):
-    """A 3-D convolution. Channels, pixels and padding (front, top, left, back, bottom, right) in elements."""
+    """A 3-D convolution. `padding` is (front, top, left, back, bottom, right)."""
 
     batch: int = 1
     in_channels: int
@@ -54,14 +54,14 @@ class Conv3d(Workload):
 
     @property
     def out_depth(self) -> int:
-        """Frames of the output of a volume."""
-        return (
-            self.in_dhw[0] + self.padding[0] + self.padding[3] - (self.kernel[0] - 1) * self.dilation[0] - 1
-        ) // self.stride[0] + 1
+        """Frames of a volume's output."""
+        window = (self.kernel[0] - 1) * self.dilation[0] + 1
+        padded = self.in_dhw[0] + self.padding[0] + self.padding[3]
+        return (padded - window) // self.stride[0] + 1
 
     @property
     def frames(self) -> Conv2d:
-        """The convolution of all output frames of which each sees one frame."""
+        """The 2-D convolution of all output frames, as if each used one input frame."""
         return Conv2d(
             batch=self.batch * self.out_depth,
             in_channels=self.in_channels,
@@ -77,7 +77,7 @@ class Conv3d(Workload):
 
     @property
     def taps(self) -> Conv2d:
-        """The convolution whose weight has the same taps, those along the depth among the rows of the window."""
+        """The 2-D convolution with the same taps in its weight, depth taps as additional rows."""
         depth, rows, columns = self.kernel
         return replace(self.frames, kernel=(depth * rows, columns))
 
@@ -88,19 +88,21 @@ class Conv3d(Workload):
 
     @property
     def name(self) -> str:
-        """Readable name: shapes as the ONNX graph has them."""
+        """Readable name, with shapes as in the ONNX graph."""
         shape, kernel = (
             "x".join(map(str, extents)) for extents in ((self.batch, self.in_channels, *self.in_dhw), self.kernel)
         )
-        same = len({*self.stride}) == 1
-        text = f"{shape}_{self.out_channels}_{kernel}_s{self.stride[0] if same else 'x'.join(map(str, self.stride))}"
+        is_square = len({*self.stride}) == 1
+        text = (
+            f"{shape}_{self.out_channels}_{kernel}_s{self.stride[0] if is_square else 'x'.join(map(str, self.stride))}"
+        )
         if self.dilation != (1, 1, 1):
             text += f"_d{'x'.join(map(str, self.dilation))}"
         return text + (f"_g{self.groups}" if self.groups > 1 else "")
 
 
 class Conv3dFamily(ContractionFamily[Conv3d]):
-    """Convolutions of volumes; groups are as those of the families of a frame."""
+    """Convolutions of volumes. Groups are as in the family of one frame."""
 
     name = "conv3d"
     workload = Conv3d
@@ -141,7 +143,7 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
     )
 
     def match(self, call: relax.Call) -> Conv3d | None:
-        """A float convolution in NCDHW that sees several frames."""
+        """Match a float convolution in NCDHW with windows over several frames."""
         if not is_channels_first(call, "OIHW") or is_of_images(call):
             return None
         (n, c, *volume), attrs = static_shape(call.args[0]), call.attrs
@@ -154,8 +156,8 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
             "dilation": attrs.dilation,
             "padding": all_sides(attrs.padding, 3),
         }
-        given = {name: tuple(int(number) for number in numbers) for name, numbers in triples.items()}
-        return Conv3d(batch=n, in_channels=c, out_channels=outputs, **shared, **given)  # type: ignore[arg-type]
+        fields = {name: tuple(int(number) for number in numbers) for name, numbers in triples.items()}
+        return Conv3d(batch=n, in_channels=c, out_channels=outputs, **shared, **fields)  # type: ignore[arg-type]
 
     def operands(self, w: Conv3d) -> Mapping[str, Shape]:
         texels = -(-w.in_channels // LANES)
@@ -193,22 +195,22 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
     def contraction(
         self, w: Conv3d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
-        """The contraction of a frame with one more axis, along which taps read the frames of a window."""
+        """Return the contraction of a frame with one more axis: the frames of the window."""
         family, rows = _of_frames(w), w.kernel[1]
         form = family.contraction(w.frames, data, weight, flat, is_zero_outside)
-        _, place, _ = w.frames.pixels(flat)
+        _, pixel, _ = w.frames.pixels(flat)
         axes = list(form.reduce.items())
-        at = [name for name, _ in axes].index("kh")
+        row_axis = [name for name, _ in axes].index("kh")
 
         def lhs(is_image: bool, o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
-            frame, inside = _frame_under(w, place(h, x)[0], r[at])
+            frame, inside = _frame_under(w, pixel(h, x)[0], r[row_axis])
             plane = family.contraction(w.frames, _Frame(data, frame), weight, flat, is_image)
-            return _where(inside, plane.lhs(o, h, x, lane, *r[:at], *r[at + 1 :]), w.dtype)
+            return _where(inside, plane.lhs(o, h, x, lane, *r[:row_axis], *r[row_axis + 1 :]), w.dtype)
 
         def rhs(o: tirx.Expr, lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
-            return form.rhs(o, lane, *r[:at], r[at] * rows + r[at + 1], *r[at + 2 :])
+            return form.rhs(o, lane, *r[:row_axis], r[row_axis] * rows + r[row_axis + 1], *r[row_axis + 2 :])
 
-        reduce = dict([*axes[:at], ("kd", w.kernel[0]), *axes[at:]])
+        reduce = dict([*axes[:row_axis], ("kd", w.kernel[0]), *axes[row_axis:]])
         return replace(form, reduce=reduce, lhs=partial(lhs, is_zero_outside), lhs_of_image=partial(lhs, True), rhs=rhs)
 
     def pixel_rows(self, w: Conv3d) -> int | None:
@@ -237,7 +239,7 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
 
 @dataclass(frozen=True)
 class _Frame:
-    """The data of one frame, whatever image an index asks for."""
+    """The data of one frame, whichever image an index names."""
 
     data: te.Tensor
     frame: Expr
@@ -247,9 +249,7 @@ class _Frame:
 
 
 def _frame_under(w: Conv3d, image: Expr, kd: Expr) -> tuple[Expr, list[tirx.Expr]]:
-    """The input frame under a tap of the window of an output frame, and the conditions under which it is one of the
-    volume.
-    """
+    """Return the input frame under a depth tap of an output frame, and the conditions that it is in the volume."""
     volume, out = (image // w.out_depth, image % w.out_depth) if w.batch > 1 else (0, image)
     (depth, *_), front, back = w.in_dhw, w.padding[0], w.padding[3]
     at = out * w.stride[0] + kd * w.dilation[0] - front
@@ -257,12 +257,12 @@ def _frame_under(w: Conv3d, image: Expr, kd: Expr) -> tuple[Expr, list[tirx.Expr
 
 
 def _where(conditions: Sequence[tirx.Expr], value: tirx.Expr, dtype: str) -> tirx.Expr:
-    """The value where all conditions hold, those of its own among them, and zero elsewhere."""
+    """Return the value if all conditions hold, merged with its own condition; zero otherwise."""
     if not conditions:
         return value
     if is_conditional(value):
-        own, value, _ = value.args
-        conditions = [*conditions, own]
+        inner_condition, value, _ = value.args
+        conditions = [*conditions, inner_condition]
     return te.if_then_else(te.all(*conditions), value, tirx.const(0, dtype))
 
 
@@ -271,7 +271,7 @@ def _of_frames(w: Conv3d) -> ConvolutionFamily[Conv2d]:
 
 
 def _convolve(w: Conv3d, x: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """The operator by NumPy: convolutions of frames, added up along the depth of the window."""
+    """Compute the operator in NumPy: convolutions of frames, summed over the depth of the window."""
     (n, c, *_), (stride, *_), (dilation, *_) = x.shape, w.stride, w.dilation
     padded = np.pad(x, ((0, 0), (0, 0), (w.padding[0], w.padding[3]), (0, 0), (0, 0)))
     total = np.zeros((n * w.out_depth, w.out_channels, *w.frames.out_hw), x.dtype)

@@ -1,4 +1,4 @@
-"""Dense layer: activations times a constant matrix, output columns packed by four in the weight.
+"""Dense layer: activations times a constant matrix with columns packed by four.
 
 data (m, k)      weight (k, ceil(n / 4), 4)      output (m, n)
 """
@@ -46,7 +46,7 @@ class Dense(Workload):
 
 
 class DenseFamily(ContractionFamily[Dense]):
-    """Products of rows, of any number of leading dimensions, with a constant matrix."""
+    """Products of rows, with any number of leading dimensions, and a constant matrix."""
 
     name = "dense"
     workload = Dense
@@ -55,7 +55,7 @@ class DenseFamily(ContractionFamily[Dense]):
     typical = (Dense(m=13, k=31, n=37), Dense(m=1, k=64, n=40))
 
     def match(self, call: relax.Call) -> Dense | None:
-        """A product with a constant matrix on the right; leading dimensions of the left side become rows."""
+        """Match a product with a constant matrix on the right. Leading dimensions of the left side become rows."""
         data, weight = call.args
         left, right = shape_of(data), shape_of(weight)
         if not is_constant(weight) or left is None or right is None or len(right) != 2 or len(left) < 2:
@@ -65,14 +65,14 @@ class DenseFamily(ContractionFamily[Dense]):
         return Dense(m=math.prod(left[:-1]), k=left[-1], n=right[1], dtype=dtype_of(data))
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """The plain definition on a matrix; rows that were packed channels stay where they are."""
+        """Return the plain definition on a matrix. Rows of packed channels are read without unpacking."""
         work = self.match(call)
         if work is None:
             return None
         data, weight = call.args[0], call.args[1].value.numpy()
         left, packed = static_shape(data), graph.flattened_source(data)
         if packed is not None:
-            # The weight's rows go where the packed channels are, so that nothing is to unpack.
+            # Reorder the weight's rows to the order of packed channels, so that the data needs no unpacking.
             _, c, h, w = static_shape(packed)
             order = weight.reshape(c // LANES, LANES, h, w, -1).transpose(0, 2, 3, 1, 4).reshape(weight.shape)
             return self.emit(graph, work, graph.bb.emit(relax.op.reshape(graph.packed_expr(packed), left)), order)
@@ -109,7 +109,7 @@ class DenseFamily(ContractionFamily[Dense]):
     def contraction(
         self, w: Dense, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
-        """A contraction whose pixels are rows; k is cut so that its innermost loop can be unrolled."""
+        """Return a contraction with rows as pixels. k is split, so that its innermost loop can be unrolled."""
         step = next(s for s in (4, 2, 1) if w.k % s == 0)
         return Contraction(
             inputs=[data, weight],
@@ -127,13 +127,13 @@ class DenseFamily(ContractionFamily[Dense]):
         return w.n % LANES == 0
 
     def matrices(self, w: Dense) -> Set[str]:
-        """Return the data, but for a single row, of which a group reads each number once."""
+        """Return the data, except a single row, because a group reads its elements only once."""
         return {"data"} if w.m > 1 and w.k % LANES == 0 else frozenset()
 
     def output_loops(
         self, sch: s_tir.Schedule, output: Block, w: Dense, config: Config
     ) -> tuple[s_tir.Schedule, Sequence[Loop]]:
-        """The output (m, n) as loops (o, h, w, lane): columns are cut into texels."""
+        """Return the output (m, n) as loops (o, h, w, lane), with columns split into texels."""
         m, n = sch.get_loops(output)
         o, lane = sch.split(n, [None, LANES])
         sch.reorder(o, m, lane)

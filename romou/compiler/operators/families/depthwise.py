@@ -1,4 +1,4 @@
-"""Depthwise convolution on channels packed by four: each lane has its own window, nothing is summed over channels.
+"""Depthwise convolution with channels packed by four: each lane has its own window, and channels are not summed.
 
 data    (n, c / 4, ih, iw, 4)      weight  (kh, kw, c / 4, 4)      output  (n, c / 4, oh, ow, 4)
 """
@@ -15,7 +15,7 @@ from romou.compiler.tir.primitives import LANES
 
 
 class DepthwiseFamily(ConvolutionFamily[Conv2d]):
-    """Convolutions with one input and one output channel a group."""
+    """Convolutions with one input and one output channel in each group."""
 
     name = "depthwise"
     workload = Conv2d
@@ -27,7 +27,7 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
     )
 
     def is_mine(self, w: Conv2d) -> bool:
-        """Whether there are as many groups as channels."""
+        """Return whether each channel is a group."""
         return w.groups > 1 and w.groups == w.in_channels == w.out_channels
 
     def weight_shape(self, w: Conv2d) -> tuple[int, ...]:
@@ -40,8 +40,8 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
         full[:channels] = weight[:, 0]
         return np.ascontiguousarray(full.reshape(w.out_texels, LANES, kh, kw).transpose(2, 3, 0, 1))
 
-    def tap_of(self, w: Conv2d, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        kh, kw, o, lane = place
+    def tap_of(self, w: Conv2d, *index: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        kh, kw, o, lane = index
         return o * LANES + lane, 0, kh, kw
 
     def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -56,11 +56,11 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
     def contraction(
         self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
-        """A contraction over the window whose lhs varies with the output channel."""
-        extents, place, output = w.pixels(flat)
+        """Return a contraction over the window. Its lhs varies with the output channel."""
+        extents, pixel, output = w.pixels(flat)
 
         def lhs(c: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr, kh: tirx.Expr, kw: tirx.Expr) -> tirx.Expr:
-            n, oy, ox = place(h, x)
+            n, oy, ox = pixel(h, x)
             return window_index(
                 w, oy, ox, kh, kw, lambda iy, ix: data[n, c, iy, ix, lane], is_zero_outside=is_zero_outside
             )

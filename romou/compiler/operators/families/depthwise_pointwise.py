@@ -1,15 +1,12 @@
-"""A depthwise convolution and the pointwise one that reads it, as one kernel: what lies between the two never goes to
-memory.
+"""A depthwise convolution and the pointwise convolution that reads it, in one kernel without a tensor between them.
 
-data
+    data  ->  windows  ->  bias, activation  ->  local memory
+          ->  products with the pointwise weight  ->  bias, residual, activation  ->  output
 
-        ->  windows -> bias, activation -> local memory -> products with the pointwise weight -> bias, residual, activation -> output
-
-The pointwise convolution is the contraction that it is by itself. Of what it stages in local memory, `local` texels of
-channels at a time, every element is computed where it would be loaded: a window of the depthwise convolution and its
-epilogue, by the work-items of the group together. Groups along the output channels compute the same windows again, so
-kernels whose groups take many channels do least.
-"""  # noqa: E501
+The pointwise convolution is scheduled as usual: it stages `local` texels of channels at a time in local memory. Instead
+of loading an element, the group computes it there: a window of the depthwise convolution and its epilogue. Groups along
+the output channels recompute the same windows, so a group should compute many channels.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +36,14 @@ from romou.compiler.scheduling.rewrites import replace_stage, with_fresh_variabl
 from romou.compiler.tir.calls import extern_name
 from romou.compiler.tir.primitives import LANES, MULTIPLY_ADD, is_image
 
-# What stands around a window's sum until it has a register of its own.
+# A call that marks a window's sum until the sum has its own register.
 _WINDOW = "romou_window"
-# What the config that is tried first has: texels of channels staged together, and a tile of many channels.
+# Settings of the default config: texels of channels staged together, and a tile of several output texels.
 _WANTED = {"local": 4, "tile_o": 2}
 
 
 def is_pair(first: Conv2d, second: Conv2d) -> bool:
-    """Whether the second convolution reads one pixel of the depthwise first one for each of its own."""
+    """Return whether `second` is a pointwise convolution of the result of the depthwise convolution `first`."""
     is_pointwise = second.kernel == second.stride == (1, 1) and not any(second.padding) and second.groups == 1
     return (
         type(first) is type(second) is Conv2d
@@ -57,14 +54,14 @@ def is_pair(first: Conv2d, second: Conv2d) -> bool:
 
 
 def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.PrimFunc:
-    """One function of two, of which the second reads what the first one gives as its parameter `position`.
+    """Join two functions: `second` reads the result of `first` as its parameter `position`.
 
-    a(x, w, y), b(y, v, z)      ->      ab(x, w, v, z), inside of which y is a buffer of its own
+    a(x, w, y), b(y, v, z)      ->      ab(x, w, v, z), with y as an intermediate buffer
     """
     taken = {str(p.name) for p in second.params}
-    given, old = first.params[-1], second.params[position]
-    between = tirx.decl_buffer(given.shape, given.dtype, "between")
-    renamed = {given: between}
+    result, old = first.params[-1], second.params[position]
+    between = tirx.decl_buffer(result.shape, result.dtype, "between")
+    renamed = {result: between}
     for parameter in first.params[:-1]:
         name = str(parameter.name)
         while name in taken:
@@ -89,8 +86,9 @@ def join(first: tirx.PrimFunc, second: tirx.PrimFunc, position: int) -> tirx.Pri
 
 
 class DepthwisePointwiseTemplate(ContractionTemplate):
-    """The template of a function with both convolutions. Its contraction is the pointwise one; its data is that of the
-    depthwise one.
+    """The template of a function with both convolutions.
+
+    Its contraction is the pointwise convolution, its data the depthwise convolution's input.
     """
 
     def __init__(self, first: s_tir.SBlock, second: Contracted) -> None:
@@ -103,18 +101,16 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
 
     @classmethod
     def of_pair(cls, func: tirx.PrimFunc) -> DepthwisePointwiseTemplate | None:
-        """The template for `func`: it holds a depthwise convolution and after it a pointwise one that fit together, and
-        no other contraction.
-        """
+        """Return the template for `func` if it holds just a depthwise convolution and a matching pointwise one."""
         blocks = find_blocks(func)
         marked = [b for b in blocks if FAMILY_ATTRIBUTE in b.annotations]
         if [str(b.annotations[FAMILY_ATTRIBUTE]) for b in marked] != [DEPTHWISE.name, CONV2D.name]:
             return None
         first, second = marked
-        at = blocks.index(second)
-        kept = {write.source for block in blocks[:at] for write in block.writes}
-        # What the epilogue reads once more would have to be in memory after all.
-        is_read_again = any(read.source in kept for block in blocks[at + 1 :] for read in block.reads)
+        second_at = blocks.index(second)
+        intermediates = {write.source for block in blocks[:second_at] for write in block.writes}
+        # A buffer that the epilogue reads again would have to be stored after all.
+        is_read_again = any(read.source in intermediates for block in blocks[second_at + 1 :] for read in block.reads)
         is_whole = [int(d) for d in func.params[-1].shape] == [int(d) for d in second.writes[0].source.shape]
         works = (Conv2d.from_json(str(block.annotations[WORKLOAD])) for block in marked)
         return (
@@ -146,27 +142,28 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
 
     @property
     def activations(self) -> set[str]:
-        """Parameters that may lie in images: all whose last axis holds lanes, but for the two weights."""
+        """Parameters that may be images: all with lanes as last axis, except the two weights."""
         return super().activations - {str(self.window_weight.name)}
 
     @cached_property
     def algorithms(self) -> dict[str, Algorithm]:
-        """The direct one alone: transforms would read what lies between the two from memory."""
+        """The direct algorithm only. Winograd's transforms would read the intermediate tensor from memory."""
         return {DIRECT: DirectAlgorithm(self.contracted, self.placement)}
 
     def space(self, limits: Limits) -> Space:
-        """The knobs of the pointwise convolution, with something staged in local memory; by ALUs, as tensor cores load
-        by themselves.
+        """Return the pointwise convolution's knobs with staging in local memory.
+
+        Tensor cores are left out, because they load their operands themselves.
         """
         space = super().space(replace(limits, has_tensor_cores=False, has_cooperative_matrices=False))
         space.knobs["local"] = tuple(steps for steps in space.knobs["local"] if steps)
         space.knobs["split_k"] = (1,)
-        # What is computed on the way to local memory cannot be on its way while something else is computed.
+        # Elements that are computed while they are staged cannot be prefetched.
         space.knobs["local_buffers"] = (1,)
         return space
 
     def starts(self, limits: Limits) -> list[Config]:
-        """One config, whose groups give many channels, so that few windows are computed twice."""
+        """Return one config with many channels in each group, so that few windows are computed twice."""
         space = self.space(limits)
         config = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
         for name, wanted in _WANTED.items():
@@ -177,13 +174,13 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         return [config]
 
     def scheduled(self, config: Config) -> tirx.PrimFunc:
-        """The scheduled function: the pointwise convolution, into which the windows are inlined."""
+        """Return the scheduled pointwise convolution, into which the windows are inlined."""
         second = replace(self.contracted, func=replace_stage(self.func, self._first, self._windows()))
         func = DirectAlgorithm(second, self.placement).schedule(config).mod["main"]
         return _keep_windows(func, config["multiply_add"])
 
     def _windows(self) -> tirx.PrimFunc:
-        """The depthwise convolution with its windows written out: what has no reduction can be inlined."""
+        """Return the depthwise convolution with unrolled windows. Without a reduction, it can be inlined."""
         w, (data, weight) = (
             self.windows,
             (te.placeholder([int(d) for d in b.shape], str(b.dtype), b.name) for b in (self.data, self.window_weight)),
@@ -204,12 +201,13 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
 
 
 def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
-    """What an epilogue uses twice, as hard swish does, is summed once. spelling: of multiply-adds, a choice of that
-    knob.
+    """Keep a window's sum in a register, so that an epilogue that uses it twice (hard swish) sums once.
 
-    for lane: patch[…] = activation(sum(…), sum(…))      ->      for lane: window[lane] = sum(…)
-                                                                 for lane: patch[…] = activation(window[lane],
-                                                                 window[lane])
+    for lane: patch[…] = activation(sum(…), sum(…))
+        ->  for lane: window[lane] = sum(…)
+            for lane: patch[…] = activation(window[lane], window[lane])
+
+    spelling: of multiply-adds, a choice of that knob.
     """
     window = tirx.decl_buffer((LANES,), "float32", "window", scope="local")
     marks = {} if spelling == "plain" else {MULTIPLY_ADD: spelling}
@@ -254,8 +252,9 @@ def _keep_windows(func: tirx.PrimFunc, spelling: str) -> tirx.PrimFunc:
 
 
 class DepthwisePointwiseFamily(Family):
-    """Pairs of convolutions in one kernel. No Relax operator is one: `romou/compiler/graph/join_pairs.py` finds pairs
-    among fused functions.
+    """Pairs of convolutions in one kernel.
+
+    No Relax operator is a pair. `romou/compiler/graph/join_pairs.py` finds pairs among fused functions.
     """
 
     name = "depthwise_pointwise"
@@ -268,19 +267,19 @@ class DepthwisePointwiseFamily(Family):
     def cases(self) -> Sequence[Case]:
         first = Conv2d(in_channels=10, in_hw=(9, 7), out_channels=10, kernel=(3, 3), padding=(1, 1, 1, 1), groups=10)
         second = Conv2d(in_channels=10, in_hw=first.out_hw, out_channels=12, kernel=(1, 1))
-        one, other = DEPTHWISE.case(first), CONV2D.case(second)
+        depthwise, pointwise = DEPTHWISE.case(first), CONV2D.case(second)
 
         def build(x: relax.Expr, a: relax.Expr, b: relax.Expr) -> relax.Expr:
-            return other.build(one.build(x, a), b)
+            return pointwise.build(depthwise.build(x, a), b)
 
         def compute(x: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-            return other.compute(one.compute(x, a), b)
+            return pointwise.compute(depthwise.compute(x, a), b)
 
         return [
             Case(
                 name=f"{first.name}_12",
-                inputs=one.inputs,
-                weights=[*one.weights, *other.weights],
+                inputs=depthwise.inputs,
+                weights=[*depthwise.weights, *pointwise.weights],
                 build=build,
                 compute=compute,
             )

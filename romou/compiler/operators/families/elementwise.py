@@ -1,21 +1,19 @@
-"""Functions that compute every element of their output by itself: chains of element-wise operators, broadcasts,
-transposes, packing, slices, concatenation, resizing by the nearest pixel.
+"""Element-wise functions: arithmetic, broadcast, transpose, packing, slice, concatenation, nearest resizing.
 
     out[i, j] = f(a[i, j], b[j], c[j, i], ...)
 
-The output's elements lie in one row, cut into work groups:
+The output's elements, in row-major order, are cut into work groups:
 
-    work group    `work_group` work-items; each writes `items` vectors, which lie a group's width apart, so that neighbours write to neighbours
-    vector        `vector_width` elements along the last axis, where that divides it
-    across        so many neighbours of another axis, where the data's neighbours lie along that one: packing and transposing read vectors, too
+    work group    `work_group` work-items; each writes `items` vectors, one group's width apart, so writes are coalesced
+    vector        `vector_width` elements along the last axis
+    across        a tile of `across` vectors if the data is contiguous along another axis, as in packing and transposing
 
         out[y, x] = a[x, y]
             ->  tile[j, 0:4] = a[4 x + j, 4 y : 4 y + 4];      out[4 y + i, 4 x : 4 x + 4] = tile[0:4, i]
 
-Where a vector's width does not divide its axis, the last vector begins at the axis's end less its width, and what the
-vector before it stores is not stored
-again: unpacking channels writes rows of odd length in vectors, packing them reads such rows.
-"""  # noqa: E501
+If the vector's width does not divide its axis, the last vector ends at the end of the axis and overlaps the one before
+it. Elements in the overlap are stored once. Channels of images with odd rows are thus packed and unpacked in vectors.
+"""
 
 from __future__ import annotations
 
@@ -67,70 +65,64 @@ KNOBS = (
 
 
 class Elementwise(StreamingTemplate):
-    """One loop over all vectors of the output."""
+    """A single loop over all vectors of the output."""
 
     family = "elementwise"
     knobs = KNOBS
 
     def space(self, limits: Limits) -> Space:
         widths = self._widths(self.shape[-1], may_overlap=self._across is not None)
-        own = {
+        choices = {
             "vector_width": widths,
             "work_group": self._groups(limits),
             "across": [1] if self._across is None else [1, LANES],
         }
-        space = Space.of(self.knobs, limits, own)
+        space = Space.of(self.knobs, limits, choices)
         outputs, columns = math.prod(self.shape), self.shape[-1]
         smallest = space.knobs["work_group"][0]
-        # A group more than twice as large as the whole operator is mostly idle.
-        space.add_constraint(
-            lambda config: (
-                (
-                    (config["work_group"] == smallest)
-                    | (config["work_group"] * config["vector_width"] * config["across"] < 2 * outputs)
-                )
-                & (
-                    (config["items"] == 1)
-                    | (config["work_group"] * config["items"] * config["vector_width"] * config["across"] < 2 * outputs)
-                )
+
+        # A group more than twice as large as the output would be mostly idle.
+        def is_allowed(config: Columns) -> Any:
+            elements = config["work_group"] * config["vector_width"] * config["across"]
+            return (
+                ((config["work_group"] == smallest) | (elements < 2 * outputs))
+                & ((config["items"] == 1) | (elements * config["items"] < 2 * outputs))
                 & ((columns % config["vector_width"] == 0) | (config["across"] > 1))
             )
-        )
+
+        space.add_constraint(is_allowed)
         return space
 
     def default_config(self, limits: Limits) -> Config:
-        """On phones, squares of the output if the data is transposed: an address takes as long as several numbers.
+        """Return the default config, with square tiles on phones if the data is transposed.
 
-        Vectors of fp16 that overlap are a gain only where they are moved as bits: OpenCL converts them number by number
-        where they are not aligned.
+        On a phone, one address costs about the same as several elements. Overlapping fp16 vectors pay only if they are
+        moved as bits: OpenCL converts unaligned fp16 element by element.
         """
         space = self.space(limits)
         widths = [int(width) for width in space.knobs["vector_width"]]
         may_overlap = self.element_bytes > 2 or (not self.images and only_moves(self._block.body.value))
-        # A texel of an image is one vector, whatever the length of a row.
+        # A texel is one vector for any row length.
         whole = [width for width in widths if may_overlap or self.shape[-1] % width == 0] or widths
-        return self._admitted(
-            space, across=LANES if limits.preset.streaming.has_square_tiles else 1, vector_width=max(whole)
-        )
+        across = LANES if limits.preset.streaming.has_square_tiles else 1
+        return self._admitted(space, across=across, vector_width=max(whole))
 
     @cached_property
     def _across(self) -> int | None:
-        """The axis along which the data's neighbours lie, where that is not the last one, and vectors along it are
-        whole; None without one.
-        """
+        """The axis along which the data is contiguous, if that is not the last one and has whole vectors."""
         if self._has_truth_values:
             return None
         axes, value = axes_of(self._block), self._block.body.value
         *others, last = [axis.var for axis in self._block.iter_vars]
         if self.shape[-1] % LANES == 0 and Vectors(axes, last, LANES).form_of(value) is not None:
             return None
-        for place in reversed(range(len(others))):
-            if self.shape[place] < LANES:
+        for axis in reversed(range(len(others))):
+            if self.shape[axis] < LANES:
                 continue
-            vectors = Vectors(axes, others[place], LANES, may_overlap=True)
+            vectors = Vectors(axes, others[axis], LANES, may_overlap=True)
             form = vectors.form_of(value)
             if form is not None and any(vectors.moves(load) for load in loads_of(form)):
-                return place
+                return axis
         return None
 
     @property
@@ -141,54 +133,49 @@ class Elementwise(StreamingTemplate):
     knobs_of_width = ("vector_width", "across")
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
-        """The elements of the first vectors, each with those across."""
+        """Return the elements of the first group's vectors, with all vectors of each tile."""
         return self._points(np.arange(knobs["work_group"] * knobs["items"]), knobs)
 
-    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
-        """Vectors that lie a group's width apart."""
+    def points_of_work_item(self, knobs: Mapping[str, int]) -> Points:
+        """Return the elements of the first work-item's vectors, one group's width apart."""
         return self._points(knobs["work_group"] * np.arange(knobs["items"]), knobs)
 
-    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
-        """Return the number of elements: the first ones are the same for as many, in the same shape."""
+    def group_key(self, knobs: Mapping[str, int]) -> Hashable:
+        """Group configs by a group's number of elements, which are always the output's first ones."""
         return self.stored_by_a_group(knobs), knobs["across"], knobs["vector_width"] if knobs["across"] > 1 else 1
 
     def _grid(self, width: int, across: int) -> list[int]:
-        """Vectors along each axis of the output, of several across one for all."""
+        """Return the number of vectors along each axis of the output; `across` of them count as one."""
         steps = [across if axis == self._across else 1 for axis in range(len(self.shape) - 1)]
         return [-(-extent // step) for extent, step in zip(self.shape, [*steps, width], strict=True)]
 
     def _points(self, vectors: np.ndarray, knobs: Mapping[str, int]) -> Points:
         width, across = knobs["vector_width"], knobs["across"]
         grid = self._grid(width, across)
-        place = [axis[:, None, None] for axis in np.unravel_index(vectors[vectors < math.prod(grid)], grid)]
-        place[-1] = np.minimum(place[-1] * width, self.shape[-1] - width) + np.arange(width)
+        indices = [axis[:, None, None] for axis in np.unravel_index(vectors[vectors < math.prod(grid)], grid)]
+        indices[-1] = np.minimum(indices[-1] * width, self.shape[-1] - width) + np.arange(width)
         if self._across is not None:
-            place[self._across] = (
-                np.minimum(place[self._across] * across, self.shape[self._across] - across) + np.arange(across)[:, None]
-            )
-        return lambda _block: place
+            first = np.minimum(indices[self._across] * across, self.shape[self._across] - across)
+            indices[self._across] = first + np.arange(across)[:, None]
+        return lambda _block: indices
 
     def access_width(self, width: int, across: int = 1) -> int:
-        """Lanes of the narrowest load of the data."""
+        """Return the lanes of the narrowest load of "data"."""
         return super().access_width(width) if across == 1 else across
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Numbers of the output: what the group computes, but for what is beyond the end, or what the vector before
-        stores.
-        """
+        """Return the output elements that the first group stores, without overlaps and padding."""
         width, across = knobs["vector_width"], knobs["across"]
         grid = self._grid(width, across)
-        place = np.unravel_index(np.arange(min(knobs["work_group"] * knobs["items"], math.prod(grid))), grid)
+        indices = np.unravel_index(np.arange(min(knobs["work_group"] * knobs["items"], math.prod(grid))), grid)
         steps = {len(grid) - 1: width} | ({} if across == 1 or self._across is None else {self._across: across})
-        # Of each vector, the numbers that it is the first to hold.
-        new = [np.minimum(step, self.shape[axis] - place[axis] * step) for axis, step in steps.items()]
+        # Elements of each vector that no earlier vector holds.
+        new = [np.minimum(step, self.shape[axis] - indices[axis] * step) for axis, step in steps.items()]
         return int(np.prod(new, axis=0).sum())
 
     def work_groups(self, columns: Columns) -> Any:
-        return -(
-            -math.prod(self._grid(columns["vector_width"], columns["across"]))
-            // (columns["work_group"] * columns["items"])
-        )
+        vectors = math.prod(self._grid(columns["vector_width"], columns["across"]))
+        return -(-vectors // (columns["work_group"] * columns["items"]))
 
     @property
     def _block(self) -> s_tir.SBlock:
@@ -206,18 +193,18 @@ class Elementwise(StreamingTemplate):
         grid = self._grid(width, across)
         texels = math.prod(grid)
         texel = (group * items + item) * size + thread
-        place = unravel(texel, grid)
+        indices = unravel(texel, grid)
         if across == 1:
             body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], bounded(value))
-            body = substitute(body, dict(zip([*axes, vectors.vector], place, strict=True)))
+            body = substitute(body, dict(zip([*axes, vectors.vector], indices, strict=True)))
         else:
-            body, buffers = self._square(place, width, across)
+            body, buffers = self._square(indices, width, across)
         body = guarded(texel < texels if texels % (size * items) else None, body)
         threads = {"blockIdx.x": (group, -(-texels // (size * items))), "threadIdx.x": (thread, size)}
         return launch(self.simplified, threads, loop(item, items, body, "unrolled"), buffers)
 
-    def _square(self, place: Sequence[tirx.Expr], width: int, across: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
-        """Statements that load vectors along the data and store vectors along the output; and the registers they need."""  # noqa: E501
+    def _square(self, indices: Sequence[tirx.Expr], width: int, across: int) -> tuple[tirx.Stmt, list[tirx.Buffer]]:
+        """Return statements that load vectors along the data and store them along the output, and their registers."""
         assert self._across is not None, "the knob has no other choice"
         block, kind = self._block, str(self._block.body.buffer.dtype)
         axes = [axis.var for axis in block.iter_vars]
@@ -231,14 +218,14 @@ class Elementwise(StreamingTemplate):
             tirx.decl_buffer([width * across], register_type(kind), name, scope="local")
             for name in ("loaded", "turned")
         )
-        begin, first = along.begin(place[self._across]), {row.vector: row.begin(place[-1])}
-        values = {**dict(zip(axes, place, strict=True)), along.vector: begin, axes[-1]: substitute(row.index, first)}
+        begin, first = along.begin(indices[self._across]), {row.vector: row.begin(indices[-1])}
+        values = {**dict(zip(axes, indices, strict=True)), along.vector: begin, axes[-1]: substitute(row.index, first)}
         load = tirx.BufferStore(
             loaded, substitute(form, values).astype(str(loaded.dtype)), [row.lane * across + along.lane]
         )
         step = tirx.Var("step", along.lane.ty)
         turn = tirx.BufferStore(turned, tirx.BufferLoad(loaded, [row.lane * across + step]), [step * width + row.lane])
-        into = [*place[:-1], substitute(row.index, first)]
+        into = [*indices[:-1], substitute(row.index, first)]
         into[self._across] = substitute(along.index, {along.vector: begin, along.lane: step})
         store = tirx.BufferStore(
             block.body.buffer, tirx.BufferLoad(turned, [step * width + row.lane]).astype(kind), into
@@ -246,35 +233,36 @@ class Elementwise(StreamingTemplate):
         loads = loop(row.lane, width, loop(along.lane, across, load, "vectorized"), "unrolled")
         turns = loop(step, across, loop(row.lane, width, turn, "unrolled"), "unrolled")
 
-        # What two vectors compute, the first of them stores. Of the last one of a row three numbers at most are left:
-        # one, two as a vector, or both.
+        # The first of two overlapping vectors stores the overlap. The last vector of a row stores at most three
+        # elements: part, two as a vector, or both.
         pairs = row.repeated + row.repeated % 2
 
         def stores(low: int, high: int, *lanes: tuple[int, int]) -> tirx.Stmt:
-            some, lane = tirx.Var("step", step.ty), tirx.Var("lane", row.lane.ty)
+            row_step, lane = tirx.Var("step", step.ty), tirx.Var("lane", row.lane.ty)
             stored = [
-                (end - begin, substitute(store, {row.lane: lane + begin, step: some + low}))
+                (end - begin, substitute(store, {row.lane: lane + begin, step: row_step + low}))
                 for begin, end in lanes
                 if begin < end
             ]
-            parts = [loop(lane, count, one, "vectorized") for count, one in stored]
-            return loop(some, high - low, tirx.SeqStmt(parts) if len(parts) > 1 else parts[0], "unrolled")
+            parts = [loop(lane, count, part, "vectorized") for count, part in stored]
+            return loop(row_step, high - low, tirx.SeqStmt(parts) if len(parts) > 1 else parts[0], "unrolled")
 
         def rows(low: int, high: int) -> tirx.Stmt:
             every = stores(low, high, (0, width))
             last = stores(low, high, (row.repeated, pairs), (pairs, width)) if row.repeated else None
-            return every if last is None else tirx.IfThenElse(place[-1] < self.shape[-1] // width, every, last)
+            return every if last is None else tirx.IfThenElse(indices[-1] < self.shape[-1] // width, every, last)
 
-        is_first = place[self._across] < self.shape[self._across] // across
-        old = [guarded(is_first, rows(0, along.repeated))] if along.repeated else []
-        return tirx.SeqStmt([loads, turns, *old, rows(along.repeated, across)]), [loaded, turned]
+        is_first = indices[self._across] < self.shape[self._across] // across
+        first_rows = [guarded(is_first, rows(0, along.repeated))] if along.repeated else []
+        return tirx.SeqStmt([loads, turns, *first_rows, rows(along.repeated, across)]), [loaded, turned]
 
 
 def bounded(value: tirx.Expr) -> tirx.Expr:
-    """Keep 64-bit indices that are read from memory inside the axis that they index: addresses then are computed with
-    32 bits, which phones have, and no memory but the tensor's is read.
+    """Clamp int64 indices that are read from memory to the axis that they index.
 
     table[at[i], j]      ->      table[max(min(at[i], rows - 1), 0), j]
+
+    Addresses then fit 32 bits, which phones compute fast, and no access leaves the tensor.
     """
 
     def load(access: TensorLoad) -> TensorLoad:

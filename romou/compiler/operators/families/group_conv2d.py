@@ -1,9 +1,11 @@
-"""Grouped convolution whose groups cut through texels (also depthwise with a channel multiplier).
+"""Grouped convolution with groups that cut through texels, or depthwise convolution with a channel multiplier.
 
-data    (n, ceil(ic / 4), ih, iw, 4)   weight  (ic / groups, kh, kw, ceil(oc / 4), 4)   output  (n, ceil(oc / 4), oh, ow, 4)
+data    (n, ceil(ic / 4), ih, iw, 4)
+weight  (ic / groups, kh, kw, ceil(oc / 4), 4)
+output  (n, ceil(oc / 4), oh, ow, 4)
 
 Neighbouring output channels may read different input channels, so lanes are loaded one by one.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,7 @@ from romou.compiler.tir.primitives import LANES
 
 
 class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
-    """Grouped convolutions that the other families leave. Its groups cut texels, so no tensor is accessed in whole
-    ones.
-    """
+    """Grouped convolutions that no other family takes. No tensor is accessed in whole texels."""
 
     name = "group_conv2d"
     precedence = 1
@@ -33,7 +33,7 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
     )
 
     def is_mine(self, w: Conv2d) -> bool:
-        """Whether there are groups."""
+        """Return whether the convolution has groups."""
         return w.groups > 1
 
     def weight_shape(self, w: Conv2d) -> tuple[int, ...]:
@@ -46,8 +46,8 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
         full[:oc] = weight
         return np.ascontiguousarray(full.reshape(w.out_texels, LANES, ic, kh, kw).transpose(2, 3, 4, 0, 1))
 
-    def tap_of(self, w: Conv2d, *place: Expr) -> tuple[Expr, Expr, Expr, Expr]:
-        ic, kh, kw, o, lane = place
+    def tap_of(self, w: Conv2d, *index: Expr) -> tuple[Expr, Expr, Expr, Expr]:
+        ic, kh, kw, o, lane = index
         return o * LANES + lane, ic, kh, kw
 
     def define(self, w: Conv2d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:
@@ -66,11 +66,11 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
     def contraction(
         self, w: Conv2d, data: te.Tensor, weight: te.Tensor, flat: bool, is_zero_outside: bool = False
     ) -> Contraction:
-        """A contraction without vector loads."""
-        extents, place, output = w.pixels(flat)
+        """Return a contraction without vector loads."""
+        extents, pixel, output = w.pixels(flat)
 
         def lhs(o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
-            return _load(w, data, place(h, x), o, lane, r)
+            return _load(w, data, pixel(h, x), o, lane, r)
 
         return Contraction(
             inputs=[data, weight],
@@ -90,9 +90,9 @@ def _reduction(w: Conv2d) -> dict[str, int]:
 
 
 def _load(w: Conv2d, data: te.Tensor, pixel: Sequence[Expr], o: Expr, lane: Expr, r: Sequence[Expr]) -> tirx.Expr:
-    """The factor of the data for a lane of output texel `o` of pixel (n, y, x), at r = (ic, kh, kw) of the reduction."""  # noqa: E501
+    """Return the data's factor for a lane of output texel `o` of pixel (n, y, x), at r = (ic, kh, kw)."""
     (n, oy, ox), (ic, kh, kw) = pixel, r
-    # Lanes that pad the last texel belong to no group; their weights are zero, so any channel in range will do.
+    # Lanes that pad the last texel belong to no group. Their weights are zero, so they may read any channel.
     out_channel = te.min(o * LANES + lane, w.out_channels - 1)
     channel = out_channel // (w.out_channels // w.groups) * (w.in_channels // w.groups) + ic
     return window_index(w, oy, ox, kh, kw, lambda y, x: data[n, channel // LANES, y, x, channel % LANES])

@@ -1,12 +1,12 @@
-"""Reductions of a window that moves over its input: max and average pooling, packed (NCHW4c) or plain, with padding,
-dilation and an epilogue.
+"""Pooling: a maximum or an average over a moving window, packed (NCHW4c) or plain, with padding, dilation and epilogue.
 
 out[n, c, y, x, lane] = f(max over (ky, kx) of data[n, c, y * s + ky, x * s + kx, lane])
 
-work-item     `tile` neighbours along x, each a vector of `vector_width` lanes where channels are packed; windows are reduced in registers
-work group    `work_group` of them, which lie in one row, x fastest
-unroll        the window is written out, or one loop for each of its axes
-"""  # noqa: E501
+work-item     `tile` neighbours along x, each a vector of `vector_width` lanes if channels are packed
+              windows are reduced in registers
+work group    `work_group` work-items in row-major order, x fastest
+unroll        the window is unrolled, or there is one loop for each of its axes
+"""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ KNOBS = (
         help="write the window out instead of a loop for each of its axes",
     ),
 )
-# Loads of a window that is written out, at most.
+# Most loads of an unrolled window.
 _MOST_UNROLLED = 64
-# Taps of all windows of a work group, at most.
+# Most taps of all windows of a work group.
 _MOST_OF_GROUP = 1 << 16
 
 
 class Pool(StreamingTemplate):
-    """Windows in registers."""
+    """A pooling kernel with windows in registers."""
 
     family = "pool"
     knobs = KNOBS
@@ -78,9 +78,7 @@ class Pool(StreamingTemplate):
 
     @property
     def is_mine(self) -> bool:
-        """Whether a step along the output and a step in the window add up in an index, and what follows the reduction
-        is element-wise.
-        """
+        """True if some index adds an output axis and a window axis, and the epilogue is element-wise."""
         window, *epilogue = self.blocks
         reduction = reduction_of(window)
         return (
@@ -96,28 +94,28 @@ class Pool(StreamingTemplate):
         first, *larger = self._groups(limits)
         taps = math.prod(self._window)
         tiles = [t for t in _TILES if t == 1 or (t <= self._row and taps <= _MOST_UNROLLED)]
-        own: dict[str, Sequence[Choice]] = {
+        choices: dict[str, Sequence[Choice]] = {
             "vector_width": self._widths(LANES if self._is_packed else 1),
-            # A large window keeps a work-item busy by itself.
+            # A work-item with a large window has enough to do.
             "work_group": [first, *(g for g in larger if g * taps <= _MOST_OF_GROUP)],
             "tile": tiles,
             "is_unrolled": [True, False] if taps <= _MOST_UNROLLED else [False],
         }
-        space = Space.of(self.knobs, limits, own)
+        space = Space.of(self.knobs, limits, choices)
         smallest = space.knobs["work_group"][0]
-        space.add_constraint(
-            lambda config: (
-                (
-                    (config["work_group"] == smallest)
-                    | (config["work_group"] * config["tile"] * config["vector_width"] < 2 * self.elements)
-                )
-                & ((config["is_unrolled"] == False) | (config["tile"] * taps <= _MOST_UNROLLED))  # noqa: E712  `not` does not judge columns
-            )
-        )
+
+        def is_allowed(config: Columns) -> Any:
+            elements = config["work_group"] * config["tile"] * config["vector_width"]
+            # Not `not`: a column of many configs is an array.
+            is_looped = config["is_unrolled"] == False  # noqa: E712
+            is_filled = (config["work_group"] == smallest) | (elements < 2 * self.elements)
+            return is_filled & (is_looped | (config["tile"] * taps <= _MOST_UNROLLED))
+
+        space.add_constraint(is_allowed)
         return space
 
     def default_config(self, limits: Limits) -> Config:
-        """Return a config with the preset's tile if windows overlap: what they share is loaded once."""
+        """Return a config with the preset's tile if windows overlap, so that shared elements are loaded once."""
         config, space = super().default_config(limits), self.space(limits)
         wide = config.replace(tile=limits.preset.streaming.pool_tile)
         has_overlaps = 2 * self._window[-1] * self._row > 3 * self._data_row
@@ -149,38 +147,35 @@ class Pool(StreamingTemplate):
 
     @property
     def _row(self) -> int:
-        """Pixels of a row: along it lie the elements of a tile."""
+        """Pixels of an output row. Tiles are cut from rows."""
         return self.shape[-2] if self._is_packed else self.shape[-1]
 
     def _grid(self, width: int, tile: int) -> list[int]:
-        """Tiles of the output along each of its axes."""
+        """Return the number of tiles along each axis of the output."""
         if self._is_packed:
             return [*self.shape[:-2], -(-self.shape[-2] // tile), self.shape[-1] // width]
         return [*self.shape[:-1], -(-self.shape[-1] // tile)]
 
     def _outer(self, block: s_tir.SBlock) -> tuple[list[tirx.Var], tirx.Var]:
-        """The spatial axes of a block, and the one along which tiles lie."""
+        """Return the spatial axes of a block, and the axis of a row."""
         spatial = [axis.var for axis in block.iter_vars][: len(self.shape)]
         return spatial, spatial[-2 if self._is_packed else -1]
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
-        """Every tap of the windows of the first tiles."""
-        return self._points(
-            np.arange(min(knobs["work_group"], math.prod(self._grid(knobs["vector_width"], knobs["tile"])))),
-            knobs,
-            is_whole=True,
-        )
+        """Return every tap of the windows of the first work group."""
+        tiles = math.prod(self._grid(knobs["vector_width"], knobs["tile"]))
+        return self._points(np.arange(min(knobs["work_group"], tiles)), knobs, is_whole=True)
 
-    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
-        """Every tap of the first tile; the first one where loops repeat it."""
+    def points_of_work_item(self, knobs: Mapping[str, int]) -> Points:
+        """Return every tap of the first tile, or the first one if loops repeat it."""
         return self._points(np.arange(1), knobs, is_whole=bool(knobs["is_unrolled"]))
 
-    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
-        """Return what the windows of a group depend on, written out or not."""
+    def group_key(self, knobs: Mapping[str, int]) -> Hashable:
+        """Group configs by the windows of a work group, unrolled or not."""
         return knobs["vector_width"], knobs["work_group"], knobs["tile"]
 
-    def same_one(self, knobs: Mapping[str, int]) -> Hashable:
-        """Return what a work-item's windows depend on, however large its group."""
+    def work_item_key(self, knobs: Mapping[str, int]) -> Hashable:
+        """Group configs by the windows of a work-item."""
         return knobs["vector_width"], knobs["tile"], knobs["is_unrolled"]
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
@@ -195,29 +190,28 @@ class Pool(StreamingTemplate):
                 if len(block.iter_vars) > len(self.shape)
                 else []
             )
-            place = list(np.unravel_index(tiles, self._grid(width, tile)))
+            indices = list(np.unravel_index(tiles, self._grid(width, tile)))
             shape = (-1, *[1] * (2 + len(window)))
-            place = [p.reshape(shape) for p in place]
+            indices = [p.reshape(shape) for p in indices]
             steps = np.arange(tile).reshape(1, -1, *[1] * (1 + len(window)))
-            at = -2 if self._is_packed else -1
-            place[at] = place[at] * tile + steps
+            row_axis = -2 if self._is_packed else -1
+            indices[row_axis] = indices[row_axis] * tile + steps
             if not window:
-                # Nothing follows a reduction that is not stored.
-                place[at] = np.minimum(place[at], self._row - 1)
+                # An epilogue computes no element beyond the row.
+                indices[row_axis] = np.minimum(indices[row_axis], self._row - 1)
             if self._is_packed:
-                place[-1] = place[-1] * width + np.arange(width).reshape(1, 1, -1, *[1] * len(window))
+                indices[-1] = indices[-1] * width + np.arange(width).reshape(1, 1, -1, *[1] * len(window))
             taps = [w.reshape([-1 if i == axis else 1 for i in range(len(window))]) for axis, w in enumerate(window)]
-            return [*place, *taps]
+            return [*indices, *taps]
 
         return points
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """The elements of its tiles that lie inside the row."""
+        """Return the elements of the group's tiles that are inside of the row."""
         width, tile = knobs["vector_width"], knobs["tile"]
         grid = self._grid(width, tile)
-        tiles = np.unravel_index(np.arange(min(knobs["work_group"], math.prod(grid))), grid)[
-            -2 if self._is_packed else -1
-        ]
+        indices = np.unravel_index(np.arange(min(knobs["work_group"], math.prod(grid))), grid)
+        tiles = indices[-2 if self._is_packed else -1]
         return int(np.minimum(self._row - tiles * tile, tile).sum()) * (width if self._is_packed else 1)
 
     def work_groups(self, columns: Columns) -> Any:
@@ -230,16 +224,16 @@ class Pool(StreamingTemplate):
         ]
 
     def _window_vectors(self, width: int, tile: int) -> tuple[Vectors, tirx.Expr]:
-        """What is reduced, also for elements of the last tile that lie behind the row: a tile's windows then read the
-        same numbers wherever it lies.
+        """Return the reduced term, also for elements of the last tile beyond the row.
+
+        The windows of all tiles then read addresses of the same form.
         """
         block = self.blocks[0]
         spatial, row = self._outer(block)
         axes = axes_of(block)
         axes[next(var for var in axes if var.same_as(row))] = -(-self._row // tile) * tile
-        return Vectors(axes, spatial[-1], width), (
-            kept_inside(self.values[0], axes) if self._row % tile else self.values[0]
-        )
+        term = kept_inside(self.values[0], axes) if self._row % tile else self.values[0]
+        return Vectors(axes, spatial[-1], width), term
 
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         width, tile, size = (config[name] for name in ("vector_width", "tile", "work_group"))
@@ -251,37 +245,28 @@ class Pool(StreamingTemplate):
         sums = tirx.decl_buffer([tile * width], of_sums, "sums", scope="local")
         buffers = [sums]
         index = group * size + thread
-        place = unravel(index, grid)
-        at = -2 if self._is_packed else -1
-        along = place[at] * tile + step
-        place[at] = along
+        indices = unravel(index, grid)
+        row_axis = -2 if self._is_packed else -1
+        along = indices[row_axis] * tile + step
+        indices[row_axis] = along
 
         def placed(body: tirx.Stmt, block: s_tir.SBlock, vectors: Vectors) -> tirx.Stmt:
             """A statement over a block's axes as one over the work-item, the element of its tile and the lane."""
             spatial, row = self._outer(block)
-            values = {var: along if var.same_as(row) else value for var, value in zip(spatial, place, strict=True)}
-            # Where channels are not packed, the row's axis is the one that vectors of one element lie along.
-            values[vectors.vector] = place[-1] if self._is_packed else along
+            values = {var: along if var.same_as(row) else value for var, value in zip(spatial, indices, strict=True)}
+            # Without packed channels, the row's axis is also the axis of vectors of one element.
+            values[vectors.vector] = indices[-1] if self._is_packed else along
             return substitute(body, {**values, vectors.lane: lane})
 
         window = self.blocks[0]
         vectors, term = self._window_vectors(width, tile)
-        mine = [step * width + vectors.lane]
-        start = loop(
-            step,
-            tile,
-            loop(
-                lane,
-                width,
-                tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane]),
-                "vectorized",
-            ),
-            "unrolled",
-        )
-        # The largest so far last: most compilers' maximum is the second operand where one is NaN, which onnxruntime
-        # mostly drops here too.
-        total = reduction.combine(reduction.unbounded(term).astype(of_sums), tirx.BufferLoad(sums, mine))
-        body, tiles = vectors.store(sums, mine, total)
+        accumulator = [step * width + vectors.lane]
+        zero = tirx.BufferStore(sums, reduction.start.astype(of_sums), [step * width + lane])
+        start = loop(step, tile, loop(lane, width, zero, "vectorized"), "unrolled")
+        # The accumulator is the second operand. If one operand of `max` is NaN, most compilers return the second one,
+        # so NaN in the data is dropped, mostly as in onnxruntime.
+        total = reduction.combine(reduction.unbounded(term).astype(of_sums), tirx.BufferLoad(sums, accumulator))
+        body, tiles = vectors.store(sums, accumulator, total)
         buffers += tiles
         body = loop(step, tile, placed(body, window, vectors), "unrolled")
         for axis in reversed(reduction.reduced):
@@ -304,7 +289,7 @@ class Pool(StreamingTemplate):
 
 
 def multiplied(value: tirx.Expr) -> tirx.Expr:
-    """A quotient by a number of pixels as a product, whose factor all lanes share.
+    """Replace a division by a number of pixels with a product by its reciprocal, which all lanes share.
 
     sum[v] / float(count(y, x))      ->      sum[v] * (1 / float(count(y, x)))
     """
@@ -317,7 +302,7 @@ def multiplied(value: tirx.Expr) -> tirx.Expr:
 
 
 def _adds_up(index: tirx.Expr, reduction: Reduction) -> bool:
-    """Whether an index has both an axis of the output and one of the reduction in it."""
+    """Return whether an index contains both an output axis and a reduced axis."""
     is_reduced = [any(var.same_as(axis.var) for axis in reduction.reduced) for var in nodes_in(index, tirx.Var)]
     return any(is_reduced) and not all(is_reduced)
 
@@ -331,8 +316,8 @@ class PoolFamily(Family):
     def template_of(self, func: tirx.PrimFunc) -> Pool | None:
         if not is_regular(func) or len(reductions_of(func)) != 1:
             return None
-        made = Pool(func)
-        return made if made.is_mine else None
+        template = Pool(func)
+        return template if template.is_mine else None
 
     @property
     def cases(self) -> Sequence[Case]:

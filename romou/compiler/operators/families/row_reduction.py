@@ -1,17 +1,15 @@
-"""Reductions of whole rows and what is made of them: softmax, layer and group norm, means and sums over trailing or
-spatial axes, L2 norms.
+"""Reductions of whole rows: softmax, layer and group norm, means and sums over trailing or spatial axes, L2 norms.
 
 m[i] = max over k of x[i, k];  s[i] = sum over k of exp(x[i, k] - m[i]);  out[i, k] = exp(x[i, k] - m[i]) / s[i]
 
-row           the elements that are reduced together; `threads` work-items share a row, each takes every `threads`-th vector of it, and they
-              combine what they have in local memory (Romou paper, Section 5.3: its answer to few outputs and a long
-              reduction)
+row           the elements of one reduction; each of `threads` work-items takes every `threads`-th vector of it, and
+              they combine their results in local memory (Romou paper, Section 5.3, for few outputs and long reductions)
 work group    `rows` rows
-vector        `vector_width` neighbours in memory: of a row, each lane with a partial result of its own, or of as many rows
-sub_group     work-items that combine what they have by functions of their sub-group before; rows may share one, and have several
-combine       how partial results become one: "serial": each work-item adds up all; "tree": a few add up a share each, then each work-item those
-keep          where the row stays between the passes over it: "memory" reads it again, "registers" and "local" read it once
-"""  # noqa: E501
+vector        `vector_width` contiguous elements: of one row, with a partial result in each lane, or of one row a lane
+sub_group     work-items that first combine results by sub-group functions; a row may be part of one, or have several
+combine       "serial": each work-item adds up all partial results; "tree": a few add up some each, then each the rest
+keep          where a row stays between passes: "memory" reads it again, "registers" and "local" read it once
+"""
 
 from __future__ import annotations
 
@@ -78,15 +76,15 @@ KNOBS = (
         help="where a row stays between the passes over it",
     ),
 )
-# Numbers of a work-item's share of a row that are kept in registers.
+# Most elements of a work-item's share that are kept in registers.
 _MOST_KEPT = 32
 _FLOAT_BYTES = 4
-# Numbers that a work group reads, unless it has but one row: longer rows keep a group busy by themselves.
+# Most elements that a group of several rows reads. A single row may be longer.
 _MOST_OF_GROUP = 1 << 16
 
 
 class RowReduction(StreamingTemplate):
-    """Rows shared by work-items."""
+    """Rows that work-items share."""
 
     family = "row_reduction"
     knobs = KNOBS
@@ -94,7 +92,7 @@ class RowReduction(StreamingTemplate):
 
     @cached_property
     def rows(self) -> Rows | None:
-        """The rows that the function is made of; None where it is not."""
+        """The rows that the function is made of, or None if it has another form."""
         return rows_of(self.blocks, self.names["data"])
 
     @property
@@ -104,7 +102,7 @@ class RowReduction(StreamingTemplate):
 
     def space(self, limits: Limits) -> Space:
         (rows, elements), most = self._rows.count(1), limits.max_work_group_size
-        own: dict[str, Sequence[Choice]] = {
+        choices: dict[str, Sequence[Choice]] = {
             "vector_width": self._widths(self._rows.axes[self._rows.axis]),
             "threads": [t for t in _THREADS if t <= most and t < 2 * elements],
             "rows": [
@@ -113,7 +111,7 @@ class RowReduction(StreamingTemplate):
             "sub_group": self._sub_groups(limits),
             "keep": ["memory"] if self._rows.shared_load is None else ["registers", "local", "memory"],
         }
-        space = Space.of(self.knobs, limits, own)
+        space = Space.of(self.knobs, limits, choices)
 
         def is_allowed(config: Columns) -> Any:
             width = config["vector_width"]
@@ -123,7 +121,7 @@ class RowReduction(StreamingTemplate):
                 (config["threads"] * config["rows"] <= most)
                 & ((config["rows"] == 1) | (config["rows"] < 2 * rows))
                 & ((config["threads"] == 1) | (config["threads"] < 2 * elements))
-                # A register has no address: what is kept there is written out.
+                # Registers have no addresses, so the loop over kept elements is unrolled.
                 & ((config["keep"] != "registers") | ((share * width <= _MOST_KEPT) & (share <= MOST_UNROLLED)))
                 & ((config.get("combine", SERIAL) != TREE) | (config["threads"] >= LEAST_OF_TREE))
                 & self._fits_sub_groups(config, limits)
@@ -134,24 +132,24 @@ class RowReduction(StreamingTemplate):
         return space
 
     def _sub_groups(self, limits: Limits) -> list[int]:
-        """Choices for the size of sub-groups; their functions take single floats."""
-        found = [p.reduction for p in self._rows.passes if p.reduction is not None]
+        """Return the allowed sub-group sizes. Reductions of sub-groups take single fp32 values."""
+        reductions = [p.reduction for p in self._rows.passes if p.reduction is not None]
         is_fit = all(
-            r.operation in SUB_GROUP_OPERATIONS and register_type(str(r.buffer.dtype)) == "float32" for r in found
+            r.operation in SUB_GROUP_OPERATIONS and register_type(str(r.buffer.dtype)) == "float32" for r in reductions
         )
         return [1, limits.sub_groups.size] if is_fit and limits.sub_groups is not None else [1]
 
     @staticmethod
     def _fits_sub_groups(config: Columns, limits: Limits) -> Any:
-        """Whether a work group is whole sub-groups, and those that several rows share can exchange what they have."""
+        """Return whether a group has whole sub-groups, and rows can exchange values inside them."""
         size, threads = config.get("sub_group", 1), config["threads"]
         has_shuffles = limits.sub_groups is not None and limits.sub_groups.has_shuffles
         is_whole = (threads > 1) & (threads * config["rows"] % size == 0) & (has_shuffles | (threads % size == 0))
-        # What they leave is little, and added up in one step.
+        # Few parts are left, so one step combines them.
         return (size == 1) | (is_whole & (np.asarray(config.get("combine", SERIAL)) == SERIAL))
 
     def default_config(self, limits: Limits) -> Config:
-        """Return a config with as many vectors of a row for a work-item, and groups as large, as the preset says.
+        """Return a config near the preset's group size and vectors of a row for each work-item.
 
         The row is kept in registers if it fits. Without warps (CPUs) work-items run one by one, so none shares a row.
         """
@@ -181,7 +179,7 @@ class RowReduction(StreamingTemplate):
         return min((c for c in configs if space.is_valid(c)), key=cost)
 
     def local_memory_bytes(self, columns: Columns) -> Any:
-        """Partial results, and rows that are kept there; numbers are single precision."""
+        """Return the bytes of fp32 partial results and of rows kept in local memory."""
         rows, width = columns["rows"], columns["vector_width"]
         _, elements = self._rows.count(1)
         partial = (self._partials(columns) + self._second_partials(columns)) * rows
@@ -201,10 +199,9 @@ class RowReduction(StreamingTemplate):
         return columns["keep"] == "local"
 
     def local_loads(self, columns: Columns) -> Any:
-        """A work-item's share of the row in each pass, and what it adds up of the row's partial results for each
-        reduction.
+        """Return the bytes of a work-item's share in each pass, and of the partial results that it combines.
 
-        Of two steps these are the parts of both, as the first work-items have them.
+        With two steps, these are the parts that the first work-items combine.
         """
         width, threads = columns["vector_width"], columns["threads"]
         share = -(-self._rows.count(width)[1] // threads) * width
@@ -212,7 +209,7 @@ class RowReduction(StreamingTemplate):
         second = self._second_partials(columns)
         count = np.where(second, second + threads // np.maximum(second, 1), self._partials(columns))
         partial = count * (width if self._rows.is_across else 1)
-        # What takes the row's place is stored there, and read again to be added up.
+        # Values that replace the row's elements are stored there, and read again.
         reads = len(self._rows.passes) + (self._rows.kept_pass is not None)
         return (columns["keep"] == "local") * _FLOAT_BYTES * (reads * share + reductions * partial)
 
@@ -227,7 +224,7 @@ class RowReduction(StreamingTemplate):
 
     @property
     def works_in_texels(self) -> bool:
-        """Whether the output may lie in an image: rows whose neighbours are those in memory."""
+        """True if the output may be an image: vectors run across rows, along the last axis."""
         return super().works_in_texels and self._rows.is_across and self._rows.axes[self._rows.axis] == LANES
 
     @property
@@ -244,26 +241,26 @@ class RowReduction(StreamingTemplate):
     # Traffic
 
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
-        """Every element of the first group's rows."""
+        """Return every element of the first group's rows."""
         rows, elements = self._rows.count(knobs["vector_width"])
         return self._points(np.minimum(np.arange(knobs["rows"]), rows - 1), np.arange(elements), knobs["vector_width"])
 
-    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
-        """Every `threads`-th vector of the first row; the first one where a loop repeats it."""
+    def points_of_work_item(self, knobs: Mapping[str, int]) -> Points:
+        """Return every `threads`-th vector of the first row, or the first one if a loop repeats it."""
         _, elements = self._rows.count(knobs["vector_width"])
         share = np.arange(0, elements, knobs["threads"])
         return self._points(np.arange(1), share if len(share) <= MOST_UNROLLED else share[:1], knobs["vector_width"])
 
-    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+    def group_key(self, knobs: Mapping[str, int]) -> Hashable:
         """Group configs by the rows of a work group."""
         return knobs["rows"] * (knobs["vector_width"] if self._rows.is_across else 1)
 
-    def same_one(self, knobs: Mapping[str, int]) -> Hashable:
+    def work_item_key(self, knobs: Mapping[str, int]) -> Hashable:
         """Group configs by a work-item's share of a row."""
         return knobs["vector_width"], knobs["threads"]
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
-        """The loop over a work-item's share of a row; what only rows have is outside of it."""
+        """Return the iterations of the loop over a work-item's share. Values of a whole row are outside of it."""
         share = -(-self._rows.count(knobs["vector_width"])[1] // knobs["threads"])
         reduction = reduction_of(block)
         if share <= MOST_UNROLLED or (reduction is None and not self._rows.is_normal):
@@ -281,13 +278,13 @@ class RowReduction(StreamingTemplate):
         values = dict(zip(self._rows.axes, [*row, *element], strict=True))
 
         def points(block: s_tir.SBlock) -> list[np.ndarray]:
-            (mine,) = (p for p in self._rows.passes if p.block.same_as(block))
-            if mine.reduction is None:
+            (row_pass,) = (p for p in self._rows.passes if p.block.same_as(block))
+            if row_pass.reduction is None:
                 return [
-                    values.get(place, np.asarray(0)) if isinstance(place, tirx.Var) else np.asarray(0)
-                    for place in mine.place
+                    values.get(index, np.asarray(0)) if isinstance(index, tirx.Var) else np.asarray(0)
+                    for index in row_pass.indices
                 ]
-            reduced = [axis.var for axis in mine.reduction.reduced]
+            reduced = [axis.var for axis in row_pass.reduction.reduced]
             spatial = iter([*row])
             inside = iter([*element])
             return [next(inside if any(axis.var.same_as(r) for r in reduced) else spatial) for axis in block.iter_vars]
@@ -295,7 +292,7 @@ class RowReduction(StreamingTemplate):
         return points
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Numbers that a work group stores: its rows, or one for each of them."""
+        """Return the elements that a work group stores: its rows, or one for each row."""
         width = knobs["vector_width"]
         rows, elements = self._rows.count(width)
         return int(min(knobs["rows"], rows)) * (
@@ -310,7 +307,7 @@ class RowReduction(StreamingTemplate):
 
 
 class RowReductionFamily(Family):
-    """Softmax, layer and group norm, means, sums and norms of rows: what reduces without a moving window."""
+    """Softmax, layer and group norm, means, sums and norms of rows: reductions without a moving window."""
 
     name = "row_reduction"
     precedence = 11
@@ -319,8 +316,8 @@ class RowReductionFamily(Family):
         split = split_tuples(func)
         if not is_regular(split) or not reductions_of(split):
             return None
-        made = RowReduction(func)
-        return made if made.rows is not None else None
+        template = RowReduction(func)
+        return template if template.rows is not None else None
 
     @property
     def cases(self) -> Sequence[Case]:
@@ -345,8 +342,8 @@ class RowReductionFamily(Family):
 
 def _softmax(x: np.ndarray) -> np.ndarray:
     powers: np.ndarray = np.exp(x - x.max(-1, keepdims=True))
-    found: np.ndarray = powers / powers.sum(-1, keepdims=True)
-    return found
+    softmax: np.ndarray = powers / powers.sum(-1, keepdims=True)
+    return softmax
 
 
 FAMILY = RowReductionFamily()

@@ -1,1 +1,1 @@
-"""Templates that read each input once: what pooling, element-wise functions and row reductions share."""
+"""Templates that read each input once, shared by pooling, element-wise functions and row reductions."""

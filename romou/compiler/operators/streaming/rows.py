@@ -1,4 +1,4 @@
-"""How a function is made of rows: reductions over the same axes of the same rows, and what is stored of them."""
+"""Recognition of functions that are made of rows: reductions over the same axes, and an output made from them."""
 
 from __future__ import annotations
 
@@ -18,16 +18,17 @@ from romou.compiler.scheduling.blocks import Reduction, loads_of, reduction_of, 
 
 @dataclass(frozen=True)
 class Pass:
-    """A block over the axes of all: those that tell rows apart, and those inside a row.
+    """A block over all axes: the axes of the rows and the axes inside a row.
 
-    value: what it reduces or stores.   place: of what is stored, for the last one.
-    reduction: None for the one that stores elements.
+    value: the reduced or stored expression.
+    indices: of the stored element, for the last pass.
+    reduction: None for a pass that stores elements.
     """
 
     block: s_tir.SBlock
     value: tirx.Expr
     reduction: Reduction | None
-    place: Sequence[tirx.Expr] = ()
+    indices: Sequence[tirx.Expr] = ()
 
 
 @dataclass(frozen=True)
@@ -35,9 +36,9 @@ class Rows:
     """The rows that a function is made of.
 
     data: name of the largest input.
-    outer, inner: axes that tell rows apart, and axes inside a row, each with its extent.
-    passes: the reductions, and the block that stores what comes of them.
-    is_normal: whether the last one gives an element for each of the row, not one for the row.
+    outer, inner: axes of the rows, and axes inside a row, with their extents.
+    passes: the reductions, and the block that stores the output.
+    is_normal: whether the output has an element for each of the row, not one for the row (normalization).
     """
 
     data: str
@@ -48,7 +49,7 @@ class Rows:
 
     @cached_property
     def is_across(self) -> bool:
-        """Whether neighbours in memory belong to different rows."""
+        """True if contiguous elements belong to different rows."""
         load = next(
             (load for p in self.passes for load in loads_of(p.value) if str(load.source.name) == self.data), None
         )
@@ -56,22 +57,22 @@ class Rows:
 
     @property
     def axes(self) -> dict[tirx.Var, int]:
-        """The axes of rows and those inside a row, each with its extent."""
+        """The axes of the rows and inside a row, with their extents."""
         return {**self.outer, **self.inner}
 
     @property
     def axis(self) -> tirx.Var:
-        """The axis along which vectors lie."""
+        """The axis of vectors."""
         return list(self.outer if self.is_across else self.inner)[-1]
 
     def count(self, width: Any) -> tuple[Any, Any]:
-        """Number of rows (or vectors of them), and of vectors (or elements) of a row."""
+        """Return the number of rows (or vectors of rows), and of vectors (or elements) in a row."""
         rows, elements = (math.prod(axes.values()) for axes in (self.outer, self.inner))
         return (rows // width, elements) if self.is_across else (rows, elements // width)
 
     @cached_property
     def shared_load(self) -> TensorLoad | None:
-        """The load of the data, over the axes, that more than one pass does; None where there is none."""
+        """The load of "data", over the axes, that several passes repeat, or None if there is none."""
         per_pass = [[load for load in loads_of(p.value) if str(load.source.name) == self.data] for p in self.passes]
         for load in itertools.chain.from_iterable(per_pass):
             if sum(any(structural_equal(load, other) for other in loads) for loads in per_pass) > 1:
@@ -80,23 +81,24 @@ class Rows:
 
     @cached_property
     def kept_pass(self) -> Pass | None:
-        """The pass whose term takes the place of what it is made of, where a row is kept and all later passes look at
-        nothing else: softmax's exponentials.
+        """The pass with a term that may replace the elements it is computed from, such as softmax's exponentials.
+
+        All later passes must read nothing but that term.
         """
         load = self.shared_load
-        for at, each in enumerate(self.passes):
-            after = self.passes[at + 1 :]
-            if load is None or each.reduction is None or isinstance(each.value, TensorLoad) or not after:
+        for number, row_pass in enumerate(self.passes):
+            later = self.passes[number + 1 :]
+            if load is None or row_pass.reduction is None or isinstance(row_pass.value, TensorLoad) or not later:
                 continue
-            rest = [replaced(p.value, each.value, tirx.const(0, str(each.value.ty))) for p in after]
-            is_read = any(structural_equal(other, load) for value in rest for other in loads_of(value))
-            if not is_read and not all(same.same_as(p.value) for same, p in zip(rest, after, strict=True)):
-                return each
+            later_values = [replaced(p.value, row_pass.value, tirx.const(0, str(row_pass.value.ty))) for p in later]
+            is_read = any(structural_equal(other, load) for value in later_values for other in loads_of(value))
+            if not is_read and not all(same.same_as(p.value) for same, p in zip(later_values, later, strict=True)):
+                return row_pass
         return None
 
 
 def replaced(value: tirx.Expr, old: tirx.Expr, new: tirx.Expr) -> tirx.Expr:
-    """An expression with every part equal to `old` replaced; itself where there is none."""
+    """Replace every subexpression equal to `old` by `new`."""
 
     def replace(expr: tirx.Expr, mutator: Any) -> tirx.Expr:
         return new if structural_equal(expr, old) else mutator.default_mutate(expr)
@@ -105,7 +107,10 @@ def replaced(value: tirx.Expr, old: tirx.Expr, new: tirx.Expr) -> tirx.Expr:
 
 
 def rows_of(blocks: Sequence[s_tir.SBlock], data: str) -> Rows | None:
-    """Return how the blocks of a function are made of rows; None where they are not. data: name of its largest input."""  # noqa: E501
+    """Return the rows that the blocks of a function are made of, or None if they have another form.
+
+    data: name of the function's largest input.
+    """
     *_, last = blocks
     reductions = [reduction for reduction in map(reduction_of, blocks) if reduction is not None]
     if len(reductions) < len(blocks) - 1 or not reductions:
@@ -121,56 +126,56 @@ def rows_of(blocks: Sequence[s_tir.SBlock], data: str) -> Rows | None:
         axes = [
             axis for axis in reduction.block.iter_vars if not any(axis.var.same_as(r.var) for r in reduction.reduced)
         ]
-        mine = [*axes, *reduction.reduced]
-        if [int(axis.dom.extent) for axis in mine] != [*outer.values(), *inner.values()]:
+        ordered_axes = [*axes, *reduction.reduced]
+        if [int(axis.dom.extent) for axis in ordered_axes] != [*outer.values(), *inner.values()]:
             return None
-        values = {axis.var: var for axis, var in zip(mine, [*outer, *inner], strict=True)}
-        place = [substitute(index, values) for index in reduction.block.body.indices]
-        passes.append(Pass(reduction.block, substitute(reduction.term, values), reduction, place))
+        values = {axis.var: var for axis, var in zip(ordered_axes, [*outer, *inner], strict=True)}
+        indices = [substitute(index, values) for index in reduction.block.body.indices]
+        passes.append(Pass(reduction.block, substitute(reduction.term, values), reduction, indices))
     if reduction_of(last) is not None:
         return Rows(data, outer, inner, passes, False) if _uses_rows(passes, outer) else None
-    meaning = _axes_of_last(last, [r.buffer for r in reductions], outer, inner)
-    if meaning is None:
+    row_values = _axes_of_last(last, [r.buffer for r in reductions], outer, inner)
+    if row_values is None:
         return None
-    values = {axis.var: value for axis, value in zip(last.iter_vars, meaning, strict=True)}
-    passes.append(Pass(last, substitute(last.body.value, values), None, meaning))
-    is_normal = any(value.same_as(var) for value in meaning for var in inner)
+    values = {axis.var: value for axis, value in zip(last.iter_vars, row_values, strict=True)}
+    passes.append(Pass(last, substitute(last.body.value, values), None, row_values))
+    is_normal = any(value.same_as(var) for value in row_values for var in inner)
     return Rows(data, outer, inner, passes, is_normal) if _uses_rows(passes, outer) else None
 
 
 def _axes_of_last(
     last: s_tir.SBlock, results: Sequence[tirx.Buffer], outer: Mapping[tirx.Var, int], inner: Mapping[tirx.Var, int]
 ) -> list[tirx.Expr] | None:
-    """For each axis of the last block the one that it stands for, or 0; None where it is not made of rows."""
-    found: dict[tirx.Var, tirx.Var] = {}
+    """Map each axis of the last block to an axis of the rows, or to 0, or None if the block is not made of rows."""
+    row_axes: dict[tirx.Var, tirx.Var] = {}
     axes = {axis.var: int(axis.dom.extent) for axis in last.iter_vars}
     loads = [load for load in loads_of(last.body.value) if any(load.source.same_as(result) for result in results)]
     for load in loads:
         for index, var in zip(load.indices, outer, strict=True):
             if isinstance(index, tirx.Var) and index in axes and axes[index] == outer[var]:
-                if index in found and not found[index].same_as(var):
+                if index in row_axes and not row_axes[index].same_as(var):
                     return None
-                found[index] = var
+                row_axes[index] = var
             elif outer[var] != 1:
                 return None
-    named = list(found.values())
-    is_twice = any(a.same_as(b) for a, b in itertools.combinations(named, 2))
+    used_axes = list(row_axes.values())
+    is_twice = any(a.same_as(b) for a, b in itertools.combinations(used_axes, 2))
     if (
         is_twice
         or not loads
-        or any(extent > 1 and not any(var.same_as(n) for n in named) for var, extent in outer.items())
+        or any(extent > 1 and not any(var.same_as(n) for n in used_axes) for var, extent in outer.items())
     ):
         return None
-    rest = [var for var, extent in axes.items() if var not in found and extent > 1]
-    inside = [var for var, extent in inner.items() if extent > 1]
-    if rest and [axes[var] for var in rest] != [inner[var] for var in inside]:
+    inner_axes = [var for var, extent in axes.items() if var not in row_axes and extent > 1]
+    row_inner = [var for var, extent in inner.items() if extent > 1]
+    if inner_axes and [axes[var] for var in inner_axes] != [inner[var] for var in row_inner]:
         return None
-    meaning = {**found, **dict(zip(rest, inside, strict=False))}
-    return [meaning.get(var, tirx.const(0, var.ty)) for var in axes]
+    axis_map = {**row_axes, **dict(zip(inner_axes, row_inner, strict=False))}
+    return [axis_map.get(var, tirx.const(0, var.ty)) for var in axes]
 
 
 def _uses_rows(passes: Sequence[Pass], outer: Mapping[tirx.Var, int]) -> bool:
-    """Whether passes read what reductions before them gave at the row itself, and nowhere else."""
+    """Return whether passes read earlier reductions at the same row only."""
     results = [p.reduction.buffer for p in passes if p.reduction is not None]
     loads = [
         load for p in passes for load in loads_of(p.value) if any(load.source.same_as(result) for result in results)

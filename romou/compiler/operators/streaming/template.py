@@ -1,5 +1,6 @@
-"""What families share that read their inputs once: element-wise chains, pooling, reductions of rows. Memory bounds
-them, not arithmetic.
+"""The base of templates that read each input once: element-wise chains, pooling, row reductions.
+
+Memory bounds them, not arithmetic.
 """
 
 from __future__ import annotations
@@ -47,14 +48,14 @@ class StreamingTemplate(Template):
 
     @property
     def name(self) -> str:
-        """The family, what the blocks are called and the output's shape."""
-        # Blocks are named after the operator, and some after the variable of the graph too.
+        """The family, the names of the blocks and the output's shape."""
+        # TVM names a block after its operator, sometimes with the graph variable as a prefix.
         steps = "_".join(re.sub(r"^(T|lv\d*|gv\d*|x\d*)_", "", block.name_hint) for block in find_blocks(self.func))
         return f"{self.family}_{steps[:60]}_{'x'.join(str(extent) for extent in self.shape)}"
 
     @property
     def flops(self) -> int:
-        """Arithmetic operations and functions of floating-point numbers, as the plain definition has them."""
+        """Floating-point operations and function calls of the plain definition."""
         return self._operations
 
     @cached_property
@@ -64,18 +65,18 @@ class StreamingTemplate(Template):
 
     @property
     def names(self) -> dict[str, str]:
-        """The largest input is the operator's "data"."""
+        """Roles of parameters. The largest input is "data"."""
         *inputs, output = self.func.params
         return {"data": str(max(inputs, key=_size).name), "output": str(output.name)}
 
     @property
     def inputs(self) -> dict[str, int]:
-        """Parameters that are read -> bytes of a number in memory."""
+        """Parameters that are read -> bytes of an element."""
         return {str(p.name): tvm.DataType(str(p.dtype)).itemsize for p in self.func.params[:-1]}
 
     @property
     def elements(self) -> int:
-        """Numbers of the output."""
+        """Elements of the output."""
         return math.prod(self.shape)
 
     @property
@@ -84,12 +85,12 @@ class StreamingTemplate(Template):
 
     @property
     def works_in_texels(self) -> bool:
-        """Whether the output may lie in an image."""
+        """True if the output may be stored in an image."""
         return len(self.shape) > 2 and self.shape[-1] == LANES
 
     @property
     def activations(self) -> set[str]:
-        """Parameters whose texels are accessed whole, by one work-item each."""
+        """Parameters that the kernel accesses in whole texels, each by one work-item."""
         if not self.works_in_texels:
             return set()
         values = self.vectors(LANES)
@@ -106,7 +107,7 @@ class StreamingTemplate(Template):
 
     @property
     def matrices(self) -> set[str]:
-        """Parameters whose rows are read and written in whole texels."""
+        """Parameters with rows that are read and written in whole texels."""
         if not self.works_in_rows:
             return set()
         values = self.vectors(LANES)
@@ -119,80 +120,78 @@ class StreamingTemplate(Template):
 
     @property
     def works_in_rows(self) -> bool:
-        """Whether the output is written in vectors of four neighbours of its last axis."""
+        """True if the output is written in vectors of four neighbours of its last axis."""
         return False
 
     @abstractmethod
     def vectors(self, width: int) -> list[tuple[Vectors, tirx.Expr]]:
-        """What the blocks compute, each with how vectors of `width` elements lie in it."""
+        """Return the value of each block with its vector form for `width` elements."""
 
-    # What `access_width` looks at.
+    # Knobs that change `access_width`.
     knobs_of_width: tuple[str, ...] = ("vector_width",)
 
     def access_width(self, width: int) -> int:
-        """Lanes of the narrowest load of the data where vectors have `width` of them."""
+        """Return the lanes of the narrowest load of "data" for vectors of `width` lanes."""
         return min(vectors.width_of(value, self.names["data"]) for vectors, value in self.vectors(width))
 
     def default_config(self, limits: Limits) -> Config:
-        """The knobs' defaults, with the widest vectors, and then the largest group, of at most the default size, that
-        the space admits.
-        """
+        """Return the knobs' defaults, shrunk to the widest vectors, then the largest group, that the space allows."""
         return self._admitted(self.space(limits))
 
     @staticmethod
     def _admitted(space: Space, **wanted: Choice) -> Config:
-        """The config of `default_config`, with what is wanted instead of a knob's default."""
+        """Return `default_config` with the values `wanted` in place of the knobs' defaults."""
         config = space.default(**wanted)
         widths, groups = (
             sorted((c for c in space.knobs[n] if isinstance(c, int) and c <= config[n]), reverse=True)
             for n in ("vector_width", "work_group")
         )
-        found = (config.replace(vector_width=width, work_group=group) for width in widths for group in groups)
-        return next((one for one in found if space.is_valid(one)), config)
+        configs = (config.replace(vector_width=width, work_group=group) for width in widths for group in groups)
+        return next((candidate for candidate in configs if space.is_valid(candidate)), config)
 
     @cached_property
     def simplified(self) -> tirx.PrimFunc:
-        """The function with everything inlined that need not be kept."""
+        """The function with every block inlined that can be."""
         return _simplified(self.func)
 
-    # What formulas ask of a template (`romou/tuner/pruning/streaming_form.py`). A point of a block is one value for
-    # each of its axes.
+    # For the pruner's formulas (`romou/tuner/pruning/streaming_form.py`). A point of a block is one value for each of
+    # its axes.
 
     @cached_property
     def blocks(self) -> list[s_tir.SBlock]:
-        """Blocks that `simplified` left."""
+        """Blocks of `simplified`."""
         return find_blocks(self.simplified)
 
     @property
     def values(self) -> list[tirx.Expr]:
-        """What kernels compute of each block."""
+        """The value that each block stores."""
         return [block.body.value for block in self.blocks]
 
     knobs_of_traffic: tuple[str, ...]
 
     @abstractmethod
     def points_of_group(self, knobs: Mapping[str, int]) -> Points:
-        """The points at which the first work group computes a block."""
+        """Return the points of a block that the first work group computes."""
 
     @abstractmethod
-    def points_of_one(self, knobs: Mapping[str, int]) -> Points:
-        """The points at which the first work-item does."""
+    def points_of_work_item(self, knobs: Mapping[str, int]) -> Points:
+        """Return the points of a block that the first work-item computes."""
 
-    def same_group(self, knobs: Mapping[str, int]) -> Hashable:
+    def group_key(self, knobs: Mapping[str, int]) -> Hashable:
         """Return a key that is equal for knobs with the same elements in `points_of_group`."""
         return tuple(knobs.values())
 
-    def same_one(self, knobs: Mapping[str, int]) -> Hashable:
-        """Return a key that is equal for knobs with the same `points_of_one` and `repeats`."""
+    def work_item_key(self, knobs: Mapping[str, int]) -> Hashable:
+        """Return a key that is equal for knobs with the same `points_of_work_item` and `repeats`."""
         return tuple(knobs.values())
 
     def repeats(self, block: s_tir.SBlock, knobs: Mapping[str, int]) -> int:
-        """Return how often loops repeat what `points_of_one` gives of a block."""
+        """Return how often a loop repeats `points_of_work_item` for a block."""
         return 1
 
     @abstractmethod
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Numbers of the output that the first work group writes."""
+        """Return the number of output elements that the first work group writes."""
 
     def work_group_size(self, columns: Columns) -> Any:
         """Work-items of a group."""
@@ -207,29 +206,28 @@ class StreamingTemplate(Template):
         return 0
 
     def is_staged(self, columns: Columns) -> Any:
-        """Whether data passes through local memory."""
+        """True if data passes through local memory."""
         return False
 
     def local_loads(self, columns: Columns) -> Any:
-        """Bytes of local memory that a work-item reads, where data passes through it; at most."""
+        """Return an upper bound of the bytes that a work-item reads from local memory."""
         return 0
 
     def _groups(self, limits: Limits) -> list[int]:
-        """Choices for the work-items of a group."""
+        """Return the allowed work group sizes."""
         return [int(g) for g in WORK_GROUP.choices if int(g) <= limits.max_work_group_size] or [
             limits.max_work_group_size
         ]
 
     @property
     def _has_truth_values(self) -> bool:
-        """Whether truth values are read or written. OpenCL has no vectors of them in memory."""
+        """True if a parameter is boolean. OpenCL has no vectors of booleans in memory."""
         return any(str(p.dtype) == "bool" for p in self.func.params)
 
     def _widths(self, extent: int, *, may_overlap: bool = False) -> list[int]:
-        """Choices for the elements along an axis of `extent` that are computed at once, and where they lie side by side
-        read and written so.
+        """Return the allowed vector widths along an axis of `extent`.
 
-        may_overlap: whether the last vector of a row may begin in the one before it.
+        may_overlap: whether the last vector of a row may overlap the one before it.
         """
         fits = [
             int(width)
@@ -241,7 +239,7 @@ class StreamingTemplate(Template):
 
 @functools.lru_cache(maxsize=32)
 def _simplified(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Each family that is asked for a template of a function looks at this form of it, and several stages ask."""
+    """Inline and split a function. Cached, because each family and several stages need it."""
     return inlined(split_tuples(func))
 
 

@@ -1,8 +1,9 @@
-"""What a window that moves over its input reads beyond the border, without a branch.
+"""Padding of a moving window without a branch.
 
 0 <= y - 1 ? data[y - 1] : -inf
-    ->  data[max(y - 1, 0)]      a maximum: the number at the border lies in the window, too
-0 <= y - 1 ? data[y - 1] : 0         ->      data[y - 1]              a sum: images give zero outside
+    ->  data[max(y - 1, 0)]             a maximum: the window also contains the element at the border
+0 <= y - 1 ? data[y - 1] : 0
+    ->  data[y - 1]                     a sum: images read as zero outside
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from romou.compiler.tir.traversal import nodes_in
 
 
 def without_branches(reduction: Reduction) -> tirx.Expr:
-    """Return what is reduced, with the branches for padding left out where that is proven to give the same numbers."""
+    """Return the reduced term without branches for padding, wherever the result is proven to be the same."""
     axes = {axis.var: int(axis.dom.extent) for axis in reduction.block.iter_vars}
     is_extreme = reduction.operation in (tirx.Max, tirx.Min)
 
@@ -49,8 +50,7 @@ def without_branches(reduction: Reduction) -> tirx.Expr:
 
 
 def kept_inside(term: tirx.Expr, axes: Mapping[tirx.Var, int]) -> tirx.Expr:
-    """Return a term whose loads from buffers stay below the extents for all values of some axes; numbers that are read
-    in another's place are not used.
+    """Clamp the indices of loads from buffers to the buffer's extents. Clamped loads are not used.
 
     data[y, x + 1]      ->      data[y, min(x + 1, 12)]
     """
@@ -67,83 +67,83 @@ def kept_inside(term: tirx.Expr, axes: Mapping[tirx.Var, int]) -> tirx.Expr:
 
 
 def _below(index: tirx.Expr, extent: int, axes: Mapping[tirx.Var, int]) -> tirx.Expr:
-    own = _axes_in(index, axes)
+    variables = _axes_in(index, axes)
     return (
         tirx.min(index, tirx.const(extent - 1, index.ty))
-        if own and np.max(evaluate(index, _grid_of(own, axes))) >= extent
+        if variables and np.max(evaluate(index, _grid_of(variables, axes))) >= extent
         else index
     )
 
 
 def _is_image_side(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Var, int]) -> bool:
-    """Whether a condition holds just where a load from an image lies inside of it, and can fail only for its columns
-    and rows.
-    """
-    parts = conjuncts(condition)
+    """Return whether a condition is exactly that a load is inside an image, and fails only for columns and rows."""
+    remaining = conjuncts(condition)
     for axis, (index, extent) in enumerate(zip(load.indices, load.source.shape, strict=True)):
-        own = _axes_in(index, axes)
-        mine = _parts_of(own, parts)
-        if not mine:
+        variables = _axes_in(index, axes)
+        conditions = _parts_of(variables, remaining)
+        if not conditions:
             continue
-        grid = _grid_of(own, axes)
-        place = np.asarray(evaluate(index, grid))
-        if axis not in image_axes(load.source) or not _holds_where(mine, (place >= 0) & (place < int(extent)), grid):
+        grid = _grid_of(variables, axes)
+        position = np.asarray(evaluate(index, grid))
+        inside = (position >= 0) & (position < int(extent))
+        if axis not in image_axes(load.source) or not _holds_where(conditions, inside, grid):
             return False
-        parts = _others(parts, mine)
-    return not parts
+        remaining = _others(remaining, conditions)
+    return not remaining
 
 
 def _at_border(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Var, int], reduction: Reduction) -> tirx.Expr:
-    """The load with its indices kept inside of the tensor, where each window holds what is then read; else as it was,
-    under its condition.
-    """
-    kept = tirx.if_then_else(condition, load, reduction.unbounded(reduction.start))
-    parts = conjuncts(condition)
+    """Clamp the indices of a load if each window contains the element at the border; else keep the condition."""
+    guarded_load = tirx.if_then_else(condition, load, reduction.unbounded(reduction.start))
+    remaining = conjuncts(condition)
     indices = []
     for index, extent in zip(load.indices, load.source.shape, strict=True):
-        own = _axes_in(index, axes)
-        mine = _parts_of(own, parts)
-        if not mine:
+        variables = _axes_in(index, axes)
+        conditions = _parts_of(variables, remaining)
+        if not conditions:
             indices.append(index)
             continue
-        windows = [any(var.same_as(axis.var) for axis in reduction.reduced) for var in own]
+        windows = [any(var.same_as(axis.var) for axis in reduction.reduced) for var in variables]
         if sorted(windows) != [False, True]:
-            return kept
-        # The output along the first axis of the grid, the window's taps along the second.
-        grid = _grid_of(sorted(own, key=lambda var: windows[own.index(var)]), axes)
-        place = evaluate(index, grid)
-        inside = (place >= 0) & (place < int(extent))
-        border = np.clip(place, 0, int(extent) - 1)
-        is_read = ((border[:, :, None] == place[:, None, :]) & inside[:, None, :]).any(-1)
-        if not (_holds_where(mine, inside, grid) and is_read.all()):
-            return kept
-        parts = _others(parts, mine)
-        low = tirx.max(index, tirx.const(0, index.ty)) if place.min() < 0 else index
-        indices.append(tirx.min(low, extent - 1) if place.max() >= int(extent) else low)
-    return kept if parts else tirx.BufferLoad(load.source, indices)
+            return guarded_load
+        # The grid's first axis is the output, its second the window's taps.
+        grid = _grid_of(sorted(variables, key=lambda var: windows[variables.index(var)]), axes)
+        position = evaluate(index, grid)
+        inside = (position >= 0) & (position < int(extent))
+        border = np.clip(position, 0, int(extent) - 1)
+        is_read = ((border[:, :, None] == position[:, None, :]) & inside[:, None, :]).any(-1)
+        if not (_holds_where(conditions, inside, grid) and is_read.all()):
+            return guarded_load
+        remaining = _others(remaining, conditions)
+        low = tirx.max(index, tirx.const(0, index.ty)) if position.min() < 0 else index
+        indices.append(tirx.min(low, extent - 1) if position.max() >= int(extent) else low)
+    return guarded_load if remaining else tirx.BufferLoad(load.source, indices)
 
 
 def _axes_in(index: tirx.Expr, axes: Mapping[tirx.Var, int]) -> list[tirx.Var]:
-    found = nodes_in(index, tirx.Var)
-    return [var for var in axes if any(var.same_as(other) for other in found)]
+    variables = nodes_in(index, tirx.Var)
+    return [var for var in axes if any(var.same_as(other) for other in variables)]
 
 
-def _parts_of(own: Sequence[tirx.Var], parts: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-    """Return the conditions that look at no other variables."""
-    return [part for part in parts if all(any(var.same_as(other) for other in own) for var in nodes_in(part, tirx.Var))]
+def _parts_of(variables: Sequence[tirx.Var], conditions: Sequence[tirx.Expr]) -> list[tirx.Expr]:
+    """Return the conditions on no other variables."""
+    return [
+        condition
+        for condition in conditions
+        if all(any(var.same_as(other) for other in variables) for var in nodes_in(condition, tirx.Var))
+    ]
 
 
-def _others(parts: Sequence[tirx.Expr], taken: Sequence[tirx.Expr]) -> list[tirx.Expr]:
-    return [part for part in parts if not any(part.same_as(one) for one in taken)]
+def _others(conditions: Sequence[tirx.Expr], taken: Sequence[tirx.Expr]) -> list[tirx.Expr]:
+    return [condition for condition in conditions if not any(condition.same_as(other) for other in taken)]
 
 
-def _grid_of(own: Sequence[tirx.Var], axes: Mapping[tirx.Var, int]) -> dict[tirx.Var, np.ndarray]:
-    """All values of each axis, along an axis of its own."""
-    return dict(zip(own, np.ix_(*(np.arange(axes[var]) for var in own)), strict=True))
+def _grid_of(variables: Sequence[tirx.Var], axes: Mapping[tirx.Var, int]) -> dict[tirx.Var, np.ndarray]:
+    """Return all values of each variable, along its own axis of an array."""
+    return dict(zip(variables, np.ix_(*(np.arange(axes[var]) for var in variables)), strict=True))
 
 
-def _holds_where(parts: Sequence[tirx.Expr], inside: np.ndarray, grid: Mapping[tirx.Var, np.ndarray]) -> bool:
-    """Whether all conditions together hold just there."""
-    return np.array_equal(
-        np.logical_and.reduce([np.broadcast_to(evaluate(part, grid), inside.shape) for part in parts]), inside
-    )
+def _holds_where(conditions: Sequence[tirx.Expr], inside: np.ndarray, grid: Mapping[tirx.Var, np.ndarray]) -> bool:
+    """Return whether the conditions hold exactly where `inside` is true."""
+    values = [np.broadcast_to(evaluate(condition, grid), inside.shape) for condition in conditions]
+    return np.array_equal(np.logical_and.reduce(values), inside)

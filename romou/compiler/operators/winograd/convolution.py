@@ -1,28 +1,25 @@
-"""Winograd's way to convolve windows of 2x2 to 5x5, F(m x m, r x r) (Lavin and Gray, "Fast Algorithms for Convolutional
-Neural Networks", section 4).
+"""Winograd's convolution F(m x m, r x r) for windows of 2x2 to 5x5.
 
-    output tile (m x m) = A^T ((G g G^T) * (B^T d B)) A        d: input tile of m + r - 1 pixels a side, g: window of r x r
+    output tile (m x m) = A^T ((G g G^T) * (B^T d B)) A
+    d: input tile of m + r - 1 pixels a side;  g: window of r x r
 
-Three kernels with two workspaces between them; in a model, they are tensors of its memory plan
-(`romou/compiler/memory/workspaces.py`):
+Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", section 4.
 
-    data        -> transformed (positions, input texels * tiles, 4)     B^T d B of each tile and texel
-    transformed
+Three kernels with two workspaces between them. In a model, the workspaces are tensors of its memory plan
+(`romou/compiler/memory/workspaces.py`).
 
-            ->  products (positions, output texels, tiles, 4)        a contraction for each of the (m + r - 1)^2 positions, scheduled as any other
-    products    -> output (n, output texels, oh, ow, 4)                 A^T m A of each tile and texel, and the epilogue
+    data         ->  transformed (positions, input texels * tiles, 4)  B^T d B of each tile and texel
+    transformed  ->  products (positions, output texels, tiles, 4)     a contraction for each of (m + r - 1)^2 positions
+    products     ->  output (n, output texels, oh, ow, 4)              A^T m A of each tile and texel, and the epilogue
 
-A work-item transforms a tile of four pixels a side in its registers. A larger one, half transformed, would not fit into
-them: a row of work-items shares it through local memory, each first with a column of the tile and then with a row of
-it.
-
-A convolution with a stride is one of stride 1 over the phases of its data, with as many taps as the fullest phase has:
-11x11 at stride 4 is 3x3 of 16 times the channels. The transform of the data reads a phase's pixels where they lie. That
-of the weight cuts the window, with zeros for taps that a phase lacks.
-
-G g G^T is computed ahead: such a config stores its weight in another shape (`StoredWeight`). Where weights change, a
-fourth kernel makes it in each call.
-"""  # noqa: E501
+- A tile of at most four pixels a side is transformed by one work-item in registers. A larger tile does not fit. A row
+  of work-items transforms it in two steps, columns and then rows, through local memory.
+- A convolution with a stride is one of stride 1 over the phases of its data: 11x11 at stride 4 is 3x3 with 16 times the
+  channels. The data transform reads each phase in place. The weight transform cuts the window into phases and pads them
+  with zeros.
+- G g G^T is computed ahead, so a config stores its weight in another shape (`StoredWeight`). If weights change at run
+  time, a fourth kernel computes it in each call.
+"""
 
 from __future__ import annotations
 
@@ -38,17 +35,17 @@ from romou.base.space import Config
 from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.schedule import schedule_stages
 from romou.compiler.operators.contraction.stages import Stage, contract
-from romou.compiler.operators.packed_weight import guarded
+from romou.compiler.operators.packed_weight import zero_unless
 from romou.compiler.operators.winograd.loops import GROUP, bind_items, padded_items, place_rows, share_rows
-from romou.compiler.operators.winograd.matrices import Matrices, matrices, row_of
+from romou.compiler.operators.winograd.matrices import TransformMatrices, row_of, transform_matrices
 from romou.compiler.operators.workload import Conv2d, Expr, window_index
 from romou.compiler.scheduling.loops import Block, Loop, bind_threads, load_texels, loops_below, unroll_tile
-from romou.compiler.scheduling.rewrites import as_module, renest
+from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
 from romou.compiler.tir.primitives import LANES
 
 # Value of the knob `algorithm` -> side of an output tile.
 TILES = {"winograd2": 2, "winograd4": 4, "winograd6": 6}
-# Sides of windows -> those of the output tiles whose numbers are right: the error grows with the points.
+# Window size -> output tile sizes with acceptable rounding error, which grows with the number of points.
 SIDES = {2: (2, 4, 6), 3: (2, 4, 6), 4: (2, 4), 5: (2, 4)}
 # The workspace that the contraction reads, and all stages that are scheduled, not inlined.
 TRANSFORMED = "transformed"
@@ -65,7 +62,7 @@ STAGES = frozenset(
         "output_tile",
     }
 )
-# Tiles that a group has at least where its work-items share them: neighbours are read together.
+# Fewest tiles of a work group that shares them. Neighbouring work-items read neighbouring tiles.
 SHARED_TILES = 16
 # Side of the largest tile that fits into registers.
 _LARGEST_OWN = 4
@@ -74,13 +71,14 @@ _FLOAT_BYTES = 4
 
 @dataclass(frozen=True, kw_only=True)
 class StoredWeight:
-    """The way in which a config's kernel wants its weight: called with the packed one, (ic, kh, kw, lanes, oc, 4) in
-    texels, it gives that of `shape`.
+    """The transformed weight that a config's kernel takes.
+
+    Call it with the packed weight, (ic, kh, kw, lanes, oc, 4) in texels, to get the array of `shape`.
 
     name: of the parameter.
     shape: (phases * ic, (m + r - 1)^2, lanes, oc, 4) in texels.
     tile: m, the side of an output tile.
-    stride: rows and columns of phases that the window is cut into.
+    stride: phases of the window, down and across.
     """
 
     name: str
@@ -89,20 +87,21 @@ class StoredWeight:
     stride: tuple[int, int]
 
     def __call__(self, packed: np.ndarray) -> np.ndarray:
-        """G g G^T of each window, in double precision, rounded to the type of `packed`."""
+        """Compute G g G^T of each window in double precision, rounded to the type of `packed`."""
         texels, height, width, _, outputs, _ = packed.shape
         (sh, sw), lanes, window = self.stride, self.shape[2], -(-height // self.stride[0])
         full = np.zeros((texels, window * sh, window * sw, lanes, outputs, LANES))
         full[:, :height, :width] = packed[:, :, :, :lanes]
         phases = full.reshape(texels, window, sh, window, sw, *full.shape[3:])
-        g = np.asarray(matrices(self.tile, window).weight, dtype=np.float64)
-        found = np.einsum("ai,bj,ciyjxlom->yxcablom", g, g, phases, optimize=True)
-        return np.ascontiguousarray(found.reshape(self.shape).astype(packed.dtype))
+        g = np.asarray(transform_matrices(self.tile, window).weight, dtype=np.float64)
+        transformed = np.einsum("ai,bj,ciyjxlom->yxcablom", g, g, phases, optimize=True)
+        return np.ascontiguousarray(transformed.reshape(self.shape).astype(packed.dtype))
 
 
 def algorithms(w: Conv2d) -> list[str]:
-    """Algorithms besides the direct one that can compute a convolution with fewer products; of larger tiles, those that
-    need fewer than smaller ones.
+    """Return the algorithms that compute a convolution with fewer products than the direct one.
+
+    A larger tile is listed only if it needs fewer products than all smaller ones.
     """
     windows = {-(-taps // stride) for taps, stride in zip(w.kernel, w.stride, strict=True)}
     side = windows.pop() if len(windows) == 1 else 0
@@ -113,19 +112,19 @@ def algorithms(w: Conv2d) -> list[str]:
         for name, tile in TILES.items()
         if is_plain and tile in SIDES.get(side, ()) and min(w.out_hw) >= tile
     }
-    found: dict[str, int] = {"direct": w.batch * math.prod((*w.out_hw, *w.kernel))}
+    products: dict[str, int] = {"direct": w.batch * math.prod((*w.out_hw, *w.kernel))}
     for name, form in forms.items():
-        # Tiles of seven pixels a side lose too much where fp16 lies between the kernels.
-        if (w.dtype == "float32" or form.side < 7) and form.products < min(found.values()):
-            found[name] = form.products
-    return list(found)[1:]
+        # A tile of seven pixels a side loses too much accuracy with fp16 workspaces.
+        if (w.dtype == "float32" or form.side < 7) and form.products < min(products.values()):
+            products[name] = form.products
+    return list(products)[1:]
 
 
 @dataclass(frozen=True)
 class Winograd:
     """A convolution in tiles of `tile` x `tile` outputs.
 
-    stored_width: numbers that a work-item stores at once in the workspace that the contraction reads.
+    stored_width: elements that a work-item stores at once in the workspace that the contraction reads.
     """
 
     work: Conv2d
@@ -144,12 +143,12 @@ class Winograd:
 
     @property
     def phases(self) -> int:
-        """Phases of the data: the pixels of one lie a stride apart."""
+        """Phases of the data. Neighbouring pixels of a phase are one stride apart in the data."""
         return math.prod(self.work.stride)
 
     @property
     def products(self) -> int:
-        """Products for one channel of data and one of the weight."""
+        """Products for each pair of input and output channels."""
         return self.phases * self.side**2 * self.tiles
 
     @property
@@ -164,7 +163,7 @@ class Winograd:
 
     @property
     def in_lanes(self) -> int:
-        """Lanes of an input texel that are multiplied: those that hold channels."""
+        """Lanes of an input texel that hold channels."""
         return min(self.work.in_channels, LANES)
 
     @property
@@ -185,11 +184,11 @@ class Winograd:
 
     @property
     def tile_slots(self) -> int:
-        """Places for tiles in the workspace of each texel of input channels."""
+        """Slots for tiles in the workspace, for each texel of input channels."""
         return self.tiles
 
     def transformed_at(self, *at: tirx.Expr) -> tuple[tirx.Expr, tirx.Expr, tirx.Expr]:
-        """The position, texel and tile, and lane that lie at an index of the workspace."""
+        """Return the position, (texel, tile) and lane that an index of the workspace holds."""
         position, f, lane = at
         return position, f, lane
 
@@ -205,46 +204,46 @@ class Winograd:
 
     @property
     def transform_elements(self) -> int:
-        """Numbers that the two transforms read and write; those of input tiles that overlap count once."""
+        """Elements that the two transforms read and write. Overlaps of input tiles count once."""
         w, tiles = self.work, self.side**2 * self.tiles
         data, output = w.batch * self.data_texels * math.prod(w.in_hw), math.prod(self.output_shape) // LANES
         return LANES * (data + tiles * (self.in_texels + w.out_texels) + output)
 
     @property
     def is_shared(self) -> bool:
-        """Whether work-items share a tile: half transformed, it lies in local memory."""
+        """True if work-items share a tile, with its half-transformed rows in local memory."""
         return self.side > _LARGEST_OWN
 
     @property
     def is_over_tiles(self) -> bool:
-        """Whether the output nest runs over tiles, not over the pixels of the output."""
+        """True if the output nest loops over tiles, not over output pixels."""
         return self.is_shared
 
     def source_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
-        """The texel and pixel of the convolution `work` that are the output's (o, y, x)."""
+        """Return the texel and pixel of the convolution `work` that the output's (o, y, x) stands for."""
         return o, y, x
 
-    def place_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
-        """The inverse of `source_of`."""
+    def output_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
+        """Invert `source_of`."""
         return o, y, x
 
     def is_output(self, y: Expr, x: Expr) -> list[tirx.Expr]:
-        """Conditions under which the output has a pixel that `place_of` gives."""
+        """Return the conditions that the output has the pixel (y, x)."""
         return [v < extent for v, extent in zip((y, x), self.output_shape[2:4], strict=True)]
 
     def fits(self, limits: Limits) -> bool:
-        """Whether a device runs work groups of the transforms."""
+        """Return whether the transforms' work groups fit the device."""
         items = SHARED_TILES * self.side if self.is_shared else GROUP
         local_bytes = items * self.side * LANES * _FLOAT_BYTES * self.is_shared
         return items <= limits.max_work_group_size and local_bytes <= limits.local_memory_bytes
 
     @property
     def transform_registers(self) -> int:
-        """Registers of a work-item that transforms data: it holds a tile, or a column or row of one."""
+        """Registers of a work-item of the data transform, which holds a tile or one column of it."""
         return LANES * (self.side if self.is_shared else self.side**2)
 
     def contraction(self, transformed: te.Tensor, weight: te.Tensor) -> Contraction:
-        """The products of all positions: o counts output texels, h positions, w tiles."""
+        """Return the products of all positions. o: output texels, h: positions, w: tiles."""
         return Contraction(
             inputs=[transformed, weight],
             extents=(self.work.out_texels, self.side**2, self.tiles),
@@ -258,7 +257,7 @@ class Winograd:
         )
 
     def build(self, data: te.Tensor, weight: te.Tensor, config: Config, *, is_zero_outside: bool) -> tirx.PrimFunc:
-        """All stages, from data and weight, transformed or packed, to the output in single precision."""
+        """Return all stages, from data and weight, transformed or packed, to the fp32 output."""
         is_packed = len(weight.shape) != len(self.weight_shape)
         right = self._transformed_weight(weight) if is_packed else weight
         products = contract(
@@ -270,7 +269,7 @@ class Winograd:
         return te.create_prim_func([data, weight, self._output(products)])
 
     def _transformed_weight(self, packed: te.Tensor) -> te.Tensor:
-        """G g G^T of each window, as `StoredWeight` makes it ahead."""
+        """Compute G g G^T of each window, as `StoredWeight` does ahead of time."""
         side, matrix, (kh, kw), (sh, sw) = self.side, self._matrices.weight, self.work.kernel, self.work.stride
 
         def column(a: tirx.Expr, j: tirx.Expr, c: tirx.Expr, *at: tirx.Expr) -> tirx.Expr:
@@ -279,7 +278,7 @@ class Winograd:
             def tap(i: int) -> tirx.Expr:
                 y, x = i * sh + top, j * sw + left
                 checks = [y < kh if (i + 1) * sh > kh else True, x < kw if self.window * sw > kw else True]
-                return guarded(self.work.dtype, packed[(texel, y, x, *at)], *checks).astype("float32")
+                return zero_unless(self.work.dtype, packed[(texel, y, x, *at)], *checks).astype("float32")
 
             return row_of(matrix, a, tap)
 
@@ -293,22 +292,22 @@ class Winograd:
         )
 
     def phase_of(self, c: Expr) -> tuple[Expr, Expr, Expr]:
-        """The data's texel that texel `c` of all phases is of, and the row and column of its phase."""
+        """Split texel `c` of all phases into the data's texel and the row and column of the phase."""
         if self.phases == 1:
             return c, 0, 0
         phase, across = c // self.data_texels, self.work.stride[1]
         return c % self.data_texels, phase // across, phase % across
 
     @property
-    def _matrices(self) -> Matrices:
-        return matrices(self.tile, self.window)
+    def _matrices(self) -> TransformMatrices:
+        return transform_matrices(self.tile, self.window)
 
     def transformed_data(self, data: te.Tensor, is_zero_outside: bool) -> te.Tensor:
         side, (down, across), slots = self.side, self.grid, self.tile_slots
         count = self.in_texels * slots
         padded = padded_items(count)
         (sh, sw), (before, first, _, _) = self.work.stride, self.work.padding
-        # Tiles that stick out over the edge are padding too, and so are the taps that a phase lacks.
+        # The padding covers tiles beyond the edge, and taps that a phase lacks.
         reach = self.window - 1
         sides = zip(self.grid, self.work.stride, (before, first), self.work.in_hw, strict=True)
         after, last = ((cells * self.tile + reach) * stride - pad - extent for cells, stride, pad, extent in sides)
@@ -322,7 +321,7 @@ class Winograd:
             pixel = window_index(
                 work, *at, lambda iy, ix: data[n, texel, iy, ix, lane], is_zero_outside=is_zero_outside
             )
-            return guarded(work.dtype, pixel, t < self.tiles if slots > self.tiles else True).astype("float32")
+            return zero_unless(work.dtype, pixel, t < self.tiles if slots > self.tiles else True).astype("float32")
 
         tile = te.compute((padded, side, side, LANES), load, name="data_tile")
         matrix = self._matrices.data
@@ -369,7 +368,7 @@ class Winograd:
         return te.compute(self.output_shape, crop, name=Stage.CROP)
 
     def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> s_tir.Schedule:
-        """The schedule with the three nests bound; `output` is the block that the epilogue ends in."""
+        """Schedule the three nests. `output` is the block that ends the epilogue."""
         if self.is_over_tiles:
             sch, output = self._over_tiles(sch, output)
         self.schedule_data(sch)
@@ -381,22 +380,23 @@ class Winograd:
         return sch
 
     def _over_tiles(self, sch: s_tir.Schedule, output: Block) -> tuple[s_tir.Schedule, Block]:
-        """The schedule with the output nest over (tile and texel, y, x, lane): which tiles a group shares is seen
-        without division.
+        """Loop the output nest over (tile and texel, y, x, lane).
+
+        TVM then sees which tiles a group shares without division.
         """
         down, across = self.grid
 
-        def place(f: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
+        def output_index(f: tirx.Expr, y: tirx.Expr, x: tirx.Expr, lane: tirx.Expr) -> GuardedIndex:
             o, n = f // self.tiles, f % self.tiles // (down * across)
-            o, y, x = self.place_of(o, f // across % down * self.tile + y, f % across * self.tile + x)
+            o, y, x = self.output_of(o, f // across % down * self.tile + y, f % across * self.tile + x)
             return [n, o, y, x, lane], self.is_output(y, x)
 
         name, extents = str(sch.get(output).name_hint), (self.work.out_texels * self.tiles, self.tile, self.tile, LANES)
-        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, "output_tile", extents, place)))
+        sch = s_tir.Schedule(as_module(renest(sch.mod["main"], name, "output_tile", extents, output_index)))
         return sch, sch.get_sblock(name)
 
     def transformed_loops(self, sch: s_tir.Schedule, transformed: Block) -> list[Loop]:
-        """The loops over positions, texels and tiles, and lanes of the workspace."""
+        """Return the workspace's loops over positions, texels and tiles, and lanes."""
         return list(sch.get_loops(transformed))
 
     def schedule_data(self, sch: s_tir.Schedule) -> None:
@@ -414,21 +414,21 @@ class Winograd:
             unroll_tile(sch, [b, lane], self.stored_width)
             return
         item = bind_items(sch, f, [a, b, lane])
-        # Column by column, so that no more than one of the tile's is in registers.
+        # Column by column, so that registers hold one column of the tile at a time.
         load_texels(sch, tile, place_rows(sch, "data_rows", item))
         unroll_tile(sch, [a, b, lane], self.stored_width)
 
     def _schedule_weight(self, sch: s_tir.Schedule) -> None:
-        found = {str(sch.get(block).name_hint): block for block in sch.get_child_blocks(sch.get_sblock("root"))}
-        if "stored_weight" not in found:
+        stages = {str(sch.get(block).name_hint): block for block in sch.get_child_blocks(sch.get_sblock("root"))}
+        if "stored_weight" not in stages:
             return
-        ic, p, ilane, o, lane = sch.get_loops(found["stored_weight"])
+        ic, p, ilane, o, lane = sch.get_loops(stages["stored_weight"])
         a, b = sch.split(p, [self.side, self.side])
         sch.reorder(ic, ilane, o, a, b, lane)
         item = bind_items(sch, sch.fuse(ic, ilane, o), [a, b, lane])
-        sch.set_scope(found["weight_rows"], 0, "local")
-        sch.compute_at(found["weight_rows"], item, preserve_unit_loops=True)
-        unroll_tile(sch, loops_below(sch, found["weight_rows"], item))
+        sch.set_scope(stages["weight_rows"], 0, "local")
+        sch.compute_at(stages["weight_rows"], item, preserve_unit_loops=True)
+        unroll_tile(sch, loops_below(sch, stages["weight_rows"], item))
         unroll_tile(sch, [a, b, lane])
 
     def _schedule_output(self, sch: s_tir.Schedule, output: Block) -> None:

@@ -1,23 +1,18 @@
-"""Winograd's way to the gradient of a filter: the adjoint of the convolution's, for windows of 2x2 to 5x5 (Lavin and
-Gray, section 4, transposed).
+"""Winograd's algorithm for the gradient of a filter, the adjoint of the convolution's, for windows of 2x2 to 5x5.
 
     output tile   Y = A^T ((G g G^T) * (B^T d B)) A
     gradient      by g = G^T (sum over all tiles of (A dY A^T) * (B^T d B)) G        dY: tile of the output's gradient
 
-Four kernels with three workspaces between them:
+Source: Lavin and Gray, section 4, transposed. Four kernels with three workspaces between them:
 
-    data
+    data      ->  transformed (positions, tiles / 4, input channels, 4)     B^T d B, four tiles in a texel
+    gradient  ->  stored_gradient (positions, output texels * tiles, 4)     A dY A^T of each tile and texel
+    both      ->  products (positions, output texels, input channels, 4)    for each position a contraction over tiles
+    products  ->  output (oc, ic, kh, kw)                                   G^T m G of each texel and channel
 
-            ->  transformed (positions, tiles / 4, input channels, 4)     the convolution's own, four tiles in a texel: the sum is over them
-    gradient  -> stored_gradient (positions, output texels * tiles, 4)     A dY A^T of each tile and texel
-    both
-
-            ->  products (positions, output texels, input channels, 4)    for each position a contraction over the tiles of the batch
-    products  -> output (oc, ic, kh, kw)                                   G^T m G of each texel and channel
-
-With a stride, the input channels are those of all phases of the data, and a tile of the last kernel is the taps of one
-phase.
-"""  # noqa: E501
+With a stride, the input channels are the channels of all phases of the data. A tile of the last kernel is then the taps
+of one phase.
+"""
 
 from __future__ import annotations
 
@@ -30,23 +25,24 @@ from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.form import round_up
 from romou.compiler.operators.contraction.schedule import schedule_stages
 from romou.compiler.operators.contraction.stages import Stage, contract
-from romou.compiler.operators.packed_weight import guarded
+from romou.compiler.operators.packed_weight import zero_unless
 from romou.compiler.operators.winograd.convolution import Winograd
 from romou.compiler.operators.winograd.loops import bind_items, padded_items, place_rows
 from romou.compiler.operators.winograd.matrices import row_of
 from romou.compiler.scheduling.loops import Block, Loop, load_texels, unroll_tile
-from romou.compiler.scheduling.rewrites import as_module, renest
+from romou.compiler.scheduling.rewrites import GuardedIndex, as_module, renest
 from romou.compiler.tir.primitives import LANES
 
 STAGES = frozenset({"gradient_tile", "gradient_rows", "stored_gradient", "filter_rows", "filter_tile"})
-# Steps of four tiles that can be staged together divide the sum.
+# The number of steps of four tiles is a multiple of this, so that steps can be staged together.
 _STEPS = 4
 
 
 @dataclass(frozen=True)
 class WinogradFilter(Winograd):
-    """The gradient of a convolution by its filter, in tiles of `tile` x `tile` outputs. Its second factor is the
-    gradient of the output.
+    """The gradient of a convolution by its filter, in tiles of `tile` x `tile` outputs.
+
+    The second factor is the gradient of the output.
     """
 
     stored_width = 1
@@ -76,7 +72,7 @@ class WinogradFilter(Winograd):
 
     @property
     def columns(self) -> int:
-        """Texels of output channels, with each input channel."""
+        """Pairs of an output texel and an input channel."""
         return self.work.out_texels * self.inputs
 
     @property
@@ -94,8 +90,9 @@ class WinogradFilter(Winograd):
         )
 
     def contraction(self, transformed: te.Tensor, weight: te.Tensor) -> Contraction:
-        """The sums of all positions: o counts output texels, h positions, w input channels; four tiles are a step of
-        the sum.
+        """Return the sums of all positions. o: output texels, h: positions, w: input channels.
+
+        A step of the sum is four tiles.
         """
         w, tiles = self.work, self.tiles
 
@@ -108,7 +105,7 @@ class WinogradFilter(Winograd):
 
         def rhs(o: tirx.Expr, lane: tirx.Expr, k: tirx.Expr, step: tirx.Expr, p: tirx.Expr) -> tirx.Expr:
             t = k * LANES + step
-            # Places behind the last tile are zero on the left.
+            # Slots behind the last tile are zero in the left factor.
             return weight[p, o * tiles + (te.min(t, tiles - 1) if self.tile_slots > tiles else t), lane]
 
         return Contraction(
@@ -123,7 +120,7 @@ class WinogradFilter(Winograd):
         )
 
     def build(self, data: te.Tensor, weight: te.Tensor, config: Config, *, is_zero_outside: bool) -> tirx.PrimFunc:
-        """All stages, from data and the output's gradient to the filter's in single precision."""
+        """Return all stages, from data and the output's gradient to the filter's gradient in fp32."""
         form = self.contraction(self.transformed_data(data, is_zero_outside), self._transformed_gradient(weight))
         return te.create_prim_func([data, weight, self._filter(contract(form, config, name="products"))])
 
@@ -135,9 +132,9 @@ class WinogradFilter(Winograd):
             f = f if padded == count else te.min(f, count - 1)
             o, t = f // self.tiles, f % self.tiles
             n, y, x = t // (down * across), t // across % down * tile + i, t % across * tile + j
-            # Tiles stick out over the edge.
+            # Tiles at the edge extend beyond the output.
             is_inside = [y < oh if down * tile > oh else True, x < ow if across * tile > ow else True]
-            return guarded(self.work.dtype, gradient[n, o, y, x, lane], *is_inside).astype("float32")
+            return zero_unless(self.work.dtype, gradient[n, o, y, x, lane], *is_inside).astype("float32")
 
         tiles = te.compute((padded, tile, tile, LANES), load, name="gradient_tile")
         rows = te.compute(
@@ -179,7 +176,7 @@ class WinogradFilter(Winograd):
         )
 
     def schedule(self, sch: s_tir.Schedule, output: Block, config: Config) -> s_tir.Schedule:
-        """The schedule with the four nests bound; `output` is the block that the epilogue ends in."""
+        """Schedule the four nests. `output` is the block that ends the epilogue."""
         window, inputs, channels, (kh, kw), (sh, sw) = (
             self.window,
             self.inputs,
@@ -188,14 +185,14 @@ class WinogradFilter(Winograd):
             self.work.stride,
         )
 
-        def place(f: tirx.Expr, i: tirx.Expr, j: tirx.Expr, lane: tirx.Expr) -> tuple[list[tirx.Expr], list[tirx.Expr]]:
+        def output_index(f: tirx.Expr, i: tirx.Expr, j: tirx.Expr, lane: tirx.Expr) -> GuardedIndex:
             channel, phase = f // inputs * LANES + lane, f % inputs // channels
             y, x = i * sh + phase // sw, j * sw + phase % sw
             return [channel, f % channels, y, x], [channel < self.work.out_channels, y < kh, x < kw]
 
         name = str(sch.get(output).name_hint)
         sch = s_tir.Schedule(
-            as_module(renest(sch.mod["main"], name, "filter_tile", (self.columns, window, window, LANES), place))
+            as_module(renest(sch.mod["main"], name, "filter_tile", (self.columns, window, window, LANES), output_index))
         )
         self.schedule_data(sch)
         p, f, lane = sch.get_loops(sch.get_sblock("stored_gradient"))

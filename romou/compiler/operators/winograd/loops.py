@@ -1,4 +1,4 @@
-"""Steps of the schedules of Winograd's transforms: a work-item for each tile, or for each column and row of one."""
+"""Schedule steps of Winograd's transforms, with one work-item for each tile, or for each column and row of it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tvm import s_tir
 
 from romou.compiler.scheduling.loops import Loop, bind_threads, loops_below, unroll_tile
 
-# Work-items of a group of the transforms, at least where they share tiles.
+# Work-items of a group of the transforms. Groups that share tiles may be larger.
 GROUP = 64
 
 
@@ -17,7 +17,10 @@ def padded_items(items: int) -> int:
 
 
 def bind_items(sch: s_tir.Schedule, items: Loop, inner: Sequence[Loop]) -> Loop:
-    """Bind `items`, so that each iteration is a work-item, with the loops `inner` inside."""
+    """Bind each iteration of `items` to a work-item, with the loops `inner` inside.
+
+    for item: for inner: …      ->      blockIdx.x: threadIdx.x: for inner: …
+    """
     group, item = sch.split(items, [None, GROUP])
     sch.reorder(group, item, *inner)
     sch.bind(group, "blockIdx.x")
@@ -26,8 +29,9 @@ def bind_items(sch: s_tir.Schedule, items: Loop, inner: Sequence[Loop]) -> Loop:
 
 
 def place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
-    """The first half of a transform, which makes rows of a tile, in a work-item's registers; returns its loop over
-    columns.
+    """Compute the first half of a transform in a work-item's registers, and return its loop over columns.
+
+    rows of all tiles in memory; for item: …      ->      for item: for column: for row: registers = …; …
     """
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "local")
@@ -39,8 +43,9 @@ def place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
 
 
 def share_rows(sch: s_tir.Schedule, name: str, group: Loop, across: int) -> Loop:
-    """Stage the tiles of a group in local memory, a column at a time for each of `across` work-items of a tile; return
-    the loop around a column.
+    """Stage the tiles of a group in local memory, and return the loop around a column.
+
+    Each of the `across` work-items of a tile transforms every `across`-th column.
     """
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "shared")

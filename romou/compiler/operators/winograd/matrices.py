@@ -11,13 +11,13 @@ from functools import reduce as fold
 
 from tvm import te, tirx
 
-# Where polynomials are evaluated, beside infinity: as many as a tile needs, whose powers and differences stay near 1,
-# and so the error small.
+# The finite points of evaluation; a tile takes the first few. Small powers and differences keep the rounding error
+# small.
 _POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrices:
+class TransformMatrices:
     """B^T, G and A^T of F(m, r), by rows."""
 
     data: Sequence[Sequence[Fraction]]
@@ -26,11 +26,11 @@ class Matrices:
 
 
 @functools.cache
-def matrices(tile: int, window: int) -> Matrices:
-    """Matrices of the algorithm of Toom and Cook, transposed: polynomials are multiplied by their values at points.
+def transform_matrices(tile: int, window: int) -> TransformMatrices:
+    """Return the matrices of the transposed Toom-Cook algorithm, which multiplies polynomials by values at points.
 
-    The row of a point p in B^T is the product of (x - q) over the other points q, in G 1, p, p^2 ... over its value at
-    p, in A^T 1, p, p^2 ...; infinity, the last row, takes the highest powers.
+    Row of a point p in B^T: the product of (x - q) over all other points q. In G: 1, p, p^2 … divided by that product's
+    value at p. In A^T: 1, p, p^2 …. The last row is the point at infinity and takes the highest powers.
     """
     points = [Fraction(p) for p in _POINTS[: tile + window - 2]]
     data = [(*_polynomial(points[:i] + points[i + 1 :]), Fraction(0)) for i in range(len(points))]
@@ -40,34 +40,40 @@ def matrices(tile: int, window: int) -> Matrices:
     data.append(_polynomial(points))
     weight.append([Fraction(k == window - 1) for k in range(window)])
     output.append([Fraction(k == tile - 1) for k in range(tile)])
-    # At 0 and infinity every other power is missing: as in the paper, what is left begins with a plus.
-    for place, other in ((0, weight), (-1, output)):
-        if next(factor for factor in data[place] if factor) < 0:
-            data[place] = tuple(-factor for factor in data[place])
-            other[place] = [-factor for factor in other[place]]
-    return Matrices(data=data, weight=weight, output=list(zip(*output, strict=True)))
+    # At 0 and infinity every other power is missing. As in the paper, the remaining ones begin with a plus.
+    for row, paired in ((0, weight), (-1, output)):
+        if next(factor for factor in data[row] if factor) < 0:
+            data[row] = tuple(-factor for factor in data[row])
+            paired[row] = [-factor for factor in paired[row]]
+    return TransformMatrices(data=data, weight=weight, output=list(zip(*output, strict=True)))
 
 
 def _polynomial(roots: Sequence[Fraction]) -> tuple[Fraction, ...]:
-    """Coefficients of the product of (x - root), the lowest power first."""
-    found = [Fraction(1)]
+    """Return the coefficients of the product of (x - root), lowest power first."""
+    coefficients = [Fraction(1)]
     for root in roots:
-        found = [up - root * same for up, same in zip([Fraction(0), *found], [*found, Fraction(0)], strict=True)]
-    return tuple(found)
+        coefficients = [
+            up - root * same
+            for up, same in zip([Fraction(0), *coefficients], [*coefficients, Fraction(0)], strict=True)
+        ]
+    return tuple(coefficients)
 
 
 def row_of(matrix: Sequence[Sequence[Fraction]], row: tirx.Expr, value: Callable[[int], tirx.Expr]) -> tirx.Expr:
-    """Row `row` of a constant matrix times a vector: a choice among sums without zeros, which unrolling makes."""
+    """Multiply row `row` of a constant matrix by a vector.
+
+    The result is a choice among sums without zeros. Unrolling makes `row` a constant and leaves one sum.
+    """
     sums = []
     for factors in matrix:
-        terms = [(factor, value(place)) for place, factor in enumerate(factors) if factor]
-        # What is added stands before what is subtracted: few sums begin with a minus.
+        terms = [(factor, value(index)) for index, factor in enumerate(factors) if factor]
+        # Additions come before subtractions, so few sums begin with a minus.
         sums.append(fold(_add, sorted(terms, key=lambda term: term[0] < 0), None))
     *others, chosen = enumerate(sums)
-    found = chosen[1]
-    for place, total in reversed(others):
-        found = te.if_then_else(row == place, total, found)
-    return found
+    chosen_sum = chosen[1]
+    for index, total in reversed(others):
+        chosen_sum = te.if_then_else(row == index, total, chosen_sum)
+    return chosen_sum
 
 
 def _add(total: tirx.Expr | None, term: tuple[Fraction, tirx.Expr]) -> tirx.Expr:
