@@ -21,6 +21,12 @@ EXIT_USAGE = 2
 EXIT_NO_DEVICE = 3
 
 
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's text, or the name of its type."""
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__
+
+
 class RomouError(Exception):
     """Base of all errors with a message meant for a person.
 

@@ -12,7 +12,7 @@ import onnx
 
 from romou.base.errors import DeviceError, NumericError, RomouError
 from romou.compiler.frontend import draws_of
-from romou.compiler.frontend.graph import captured, shapes_of
+from romou.compiler.frontend.onnx_graph import captured, shapes_of
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, MIXED
 from romou.compiler.frontend.precision import TOLERANCE as MADE_FP16
 from romou.compiler.frontend.prefix import first_failing

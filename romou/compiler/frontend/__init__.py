@@ -1,4 +1,4 @@
-"""ONNX in, Relax out: checking, fixing shapes, folding, import, task extraction."""
+"""Import of ONNX models into Relax: check a model, fix its shapes, fold constants, choose precisions, and import it."""
 
 from romou.compiler.frontend.constants_given import with_constants
 from romou.compiler.frontend.imported import ImportedModel

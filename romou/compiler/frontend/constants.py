@@ -1,7 +1,6 @@
-"""Constants of a Relax module that only change their shape: a bias for each convolution, a transposed weight for each
-dense layer.
+"""Reshape and transpose constants of a Relax module at compile time, such as biases and the weights of dense layers.
 
-TVM's constant folding compiles a kernel with LLVM for each of them.
+TVM's constant folding would compile a kernel with LLVM for each of them.
 """
 
 from __future__ import annotations
@@ -18,8 +17,9 @@ _SAME_ORDER = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.fla
 
 
 def reshape_constants(mod: tvm.IRModule) -> tvm.IRModule:
-    """y = reshape(const, shape); z = add(x, y)
-    ->  z = add(x, const of that shape);      transposed constants likewise.
+    """Fold reshapes and transposes of constants.
+
+    y = reshape(const, shape); z = add(x, y)      ->      z = add(x, const of that shape)
     """
     changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=dict(mod.global_infos))
     changed["main"] = _Reshaper(changed).visit_expr(mod["main"])
@@ -27,23 +27,25 @@ def reshape_constants(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def has_constant_call(main: relax.Function) -> bool:
-    """Whether an operator reads nothing that is known only at run time."""
+    """Return whether an operator reads only constants."""
     return any(_is_constant_call(binding.value) for block in main.body.blocks for binding in block.bindings)
 
 
 def _is_constant_call(value: relax.Expr) -> bool:
     if not isinstance(value, relax.Call):
         return False
-    found: list[relax.Var] = []
+    variables: list[relax.Var] = []
     for argument in value.args:
-        relax.analysis.post_order_visit(argument, lambda one: found.append(one) if isinstance(one, relax.Var) else None)
-    return not found
+        relax.analysis.post_order_visit(
+            argument, lambda expr: variables.append(expr) if isinstance(expr, relax.Var) else None
+        )
+    return not variables
 
 
 @mutator
 class _Reshaper(PyExprMutator):
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Operators, in order."""
+        """Replace a call by a constant if it only reorders one."""
         call = super().visit_call_(call)
         arguments = [self._value(argument) for argument in call.args]
         name, shape = op_name(call), shape_of(call)
@@ -61,7 +63,7 @@ class _Reshaper(PyExprMutator):
         return self.builder_.normalize(relax.Call(call.op, arguments, call.attrs, call.ty_args))
 
     def _value(self, expr: relax.Expr) -> relax.Expr:
-        """The constant that a variable is bound to; anything else as it is."""
+        """Return the constant that a variable is bound to, or `expr` itself."""
         bound = self.lookup_binding(expr) if isinstance(expr, relax.Var) else None
         return bound if bound is not None and is_constant(bound) else expr
 

@@ -1,5 +1,4 @@
-"""Inputs of a model that are fixed when it is compiled: they become constants of it, and conditions and counts that
-depend on them are folded.
+"""Turn inputs fixed at compile time into constants, so that conditions and counts that depend on them fold.
 
 sr: int64[] -> Equal(sr, 16000) -> If(...)      ->      the branch of 16000 Hz
 """
@@ -16,14 +15,14 @@ from onnx import helper, numpy_helper
 from romou.base.errors import UsageError, nearest_name
 from romou.compiler.frontend.onnx_import import load_onnx
 
-# Version of the format before which weights are listed as inputs, too.
+# Since this IR version, weights need not be listed as inputs.
 _LISTS_NO_WEIGHTS = 4
 
 
 def with_constants(
     model: onnx.ModelProto | str | Path, constants: Mapping[str, object] | None
 ) -> onnx.ModelProto | str | Path:
-    """Return the model with these inputs as constants; itself where there are none.
+    """Return the model with `constants` as weights instead of inputs, or `model` itself if there are none.
 
     Raises
     ------
@@ -61,7 +60,7 @@ def with_constants(
 
 
 def _array_of(declared: onnx.ValueInfoProto, value: object) -> np.ndarray:
-    """The value in the input's type; UsageError where that changes it, or it has another shape."""
+    """Return the value in the input's type. Raise UsageError if that changes the value, or if its shape is wrong."""
     tensor = declared.type.tensor_type
     wanted = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.elem_type))
     dims = (
@@ -92,8 +91,7 @@ def _array_of(declared: onnx.ValueInfoProto, value: object) -> np.ndarray:
             name=declared.name,
         )
     array = given.astype(wanted)
-    # Whole numbers may be written for floats. Nothing else changes its kind, and no number its value, but for the
-    # rounding of floats.
+    # Integers may be given for floats. No other kind changes, and no value changes except by rounding of floats.
     kinds = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}.get(wanted.kind, "f")
     if given.dtype.kind not in kinds or (
         wanted.kind in "iu" and not np.array_equal(array.astype(object), given.astype(object))

@@ -1,8 +1,7 @@
-"""Control flow whose course is known before the model runs: loops of a fixed number of steps are unrolled, branches are
-inlined.
+"""Unroll loops of a fixed number of steps, and inline branches.
 
-An If whose condition is computed runs both branches and chooses: branches have no side effects. All else stays, and
-runs on the host.
+An If with a computed condition becomes both branches and a Where, because branches have no side effects. All other
+control flow stays and runs on the host.
 """
 
 from __future__ import annotations
@@ -14,15 +13,15 @@ import onnx
 from onnx import helper, numpy_helper
 
 from romou.compiler.frontend.expand import renamed
-from romou.compiler.frontend.graph import Shapes, replace_nodes, shapes_of
 from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.onnx_graph import Shapes, constant_tensors, opset_of, replace_nodes, shapes_of
 
-# More nodes than this would make a module that takes minutes to build.
+# Unrolled loops of more nodes would take minutes to build.
 _MAX_NODES = 2048
 
 
 def unroll(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The model without such control flow; None where there is none."""
+    """Return the model with its control flow unrolled, or None if there is nothing to unroll."""
     if not any(node.op_type in _REWRITES for node in model.graph.node):
         return None
     rewriter = _Rewriter(model)
@@ -45,22 +44,19 @@ def unroll(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 class _Rewriter:
-    """Rewrites nodes of one graph; what it needs to know of the graph."""
+    """The rewriter of control-flow nodes of one graph, with the shapes and constants of the graph."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         graph = model.graph
-        self.opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+        self.opset = opset_of(model)
         self.shapes: Shapes = shapes_of(graph)
-        self.constants = {tensor.name: tensor for tensor in graph.initializer}
-        self.constants |= {
-            n.output[0]: a.t for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
-        }
+        self.constants = constant_tensors(graph)
 
     def value(self, name: str) -> np.ndarray | None:
         return numpy_helper.to_array(self.constants[name]) if name in self.constants else None
 
     def branch(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """If -> the branch that is taken, or both and a choice."""
+        """Replace an If by the taken branch, or by both branches and a Where."""
         branches = {a.name: a.g for a in node.attribute}
         chosen = self.value(node.input[0])
         tag = f"_of_{node.output[0]}"
@@ -81,7 +77,7 @@ class _Rewriter:
         return nodes
 
     def scan(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Scan -> its body for each slice of the scanned inputs."""
+        """Replace a Scan by its body, once for each slice of the scanned inputs."""
         given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
         body: onnx.GraphProto = given["body"]
         scanned = given["num_scan_inputs"]
@@ -108,7 +104,7 @@ class _Rewriter:
         )
 
     def loop(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
-        """Loop -> its body, as often as it is told, where no condition ends it early."""
+        """Replace a Loop by its body, once for each step, unless a condition may end it early."""
         body = node.attribute[0].g
         count = self.value(node.input[0]) if node.input[0] else None
         begins = self.value(node.input[1]) if len(node.input) > 1 and node.input[1] else np.array(True)
@@ -135,7 +131,7 @@ class _Rewriter:
 
 
 class _Unrolled:
-    """The nodes of a loop, step after step, and what each step gives."""
+    """The nodes of an unrolled loop, and the scan outputs of each step."""
 
     def __init__(self, opset: int, tag: str) -> None:
         self.opset, self.tag = opset, tag
@@ -143,7 +139,7 @@ class _Unrolled:
         self.rows: list[list[str]] = []
 
     def step(self, body: onnx.GraphProto, inputs: Sequence[str], states: int, *, skipped: int = 0) -> list[str]:
-        """One run of the body; the state after it. skipped: outputs before the state, which nobody reads."""
+        """Append one run of the body, and return the state after it. skipped: number of outputs before the state."""
         tag = f"_{len(self.rows)}_of_{self.tag}"
         outputs = [f"out{i}{tag}" for i in range(len(body.output))]
         self.nodes.extend(_body(body, dict(zip((v.name for v in body.input), inputs, strict=True)), outputs, tag))
@@ -151,7 +147,7 @@ class _Unrolled:
         return outputs[skipped : skipped + states]
 
     def taken(self, name: str, rank: int, axis: int, index: int) -> str:
-        """A slice of a tensor without the axis."""
+        """Append nodes that take index `index` along `axis` of a tensor, and return the result's name."""
         axis %= rank
         result = f"{name}_at_{index}_{len(self.rows)}_of_{self.tag}"
         numbers = {
@@ -179,7 +175,7 @@ class _Unrolled:
         *,
         skipped: int = 0,
     ) -> list[onnx.NodeProto] | None:
-        """All nodes: with the last state under the outputs' names, and the rows stacked."""
+        """Return all nodes, with the last state under the outputs' names and the scan outputs stacked."""
         for output, last in zip(node.output, state, strict=False):
             if output:
                 self.nodes.append(helper.make_node("Identity", [last], [output]))
@@ -214,7 +210,7 @@ _REWRITES = {"If": _Rewriter.branch, "Scan": _Rewriter.scan, "Loop": _Rewriter.l
 
 
 def _body(graph: onnx.GraphProto, inputs: dict[str, str], outputs: Sequence[str], tag: str) -> list[onnx.NodeProto]:
-    """A subgraph's nodes with its inputs and outputs under the names of the caller, and its own names with a tag."""
+    """Return a subgraph's nodes: inputs and outputs have the caller's names, all other names the suffix `tag`."""
     own = {name for node in graph.node for name in node.output if name} | {tensor.name for tensor in graph.initializer}
     names = {**{name: name + tag for name in own}, **inputs}
     nodes = [_constant(names[tensor.name], numpy_helper.to_array(tensor)) for tensor in graph.initializer]

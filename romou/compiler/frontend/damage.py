@@ -1,4 +1,4 @@
-"""What onnx.checker lets through and no importer survives: weights whose data is not what they say."""
+"""Check the weights of a model for damage that onnx.checker does not find and importers do not survive."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from romou.base.errors import ModelError
 
 
 def check_weights(model: onnx.ModelProto, where: str) -> None:
-    """ModelError for a weight of an unknown type, or whose data does not have the size of its shape or lies elsewhere."""  # noqa: E501
+    """Raise ModelError for a weight of unknown type, of external data, or of data that does not fit its shape."""
     for tensor in _weights(model.graph):
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             raise ModelError(
@@ -35,7 +35,7 @@ def check_weights(model: onnx.ModelProto, where: str) -> None:
 
 
 def _weights(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
-    """All of them, those of constants and inside branches too."""
+    """Yield all weights, with the values of Constant nodes and the weights of subgraphs."""
     yield from graph.initializer
     for node in graph.node:
         for attribute in node.attribute:

@@ -1,8 +1,7 @@
-"""Inputs that the declared shapes of a graph already decide become constants: the shape of a Reshape, the axes of a
-Squeeze, the k of a TopK.
+"""Replace inputs that declared shapes determine by constants, such as the shape of a Reshape or the k of a TopK.
 
-A model that gives its shapes promises them. So a parameter that decides a shape, and nothing else, has one value, and
-no kernel needs to be told. Where it is an input of the model, a run checks that what is given for it keeps the promise.
+A model that declares the result's shape fixes the value of a parameter that determines only this shape. So the
+parameter can be a constant. If it is an input of the model, each run checks that its value keeps the declared shapes.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ import onnx
 from onnx import helper
 
 from romou.base.errors import ModelError, UsageError
-from romou.compiler.frontend.graph import Shapes, add_constant, constants_of, shapes_of, types_of
+from romou.compiler.frontend.onnx_graph import Shapes, add_constant, constants_of, shapes_of, types_of
 
-# Returns the values of inputs by index; None or an absent entry where shapes do not decide them.
+# Values of a node's inputs by index. None, or an absent entry, if shapes do not determine them.
 Rule = Callable[[onnx.NodeProto, Shapes], dict[int, np.ndarray] | None]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Settled:
-    """An input of the model whose value the declared shapes decide.
+    """An input of the model with a value that the declared shapes determine.
 
     name, dtype: of the input.
-    value: what they decide.
-    reader: a model of the one node that reads it, serialized, with the shapes that are declared.
+    value: the determined value.
+    reader: a serialized model of the node that reads the input, with the declared shapes.
     """
 
     name: str
@@ -40,7 +39,7 @@ class Settled:
     reader: bytes
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {
             "name": self.name,
             "dtype": self.dtype,
@@ -49,20 +48,19 @@ class Settled:
         }
 
     @classmethod
-    def from_dict(cls, found: Mapping[str, Any]) -> Settled:
-        """What `to_dict` gave; KeyError, TypeError or ValueError for anything else."""
-        return cls(
-            name=found["name"], dtype=found["dtype"], value=found["value"], reader=base64.b64decode(found["reader"])
-        )
+    def from_dict(cls, data: Mapping[str, Any]) -> Settled:
+        """Return the inverse of `to_dict`. Raise KeyError, TypeError or ValueError for anything else."""
+        return cls(name=data["name"], dtype=data["dtype"], value=data["value"], reader=base64.b64decode(data["reader"]))
 
     @property
     def array(self) -> np.ndarray:
-        """The value as the model takes it."""
+        """The value as an array of the input's type."""
         return np.array(self.value, self.dtype)
 
     def check(self, given: np.ndarray) -> None:
-        """UsageError where the node's results would have other shapes than the model declares. Values with the same
-        result, as -1 for an extent, will do.
+        """Raise UsageError if `given` changes the shapes of the node's results.
+
+        Other values with the same result, such as -1 for an extent, are accepted.
         """
         if np.array_equal(given, self.array):
             return
@@ -73,8 +71,8 @@ class Settled:
             value.type.tensor_type.ClearField("shape")
         model.graph.initializer.append(onnx.numpy_helper.from_array(given, self.name))
         try:
-            found = shapes_of(onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph)
-            is_kept = [found.get(value.name) for value in model.graph.output] == wanted
+            shapes = shapes_of(onnx.shape_inference.infer_shapes(model, strict_mode=True, data_prop=True).graph)
+            is_kept = [shapes.get(value.name) for value in model.graph.output] == wanted
         except (onnx.shape_inference.InferenceError, ValueError):
             is_kept = False
         if not is_kept:
@@ -91,15 +89,15 @@ class Settled:
 
 
 def check_settled(settled: Sequence[Settled], inputs: Mapping[str, Any]) -> None:
-    """UsageError for the first of a run's inputs that contradicts what shapes have decided."""
-    for one in settled:
-        one.check(np.asarray(inputs[one.name]))
+    """Raise UsageError for the first input of a run that contradicts the declared shapes."""
+    for entry in settled:
+        entry.check(np.asarray(inputs[entry.name]))
 
 
 def settle_declared(proto: onnx.ModelProto) -> list[Settled]:
-    """Replace, in place, inputs of nodes that shapes decide, and return those that are inputs of the model.
+    """Replace, in place, inputs of nodes that shapes determine. Return the model's inputs among them.
 
-    A list without elements has one value, too.
+    An empty list has only one value, so it is replaced as well.
     """
     graph = proto.graph
     known = constants_of(graph)
@@ -108,11 +106,8 @@ def settle_declared(proto: onnx.ModelProto) -> list[Settled]:
     settled: list[Settled] = []
     for value in graph.input:
         if value.name not in known and shapes.get(value.name) == (0,):
-            _replace(
-                graph,
-                value.name,
-                np.zeros(shapes[value.name], helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)),
-            )
+            dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
+            _replace(graph, value.name, np.zeros(shapes[value.name], dtype))
     known = constants_of(graph)
     for node in graph.node:
         rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
@@ -153,7 +148,7 @@ def _settled(proto: onnx.ModelProto, node: onnx.NodeProto, name: str, value: np.
 
 
 def _changed_axes(node: onnx.NodeProto, shapes: Shapes) -> np.ndarray | None:
-    """Axes that a Squeeze takes away, or an Unsqueeze adds: the first of those with which its result has its shape."""
+    """Return the first axes that a Squeeze removes, or an Unsqueeze adds, to give the declared shape."""
     given, result, count = (shapes.get(name) for name in (node.input[0], node.output[0], node.input[1]))
     if given is None or result is None or count is None:
         return None
@@ -175,7 +170,7 @@ def _replace(graph: onnx.GraphProto, name: str, value: np.ndarray) -> None:
 
 
 def _result_shape(index: int) -> Rule:
-    """The input is the result's shape."""
+    """Return the rule for an operator that takes the result's shape as its input `index`."""
     return lambda node, shapes: {index: np.array(shapes[node.output[0]], np.int64)}
 
 
@@ -185,13 +180,12 @@ def _reshape(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | No
 
 
 def _reduced_axes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
-    """The only axes whose reduction gives the result's shape; axes of one element may be among them or not, as long as
-    another one is.
+    """Return the axes of a reduction if only these give the result's shape.
+
+    Axes of extent 1 may or may not be among them, if another axis is.
     """
-    given, count = (
-        shapes.get(node.input[0]),
-        shapes.get(node.input[1]) if len(node.input) > 1 and node.input[1] else None,
-    )
+    given = shapes.get(node.input[0])
+    count = shapes.get(node.input[1]) if len(node.input) > 1 and node.input[1] else None
     if given is None or not count:
         return None
     keep = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
@@ -207,7 +201,7 @@ def _reduced_axes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray]
 
 
 def _sizes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
-    """Sizes are the result's shape, unless they only bound it."""
+    """Return the sizes of a Resize, which are the result's shape unless the policy only bounds them."""
     policy = next((a.s for a in node.attribute if a.name == "keep_aspect_ratio_policy"), b"stretch")
     result = shapes[node.output[0]]
     axes = next((list(a.ints) for a in node.attribute if a.name == "axes"), range(len(result)))
@@ -248,9 +242,7 @@ def _window(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | Non
 
 
 def _affine_grid(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
-    """The number of channels is the only one of the sizes that is not in the grid's shape, and the grid does not depend
-    on it.
-    """
+    """Return the sizes of an AffineGrid. Its shape lacks only the channels, which do not affect the grid."""
     batch, *extents, _ = shapes[node.output[0]]
     return {1: np.array([batch, 1, *extents], np.int64)}
 

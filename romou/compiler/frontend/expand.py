@@ -1,7 +1,7 @@
-"""ONNX functions whose bodies are imported instead of themselves: those for which TVM has no converter.
+"""Replace ONNX functions without a converter in TVM by their bodies.
 
-The bodies are ONNX's own (`onnx.defs`), so they mean what the operator means. A function that TVM or Romou converts
-well stays whole: a Softmax or a LayerNormalization is one kernel, its body would be several.
+The bodies are ONNX's (`onnx.defs`), so they have the operator's semantics. A function that has a converter stays whole:
+a Softmax or a LayerNormalization is one kernel, its body would be several.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import onnx.inliner
 from onnx import helper
 
 from romou.base.errors import ModelError
-from romou.compiler.frontend.graph import replace_nodes, types_of
 from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.onnx_graph import replace_nodes, types_of
 
-# Each is missing in TVM's importer; the wheel's Attention is onnxruntime's, another operator.
+# TVM's importer lacks these. Its Attention is onnxruntime's, which is another operator.
 EXPANDED = {
     "Attention",
     "BlackmanWindow",
@@ -33,12 +33,12 @@ EXPANDED = {
     "SwiGLU",
 }
 _DOMAINS = ("", "ai.onnx", "ai.onnx.preview")
-# A body may call functions that are expanded in turn.
+# Rounds of expansion: a body may call functions that are expanded in turn.
 _ROUNDS = 4
 
 
 def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace calls of the model's own functions by their bodies.
+    """Replace calls of functions defined in the model by their bodies.
 
     Raises
     ------
@@ -57,9 +57,7 @@ def inline_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Replace nodes of the operators `EXPANDED` by the bodies that the ONNX standard gives them; shapes must have been
-    inferred.
-    """
+    """Replace nodes of the operators `EXPANDED` by the bodies of the ONNX standard. Shapes must have been inferred."""
     for _ in range(_ROUNDS):
         types = types_of(model.graph)
         for tensor in model.graph.initializer:
@@ -83,9 +81,7 @@ def expand_functions(model: onnx.ModelProto) -> onnx.ModelProto:
 def _body(
     node: onnx.NodeProto, types: dict[str, onnx.TypeProto], model: onnx.ModelProto, count: int
 ) -> list[onnx.NodeProto] | None:
-    """The nodes of a node's body with names of their own; None where the standard gives none for these types and this
-    opset.
-    """
+    """Return the nodes of a node's body under unique names, or None if ONNX has no body for these types and opset."""
     opset = next(
         (
             o.version
@@ -111,7 +107,7 @@ def _body(
 def _function(
     schema: Any, node: onnx.NodeProto, types: dict[str, onnx.TypeProto], opset: int
 ) -> onnx.FunctionProto | None:
-    """The body for the model's opset, or for the newest one before it."""
+    """Return the body for the model's opset, or for the newest opset before it."""
     if schema.has_context_dependent_function:
         given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
         versions = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
@@ -129,12 +125,10 @@ def _function(
 def renamed(
     node: onnx.NodeProto, names: dict[str, str], attributes: dict[str, onnx.AttributeProto], suffix: str
 ) -> onnx.NodeProto:
-    """A copy of a body's node: names of the caller, or with a suffix; attributes that stand for the caller's replaced
-    by those.
-    """
+    """Return a copy of a body's node with the caller's names and attributes. Other names get the suffix."""
     copy = onnx.NodeProto()
     copy.CopyFrom(node)
-    # onnxruntime wants names of nodes to differ.
+    # onnxruntime requires nodes to have different names.
     copy.name = f"{node.op_type}_{node.output[0]}{suffix}"
     for listed in (copy.input, copy.output):
         for i, name in enumerate(listed):

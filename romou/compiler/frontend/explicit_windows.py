@@ -1,8 +1,7 @@
-"""Padding that a node leaves to be worked out becomes numbers, so that inference, onnxruntime and kernels read it
-alike.
+"""Make implicit padding explicit, so that inference, onnxruntime and kernels agree on it.
 
-onnxruntime lets windows of auto_pad=SAME_* start inside an input of which strides leave elements over. ONNX's inference
-counts a last window of ceil_mode that starts in the padding, and takes no account of output_padding under auto_pad.
+With auto_pad=SAME_*, onnxruntime may start windows inside the input. ONNX's inference counts a last ceil_mode window
+that starts in the padding, and ignores output_padding under auto_pad.
 """
 
 from __future__ import annotations
@@ -13,28 +12,29 @@ from typing import Any
 import onnx
 
 from romou.base.errors import ModelError
-from romou.compiler.frontend.graph import shapes_of
 from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.onnx_graph import opset_of, shapes_of
 from tvm_patches.onnx_converters.node import attributes_of
 from tvm_patches.onnx_converters.padding import same_pads, transposed_pads
 
 _POOLS = ("MaxPool", "AveragePool", "LpPool")
-# Operator -> its input that holds the window.
+# Operator -> index of its weight, which has the window's extents.
 _WEIGHTS = {"Conv": 1, "ConvInteger": 1, "QLinearConv": 3}
 _Shapes = Mapping[str, tuple[int, ...]]
 
 
 def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with auto_pad=SAME_* as pads, and ceil_mode without windows that hold padding alone; itself where no
-    node asks for either.
+    """Return the model with auto_pad=SAME_* as pads, and with ceil_mode without windows that read only padding.
+
+    Return `model` itself if no node needs this.
     """
     if not any(_is_open(node) for node in model.graph.node):
         return model
     result = onnx.ModelProto()
     result.CopyFrom(model)
-    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
+    opset = opset_of(model)
     while _rewrite(result, _inferred(result), opset):
-        # Behind a node whose shape was inferred wrongly, recorded shapes may be wrong, too.
+        # Recorded shapes behind a node with a wrongly inferred shape may be wrong, too.
         del result.graph.value_info[:]
         for output in result.graph.output:
             for d in output.type.tensor_type.shape.dim:
@@ -63,7 +63,7 @@ def _inferred(model: onnx.ModelProto) -> _Shapes:
 
 
 def _rewrite(model: onnx.ModelProto, shapes: _Shapes, opset: int) -> bool:
-    """Rewrite nodes up to the first whose result has another shape than inference gave it; whether there is one."""
+    """Rewrite nodes up to the first one with a wrongly inferred shape. Return whether there is one."""
     known = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer} | dict(shapes)
     for node in filter(_is_open, model.graph.node):
         attributes = attributes_of(
@@ -97,7 +97,7 @@ def _rewrite(model: onnx.ModelProto, shapes: _Shapes, opset: int) -> bool:
 def _drop_last_windows(
     node: onnx.NodeProto, attributes: dict[str, Any], extents: Sequence[int], kernel: Sequence[int]
 ) -> bool:
-    """Pads of which no last window starts behind the input; whether there was one that did."""
+    """Change pads so that no last window starts behind the input. Return whether there was such a window."""
     rank, ones = len(extents), [1] * len(extents)
     strides, dilations = attributes.get("strides", ones), attributes.get("dilations", ones)
     pads = list(attributes.get("pads", [0] * 2 * rank)) if attributes["auto_pad"] == "NOTSET" else [0] * 2 * rank
@@ -107,7 +107,7 @@ def _drop_last_windows(
     is_left_out = [(c - 1) * s >= e + b for c, s, e, b in zip(counts, strides, extents, pads[:rank], strict=True)]
     if not any(is_left_out):
         return False
-    # Padding up to the last window's end: (c - 1) windows of those that are left out, all of the others.
+    # Pad up to the end of the last window that remains.
     after = [
         (c - 1 - is_out) * s + span - e - b
         for c, is_out, s, span, e, b in zip(counts, is_left_out, strides, spans, extents, pads[:rank], strict=True)

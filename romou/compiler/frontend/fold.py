@@ -1,6 +1,4 @@
-"""Constant folding: onnxslim's rewrites first, then whatever depends on constants and static shapes alone is computed
-by onnxruntime.
-"""
+"""Fold constants: onnxslim's rewrites first, then onnxruntime computes nodes of constants and static shapes."""
 
 from __future__ import annotations
 
@@ -11,12 +9,14 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from romou.compiler.frontend.graph import Shapes, captured, check, constants_of, replace_nodes, shapes_of, types_of
+from romou.base.errors import first_line
 from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.onnx_graph import Shapes, captured, check, constants_of, replace_nodes, shapes_of, types_of
+from romou.compiler.frontend.onnxruntime_session import cpu_session
 
 logger = logging.getLogger("romou")
 
-# Larger results than this stay computed: a module would carry them as weights.
+# Larger results stay computed, because a module would store them as weights.
 _LARGEST_ELEMENTS = 1 << 24
 _FOLDED_TYPES = {
     helper.np_dtype_to_tensor_dtype(np.dtype(name))
@@ -26,9 +26,9 @@ _RANDOM = {"Bernoulli", "Multinomial", "RandomNormal", "RandomNormalLike", "Rand
 
 
 def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """Fold constants and shape arithmetic; the graph's meaning, inputs and outputs stay the same."""
+    """Fold constants and shape arithmetic. The graph's results, inputs and outputs stay the same."""
     slim = _slim(proto)
-    # Each round may settle shapes on which more nodes depend.
+    # Each round may infer shapes that make more nodes constant.
     while any(node.op_type != "Constant" for node in slim.graph.node):
         folded = _fold_once(slim)
         if folded is None:
@@ -38,26 +38,25 @@ def fold(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
-    import onnxslim  # imported here: it takes a second
+    import onnxslim  # the import takes a second
 
     copy = onnx.ModelProto()
     copy.CopyFrom(proto)
     try:
         slim: onnx.ModelProto = onnxslim.slim(copy)
-        check(slim)  # it loses what branches of an If read
-    except Exception as error:  # an optimiser's failure must not stop a model that imports without it
+        check(slim)  # onnxslim may lose tensors that branches of an If read
+    except Exception as error:  # a failure of onnxslim must not stop a model that imports without it
         logger.warning("onnxslim failed (%s: %s); importing the graph as it is", type(error).__name__, error)
         return proto
     has_same_outputs = [o.name for o in slim.graph.output] == [o.name for o in proto.graph.output]
     if not has_same_outputs or not {i.name for i in slim.graph.input} <= {i.name for i in proto.graph.input}:
         logger.warning("onnxslim changed the model's inputs or outputs; importing the graph as it is")
         return proto
-    # It drops inputs that no node reads; whoever runs the model still gives them.
+    # onnxslim drops inputs that no node reads. Callers still pass them.
     initializers = {tensor.name for tensor in proto.graph.initializer}
     del slim.graph.input[:]
     slim.graph.input.extend(value for value in proto.graph.input if value.name not in initializers)
-    # What it wrote of shapes is not always so: a Split by an input has parts of other sizes. What the model declares
-    # is.
+    # The shapes that onnxslim records may be wrong (a Split with computed sizes), so use the declared ones.
     del slim.graph.value_info[:], slim.graph.output[:]
     slim.graph.output.extend(proto.graph.output)
     made = {name for node in slim.graph.node if node.domain not in ("", "ai.onnx") for name in node.output}
@@ -69,7 +68,7 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
-    """The model with its constant nodes computed; None where there are none."""
+    """Return the model with its constant nodes computed, or None if there are none."""
     graph = model.graph
     shapes, known = shapes_of(graph), constants_of(graph)
     inputs = {value.name for value in graph.input}
@@ -113,7 +112,7 @@ def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
 
 
 def _plain_cast(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> onnx.NodeProto:
-    """A CastLike as a Cast, which does not depend on the other tensor."""
+    """Return a CastLike as a Cast, which does not depend on the other tensor."""
     if node.op_type != "CastLike" or node.input[1] not in types or not types[node.input[1]].tensor_type.elem_type:
         return node
     given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
@@ -131,7 +130,7 @@ def _is_pure(node: onnx.NodeProto) -> bool:
 
 
 def _is_foldable(node: onnx.NodeProto, shapes: Shapes, types: dict[str, onnx.TypeProto]) -> bool:
-    """Whether the results are small, and of types that NumPy has."""
+    """Return whether the results are small and have types that NumPy has."""
     outputs = [name for name in node.output if name]
     return all(
         name in types
@@ -142,7 +141,7 @@ def _is_foldable(node: onnx.NodeProto, shapes: Shapes, types: dict[str, onnx.Typ
 
 
 def _dimensions(node: onnx.NodeProto, shape: tuple[int, ...]) -> np.ndarray:
-    """What a Shape or a Size gives."""
+    """Return the value of a Shape or Size node."""
     if node.op_type == "Size":
         return np.array(np.prod(shape, dtype=np.int64), np.int64)
     given = {a.name: a.i for a in node.attribute}
@@ -150,9 +149,7 @@ def _dimensions(node: onnx.NodeProto, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _compute(model: onnx.ModelProto, nodes: list[onnx.NodeProto], outputs: list[str]) -> dict[str, np.ndarray] | None:
-    """Values of constant tensors, by onnxruntime; None where it cannot compute one of them."""
-    import onnxruntime
-
+    """Return the values of constant tensors, or None if onnxruntime cannot compute one of them."""
     types = types_of(model.graph)
     read = {name for node in nodes for name in node.input}
     weights = [tensor for tensor in model.graph.initializer if tensor.name in read]
@@ -163,14 +160,10 @@ def _compute(model: onnx.ModelProto, nodes: list[onnx.NodeProto], outputs: list[
         [helper.make_value_info(name, types.get(name, onnx.TypeProto())) for name in outputs],
         weights,
     )
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     try:
-        content = helper.make_model(
-            graph, opset_imports=model.opset_import, ir_version=model.ir_version
-        ).SerializeToString()
-        session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
+        model = helper.make_model(graph, opset_imports=model.opset_import, ir_version=model.ir_version)
+        session = cpu_session(model)
         return dict(zip(outputs, session.run(outputs, {}), strict=True)) if outputs else {}
     except Exception as error:  # onnxruntime's exceptions share no base class
-        logger.info("constants are not folded: %s", str(error).strip().splitlines()[0])
+        logger.info("constants are not folded: %s", first_line(error))
         return None

@@ -1,14 +1,12 @@
-"""A graph of fp32 becomes one of fp16: weights and tensors between nodes are stored as fp16, casts stand at the borders
-alone.
+"""Convert an fp32 graph to fp16: weights and intermediate tensors are stored as fp16, with casts only at the borders.
 
-    x
+    x -> Conv(w) -> ReduceMean -> y                                       (fp32)
+    ->      x -> Cast -> Conv(fp16 w) -> Cast -> ReduceMean -> y          (Conv in fp16, the rest in fp32)
 
-            ->  Conv(w) -> ReduceMean -> y        ->        x -> Cast -> Conv(fp16 w) -> Cast -> ReduceMean -> y        (fp32, fp16, fp32)
-
-ONNX's own schemas say which inputs and outputs of an operator may be fp16, so there is no list of operators.
-onnxruntime's converter has such lists, and where nodes stay fp32 its casts stand twice, behind their readers. Kernels
-compute with fp32 what fp16 stores (`romou.compiler.passes.fp16_storage`).
-"""  # noqa: E501
+ONNX's schemas give the inputs and outputs of an operator that may be fp16, so no list of operators is needed.
+onnxruntime's converter has such lists, and duplicates the casts around nodes that stay fp32. Kernels compute in fp32 on
+fp16 storage (`romou.compiler.passes.fp16_storage`).
+"""
 
 from __future__ import annotations
 
@@ -19,7 +17,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from romou.compiler.frontend.graph import (
+from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.onnx_graph import (
     add_constant,
     captured,
     drop_unread_weights,
@@ -29,7 +28,6 @@ from romou.compiler.frontend.graph import (
     shapes_of,
     types_of,
 )
-from romou.compiler.frontend.infer import infer
 from romou.compiler.frontend.wide_nodes import wide_nodes
 
 FP16_MAX = float(np.finfo(np.float16).max)
@@ -37,10 +35,10 @@ _BOTH = frozenset({"tensor(float)", "tensor(float16)"})
 
 
 class Fp16Plan:
-    """Which float tensors of a model are fp16, where some nodes are kept in fp32.
+    """The float tensors of a model that become fp16.
 
-    model: folded, its types inferred.
-    kept: first outputs of the nodes that stay as they are, besides those that cannot be fp16.
+    model: a folded model with inferred types.
+    kept: first outputs of the nodes that stay fp32, besides nodes that cannot be fp16.
     """
 
     def __init__(self, model: onnx.ModelProto, kept: Set[str] = frozenset()) -> None:
@@ -62,29 +60,29 @@ class Fp16Plan:
         ]
 
     def inputs(self, position: int) -> list[bool]:
-        """For each input of a node, whether it is fp16."""
+        """Return, for each input of a node, whether it is fp16."""
         return self._slots[position][0]
 
     def outputs(self, position: int) -> list[bool]:
-        """For each output of a node, whether it is fp16."""
+        """Return, for each output of a node, whether it is fp16."""
         return self._slots[position][1]
 
     def is_float(self, name: str) -> bool:
-        """Whether a tensor is one of fp32 in the model as it was."""
+        """Return whether a tensor of the original model is fp32."""
         return name in self._floats
 
     def is_clamped(self, name: str) -> bool:
-        """Whether what fp16 cannot hold of a tensor of fp32 becomes the largest number that it can."""
+        """Return whether values beyond fp16's range are clamped to it."""
         return name in self._clamped
 
     def _slots_of(self, node: onnx.NodeProto, *, is_kept: bool) -> tuple[list[bool], list[bool]]:
-        """For each input and output of a node, whether it is fp16; an output may be where an input of the same type is."""  # noqa: E501
+        """Return, for each input and output, whether it is fp16. An output needs an input of the same ONNX type."""
         read, made = ([name in self._floats for name in names] for names in (node.input, node.output))
         none = [False] * len(read), [False] * len(made)
         if is_kept or any(attribute.HasField("g") or attribute.graphs for attribute in node.attribute):
             return none
         if node.op_type == "Cast":
-            # It reads either.
+            # A Cast reads both types.
             return none[0], made
         domain = "" if node.domain == "ai.onnx" else node.domain
         try:
@@ -93,7 +91,11 @@ class Fp16Plan:
             )
         except onnx.defs.SchemaError:
             return none
-        either = {one.type_param_str for one in schema.type_constraints if set(one.allowed_type_strs) >= _BOTH}
+        either = {
+            constraint.type_param_str
+            for constraint in schema.type_constraints
+            if set(constraint.allowed_type_strs) >= _BOTH
+        }
         kinds = _for_each([parameter.type_str for parameter in schema.inputs], len(read))
         bound = {kind for kind, is_float in zip(kinds, read, strict=True) if is_float and kind in either}
         kinds_made = _for_each([parameter.type_str for parameter in schema.outputs], len(made))
@@ -104,95 +106,113 @@ class Fp16Plan:
 
 
 def _for_each(kinds: list[str], count: int) -> list[str]:
-    """Give each argument its parameter's type; the last parameter may stand for several."""
+    """Return the type of each argument. The last parameter may take several arguments."""
     return (kinds + kinds[-1:] * count)[:count] if kinds else [""] * count
 
 
 def first_output(node: onnx.NodeProto) -> str:
-    """The name by which a node is known: it may have none of its own."""
+    """Return the name that identifies a node. Nodes need not have names, but outputs have."""
     return next((name for name in node.output if name), "")
 
 
 def rounded_weight(values: np.ndarray) -> np.ndarray:
-    """The nearest fp16 numbers; finite ones beyond its range, the masks of attention among them, are the largest."""
+    """Return the nearest fp16 numbers. Finite values beyond the range, such as attention masks, become the largest."""
     is_finite = np.isfinite(values)
     return np.where(is_finite, np.clip(values, -FP16_MAX, FP16_MAX), values).astype(np.float16)
 
 
 def to_fp16(plan: Fp16Plan) -> onnx.ModelProto:
-    """The model with fp16 inside; its inputs and outputs have the types that they had."""
-    result = onnx.ModelProto()
-    result.CopyFrom(plan.model)
-    graph = result.graph
-    weights = {tensor.name: tensor for tensor in graph.initializer}
-    returned = {value.name for value in graph.output}
-    elements = {name: kind.tensor_type.elem_type for name, kind in types_of(graph).items()}
-    fp16: set[str] = set()
-    other: dict[tuple[str, bool], str] = {}
-    nodes: list[onnx.NodeProto] = []
+    """Return the model with fp16 inside. Its inputs and outputs keep their types."""
+    return _Fp16Conversion(plan).result()
 
-    @functools.cache
-    def ends() -> tuple[str, ...]:
-        return tuple(
-            add_constant(graph, f"fp16_{name}", np.array(value, np.float32))
-            for name, value in (("lowest", -FP16_MAX), ("highest", FP16_MAX))
-        )
 
-    def cast(name: str, target: str, *, is_fp16: bool) -> onnx.NodeProto:
-        return helper.make_node("Cast", [name], [target], to=TensorProto.FLOAT16 if is_fp16 else TensorProto.FLOAT)
+class _Fp16Conversion:
+    """The nodes of a model while they are converted by a plan."""
 
-    def read(name: str, *, is_fp16: bool) -> str:
-        """The name of a tensor in the type that is asked for."""
-        if not plan.is_float(name) or (name in fp16) == is_fp16:
-            return name
-        if (name, is_fp16) not in other:
-            suffix = "_fp16" if is_fp16 else "_fp32"
-            if name in weights:
-                other[name, is_fp16] = add_constant(
-                    graph, name + suffix, rounded_weight(numpy_helper.to_array(weights[name]))
-                )
-            else:
-                other[name, is_fp16] = free_name(graph, name + suffix)
-                inside = name
-                if is_fp16 and plan.is_clamped(name):
-                    inside = free_name(graph, name + "_clamped")
-                    nodes.append(helper.make_node("Clip", [name, *ends()], [inside]))
-                nodes.append(cast(inside, other[name, is_fp16], is_fp16=is_fp16))
-        return other[name, is_fp16]
+    def __init__(self, plan: Fp16Plan) -> None:
+        self._plan = plan
+        self._result = onnx.ModelProto()
+        self._result.CopyFrom(plan.model)
+        self._graph = self._result.graph
+        self._weights = {tensor.name: tensor for tensor in self._graph.initializer}
+        self._returned = {value.name for value in self._graph.output}
+        self._elements = {name: kind.tensor_type.elem_type for name, kind in types_of(self._graph).items()}
+        self._fp16: set[str] = set()
+        # (Tensor, whether fp16) -> its copy in the other precision.
+        self._copies: dict[tuple[str, bool], str] = {}
+        self._nodes: list[onnx.NodeProto] = []
 
-    for position, node in enumerate(plan.model.graph.node):
+    def result(self) -> onnx.ModelProto:
+        for position, node in enumerate(self._plan.model.graph.node):
+            self._convert(position, node)
+        replace_nodes(self._graph, self._nodes)
+        drop_unread_weights(self._graph)
+        for value in self._graph.value_info:
+            if value.name in self._fp16:
+                value.type.tensor_type.elem_type = TensorProto.FLOAT16
+        return infer(self._result)
+
+    def _convert(self, position: int, node: onnx.NodeProto) -> None:
+        """Append a node that reads and writes the precisions of the plan, with the casts that it needs."""
         changed = onnx.NodeProto()
         changed.CopyFrom(node)
         is_cast = node.op_type == "Cast"
-        for i, is_fp16 in enumerate(plan.inputs(position)):
-            changed.input[i] = node.input[i] if is_cast else read(node.input[i], is_fp16=is_fp16)
-        behind = []
-        for i, is_fp16 in enumerate(plan.outputs(position)):
-            if is_fp16 and node.output[i] in returned:
-                changed.output[i] = other[node.output[i], True] = free_name(graph, node.output[i] + "_fp16")
-                behind.append(cast(changed.output[i], node.output[i], is_fp16=False))
+        for i, is_fp16 in enumerate(self._plan.inputs(position)):
+            changed.input[i] = node.input[i] if is_cast else self._read(node.input[i], is_fp16=is_fp16)
+        casts = []
+        for i, is_fp16 in enumerate(self._plan.outputs(position)):
+            if is_fp16 and node.output[i] in self._returned:
+                changed.output[i] = free_name(self._graph, node.output[i] + "_fp16")
+                self._copies[node.output[i], True] = changed.output[i]
+                casts.append(_cast(changed.output[i], node.output[i], is_fp16=False))
             elif is_fp16:
-                fp16.add(node.output[i])
-        if is_cast and (plan.outputs(position)[0] or elements.get(node.output[0]) == TensorProto.FLOAT16):
-            # One that has nothing left to do is an Identity.
-            is_done = node.input[0] in fp16 or elements.get(node.input[0]) == TensorProto.FLOAT16
+                self._fp16.add(node.output[i])
+        if is_cast and (self._plan.outputs(position)[0] or self._elements.get(node.output[0]) == TensorProto.FLOAT16):
+            # A Cast from fp16 to fp16 is an Identity.
+            is_done = node.input[0] in self._fp16 or self._elements.get(node.input[0]) == TensorProto.FLOAT16
             same = helper.make_node("Identity", changed.input, changed.output, node.name)
-            changed = same if is_done else cast(changed.input[0], changed.output[0], is_fp16=True)
-        nodes += [changed, *behind]
-    replace_nodes(graph, nodes)
-    drop_unread_weights(graph)
-    for value in graph.value_info:
-        if value.name in fp16:
-            value.type.tensor_type.elem_type = TensorProto.FLOAT16
-    return infer(result)
+            changed = same if is_done else _cast(changed.input[0], changed.output[0], is_fp16=True)
+        self._nodes += [changed, *casts]
+
+    def _read(self, name: str, *, is_fp16: bool) -> str:
+        """Return the name of a tensor in a precision, and convert it if that is not done yet."""
+        if not self._plan.is_float(name) or (name in self._fp16) == is_fp16:
+            return name
+        if (name, is_fp16) not in self._copies:
+            self._copies[name, is_fp16] = self._converted(name, is_fp16=is_fp16)
+        return self._copies[name, is_fp16]
+
+    def _converted(self, name: str, *, is_fp16: bool) -> str:
+        suffix = "_fp16" if is_fp16 else "_fp32"
+        if name in self._weights:
+            values = numpy_helper.to_array(self._weights[name])
+            return add_constant(self._graph, name + suffix, rounded_weight(values))
+        target = free_name(self._graph, name + suffix)
+        source = name
+        if is_fp16 and self._plan.is_clamped(name):
+            source = free_name(self._graph, name + "_clamped")
+            self._nodes.append(helper.make_node("Clip", [name, *self._limits], [source]))
+        self._nodes.append(_cast(source, target, is_fp16=is_fp16))
+        return target
+
+    @functools.cached_property
+    def _limits(self) -> tuple[str, str]:
+        """Names of constants that hold the lowest and the highest fp16 number."""
+        return (
+            add_constant(self._graph, "fp16_lowest", np.array(-FP16_MAX, np.float32)),
+            add_constant(self._graph, "fp16_highest", np.array(FP16_MAX, np.float32)),
+        )
+
+
+def _cast(name: str, target: str, *, is_fp16: bool) -> onnx.NodeProto:
+    return helper.make_node("Cast", [name], [target], to=TensorProto.FLOAT16 if is_fp16 else TensorProto.FLOAT)
 
 
 def rounded(plan: Fp16Plan, prefix: str) -> tuple[list[onnx.NodeProto], list[onnx.TensorProto], dict[str, str]]:
-    """The nodes of the model once more, in fp32, with every tensor rounded that is fp16; weights for them; and the
-    names of their tensors.
+    """Return a copy of the model's nodes that simulates fp16 storage in fp32, with its weights and its tensors' names.
 
-    What is fp16 is computed in fp32 and stored, which is what kernels do. Names begin with `prefix`; most weights, and
-    inputs, are read where they are.
+    Every fp16 tensor is computed in fp32 and rounded to fp16, as in kernels. New names begin with `prefix`. Inputs, and
+    weights within fp16's range, are shared with the original.
     """
     nodes: list[onnx.NodeProto] = []
     names = {tensor.name: f"{prefix}{tensor.name}" for tensor in plan.model.graph.initializer if _is_beyond(tensor)}
@@ -203,7 +223,7 @@ def rounded(plan: Fp16Plan, prefix: str) -> tuple[list[onnx.NodeProto], list[onn
     ends = [f"{prefix}{end}" for end in ("lowest", "highest")]
 
     def store(name: str) -> str:
-        """The tensor as fp16 and back; onnxruntime leaves out no such pair."""
+        """Round a tensor to fp16 and back. onnxruntime does not remove such a pair of casts."""
         if name not in stored:
             half, back = (f"{prefix}{name}/{bits}" for bits in (16, 32))
             inside = name
@@ -244,7 +264,7 @@ def rounded(plan: Fp16Plan, prefix: str) -> tuple[list[onnx.NodeProto], list[onn
 
 
 def _is_beyond(tensor: onnx.TensorProto) -> bool:
-    """Whether fp16 cannot hold a finite number of a weight."""
+    """Return whether a weight has finite numbers beyond fp16's range."""
     if tensor.data_type != TensorProto.FLOAT:
         return False
     values = numpy_helper.to_array(tensor)
@@ -252,15 +272,15 @@ def _is_beyond(tensor: onnx.TensorProto) -> bool:
 
 
 def without_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Batch norms of constants as a product and a sum, whose constants are computed in double precision: fp16 would
-    lose a small variance.
+    """Replace batch norms of constants by a product and a sum.
 
-    Relax would fold each constant by a kernel of its own, which takes longer than all else for a network of many.
+    Their constants are computed in fp64, because fp16 would lose a small variance. Relax would fold each constant by a
+    separate kernel, which takes most of the compile time of a network with many batch norms.
     """
     weights = {tensor.name: tensor for tensor in model.graph.initializer if tensor.data_type == TensorProto.FLOAT}
     shapes = shapes_of(model.graph)
-    found = [n for n in model.graph.node if n.op_type == "BatchNormalization" and n.input[0] in shapes]
-    norms = {n.output[0] for n in found if all(name in weights for name in n.input[1:])}
+    candidates = [n for n in model.graph.node if n.op_type == "BatchNormalization" and n.input[0] in shapes]
+    norms = {n.output[0] for n in candidates if all(name in weights for name in n.input[1:])}
     if not norms:
         return model
     result = onnx.ModelProto()
@@ -296,7 +316,7 @@ def without_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def with_fp16_borders(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model with float inputs and outputs of fp16; inside, all is as it was."""
+    """Return the model with fp16 instead of fp32 inputs and outputs, and casts behind and before them."""
     result = onnx.ModelProto()
     result.CopyFrom(model)
     graph = result.graph

@@ -1,5 +1,4 @@
-"""Nodes that run on the host: a model is split into what is compiled and sub-models that onnxruntime runs between
-kernels.
+"""Split a model into a compiled part and sub-models that onnxruntime runs on the host between kernels.
 
     Conv -> NonZero -> Gather -> ...        ->        Conv -> romou.HostNodes(model=..., outputs=...) -> ...
 
@@ -18,10 +17,10 @@ from dataclasses import dataclass
 import numpy as np
 import onnx
 
-from romou.base.errors import ModelError
-from romou.compiler.frontend.graph import shapes_of, types_of
+from romou.base.errors import ModelError, first_line
 from romou.compiler.frontend.host_runner import host_runner
 from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.onnx_graph import drop_unread_weights, shapes_of, types_of
 from tvm_patches.host_nodes import DOMAIN, OPERATOR
 
 _PLAIN = (
@@ -38,7 +37,7 @@ _PLAIN = (
     "UINT64",
     "BOOL",
 )
-# NumPy has them by ml_dtypes; onnxruntime takes no such arrays.
+# Types that NumPy has only by ml_dtypes. onnxruntime does not accept such arrays.
 _SHORT = ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0")
 # Element types that TVM's tensors and NumPy both carry.
 CARRIED = frozenset(getattr(onnx.TensorProto, name) for name in (*_PLAIN, *_SHORT) if hasattr(onnx.TensorProto, name))
@@ -48,7 +47,7 @@ CARRIED = frozenset(getattr(onnx.TensorProto, name) for name in (*_PLAIN, *_SHOR
 class SplitModel:
     """A model without its host nodes.
 
-    model: the compiled part, with a node of our own for each sub-model.
+    model: the compiled part, with one HostNodes node for each sub-model.
     groups: names of the nodes of each sub-model, see `node_name`.
     """
 
@@ -57,15 +56,15 @@ class SplitModel:
 
 
 def node_name(node: onnx.NodeProto) -> str:
-    """The operator, and the node's name, or that of its first output where it has none: 'NonZero (/mask/NonZero)'."""
+    """Return a node's operator and name, or its first output if it has no name: 'NonZero (/mask/NonZero)'."""
     return f"{node.op_type} ({node.name or next((name for name in node.output if name), '')})"
 
 
 class Values:
-    """What is known of a model's values: constants, types, and who computes them. Fills in what shape inference finds."""  # noqa: E501
+    """The constants, shapes, types and producers of a model's tensors, completed by shape inference."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
-        # Inference is a help, and fails by many types; what it does not know goes to the host.
+        # Inference raises many types. Nodes of unknown shapes will run on the host.
         with contextlib.suppress(Exception):
             model = infer(model)
         graph = model.graph
@@ -78,15 +77,15 @@ class Values:
         self.producer = {name: i for i, node in enumerate(graph.node) for name in node.output if name}
 
     def shape(self, name: str) -> tuple[int, ...] | None:
-        """The static shape of a tensor, or None."""
+        """Return the static shape of a tensor, or None."""
         return self.shapes.get(name)
 
     def is_carried(self, name: str) -> bool:
-        """Whether the value is a tensor of a type that can cross between device and host."""
+        """Return whether a tensor has a type that can be copied between device and host."""
         return name in self.types and self.types[name].tensor_type.elem_type in CARRIED
 
     def kind_of(self, node: onnx.NodeProto) -> bytes:
-        """Equal for nodes that are the same but for names and the values of large constants."""
+        """Return a key that is equal for nodes that differ only in names and in the values of large constants."""
         bare = onnx.NodeProto(op_type=node.op_type, domain=node.domain, attribute=node.attribute)
         parts = [bare.SerializeToString(deterministic=True)]
         for name in (*inputs_of(node), *node.output):
@@ -98,14 +97,14 @@ class Values:
         return b"|".join(parts)
 
     def is_static(self, node: onnx.NodeProto) -> bool:
-        """Whether all that a node reads and writes are tensors of known shapes that can cross."""
+        """Return whether a node reads and writes only tensors of static shapes that can be copied to the host."""
         return all(
             self.is_carried(name) and self.shape(name) is not None for name in (*inputs_of(node), *node.output) if name
         )
 
 
 def inputs_of(node: onnx.NodeProto) -> list[str]:
-    """Names that a node reads, and those that its subgraphs read from outside; each once."""
+    """Return the names that a node and its subgraphs read from outside, each once."""
     return list(dict.fromkeys(name for name in (*node.input, *_captured(node)) if name))
 
 
@@ -113,21 +112,21 @@ def _captured(node: onnx.NodeProto) -> Iterator[str]:
     for attribute in node.attribute:
         for graph in (*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs):
             inner = (
-                {name for one in graph.node for name in one.output}
+                {name for node in graph.node for name in node.output}
                 | {value.name for value in graph.input}
                 | {t.name for t in graph.initializer}
             )
-            read = [name for one in graph.node for name in inputs_of(one)] + [value.name for value in graph.output]
+            read = [name for node in graph.node for name in inputs_of(node)] + [value.name for value in graph.output]
             yield from (name for name in read if name not in inner)
 
 
 def split(model: onnx.ModelProto, on_host: set[int]) -> SplitModel:
-    """Put the nodes of these positions, and all that cannot do without them, into sub-models.
+    """Put the nodes at positions `on_host`, and all nodes that depend on them for a type or shape, into sub-models.
 
     Raises
     ------
     ModelError
-        A graph input or output has a type that cannot cross, or onnxruntime does not take a sub-model.
+        A graph input or output has a type that cannot be copied, or onnxruntime rejects a sub-model.
     """
     if not on_host:
         return SplitModel(model=model)
@@ -161,12 +160,12 @@ def split(model: onnx.ModelProto, on_host: set[int]) -> SplitModel:
             result.graph.node.append(_host_node(model, group, inputs, outputs, values))
             groups.append(tuple(node_name(node) for node in group))
         result.graph.node.extend(rest)
-    _drop_unused(result)
+    drop_unread_weights(result.graph)
     return SplitModel(model=result, groups=tuple(groups))
 
 
 def _closed(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) -> set[int]:
-    """The nodes, and those that read or write what cannot cross, or have a shape that stays unknown."""
+    """Return the nodes, and all nodes that they exchange dynamic or uncopyable tensors with."""
     closed, readers, reads = set(on_host), _readers(nodes), [inputs_of(node) for node in nodes]
     while True:
         made = {name for i in closed for name in nodes[i].output if name}
@@ -192,17 +191,18 @@ def _closed(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) 
 
 
 def _readers(nodes: Sequence[onnx.NodeProto]) -> dict[str, list[int]]:
-    """Name of a value -> positions of the nodes that read it."""
-    found: dict[str, list[int]] = {}
+    """Return (tensor -> positions of the nodes that read it)."""
+    readers: dict[str, list[int]] = {}
     for i, node in enumerate(nodes):
         for name in inputs_of(node):
-            found.setdefault(name, []).append(i)
-    return found
+            readers.setdefault(name, []).append(i)
+    return readers
 
 
 def _levels(nodes: Sequence[onnx.NodeProto], on_host: set[int], values: Values) -> list[int]:
-    """How often the way to each node goes from the device to the host: host nodes of one level do not need each other
-    through the device.
+    """Return, for each node, the number of transfers from device to host on the way to it.
+
+    Host nodes of one level do not depend on each other through the device, so they form one sub-model.
     """
     levels: list[int] = []
     for i, node in enumerate(nodes):
@@ -239,7 +239,7 @@ def _host_node(
         for name in dict.fromkeys(n for node in group for n in inputs_of(node))
         if name in values.constants
     ]
-    # Nothing is to be copied of a tensor without elements, and TVM cannot load a constant one.
+    # A tensor without elements is copied as a constant of the sub-model, because TVM cannot load an empty constant.
     empty = {name: array for name in inputs if (array := _ones(values, name)) is not None and not array.size}
     constants += [onnx.numpy_helper.from_array(array, name) for name, array in empty.items()]
     inputs = [name for name in inputs if name not in empty]
@@ -255,14 +255,13 @@ def _host_node(
     try:
         runner = host_runner(text)
         arrays = [array for name in inputs if (array := _ones(values, name)) is not None]
-        # Integers may be shapes, axes, indices or files, of which ones would be wrong. Floats fail only where the graph
-        # is broken.
+        # Ones are wrong for integers that are shapes, axes, indices or lengths. With floats, only a broken graph fails.
         if len(arrays) == len(inputs) and all(
             array.dtype.name in ("float16", "float32", "float64", "bool") for array in arrays
         ):
             runner.attempt(arrays)
-    except Exception as error:  # by many types
-        reason = str(error).strip().splitlines()[0]
+    except Exception as error:  # onnxruntime and onnx raise many types
+        reason = first_line(error)
         raise ModelError(
             f"neither TVM nor onnxruntime can run {names}: {reason}",
             hint="Replace the operator, or export with another opset.",
@@ -271,7 +270,7 @@ def _host_node(
 
 
 def _dims(values: Values, name: str) -> list[int] | int | None:
-    """The shape, or the rank where only that is known, or None."""
+    """Return the shape, or only the rank if that is all that is known, or None."""
     shape = values.shape(name)
     if shape is not None:
         return list(shape)
@@ -295,17 +294,8 @@ def _type_name(values: Values, name: str) -> str:
     return str(onnx.TensorProto.DataType.Name(kind.tensor_type.elem_type)).lower()
 
 
-def _drop_unused(model: onnx.ModelProto) -> None:
-    read = {name for node in model.graph.node for name in inputs_of(node)} | {
-        value.name for value in model.graph.output
-    }
-    kept = [tensor for tensor in model.graph.initializer if tensor.name in read]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
-
-
 def alone(model: onnx.ModelProto, node: onnx.NodeProto, values: Values) -> onnx.ModelProto:
-    """A model of one node, with its constants."""
+    """Return a model of one node, with its constants."""
     inputs = [name for name in inputs_of(node) if name not in values.constants]
     constants = [values.constants[name] for name in inputs_of(node) if name in values.constants]
 

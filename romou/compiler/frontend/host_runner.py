@@ -1,6 +1,4 @@
-"""Runs sub-models on the host: by onnxruntime, or by onnx's own reference where onnxruntime lacks an operator or a
-type.
-"""
+"""Run sub-models on the host, with onnxruntime, or with onnx's reference for operators and types that it lacks."""
 
 from __future__ import annotations
 
@@ -14,15 +12,17 @@ from typing import Any
 import numpy as np
 import onnx
 
-from romou.base.errors import DeviceError
+from romou.base.errors import DeviceError, first_line
+from romou.compiler.frontend.onnxruntime_session import cpu_session
 
 
 @dataclass(frozen=True)
 class Runner:
-    """A sub-model ready to run.
+    """A sub-model that is ready to run.
 
-    nodes: their names.   run: inputs in order
-        ->  outputs in order; DeviceError where that fails.   attempt: the same, as the engine raises and unchecked.
+    nodes: names of its nodes.
+    run: inputs -> outputs, in order. Raises DeviceError if the sub-model fails.
+    attempt: the same without checks. Raises the engine's errors.
     """
 
     nodes: tuple[str, ...]
@@ -32,10 +32,11 @@ class Runner:
 
 @functools.lru_cache(maxsize=256)
 def host_runner(text: str) -> Runner:
-    """Return what runs the sub-model of a call, made once; `text`: {"model": base64, "outputs": [[dtype, shape or rank
-    or None], ...], "nodes": [name, ...]}.
+    """Return the cached runner of a sub-model.
 
-    Running raises DeviceError where the sub-model fails, or gives other dtypes or shapes than `text` says.
+    text: {"model": base64, "outputs": [[dtype, shape or rank or None], ...], "nodes": [name, ...]}
+
+    `Runner.run` raises DeviceError if the sub-model fails, or returns other dtypes or shapes than `text` declares.
     """
     given = json.loads(text)
     model = onnx.load_from_string(base64.b64decode(given["model"]))
@@ -49,8 +50,8 @@ def host_runner(text: str) -> Runner:
     def checked(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         try:
             arrays = attempt(inputs)
-        except Exception as error:  # by many types
-            raise DeviceError(f"{', '.join(nodes)} failed on the host: {str(error).strip().splitlines()[0]}") from error
+        except Exception as error:  # onnxruntime and onnx raise many types
+            raise DeviceError(f"{', '.join(nodes)} failed on the host: {first_line(error)}") from error
         for array, (dtype, dims) in zip(arrays, given["outputs"], strict=True):
             if array.dtype.name != dtype or (isinstance(dims, list) and list(array.shape) != dims):
                 raise DeviceError(
@@ -63,7 +64,7 @@ def host_runner(text: str) -> Runner:
 
 
 def _differs(node: onnx.NodeProto) -> bool:
-    """Whether onnxruntime computes something else than ONNX says: its own list of failing node tests."""
+    """Return whether onnxruntime deviates from ONNX, according to its list of failing node tests."""
     attributes = {attribute.name: onnx.helper.get_attribute_value(attribute) for attribute in node.attribute}
     if node.op_type == "Resize":
         return attributes.get("coordinate_transformation_mode") == b"align_corners"
@@ -71,9 +72,7 @@ def _differs(node: onnx.NodeProto) -> bool:
 
 
 def _with_lowest_opset(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model under the oldest version of ONNX's operators in which its nodes mean the same: onnxruntime knows the
-    newest ones late.
-    """
+    """Return the model under the oldest opset with the same operators, because onnxruntime supports new opsets late."""
     versions = {opset.domain: opset.version for opset in model.opset_import}
     if model.functions or "" not in versions:
         return model
@@ -91,27 +90,20 @@ def _with_lowest_opset(model: onnx.ModelProto) -> onnx.ModelProto:
     result.CopyFrom(model)
     for opset in result.opset_import:
         if opset.domain == "":
-            # Before 13, types and attributes of many operators were others, which onnxruntime's newest kernels need not
-            # know.
+            # Opset 13 changed types and attributes of many operators. onnxruntime's kernels support 13 and later.
             opset.version = min(opset.version, max(13, needed(model.graph)))
     return result
 
 
 def _onnxruntime(model: onnx.ModelProto) -> Callable[[dict[str, np.ndarray]], Sequence[np.ndarray]] | None:
-    import onnxruntime
-
     values = (*model.graph.input, *model.graph.output)
-    # Arrays of ml_dtypes are none of onnxruntime's.
+    # onnxruntime does not accept arrays of ml_dtypes.
     if any(
         onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type).isbuiltin != 1 for value in values
     ) or any(map(_differs, model.graph.node)):
         return None
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
     try:
-        session = onnxruntime.InferenceSession(
-            _with_lowest_opset(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
+        session = cpu_session(_with_lowest_opset(model))
     except Exception:  # its exceptions share no base class
         return None
     return lambda feeds: session.run(None, feeds)

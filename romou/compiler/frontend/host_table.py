@@ -1,6 +1,6 @@
-"""Which nodes run on the host although TVM imports and compiles them: what their kernels compute would be wrong.
+"""Nodes that run on the host because TVM compiles them to wrong kernels.
 
-Nodes that cannot be imported or compiled need no entry: they are found by trying. Drop an entry when
+Nodes that cannot be imported or compiled need no entry, because the compiler finds them by trying. Drop an entry when
 `tests/stress/check_onnx.py --only` says right without it.
 """
 
@@ -12,7 +12,7 @@ import onnx
 
 from romou.compiler.frontend.host_groups import Values, inputs_of
 
-# Kernels compute with none of them.
+# Kernels compute with none of these types.
 _SHORT_FLOATS = frozenset(
     getattr(onnx.TensorProto, name, -1)
     for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0")
@@ -20,25 +20,25 @@ _SHORT_FLOATS = frozenset(
 
 
 def _attribute(node: onnx.NodeProto, name: str, default: object) -> object:
-    found = [onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name]
-    return found[0] if found else default
+    values = [onnx.helper.get_attribute_value(a) for a in node.attribute if a.name == name]
+    return values[0] if values else default
 
 
-# Operator -> (when, why).
+# Operator -> (condition, reason).
 UNSERVED: dict[str, tuple[Callable[[onnx.NodeProto], object], str]] = {
     "If": (lambda node: True, "kernels have no control flow"),
     "RoiAlign": (lambda node: _attribute(node, "mode", b"avg") == b"max", "TVM takes the maximum of other samples"),
 }
 
-# Operator -> element types of tensors of which its kernels are wrong.
+# Operator -> element types for which its kernels are wrong.
 UNSERVED_TYPES: dict[str, frozenset[int]] = {
     **dict.fromkeys(("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"), _SHORT_FLOATS),
 }
 
 
 def unserved(model: onnx.ModelProto) -> set[int]:
-    """Positions of the nodes that the tables name, and of those with short floats."""
-    found = {
+    """Return the positions of the nodes that the tables name, and of nodes with short floats."""
+    positions = {
         i for i, node in enumerate(model.graph.node) if node.op_type in UNSERVED and UNSERVED[node.op_type][0](node)
     }
     if any(
@@ -50,5 +50,5 @@ def unserved(model: onnx.ModelProto) -> set[int]:
                 elements.get(name) in UNSERVED_TYPES.get(node.op_type, _SHORT_FLOATS)
                 for name in (*inputs_of(node), *node.output)
             ):
-                found.add(i)
-    return found
+                positions.add(i)
+    return positions

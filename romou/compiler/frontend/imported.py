@@ -1,4 +1,4 @@
-"""A model in both forms, ONNX and Relax, with some of its nodes on the host."""
+"""A model in ONNX and in Relax, with some of its nodes on the host."""
 
 from __future__ import annotations
 
@@ -15,19 +15,18 @@ from romou.compiler.frontend.to_relax import to_relax
 
 @dataclass(frozen=True, kw_only=True)
 class ImportedModel:
-    """A checked model in both forms.
+    """A checked model in ONNX and in Relax.
 
-    mod: Relax module with one function `main`, weights embedded as constants.
-    onnx_model: the same model with its input shapes fixed, for the onnxruntime reference, in its own precision; None
-    where no ONNX model is the same.
+    mod: Relax module with one function `main` and weights as constants.
+    onnx_model: the model with fixed input shapes and its original precision, for onnxruntime. None if there is none.
     inputs: name -> (shape, numpy dtype name), in call order.
-    outputs: names, in the order in which the module returns them.
-    host_groups: names of the nodes that run on the host, by sub-model, see `host_groups.node_name`.
+    outputs: names, in the order of the results of `main`.
+    host_groups: names of the nodes of each sub-model that runs on the host, see `host_groups.node_name`.
     folded: the model that was imported, before it was split.
-    on_host: positions of its nodes that were asked to run on the host.
-    precision: what was asked for; of "mixed", `kept` says what stays fp32.
-    unconverted: `folded` before it became fp16; None where it did not.
-    settled: inputs that declared shapes decide.
+    on_host: positions of nodes of `folded` that have to run on the host.
+    precision: the requested precision. For "mixed", `kept` holds the nodes that stay fp32.
+    unconverted: `folded` before its conversion to fp16, or None if it was not converted.
+    settled: inputs that declared shapes determine.
     """
 
     mod: tvm.IRModule
@@ -43,12 +42,12 @@ class ImportedModel:
 
 
 def imported_with(imported: ImportedModel, on_host: frozenset[int]) -> ImportedModel:
-    """The folded model imported with the nodes of these positions on the host.
+    """Import the folded model again, with the nodes at positions `on_host` on the host.
 
     Raises
     ------
     ModelError
-        A node cannot be imported, or onnxruntime does not take those on the host.
+        A node cannot be imported, or onnxruntime rejects the nodes on the host.
     """
     parts = split(imported.folded, set(on_host))
     return replace(imported, mod=to_relax(parts.model), on_host=on_host, host_groups=parts.groups)

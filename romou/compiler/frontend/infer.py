@@ -1,12 +1,11 @@
-"""Shapes and types of a graph's tensors: ONNX's inference, and onnxruntime's for the operators that ONNX does not have.
+"""Infer shapes and types of a graph's tensors with ONNX, and with onnxruntime for operators that ONNX lacks.
 
-    x: float[8, 64]
+    x: float[8, 64] -> com.microsoft.FusedMatMul -> s: ? -> Relu -> ?
+    ->      s: float[8, 64], so that inference continues behind it
 
-            ->  com.microsoft.FusedMatMul -> s: ? -> Relu -> ?      ->      s: float[8, 64], so that inference goes on behind it
-
-A node without ONNX's inference is run alone by onnxruntime, on zeros. Its results' shapes are taken where other numbers
-give the same.
-"""  # noqa: E501
+onnxruntime runs a node that ONNX cannot infer on zeros. The shapes of its results are used if other inputs give the
+same shapes.
+"""
 
 from __future__ import annotations
 
@@ -18,29 +17,30 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from romou.base.errors import ModelError
-from romou.compiler.frontend.graph import replace_nodes, shapes_of, types_of
+from romou.base.errors import ModelError, first_line
+from romou.compiler.frontend.onnx_graph import constant_tensors, opset_of, replace_nodes, shapes_of, types_of
+from romou.compiler.frontend.onnxruntime_session import cpu_session
 
 logger = logging.getLogger("romou")
 
-# Nodes that read more elements are not run: that takes seconds and gigabytes.
+# Nodes that read more elements are not run, because that takes seconds and gigabytes.
 _LARGEST_ELEMENTS = 1 << 28
-# Constants of more are weights, whose numbers change no shape.
+# Larger constants are weights, whose values do not affect shapes.
 _SMALL_ELEMENTS = 64
 _STANDARD = ("", "ai.onnx")
 
 
 def infer(model: onnx.ModelProto, *, is_strict: bool = False) -> onnx.ModelProto:
-    """Return the model with the types of its tensors, as far as they are known before it runs.
+    """Return the model with the types of its tensors, if they can be inferred.
 
-    is_strict: whether shapes that do not fit raise.
+    is_strict: whether inconsistent shapes raise an error.
 
     Raises
     ------
     ModelError
-        If `is_strict`, and the shapes of two tensors do not fit.
+        `is_strict`, and the shapes of two tensors do not fit.
     onnx.shape_inference.InferenceError
-        If not `is_strict`, and a node is broken.
+        Not `is_strict`, and a node is broken.
     """
     try:
         foreign = [node for node in model.graph.node if _is_foreign(node, model)]
@@ -56,15 +56,16 @@ def infer(model: onnx.ModelProto, *, is_strict: bool = False) -> onnx.ModelProto
 
 
 def _check(model: onnx.ModelProto) -> None:
-    """Raise InferenceError where shapes do not fit: ONNX is not strict with a graph that has operators which it lacks,
-    so they become inputs.
+    """Raise InferenceError if shapes do not fit.
+
+    ONNX does not check a graph with operators that it lacks. So results of such operators become inputs.
     """
     without = onnx.ModelProto()
     without.CopyFrom(model)
     graph, types = without.graph, types_of(model.graph)
     foreign = [node for node in graph.node if _is_foreign(node, model)]
     results = {name for node in foreign for name in node.output if name}
-    # Behind a result of no known type nothing can be strict.
+    # Nothing can be checked behind a result of unknown type.
     if any(name not in types or not types[name].WhichOneof("value") for name in results):
         return
     replace_nodes(graph, [node for node in graph.node if not _is_foreign(node, model)])
@@ -76,31 +77,31 @@ def _check(model: onnx.ModelProto) -> None:
 
 
 def _is_foreign(node: onnx.NodeProto, model: onnx.ModelProto) -> bool:
-    """Whether ONNX may not know what a node's results are."""
+    """Return whether ONNX may be unable to infer a node's results."""
     if node.domain not in _STANDARD:
         return True
-    opset = next((o.version for o in model.opset_import if o.domain in _STANDARD), 1)
+    opset = opset_of(model)
     if not onnx.defs.has(node.op_type, opset, ""):
         return True
-    # Such as GroupNormalization, a function of its inputs' types, through which inference does not see.
+    # For example GroupNormalization: its body depends on the inputs' types, and inference does not expand it.
     return not onnx.defs.get_schema(node.op_type, opset, "").has_type_and_shape_inference_function
 
 
 def _with_foreign(model: onnx.ModelProto, foreign: list[onnx.NodeProto]) -> onnx.ModelProto:
-    """The model with the types of these nodes' results, of those that can be told."""
+    """Return the model with the types of the results of `foreign`, if onnxruntime can find them."""
     done: dict[bytes, list[onnx.TypeProto]] = {}
     waiting = list(foreign)
     while waiting:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True)
         graph = model.graph
-        constants = _constants(graph)
+        constants = constant_tensors(graph)
         types = {
             **types_of(graph),
             **{n: helper.make_tensor_type_proto(t.data_type, t.dims) for n, t in constants.items()},
         }
         shapes = {**shapes_of(graph), **{name: tuple(tensor.dims) for name, tensor in constants.items()}}
         ready = [node for node in waiting if all(name in shapes for name in node.input if name)]
-        waiting = [node for node in waiting if not any(node is one for one in ready)]
+        waiting = [node for node in waiting if not any(node is ready_node for ready_node in ready)]
         for node in ready:
             names = [name for name in node.output if name]
             elements = sum(math.prod(shapes[name]) for name in node.input if name)
@@ -110,26 +111,15 @@ def _with_foreign(model: onnx.ModelProto, foreign: list[onnx.NodeProto]) -> onnx
                 or any(a.HasField("g") for a in node.attribute)
             ):
                 continue
-            one = _alone(model, node, types, constants)
-            key = one.SerializeToString(deterministic=True)
+            single = _alone(model, node, types, constants)
+            key = single.SerializeToString(deterministic=True)
             if key not in done:
-                done[key] = _results(one)
-            for name, found in zip(names, done[key], strict=False):
-                _declare(graph, name, found)
+                done[key] = _results(single)
+            for name, result in zip(names, done[key], strict=False):
+                _declare(graph, name, result)
         if not ready:
             break
     return model
-
-
-def _constants(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
-    values = [
-        (node.output[0], a.t)
-        for node in graph.node
-        if node.op_type == "Constant"
-        for a in node.attribute
-        if a.name == "value"
-    ]
-    return {**{tensor.name: tensor for tensor in graph.initializer}, **dict(values)}
 
 
 def _alone(
@@ -138,7 +128,7 @@ def _alone(
     types: Mapping[str, onnx.TypeProto],
     constants: Mapping[str, onnx.TensorProto],
 ) -> onnx.ModelProto:
-    """A model of one node under names that only depend on its kind; results whose types are not known have none."""
+    """Return a model of one node, with names that depend only on the node's kind."""
     names = {
         name: f"t{i}" for i, name in enumerate(dict.fromkeys(name for name in (*node.input, *node.output) if name))
     }
@@ -159,33 +149,27 @@ def _alone(
 
 
 def _results(model: onnx.ModelProto) -> list[onnx.TypeProto]:
-    """Types of the outputs of a node; none where onnxruntime does not run it, or they depend on the inputs' numbers."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    # What is only run twice need not be made fast.
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    node, found = model.graph.node[0], []
+    """Return the types of a node's results. None are known if it does not run, or if they depend on input values."""
+    node, runs = model.graph.node[0], []
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = cpu_session(model, is_optimized=False)
     except Exception as error:  # onnxruntime's exceptions share no base class
-        logger.info("%s: its shapes are not known: %s", node.op_type, str(error).strip().splitlines()[0])
+        logger.info("%s: its shapes are not known: %s", node.op_type, first_line(error))
         return []
     for fill in (np.zeros, np.ones, _different):
         try:
             arrays = session.run(None, {value.name: _filled(value, fill) for value in model.graph.input})
-        except Exception:  # some of them may be no index, or no divisor
+        except Exception:  # a value may be no valid index or divisor
             continue
         if not all(isinstance(array, np.ndarray) for array in arrays):
             return []
-        found.append(
+        runs.append(
             [
                 helper.make_tensor_type_proto(helper.np_dtype_to_tensor_dtype(array.dtype), array.shape)
                 for array in arrays
             ]
         )
-    return found[0] if found and all(types == found[0] for types in found) else []
+    return runs[0] if runs and all(types == runs[0] for types in runs) else []
 
 
 def _filled(value: onnx.ValueInfoProto, fill: Callable[[list[int]], np.ndarray]) -> np.ndarray:
@@ -194,21 +178,21 @@ def _filled(value: onnx.ValueInfoProto, fill: Callable[[list[int]], np.ndarray])
 
 
 def _different(shape: list[int]) -> np.ndarray:
-    """Small whole numbers in turns."""
+    """Return 0, 1, 2 repeated."""
     return np.arange(math.prod(shape)).reshape(shape) % 3
 
 
-def _declare(graph: onnx.GraphProto, name: str, found: onnx.TypeProto) -> None:
-    """Write a tensor's type into the graph, in place of what it says."""
+def _declare(graph: onnx.GraphProto, name: str, kind: onnx.TypeProto) -> None:
+    """Record a tensor's type in the graph, in place of an earlier one."""
     for value in (*graph.output, *graph.value_info):
         if value.name == name:
-            value.type.CopyFrom(found)
+            value.type.CopyFrom(kind)
             return
-    graph.value_info.append(helper.make_value_info(name, found))
+    graph.value_info.append(helper.make_value_info(name, kind))
 
 
 def without_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy that declares no shapes of its outputs."""
+    """Return a copy without declared shapes of outputs."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for output in copy.graph.output:
@@ -217,16 +201,15 @@ def without_outputs(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def is_open(value: onnx.ValueInfoProto) -> bool:
-    """Whether a tensor's shape is not known, or not all of it."""
+    """Return whether an extent of a tensor is unknown."""
     tensor = value.type.tensor_type
     return not tensor.HasField("shape") or any(not dim.HasField("dim_value") for dim in tensor.shape.dim)
 
 
 def keep_own_outputs(model: onnx.ModelProto, bare: onnx.ModelProto) -> None:
-    """Let outputs that a model declares otherwise than its graph makes them have the graph's shape, as onnxruntime
-    does.
+    """Replace wrong declared shapes of outputs by the computed ones, as onnxruntime does.
 
-    bare: the model without declared outputs, its shapes inferred.
+    bare: the model without declared outputs, with inferred shapes.
     """
     for output, own in zip(model.graph.output, bare.graph.output, strict=True):
         made, said = own.type.tensor_type, output.type.tensor_type
@@ -235,8 +218,8 @@ def keep_own_outputs(model: onnx.ModelProto, bare: onnx.ModelProto) -> None:
         dims = list(zip(made.shape.dim, said.shape.dim, strict=False))
         if len(made.shape.dim) != len(said.shape.dim) or any(_differ(*pair) for pair in dims):
             texts = [
-                [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in one.shape.dim]
-                for one in (said, made)
+                [str(d.dim_value) if d.HasField("dim_value") else d.dim_param or "?" for d in tensor.shape.dim]
+                for tensor in (said, made)
             ]
             logger.warning(
                 "the output %r is declared as (%s), but the graph makes (%s)", output.name, *map(", ".join, texts)

@@ -1,13 +1,12 @@
-"""The range of each input by its use: an index stays within its table, a timestep goes up to 999.
+"""Ranges of inputs, from their uses in the graph.
 
-ids
-
-        ->  Gather(table of 30522 rows)                    0 to 30521; the smallest table counts, and what is added on the way is taken off
-depth of a OneHot, lengths of sequences               likewise
-positions -> Cast -> Mul(frequency) -> Sin            0 to 999; a float of one element each, or called "timestep", too
-bytes                                                 all of them
-all others                                            what `romou.base.inputs.random_inputs` draws
-"""  # noqa: E501
+input                                              range
+ids -> Gather(table of 30522 rows)                 0 to 30521 (the smallest table, less any constant added before)
+depth of a OneHot, lengths of sequences            likewise
+positions -> Cast -> Mul(frequency) -> Sin         0 to 999, also for a scalar float or an input named "timestep"
+bytes                                              all values
+all others                                         values that `romou.base.inputs.random_inputs` draws
+"""
 
 from __future__ import annotations
 
@@ -21,10 +20,10 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 from romou.base.inputs import Draw
-from romou.compiler.frontend.graph import Shapes, shapes_of, types_of
+from romou.compiler.frontend.onnx_graph import Shapes, constant_tensors, shapes_of, types_of
 from romou.compiler.frontend.wide_nodes import ELEMENTWISE, MOVES, is_of_coordinates
 
-# Steps of a diffusion model, and as many positions: beyond what is right by luck in fp16.
+# Diffusion models have 1000 steps. Positions in this range are large enough to reveal errors of fp16.
 _LATE_STEP, _LAST_STEP = 500, 999
 _STEP_NAME = re.compile(r"(^|[^a-z])(time_?steps?|t)($|[^a-z])", re.IGNORECASE)
 _INTEGERS = frozenset(
@@ -33,21 +32,21 @@ _INTEGERS = frozenset(
 _BYTES = frozenset({TensorProto.INT8, TensorProto.UINT8})
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.DOUBLE})
 _ANGLES = frozenset({"Cos", "Sin", "Tan"})
-# Their second input is no data.
+# Operators whose second input is no data.
 _BY_SHAPE = frozenset({"Expand", "Reshape", "Squeeze", "Tile", "Unsqueeze"})
-# Of what a model multiplies a time between 0 and 1 by, to make a step of it.
+# Smallest factor that turns a time between 0 and 1 into a step.
 _LEAST_STEPS = 100.0
 
 
 @dataclass(frozen=True)
 class _Node:
-    """A node that reads an index, and where."""
+    """A node that reads an index."""
 
     node: onnx.NodeProto
     shapes: Shapes
 
     def extent(self, index: int, axis: int) -> int | None:
-        """The extent of an input along an axis; None where it is not known."""
+        """Return the extent of an input along an axis, or None if it is unknown."""
         shape = self.shapes.get(self.node.input[index]) if index < len(self.node.input) else None
         return shape[axis] if shape and -len(shape) <= axis < len(shape) else None
 
@@ -55,18 +54,18 @@ class _Node:
         return next((int(a.i) for a in self.node.attribute if a.name == name), default)
 
 
-def _along_axis(one: _Node) -> int | None:
-    return one.extent(0, one.attribute("axis", 0))
+def _along_axis(node: _Node) -> int | None:
+    return node.extent(0, node.attribute("axis", 0))
 
 
-def _smallest_of_tuple(one: _Node) -> int | None:
-    """Indices come in tuples, one for each of the first axes."""
-    width, shape = one.extent(1, -1), one.shapes.get(one.node.input[0])
-    first = one.attribute("batch_dims", 0)
+def _smallest_of_tuple(node: _Node) -> int | None:
+    """Return the smallest extent of the first axes. Each index is a tuple with one number for each of them."""
+    width, shape = node.extent(1, -1), node.shapes.get(node.node.input[0])
+    first = node.attribute("batch_dims", 0)
     return None if width is None or not shape else min(shape[first : first + width], default=None)
 
 
-# (Operator, position of the input) -> how many values the index has, counted from `_FIRST`.
+# (Operator, position of the input) -> number of values of the index, counted from `_FIRST`.
 _COUNTS: Mapping[tuple[str, int], Callable[[_Node], int | None]] = {
     ("Gather", 1): _along_axis,
     ("GatherElements", 1): _along_axis,
@@ -74,37 +73,31 @@ _COUNTS: Mapping[tuple[str, int], Callable[[_Node], int | None]] = {
     ("Scatter", 1): _along_axis,
     ("GatherND", 1): _smallest_of_tuple,
     ("ScatterND", 1): _smallest_of_tuple,
-    ("ReverseSequence", 1): lambda one: one.extent(0, one.attribute("time_axis", 0)),
-    **{(name, 4): lambda one: one.extent(0, one.attribute("layout", 0)) for name in ("GRU", "LSTM", "RNN")},
+    ("ReverseSequence", 1): lambda node: node.extent(0, node.attribute("time_axis", 0)),
+    **{(name, 4): lambda node: node.extent(0, node.attribute("layout", 0)) for name in ("GRU", "LSTM", "RNN")},
 }
-# Lengths begin at one.
+# Sequence lengths begin at one.
 _FIRST: Mapping[str, int] = {"ReverseSequence": 1, "GRU": 1, "LSTM": 1, "RNN": 1}
 
 
 def draws_of(model: onnx.ModelProto) -> dict[str, Draw]:
-    """Return the numbers that each input takes, if its use says more than its type; the types of the model are
-    inferred.
-    """
+    """Return the range of each input that its use restricts. Types must have been inferred."""
     uses = _Uses(model)
-    found = {}
+    draws = {}
     for value in model.graph.input:
         draw = uses.draw(value.name) if value.name not in uses.constants else None
         if draw is not None:
-            found[value.name] = draw
-    return found
+            draws[value.name] = draw
+    return draws
 
 
 class _Uses:
-    """Follows inputs through a graph to where they are used."""
+    """Paths from inputs to their uses in a graph."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self._shapes = shapes_of(model.graph)
         self._types = {name: kind.tensor_type.elem_type for name, kind in types_of(model.graph).items()}
-        self.constants = {tensor.name: tensor for tensor in model.graph.initializer}
-        for node in model.graph.node:
-            for attribute in node.attribute if node.op_type == "Constant" else ():
-                if attribute.name == "value":
-                    self.constants[node.output[0]] = attribute.t
+        self.constants = constant_tensors(model.graph)
         self._readers: dict[str, list[tuple[onnx.NodeProto, int]]] = {}
         for node in model.graph.node:
             for i, name in enumerate(node.input):
@@ -112,7 +105,7 @@ class _Uses:
         self._scales: dict[tuple[str, int], float | None] = {}
 
     def draw(self, name: str) -> Draw | None:
-        """Return the numbers that an input takes; None if only its type is known."""
+        """Return the range of an input, or None if its use does not restrict it."""
         element = self._types.get(name)
         if element in _INTEGERS:
             ranges = list(self._ranges(name, 0, set()))
@@ -132,38 +125,38 @@ class _Uses:
         return steps if scale is not None or self._is_step(name) else None
 
     def _steps(self, name: str) -> Draw:
-        """Any steps; one alone is a late one, whose angles are large."""
+        """Return the range of steps. A single step is a late one, because its angles are large."""
         return Draw(low=0 if math.prod(self._shapes.get(name, (0,))) != 1 else _LATE_STEP, high=_LAST_STEP)
 
     def _is_step(self, name: str) -> bool:
         return bool(_STEP_NAME.search(name)) and self._is_scalar(name)
 
     def _is_scalar(self, name: str) -> bool:
-        """Whether an input has one element, or one for each of a batch."""
+        """Return whether an input has one element, or one for each element of the batch."""
         shape = self._shapes.get(name)
         return shape is not None and math.prod(shape[1:]) == 1
 
     def _ranges(self, name: str, added: int, seen: set[str]) -> Sequence[tuple[int, int]]:
-        """The lowest and the highest value with which each use finds an element. added: what was added on the way."""
+        """Return the valid range for each use. added: constants added on the path so far."""
         if name in seen:
             return []
         seen.add(name)
-        found: list[tuple[int, int]] = []
+        ranges: list[tuple[int, int]] = []
         for node, position in self._readers.get(name, ()):
-            one, first = _Node(node, self._shapes), _FIRST.get(node.op_type, 0)
+            reader, first = _Node(node, self._shapes), _FIRST.get(node.op_type, 0)
             count = self._integer(node.input[1]) if node.op_type == "OneHot" and position == 0 else None
             if (node.op_type, position) in _COUNTS:
-                count = _COUNTS[node.op_type, position](one)
+                count = _COUNTS[node.op_type, position](reader)
             if count:
-                found.append((max(0, first - added), first + count - 1 - added))
+                ranges.append((max(0, first - added), first + count - 1 - added))
                 continue
             more = self._added_by(node, position)
             if more is not None:
-                found += self._ranges(node.output[0], added + more, seen)
-        return found
+                ranges += self._ranges(node.output[0], added + more, seen)
+        return ranges
 
     def _added_by(self, node: onnx.NodeProto, position: int) -> int | None:
-        """Return the number that a node adds to the integers that it passes on; None if its results are others."""
+        """Return the number that a node adds to integers that it passes on, or None if it computes something else."""
         if node.op_type == "Cast":
             return 0 if self._types.get(node.output[0]) in _INTEGERS else None
         if node.op_type in MOVES | {"Where"}:
@@ -181,27 +174,27 @@ class _Uses:
         return int(value.reshape(-1)[0]) if value is not None and value.size == 1 and value.dtype.kind in "iu" else None
 
     def _angle_scale(self, name: str, depth: int = 32) -> float | None:
-        """Return the largest factor of a tensor before a Sin or a Cos; None if neither is behind it."""
-        # There are more paths than tensors: twice as many after each node that reads its input twice.
+        """Return the largest factor of a tensor before a Sin or Cos, or None if no path leads to one."""
+        # Memoized, because the number of paths may be exponential in the number of tensors.
         if (name, depth) not in self._scales:
-            found: list[float] = []
+            factors: list[float] = []
             for node, position in self._readers.get(name, ()) if depth else ():
                 if node.op_type in _ANGLES:
-                    found.append(1.0)
+                    factors.append(1.0)
                 elif node.op_type in ELEMENTWISE | MOVES | {"Cast"} or (
                     node.op_type in ("MatMul", "Gemm", "Einsum") and is_of_coordinates(node, self._shapes)
                 ):
                     behind = self._angle_scale(node.output[0], depth - 1)
-                    found += [] if behind is None else [behind * self._factor(node, position)]
-            self._scales[name, depth] = max(found, key=abs) if found else None
+                    factors += [] if behind is None else [behind * self._factor(node, position)]
+            self._scales[name, depth] = max(factors, key=abs) if factors else None
         return self._scales[name, depth]
 
     def _factor(self, node: onnx.NodeProto, position: int) -> float:
-        """Return the constant number that a node multiplies one of its inputs by; 1 if there is none."""
-        others = [
+        """Return the constant scalar that a node multiplies its input by, or 1 if there is none."""
+        constants = [
             self.constants[given] for i, given in enumerate(node.input) if i != position and given in self.constants
         ]
-        if node.op_type not in ("Mul", "Div") or not others or math.prod(others[0].dims) != 1:
+        if node.op_type not in ("Mul", "Div") or not constants or math.prod(constants[0].dims) != 1:
             return 1.0
-        number = float(numpy_helper.to_array(others[0]).reshape(-1)[0])
+        number = float(numpy_helper.to_array(constants[0]).reshape(-1)[0])
         return number if node.op_type == "Mul" else 1 / number if number else 1.0

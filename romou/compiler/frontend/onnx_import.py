@@ -1,8 +1,8 @@
-"""An ONNX model becomes a Relax module with static shapes, folded constants and no batch norm.
+"""Import an ONNX model as a Relax module with static shapes, folded constants and no batch norm.
 
-The order matters: shapes are fixed first, so that onnxslim can fold the shape arithmetic that depends on them; what is
-left of batch norm after that is folded in Relax. Nodes of a table run on the host, and those that cannot be imported,
-which are looked for after the whole model has failed, so that other models pay nothing.
+Shapes are fixed first, so that onnxslim can fold the shape arithmetic that depends on them. Relax folds the batch norms
+that remain. Nodes in `host_table.py` run on the host, and so do nodes that cannot be imported. The latter are searched
+for only after the import of the whole model has failed, so other models pay nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from romou.compiler.frontend.expand import expand_functions, inline_functions
 from romou.compiler.frontend.explicit_windows import explicit_windows
 from romou.compiler.frontend.fold import fold
 from romou.compiler.frontend.fp16 import Fp16Plan, to_fp16, with_fp16_borders, without_batch_norms
-from romou.compiler.frontend.graph import check
 from romou.compiler.frontend.host_groups import CARRIED
 from romou.compiler.frontend.host_table import unserved
 from romou.compiler.frontend.imported import ImportedModel, imported_with
 from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
+from romou.compiler.frontend.onnx_graph import check
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.sizes import check_ranges, check_sizes
@@ -40,7 +40,7 @@ from romou.compiler.frontend.to_relax import to_relax
 from romou.compiler.frontend.wide_nodes import widened
 
 _LARGEST = 2**31 - 1
-# Loops within loops.
+# Depth of nested loops.
 _MAX_NESTING = 4
 
 logger = logging.getLogger("romou")
@@ -55,14 +55,14 @@ def import_onnx(
 
     model: path of an ONNX file, or a loaded model.
     shapes: shape by input name, for inputs whose shape the model leaves open (or to override it).
-    precision: which numbers it computes with; None: those of the model.
+    precision: precision to compute with. None: the precision of the model.
 
     Raises
     ------
     ModelError
-        If the file is missing or broken, or holds an operator that TVM's importer lacks.
+        The file is missing or broken, or holds an operator that TVM's importer lacks.
     UsageError
-        If an input stays dynamic, or `shapes` names an input that is not there or has another rank.
+        An input stays dynamic, or `shapes` names an unknown input or has another rank.
     """
     proto = inline_functions(load_onnx(model))
     _check_types(proto)
@@ -104,7 +104,7 @@ def import_onnx(
 
 
 def import_alone(model: onnx.ModelProto) -> ImportedModel:
-    """Import a model that was split off another one, as it is."""
+    """Import a model that was split off another one, without changes."""
     return ImportedModel(
         mod=to_relax(model),
         onnx_model=model,
@@ -115,7 +115,7 @@ def import_alone(model: onnx.ModelProto) -> ImportedModel:
 
 
 def _check_types(proto: onnx.ModelProto) -> None:
-    """ModelError for a graph input or output that no device tensor holds."""
+    """Raise ModelError for a graph input or output that no device tensor can hold."""
     for what, values in (("input", _graph_inputs(proto)), ("output", proto.graph.output)):
         for value in values:
             kind = value.type.WhichOneof("value")
@@ -138,7 +138,7 @@ def _check_types(proto: onnx.ModelProto) -> None:
 
 
 def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
-    """The value of a Constant node, where it is a plain tensor of numbers."""
+    """Return the value of a Constant node if it is a plain tensor of numbers."""
     for attribute in node.attribute:
         if attribute.name == "value":
             tensor: onnx.TensorProto = attribute.t
@@ -153,7 +153,7 @@ def _constant(node: onnx.NodeProto) -> onnx.TensorProto | None:
 
 
 def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Constant nodes become initializers."""
+    """Return the model with its Constant nodes as initializers."""
     constants = {
         i: tensor
         for i, node in enumerate(model.graph.node)
@@ -174,14 +174,16 @@ def _without_constants(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def simplify(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[Settled, ...]]:
-    """(the graph that is imported, inputs that it reads no more): what shapes decide is constant, some functions are
-    their bodies, constants are folded.
+    """Return the graph to import, and inputs that it no longer reads.
+
+    Inputs that shapes determine become constants, functions without a converter are replaced by their bodies, and
+    constants are folded.
     """
     promised = _with_own_outputs(proto)
     settled = settle_declared(promised)
     folded = fold(expand_functions(promised))
     if settled:
-        names = ", ".join(dict.fromkeys(one.name for one in settled))
+        names = ", ".join(dict.fromkeys(entry.name for entry in settled))
         logger.warning("the shapes that the model declares decide %s: a run with another value is refused", names)
     for _ in range(_MAX_NESTING):
         unrolled = unroll(folded)
@@ -192,7 +194,7 @@ def simplify(proto: onnx.ModelProto) -> tuple[onnx.ModelProto, tuple[Settled, ..
 
 
 def _with_own_outputs(proto: onnx.ModelProto) -> onnx.ModelProto:
-    """A copy in which no output is declared otherwise than the graph makes it, as far as folding tells that."""
+    """Return a copy with computed instead of declared shapes of outputs, if folding finds them."""
     promised = onnx.ModelProto()
     promised.CopyFrom(proto)
     bare = infer(without_outputs(proto))
@@ -202,7 +204,7 @@ def _with_own_outputs(proto: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
-    """Read and check a model; ModelError for what is no valid one."""
+    """Read and check a model. Raise ModelError if it is not valid."""
     if not isinstance(model, onnx.ModelProto | str | Path):
         raise UsageError(f"a model is the path of an ONNX file, or an onnx.ModelProto; got {type(model).__name__}")
     where = "the model" if isinstance(model, onnx.ModelProto) else str(model)
@@ -213,7 +215,7 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
             raise ModelError(f"{path}: no such file; give the path of an ONNX model", hint=models.hint(str(path)))
         try:
             model = onnx.load(path)
-        except Exception as error:  # protobuf's DecodeError, or missing external data, by many types
+        except Exception as error:  # protobuf and missing external data raise many types
             raise ModelError(
                 f"{path}: not a readable ONNX file ({type(error).__name__}: {error}); export the model again"
             ) from error
@@ -227,7 +229,7 @@ def load_onnx(model: onnx.ModelProto | str | Path) -> onnx.ModelProto:
     names = [v.name for v in (*graph.input, *graph.output, *graph.initializer)] + [
         n for node in graph.node for n in (*node.input, *node.output)
     ]
-    # protobuf gives a text that is not UTF-8 as bytes.
+    # protobuf returns text that is not UTF-8 as bytes.
     for name in names:
         if not isinstance(name, str):
             raise ModelError(f"{where}: the name {name!r} in the model is not UTF-8; export the model again")
@@ -243,24 +245,27 @@ def _graph_inputs(proto: onnx.ModelProto) -> list[onnx.ValueInfoProto]:
 
 
 def _checked_shapes(shapes: Mapping[str, Sequence[int]]) -> dict[str, Sequence[int]]:
-    """Whole numbers by name; UsageError for anything else. What NumPy takes for a whole number is one, 8.5 is none."""
+    """Return whole numbers by name. Raise UsageError for anything else.
+
+    Numbers that NumPy treats as integers are accepted, 8.5 is not.
+    """
     if not isinstance(shapes, Mapping):
         raise UsageError(f"shapes={shapes!r}: expected {{name: sizes}}, for example {{'input': (1, 3, 224, 224)}}")
-    found: dict[str, Sequence[int]] = {}
+    checked: dict[str, Sequence[int]] = {}
     for name, sizes in shapes.items():
         try:
-            found[name] = [operator.index(size) for size in sizes]
+            checked[name] = [operator.index(size) for size in sizes]
         except TypeError as error:
             raise UsageError(
                 f"shapes: {name!r} is {sizes!r}; expected whole numbers, for example (1, 3, 224, 224)"
             ) from error
-        if any(size > _LARGEST for size in found[name]):
-            raise UsageError(f"shapes: {name!r} is {tuple(found[name])}; no dimension can be larger than {_LARGEST}")
-    return found
+        if any(size > _LARGEST for size in checked[name]):
+            raise UsageError(f"shapes: {name!r} is {tuple(checked[name])}; no dimension can be larger than {_LARGEST}")
+    return checked
 
 
 def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onnx.ModelProto:
-    """Write `shapes` into the graph's inputs; every input must be static afterwards."""
+    """Write `shapes` into the graph's inputs. Raise UsageError for an input that stays dynamic."""
     fixed = onnx.ModelProto()
     fixed.CopyFrom(proto)
     names = [i.name for i in _graph_inputs(fixed)]
@@ -301,15 +306,14 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
                 f" --shape {value.name}=…"
             )
     if changed:
-        # Another static shape than the model's: shapes recorded for intermediate tensors are those of the old input;
-        # let inference find the new ones.
+        # Shapes recorded for intermediate tensors belong to the old input shapes. Inference finds the new ones.
         del fixed.graph.value_info[:]
         for output in fixed.graph.output:
             for d in output.type.tensor_type.shape.dim:
                 d.Clear()
     for node in fixed.graph.node:
         if node.op_type == "MeanVarianceNormalization" and not node.attribute:
-            # Inference looks into its body, and does not give that the default.
+            # Inference of the body fails without the attribute, so write its default.
             node.attribute.append(onnx.helper.make_attribute("axes", [0, 2, 3]))
     fixed = explicit_windows(fixed)
     keep_own_outputs(fixed, infer(without_outputs(fixed), is_strict=True))
@@ -317,9 +321,9 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
 
 
 def _inputs_of(proto: onnx.ModelProto) -> dict[str, tuple[tuple[int, ...], str]]:
-    found = {}
+    signature = {}
     for value in _graph_inputs(proto):
         tensor = value.type.tensor_type
         dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
-        found[value.name] = (tuple(d.dim_value for d in tensor.shape.dim), dtype)
-    return found
+        signature[value.name] = (tuple(d.dim_value for d in tensor.shape.dim), dtype)
+    return signature

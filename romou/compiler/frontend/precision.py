@@ -1,4 +1,4 @@
-"""Which numbers a model computes with inside: as it says, fp16, or fp16 where a whole-model check allows it."""
+"""The precision that a model computes in: its own, fp16, or fp16 for all nodes that keep the model's error small."""
 
 from __future__ import annotations
 
@@ -11,38 +11,38 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper
 
-from romou.base.errors import ModelError, UsageError, unknown_name
+from romou.base.errors import ModelError, UsageError, first_line, unknown_name
 from romou.base.inputs import checked_inputs, random_inputs
 from romou.compiler.frontend.fp16 import FP16_MAX, Fp16Plan, first_output, rounded
-from romou.compiler.frontend.graph import shapes_of, types_of
 from romou.compiler.frontend.host_groups import node_name
 from romou.compiler.frontend.host_table import unserved
 from romou.compiler.frontend.input_uses import draws_of
+from romou.compiler.frontend.onnx_graph import shapes_of, types_of
+from romou.compiler.frontend.onnxruntime_session import cpu_session
 
 logger = logging.getLogger("romou")
 
 AS_GIVEN, FP16, MIXED = "float32", "float16", "mixed"
-# Relative L2 error of the worst output against onnxruntime in fp32, of a model that was made fp16.
+# Bound of the relative L2 error of the worst output of an fp16 model, against onnxruntime in fp32.
 TOLERANCE = 1e-2
-# What "mixed" allows the rounding of stored numbers: sums in fp16, which a kernel's own check allows, need the rest.
+# Share of the bound for the rounding of stored tensors. The rest is for fp16 sums, which each kernel's check allows.
 _ROUNDED = TOLERANCE / 2
-# Seeds of the inputs on which "mixed" confirms what it found on others, and by how much those that were given are
-# varied for that.
+# Inputs that confirm the choice of "mixed": seeds of random ones, and the relative change of given ones.
 _OTHERS, _VARIED = (1, 2), 0.03
 _PREFIX = "romou.fp16/"
-# Layers in a message.
+# Number of layers in a message.
 _SHOWN = 5
 
 
 @dataclass(frozen=True, kw_only=True)
 class Precision:
-    """What was asked for.
+    """The requested precision.
 
-    kind: "float32" leaves the model's types as they are; "float16"; "mixed".
-    io: type of float inputs and outputs, "float16" or None: the model's.
-    calibration: inputs by name, of which ranges and errors are taken; none: random ones.
-    kept: tensors whose nodes stay fp32 in any case.
-    is_quiet: without a check of ranges.
+    kind: "float32" (the model's types), "float16" or "mixed".
+    io: type of float inputs and outputs, "float16" or None for the model's types.
+    calibration: inputs by name, to measure ranges and errors on. If empty, random inputs.
+    kept: first outputs of nodes that stay fp32.
+    is_quiet: whether to skip the check of ranges.
     """
 
     kind: str = AS_GIVEN
@@ -53,7 +53,7 @@ class Precision:
 
     @classmethod
     def checked(cls, kind: str, io: str | None, calibration: Sequence[Mapping[str, np.ndarray]] | None) -> Precision:
-        """The arguments of the public functions; UsageError for what they cannot be."""
+        """Return the arguments of a public function as a Precision. Raise UsageError if they are invalid."""
         if kind not in (AS_GIVEN, FP16, MIXED):
             raise unknown_name("precision", str(kind), (AS_GIVEN, FP16, MIXED))
         if io not in (None, AS_GIVEN, FP16):
@@ -74,16 +74,16 @@ class Precision:
         return cls(kind=kind, io=io, calibration=tuple(calibration or ()))
 
     def of_parts(self) -> Precision:
-        """What parts of the model are made with: the same nodes in fp32, nothing checked. Their inputs are of the types
-        that they have.
-        """
+        """Return the precision for sub-models: the same nodes in fp32, and no checks. Inputs keep their types."""
         return replace(self, kind=FP16 if self.kind == MIXED else self.kind, io=None, calibration=(), is_quiet=True)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Layer:
-    """A node on the calibration inputs: its name, the relative L2 error of its output where all is fp16 that may be,
-    and its largest magnitude.
+    """A node's output on the calibration inputs.
+
+    error: relative L2 error if all nodes are fp16 that may be.
+    magnitude: largest absolute value.
     """
 
     name: str
@@ -93,23 +93,23 @@ class Layer:
 
     @property
     def overflows(self) -> bool:
-        """Whether fp16 cannot hold its output."""
+        """Return whether the output exceeds fp16's range."""
         return not self.magnitude <= FP16_MAX
 
 
 def fp32_nodes(
     model: onnx.ModelProto, precision: Precision, signature: Mapping[str, tuple[tuple[int, ...], str]]
 ) -> frozenset[str]:
-    """First outputs of the nodes of a folded model that stay fp32: those that run on the host, and what "mixed" keeps.
+    """Return the first outputs of the nodes of a folded model that stay fp32: nodes on the host, and for "mixed" more.
 
-    Overflow in "float16" is warned of, where onnxruntime runs the model.
+    For "float16", overflow is logged as a warning if onnxruntime can run the model.
 
     Raises
     ------
     UsageError
         The calibration inputs are not the model's.
     ModelError
-        "mixed" is asked for, and onnxruntime does not run the model.
+        "mixed" was requested, and onnxruntime cannot run the model.
     """
     kept = precision.kept | {first_output(model.graph.node[i]) for i in unserved(model)}
     if precision.is_quiet:
@@ -134,7 +134,7 @@ def fp32_nodes(
 
 
 def _varied(sample: Mapping[str, np.ndarray], seed: int) -> dict[str, np.ndarray]:
-    """Inputs like those that were given: their floats are off by a few percent."""
+    """Return inputs with floats that differ from the given ones by a few percent."""
     rng = np.random.default_rng(seed)
     return {
         name: (
@@ -160,70 +160,91 @@ def _warn_of_overflow(layers: list[Layer], *, is_calibrated: bool) -> None:
 
 
 def _sensitive(check: _Check, others: _Check, kept: frozenset[str]) -> frozenset[str]:
-    """First outputs of the nodes that have to stay fp32: `kept`, what overflows, then of the layers that add most error
-    as few as the bound needs.
+    """Return the first outputs of the nodes that have to stay fp32.
 
-    others: the model on other inputs, on which it has to hold, too: on one set of inputs, errors may cancel.
+    These are `kept`, nodes that overflow, and as few as possible of the layers that add most error.
+
+    others: the model on other inputs. The choice has to hold for them as well, because errors may cancel on one set.
     """
     ranges = [
-        replace(one, magnitude=float(np.maximum(one.magnitude, other.magnitude)))
-        for one, other in zip(check.ranges(), others.ranges(), strict=True)
+        replace(layer, magnitude=float(np.maximum(layer.magnitude, other.magnitude)))
+        for layer, other in zip(check.ranges(), others.ranges(), strict=True)
     ]
-    graph = check.model.graph
-    reads = {first_output(node): set(node.input) for node in graph.node}
-    outputs = {name: first_output(node) for node in graph.node for name in node.output if name}
-
-    def with_readers(names: AbstractSet[str]) -> frozenset[str]:
-        """A tensor is fp32 in memory where its reader is fp32, too."""
-        return frozenset(
-            names | {reader for reader, read in reads.items() if any(outputs.get(name) in names for name in read)}
-        )
-
-    def around(names: Sequence[str]) -> frozenset[str]:
-        """A layer's error may come of what its inputs were rounded to: a difference of large numbers."""
-        return with_readers({*names, *(outputs[name] for one in names for name in reads[one] if name in outputs)})
-
-    needed = kept | with_readers({layer.output for layer in ranges if layer.overflows})
+    graph = _LayerGraph(check.model)
+    needed = kept | graph.with_readers({layer.output for layer in ranges if layer.overflows})
     error, layers = check.errors(needed)
     if not max(error, others.errors(needed)[0]) <= _ROUNDED:
-        of = {layer.output: layer.error for layer in layers}
-        added = {
-            name: of.get(name, 0.0) - max((of.get(outputs.get(one, ""), 0.0) for one in reads[name]), default=0.0)
-            for name in reads
-        }
-        worst = sorted(reads, key=lambda name: -added[name])
-        enough, count = 0, 1
-        while count < len(worst) and not check.errors(needed | around(worst[:count]))[0] <= _ROUNDED:
-            enough, count = count, 2 * count
-        count = min(count, len(worst))
-        while count - enough > 1:
-            middle = (count + enough) // 2
-            if check.errors(needed | around(worst[:middle]))[0] <= _ROUNDED:
-                count = middle
-            else:
-                enough = middle
-        while count < len(worst) and not others.errors(needed | around(worst[:count]))[0] <= _ROUNDED:
-            count = min(2 * count, len(worst))
-        needed = needed | around(worst[:count])
+        needed |= _worst_layers(check, others, needed, graph, layers)
         error = max(check.errors(needed)[0], others.errors(needed)[0])
-    largest = sorted((layer for layer in ranges if layer.output in needed), key=lambda one: -one.magnitude)[:_SHOWN]
+    largest = sorted((layer for layer in ranges if layer.output in needed), key=lambda layer: -layer.magnitude)[:_SHOWN]
     shown = "".join(f", {layer.name}: {layer.magnitude:.1e}" for layer in largest)
     text = (
         "mixed precision: %d of %d layers stay fp32 (name: largest magnitude)%s; rounding alone gives a relative L2"
         " error of %.1e"
     )
-    logger.info(text, len(needed), len(reads), shown, error)
-    for layer in sorted(layers, key=lambda one: -one.error):
+    logger.info(text, len(needed), len(graph.reads), shown, error)
+    for layer in sorted(layers, key=lambda layer: -layer.error):
         logger.debug(
             "as fp16: %s: relative L2 error %.1e, largest magnitude %.1e", layer.name, layer.error, layer.magnitude
         )
     return needed
 
 
-class _Check:
-    """A folded model run by onnxruntime in fp32, alone and beside itself with numbers rounded to fp16. Only single
-    numbers leave a run.
+class _LayerGraph:
+    """The nodes of a graph by first output.
+
+    reads: node -> the tensors that it reads.
+    maker: tensor -> the node that computes it.
     """
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self.reads = {first_output(node): set(node.input) for node in model.graph.node}
+        self.maker = {name: first_output(node) for node in model.graph.node for name in node.output if name}
+
+    def with_readers(self, names: AbstractSet[str]) -> frozenset[str]:
+        """Return nodes and their readers: a tensor is stored as fp32 only if its reader is fp32 as well."""
+        readers = {node for node, read in self.reads.items() if any(self.maker.get(name) in names for name in read)}
+        return frozenset(names | readers)
+
+    def around(self, names: Sequence[str]) -> frozenset[str]:
+        """Return nodes with their producers and readers.
+
+        The error of a difference of large numbers comes from the rounding of its inputs.
+        """
+        makers = {self.maker[name] for node in names for name in self.reads[node] if name in self.maker}
+        return self.with_readers({*names, *makers})
+
+
+def _worst_layers(
+    check: _Check, others: _Check, needed: frozenset[str], graph: _LayerGraph, layers: list[Layer]
+) -> frozenset[str]:
+    """Return the layers that add most error, with their neighbours, as few as the bound needs.
+
+    The count doubles until the error is small enough. Then bisection finds the smallest count.
+    """
+    errors = {layer.output: layer.error for layer in layers}
+    added = {
+        node: errors.get(node, 0.0) - max((errors.get(graph.maker.get(name, ""), 0.0) for name in read), default=0.0)
+        for node, read in graph.reads.items()
+    }
+    worst = sorted(graph.reads, key=lambda name: -added[name])
+    too_few, count = 0, 1
+    while count < len(worst) and not check.errors(needed | graph.around(worst[:count]))[0] <= _ROUNDED:
+        too_few, count = count, 2 * count
+    count = min(count, len(worst))
+    while count - too_few > 1:
+        middle = (count + too_few) // 2
+        if check.errors(needed | graph.around(worst[:middle]))[0] <= _ROUNDED:
+            count = middle
+        else:
+            too_few = middle
+    while count < len(worst) and not others.errors(needed | graph.around(worst[:count]))[0] <= _ROUNDED:
+        count = min(2 * count, len(worst))
+    return graph.around(worst[:count])
+
+
+class _Check:
+    """A folded model in onnxruntime, in fp32 beside a copy with tensors rounded to fp16. Runs return scalars."""
 
     def __init__(self, model: onnx.ModelProto, samples: Sequence[Mapping[str, np.ndarray]]) -> None:
         self.model = model
@@ -242,18 +263,18 @@ class _Check:
         self._largest: dict[str, float] = {}
 
     def ranges(self) -> list[Layer]:
-        """The layers with their largest magnitudes."""
+        """Return the layers with their largest magnitudes."""
         if not self._largest:
             nodes = [n for name in self._nodes for n in _reduced("ReduceMax", "Abs", [name], f"{_PREFIX}{name}/most")]
-            found = self._run([], nodes, [], [f"{_PREFIX}{name}/most" for name in self._nodes])
-            self._largest = {name: max(float(run[i]) for run in found) for i, name in enumerate(self._nodes)}
+            runs = self._run([], nodes, [], [f"{_PREFIX}{name}/most" for name in self._nodes])
+            self._largest = {name: max(float(run[i]) for run in runs) for i, name in enumerate(self._nodes)}
         return [
             Layer(name=node_name(node), output=name, error=0.0, magnitude=self._largest[name])
             for name, node in self._nodes.items()
         ]
 
     def errors(self, kept: AbstractSet[str]) -> tuple[float, list[Layer]]:
-        """(Error of the worst output, that of each layer) with some nodes in fp32 and all others in fp16."""
+        """Return the error of the worst output, and of each layer, with the nodes `kept` in fp32 and others in fp16."""
         copies, weights, names = rounded(Fp16Plan(self.model, kept), _PREFIX)
         wanted = list(dict.fromkeys((*self._nodes, *self._outputs)))
         measured = [name for name in wanted if name in names]
@@ -261,14 +282,11 @@ class _Check:
         for name in measured:
             nodes += _reduced("ReduceL2", "Sub", [name, names[name]], f"{_PREFIX}{name}/error")
             nodes += _reduced("ReduceL2", "", [name], f"{_PREFIX}{name}/norm")
-        found = self._run(
+        runs = self._run(
             copies, nodes, weights, [f"{_PREFIX}{name}/{what}" for name in measured for what in ("error", "norm")]
         )
-        errors = {name: max(_ratio(run[2 * i], run[2 * i + 1]) for run in found) for i, name in enumerate(measured)}
-        layers = [
-            Layer(name=one.name, output=one.output, error=errors.get(one.output, 0.0), magnitude=one.magnitude)
-            for one in self.ranges()
-        ]
+        errors = {name: max(_ratio(run[2 * i], run[2 * i + 1]) for run in runs) for i, name in enumerate(measured)}
+        layers = [replace(layer, error=errors.get(layer.output, 0.0)) for layer in self.ranges()]
         return max((errors.get(name, 0.0) for name in self._outputs), default=0.0), layers
 
     def _run(
@@ -278,8 +296,6 @@ class _Check:
         weights: list[onnx.TensorProto],
         outputs: list[str],
     ) -> list[list[np.ndarray]]:
-        import onnxruntime
-
         if not outputs:
             return []
         model = onnx.ModelProto()
@@ -289,15 +305,11 @@ class _Check:
         graph.node.extend([*copies, *nodes])
         graph.initializer.extend(weights)
         graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in outputs)
-        options = onnxruntime.SessionOptions()
-        options.log_severity_level = 4
         try:
-            session = onnxruntime.InferenceSession(
-                model.SerializeToString(), options, providers=["CPUExecutionProvider"]
-            )
+            session = cpu_session(model)
             return [session.run(None, dict(sample)) for sample in self._samples]
         except Exception as error:  # onnxruntime's exceptions share no base class
-            reason = str(error).strip().splitlines()[0]
+            reason = first_line(error)
             raise ModelError(
                 f"onnxruntime, which finds the ranges of the model's tensors, does not run it: {reason}",
                 hint="Use precision='float16', which does without.",
@@ -305,11 +317,11 @@ class _Check:
 
 
 def _ratio(error: np.ndarray, norm: np.ndarray) -> float:
-    found = float(error) / float(norm) if norm else float(error)
-    return found if np.isfinite(found) else float("inf")
+    ratio = float(error) / float(norm) if norm else float(error)
+    return ratio if np.isfinite(ratio) else float("inf")
 
 
 def _reduced(reduction: str, before: str, inputs: list[str], name: str) -> list[onnx.NodeProto]:
-    """A tensor, or what an operator makes of some, as one number."""
+    """Return nodes that reduce a tensor to a scalar, after the operator `before` if it is given."""
     first = [helper.make_node(before, inputs, [f"{name}/all"])] if before else []
     return [*first, helper.make_node(reduction, [f"{name}/all"] if before else inputs, [name], keepdims=0)]

@@ -1,4 +1,4 @@
-"""The first nodes of a model, as a model of its own: a node that a step of the compiler fails at is found by bisection."""  # noqa: E501
+"""Prefixes of a model, to find the node at fault by bisection if a step of the compiler fails."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from romou.compiler.frontend.host_groups import Values, inputs_of
 
 
 def first_failing(count: int, fails: Callable[[int], bool]) -> int:
-    """Index of the node with which models of the first nodes begin to fail, where the one of all `count` nodes does.
+    """Return the index of the first failing node, given that the model of all `count` nodes fails.
 
-    Whatever fails with some nodes is taken to fail with more.
+    fails: whether the first `n` nodes fail. A prefix that contains a failing prefix is assumed to fail.
     """
     right, wrong = 0, count
     while wrong - right > 1:
@@ -22,8 +22,9 @@ def first_failing(count: int, fails: Callable[[int], bool]) -> int:
 
 
 def first_nodes(model: onnx.ModelProto, count: int, values: Values) -> onnx.ModelProto:
-    """The model as far as its first `count` nodes; its outputs are their tensors of known types that nothing among them
-    reads, or the model returns.
+    """Return a model of the first `count` nodes.
+
+    Its outputs are tensors of known types that none of these nodes reads, or that the model returns.
     """
     nodes = list(model.graph.node[:count])
     read = {name for node in nodes for name in inputs_of(node)}

@@ -1,4 +1,4 @@
-"""What the model should compute: onnxruntime on the CPU."""
+"""Reference outputs of a model, from onnxruntime on the CPU."""
 
 from __future__ import annotations
 
@@ -8,35 +8,33 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import onnx
 
+from romou.base.errors import first_line
+from romou.compiler.frontend.onnxruntime_session import cpu_session
+
 logger = logging.getLogger("romou")
 
 
 def run_onnxruntime(
     model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], *, is_optimized: bool = True
 ) -> list[np.ndarray] | None:
-    """The outputs in graph order, or None (and a warning) where onnxruntime cannot run the model. is_optimized: whether
-    it rewrites the graph before.
-    """
-    import onnxruntime
+    """Return the outputs in graph order, or log a warning and return None if onnxruntime cannot run the model.
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    # onnxruntime 1.32 crashes where it inlines branches of constant conditions that hold others.
-    if not is_optimized or any(node.op_type == "If" for node in model.graph.node):
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    is_optimized: whether onnxruntime may rewrite the graph.
+    """
+    # onnxruntime 1.32 crashes when it inlines nested branches of constant conditions.
+    is_optimized = is_optimized and not any(node.op_type == "If" for node in model.graph.node)
     try:
-        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
+        session = cpu_session(model, is_optimized=is_optimized, log_severity=3)
         return [np.asarray(output) for output in session.run(None, dict(inputs))]
     except Exception as error:  # onnxruntime's exceptions share no base class
-        logger.warning(
-            "onnxruntime cannot run this model, so its outputs are not checked: %s", str(error).strip().splitlines()[0]
-        )
+        logger.warning("onnxruntime cannot run this model, so its outputs are not checked: %s", first_line(error))
         return None
 
 
 def relative_l2_error(output: np.ndarray, reference: np.ndarray) -> float:
-    """|output - reference| / |reference|, in double precision; infinite where shapes differ or a value is not finite in
-    one alone.
+    """Return |output - reference| / |reference| in fp64.
+
+    It is infinite if shapes differ, or if an element is finite in only one of the two.
     """
     if output.shape != reference.shape:
         return float("inf")
@@ -51,16 +49,16 @@ def relative_l2_error(output: np.ndarray, reference: np.ndarray) -> float:
     return float(difference / scale)
 
 
-# Relative change of the inputs by which `spreads` looks for what cancels out: a few units in the last place of fp32.
+# Relative change of the inputs in `spreads`, to find cancellation: a few units in the last place of fp32.
 _NUDGE = 4 * float(np.finfo(np.float32).eps)
 
 
 def spreads(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], reference: Sequence[np.ndarray]) -> list[float]:
-    """How far onnxruntime in fp32 is from itself, for each output: with its graph as it is and rewritten, and with
-    inputs that differ in their last places.
+    """Return the deviation of onnxruntime in fp32 from itself, for each output.
 
-    It is the median of the elements' differences: a few that fall to another side of a threshold say nothing. 0 for
-    integers.
+    onnxruntime runs without graph optimization, and on inputs that differ in their last places. The deviation is the
+    median of the elements' differences, because a few elements beside a threshold may differ by any amount. For
+    integers it is 0.
     """
     rng = np.random.default_rng(0)
     nudged = {
@@ -69,11 +67,11 @@ def spreads(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], reference:
         else value
         for name, value in inputs.items()
     }
-    found = [0.0] * len(reference)
+    deviations = [0.0] * len(reference)
     for given, is_optimized in ((inputs, False), (nudged, True)):
-        others = run_onnxruntime(model, given, is_optimized=is_optimized)
-        for i, (other, right) in enumerate(zip(others or (), reference, strict=False)):
-            if right.dtype.kind == "f" and right.size and other.shape == right.shape:
-                middle = float(np.median(np.abs(other.astype(np.float64) - right.astype(np.float64))))
-                found[i] = max(found[i], middle) if np.isfinite(middle) else found[i]
-    return found
+        outputs = run_onnxruntime(model, given, is_optimized=is_optimized)
+        for i, (output, expected) in enumerate(zip(outputs or (), reference, strict=False)):
+            if expected.dtype.kind == "f" and expected.size and output.shape == expected.shape:
+                middle = float(np.median(np.abs(output.astype(np.float64) - expected.astype(np.float64))))
+                deviations[i] = max(deviations[i], middle) if np.isfinite(middle) else deviations[i]
+    return deviations

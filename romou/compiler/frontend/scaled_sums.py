@@ -1,10 +1,9 @@
-"""Sums of products that are scaled down: the scale moves into a factor, so that a sum in fp16 does not overflow before
-it is scaled.
+"""Move a scale behind a sum of products into a factor, so that an fp16 sum does not overflow before it is scaled.
 
     Mul(MatMul(q, Transpose(k)), 0.125)      ->      MatMul(Mul(q, 0.125), Transpose(k))            Div likewise
     Mul(Conv(x, w, b), 0.125)                ->      Conv(x, 0.125 * w, 0.125 * b)
 
-A factor is scaled before it is transposed, so the kernel that makes it does that, too.
+A factor is scaled before it is transposed, so that the scale fuses into the kernel that computes the factor.
 """
 
 from __future__ import annotations
@@ -13,7 +12,8 @@ import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
-from romou.compiler.frontend.graph import (
+from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.onnx_graph import (
     add_constant,
     captured,
     drop_unread_weights,
@@ -22,24 +22,24 @@ from romou.compiler.frontend.graph import (
     shapes_of,
     types_of,
 )
-from romou.compiler.frontend.infer import infer
 
-# A smaller scale would leave no digits of a factor of unit size: fp16's normal numbers end at 6e-5.
+# A smaller scale would make a factor of unit size subnormal: fp16's normal numbers end at 6e-5.
 _SMALLEST = 1e-3
 _MOVES = frozenset({"Identity", "Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul"})
 
 
 def scale_factors(model: onnx.ModelProto, element: int) -> onnx.ModelProto:
-    """A folded model with the scale of each such sum of one float type moved into a factor; `model` itself where there
-    is none.
+    """Return a folded model with scales moved into factors, or `model` itself if there are none.
+
+    element: the float type of the sums to rewrite.
     """
     moved = _Moved(model, element)
     return moved.result() if moved.has_changed else model
 
 
 class _Moved:
-    """A copy of a model's nodes by position, in which scales are moved."""
+    """The nodes of a model by position, while scales are moved."""
 
     def __init__(self, model: onnx.ModelProto, element: int) -> None:
         self._model = model
@@ -71,9 +71,9 @@ class _Moved:
     def result(self) -> onnx.ModelProto:
         graph = self._graph.graph
         nodes = [
-            one
+            kept_node
             for i, node in enumerate(self._nodes)
-            for one in (*self._before.get(i, ()), *([] if i in self._dropped else [node]))
+            for kept_node in (*self._before.get(i, ()), *([] if i in self._dropped else [node]))
         ]
         replace_nodes(graph, nodes)
         drop_unread_weights(graph)
@@ -83,12 +83,12 @@ class _Moved:
         return name not in self._kept and len(self._readers.get(name, ())) == 1
 
     def _move(self, position: int) -> None:
-        """Move the scale of one node: that of a product behind it, or that of a factor before it."""
+        """Move a scale from behind a product into a factor, or from a factor to before its transposes."""
         node = self._nodes[position]
-        found = self._scale_of(node)
-        if found is None or self._types.get(node.output[0]) != self._element:
+        operands = self._scale_of(node)
+        if operands is None or self._types.get(node.output[0]) != self._element:
             return
-        name, scale = found
+        name, scale = operands
         product = self._maker.get(name)
         if product is not None and self._nodes[product].op_type in _PRODUCTS and self._is_read_once(name):
             if self._scale_product(product, scale):
@@ -100,7 +100,7 @@ class _Moved:
             and self._nodes[product].op_type in _MOVES
             and self._is_read_once(name)
         ):
-            # Scaled before it is moved.
+            # Scale the factor before it is transposed.
             (reader,) = self._readers[node.output[0]]
             self._dropped.add(position)
             self._nodes[reader].input[:] = [
@@ -109,7 +109,7 @@ class _Moved:
             self._scale_input(product, 0, scale)
 
     def _is_factor(self, name: str) -> bool:
-        """Whether only one product reads a tensor, as it is or moved."""
+        """Return whether only one product reads a tensor, directly or transposed."""
         while self._is_read_once(name):
             reader = self._nodes[self._readers[name][0]]
             if reader.op_type not in _MOVES:
@@ -118,7 +118,7 @@ class _Moved:
         return False
 
     def _scale_of(self, node: onnx.NodeProto) -> tuple[str, np.ndarray] | None:
-        """(What a node multiplies by a number below one, that number); None where it does something else."""
+        """Return the tensor that a node scales down by a constant, and the constant. None for any other node."""
         constants = [name for name in node.input if name in self._weights]
         others = [name for name in node.input if name not in self._weights]
         if len(constants) != 1 or len(others) != 1 or (node.op_type == "Div" and node.input[0] != others[0]):
@@ -131,7 +131,7 @@ class _Moved:
         return (others[0], np.asarray(scale)) if _SMALLEST <= abs(float(scale)) < 1 else None
 
     def _scale_product(self, position: int, scale: np.ndarray) -> bool:
-        """Whether the product has a factor that could be scaled: its constant ones, else the smaller one."""
+        """Scale the product's constant factors, or else its smaller one. Return whether one could be scaled."""
         node = self._nodes[position]
         constants = [i for i, name in enumerate(node.input) if name in self._weights]
         if node.op_type != "MatMul" and constants != [i for i, name in enumerate(node.input) if i and name]:
@@ -148,7 +148,7 @@ class _Moved:
         return True
 
     def _scale_input(self, position: int, index: int, scale: np.ndarray) -> None:
-        """Multiply what a node reads, before it is moved."""
+        """Scale an input of a node, before the nodes that transpose or reshape it."""
         name = self._nodes[position].input[index]
         while (
             (maker := self._maker.get(name)) is not None
@@ -160,7 +160,7 @@ class _Moved:
         graph = self._graph.graph
         dtype = helper.tensor_dtype_to_np_dtype(self._element)
         scaled = free_name(graph, f"{name}_scaled")
-        while any(scaled in one.output for ones in self._before.values() for one in ones):
+        while any(scaled in node.output for nodes in self._before.values() for node in nodes):
             scaled += "_"
         self._before.setdefault(position, []).append(
             helper.make_node("Mul", [name, add_constant(graph, f"{name}_scale", scale.astype(dtype))], [scaled])

@@ -1,4 +1,4 @@
-"""Tensors that no kernel can hold are found before anything is made of them."""
+"""Check tensor sizes early, before anything is computed from tensors that no kernel can index."""
 
 from __future__ import annotations
 
@@ -8,25 +8,25 @@ from collections.abc import Iterable, Iterator
 import onnx
 
 from romou.base.errors import ModelError
+from romou.compiler.frontend.onnx_graph import constant_tensors
 
-# Kernels count elements in 32 bits.
+# Kernels index elements with 32 bits.
 MOST_ELEMENTS = 2**31 - 1
 
 
 def check_sizes(proto: onnx.ModelProto) -> None:
-    """Check every tensor of a graph whose shapes were inferred.
+    """Check every tensor of a graph with inferred shapes.
 
     Raises
     ------
     ModelError
-        One has more elements than kernels can count, or less than none on an axis: a window is larger than what it
-        moves over.
+        A tensor has more elements than kernels can index, or a negative extent: a window exceeds its input.
     """
     _check(proto, (*_tensors(proto.graph), *_ranges(proto.graph)))
 
 
 def check_ranges(proto: onnx.ModelProto) -> None:
-    """Check what Range makes of constants, before inference computes all its elements; errors as of `check_sizes`."""
+    """Check Range nodes of constants before inference computes all of their elements. Errors as in `check_sizes`."""
     _check(proto, _ranges(proto.graph))
 
 
@@ -50,7 +50,7 @@ def _check(proto: onnx.ModelProto, tensors: Iterable[tuple[str, int, tuple[int, 
 
 
 def _tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-    """Name, element type and shape of each tensor whose shape is known."""
+    """Yield name, element type and shape of each tensor of known shape."""
     for weight in graph.initializer:
         yield weight.name, weight.data_type, tuple(weight.dims)
     for value in (*graph.input, *graph.value_info, *graph.output):
@@ -60,15 +60,8 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, int, tuple[int, ...]
 
 
 def _ranges(graph: onnx.GraphProto) -> Iterator[tuple[str, int, tuple[int, ...]]]:
-    """The outputs of Range, which inference leaves open, where its operands are known."""
-    known = {weight.name: weight for weight in graph.initializer}
-    known |= {
-        node.output[0]: a.t
-        for node in graph.node
-        if node.op_type == "Constant"
-        for a in node.attribute
-        if a.name == "value"
-    }
+    """Yield the outputs of Range nodes with constant operands. Inference leaves their shapes open."""
+    known = constant_tensors(graph)
     for node in graph.node:
         if node.op_type == "Range" and all(name in known for name in node.input):
             start, limit, delta = (onnx.numpy_helper.to_array(known[name]).item() for name in node.input)

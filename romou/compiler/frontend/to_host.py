@@ -1,4 +1,4 @@
-"""Nodes of a model moved to the host, or to fp32, because they cannot be imported or because later steps ask for it."""
+"""Move nodes of a model to the host, or to fp32, because they cannot be imported or a later step fails at them."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from romou.compiler.frontend.imported import ImportedModel, imported_with
 from romou.compiler.frontend.prefix import first_failing, first_nodes
 from romou.compiler.frontend.to_relax import to_relax
 
-# Nodes that are looked for one after the other, where each can be imported by itself and all of them together cannot.
+# Number of nodes searched for one by one, if each can be imported separately but not all of them together.
 _MOST_SEARCHES = 8
 
 
 def with_more_on_host(imported: ImportedModel) -> ImportedModel | None:
-    """The model, which cannot be imported as it is, with the fewest nodes on the host; None where onnxruntime does not
-    take them.
+    """Return a model that cannot be imported as it is, with as few nodes as possible on the host.
 
-    These are the nodes that cannot be imported by themselves, then those of unknown shapes, then, one after the other,
-    the first node with which the model cannot be imported. First of all, nodes that fail as fp16 are tried in fp32.
+    The candidates are nodes that cannot be imported separately, then nodes of unknown shapes, then, one by one, the
+    first node whose import fails. Before all of them, nodes that fail in fp16 are tried in fp32. Return None if
+    onnxruntime rejects the nodes.
     """
     nodes, values = imported.folded.graph.node, Values(imported.folded)
     failing, unknown = set(imported.on_host), set[int]()
@@ -57,20 +57,20 @@ def with_more_on_host(imported: ImportedModel) -> ImportedModel | None:
 
 
 def with_nodes_on_host(imported: ImportedModel, names: Collection[str]) -> ImportedModel:
-    """The model with the nodes of these first outputs on the host, too; ModelError where onnxruntime does not take
-    them, or their tensors cannot cross.
+    """Return the model with the nodes of the first outputs `names` on the host as well.
+
+    Raise ModelError if onnxruntime rejects them, or if their tensors cannot be copied.
     """
     chosen = {i for i, node in enumerate(imported.folded.graph.node) if first_output(node) in names}
     return imported_with(imported, imported.on_host | chosen)
 
 
 def in_fp32(imported: ImportedModel, names: Collection[str]) -> ImportedModel:
-    """A model that became fp16, with the nodes of these first outputs in fp32; ModelError where it cannot be imported
-    so.
+    """Return an fp16 model with the nodes of the first outputs `names` in fp32, or raise ModelError.
 
-    What runs on the host is looked up anew.
+    Nodes on the host are looked up again.
     """
-    assert imported.unconverted is not None, "a model of its own precision has no other one"
+    assert imported.unconverted is not None, "a model that was not converted is fp32 already"
     kept = imported.precision.kept | set(names) | {name.removesuffix("_fp16") for name in names}
     converted = to_fp16(Fp16Plan(imported.unconverted, kept))
     precision = replace(imported.precision, kept=kept)
@@ -78,7 +78,7 @@ def in_fp32(imported: ImportedModel, names: Collection[str]) -> ImportedModel:
 
 
 def _can_split(model: onnx.ModelProto, count: int, values: Values, on_host: Set[int]) -> bool:
-    """Whether the first nodes can be imported with some of them on the host."""
+    """Return whether the first nodes can be imported with some of them on the host."""
     try:
         parts = split(first_nodes(model, count, values), {i for i in on_host if i < count})
     except ModelError:
@@ -89,6 +89,6 @@ def _can_split(model: onnx.ModelProto, count: int, values: Values, on_host: Set[
 def _can_import(model: onnx.ModelProto) -> bool:
     try:
         to_relax(model)
-    except Exception:  # whatever it is, the node cannot be compiled
+    except Exception:  # the importer and the passes raise many types
         return False
     return True

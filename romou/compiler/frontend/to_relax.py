@@ -1,4 +1,4 @@
-"""A simplified ONNX graph becomes a Relax module, whose tensors are checked against ONNX's types."""
+"""Convert a simplified ONNX graph to a Relax module, and check its tensors against ONNX's types."""
 
 from __future__ import annotations
 
@@ -12,48 +12,48 @@ from tvm import relax, tirx
 from romou.base.errors import ModelError
 from romou.compiler.frontend.constants import has_constant_call, reshape_constants
 from romou.compiler.frontend.fp16 import first_output
-from romou.compiler.frontend.graph import shapes_of, types_of
+from romou.compiler.frontend.onnx_graph import shapes_of, types_of
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import Origin, bindings_of, with_origins
 from tvm_patches.errors import ImporterError
 from tvm_patches.host_nodes import OPERATOR as HOST_NODES
 from tvm_patches.onnx_converters import from_onnx, reason_of
 
-# Types of ONNX that kernels carry; 0: not known, where a later step may find it.
+# ONNX types that kernels support. 0: unknown, but a later step may find it.
 _CARRIED = {0} | {onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code)) for code in "?bBhHiIqQefd"}
 
 
 def to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
-    """Convert, check the types of all tensors against ONNX's, and fold what only Relax can.
+    """Convert a graph, check the types of all tensors, and fold with Relax.
 
     Raises
     ------
     ModelError
-        If an operator cannot be imported, or became a tensor of another type.
+        An operator cannot be imported, or has become a tensor of another type.
     """
     _refuse_types(proto)
     try:
         mod, tensors = from_onnx(proto)
     except ImporterError as error:
         raise ModelError(error.message, hint=error.hint, **error.fields) from error
-    except Exception as error:  # the importer raises by many types for one cause: a graph that it cannot express
+    except Exception as error:  # the importer raises many types for graphs that it cannot express
         raise ModelError(f"TVM's ONNX importer rejected the graph: {reason_of(error)}") from error
     _check_types(proto, tensors)
     mod["main"] = _with_origins(proto, mod["main"], tensors)
     passes = [relax.transform.FoldBatchnormToConv2D(), relax.transform.DecomposeOpsForInference()]
     try:
         mod = reshape_constants(tvm.transform.Sequential(passes)(mod))
-        # It compiles a kernel for each operator of constants, and takes each other one apart to find out.
+        # FoldConstant compiles a kernel for each operator on constants, and takes long to find that there are none.
         folds = [relax.transform.FoldConstant()] if has_constant_call(mod["main"]) else []
         mod = tvm.transform.Sequential([*folds, relax.transform.DeadCodeElimination()])(mod)
-    except Exception as error:  # a pass evaluates operators on constants, and raises by many types
+    except Exception as error:  # a pass evaluates operators on constants, and raises many types
         raise ModelError(f"TVM cannot fold the graph's constants: {reason_of(error)}") from error
     _check_static(mod["main"])
     return mod
 
 
 def _with_origins(proto: onnx.ModelProto, main: relax.Function, tensors: Mapping[str, relax.Expr]) -> relax.Function:
-    """Name in each variable that a node's output is bound to, the node (`romou.compiler.tir.origin`)."""
+    """Attach to each variable that a node's output is bound to the node (`romou.compiler.tir.origin`)."""
     bindings = bindings_of(main)
     vars_of: dict[relax.Expr, list[relax.Var]] = {binding.var: [binding.var] for binding in bindings}
     for binding in bindings:
@@ -66,9 +66,7 @@ def _with_origins(proto: onnx.ModelProto, main: relax.Function, tensors: Mapping
 
 
 def _refuse_types(proto: onnx.ModelProto) -> None:
-    """Refuse nodes with tensors of types that no kernel carries: text, sequences, and numbers of 16 bits and less that
-    OpenCL does not have.
-    """
+    """Raise ModelError for nodes with tensors that no kernel supports: text, sequences, and short floats."""
     types = types_of(proto.graph)
     for tensor in proto.graph.initializer:
         types[tensor.name] = onnx.helper.make_tensor_type_proto(tensor.data_type, tensor.dims)
@@ -95,9 +93,7 @@ def _type_name(value: onnx.TypeProto) -> str:
 
 
 def _check_types(proto: onnx.ModelProto, tensors: Mapping[str, relax.Expr]) -> None:
-    """Refuse a graph of which a tensor has another shape or type in Relax than in ONNX: its numbers would be others,
-    too.
-    """
+    """Raise ModelError if a tensor has another shape or type in Relax than in ONNX, because its values would differ."""
     declared = types_of(proto.graph)
     shapes = shapes_of(proto.graph)
     for node in proto.graph.node:
@@ -105,19 +101,15 @@ def _check_types(proto: onnx.ModelProto, tensors: Mapping[str, relax.Expr]) -> N
             value = declared[name].tensor_type if name in declared and declared[name].HasField("tensor_type") else None
             if value is None or not value.elem_type or name not in tensors:
                 continue
-            found, wanted = tensors[name].ty, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)).name
-            if not isinstance(found, relax.TensorType):
+            imported, wanted = tensors[name].ty, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)).name
+            if not isinstance(imported, relax.TensorType):
                 continue
-            shape = (
-                tuple(int(d) for d in found.shape.values)
-                if isinstance(found.shape, relax.ShapeExpr) and _is_static(found.shape)
-                else None
-            )
-            if str(found.dtype) != wanted or (name in shapes and shape != shapes[name]):
+            has_shape = isinstance(imported.shape, relax.ShapeExpr) and _is_static(imported.shape)
+            shape = tuple(int(d) for d in imported.shape.values) if has_shape else None
+            if str(imported.dtype) != wanted or (name in shapes and shape != shapes[name]):
                 where = f"{node.op_type} (node {node.name!r})" if node.name else node.op_type
-                became = (
-                    f"{found.dtype} of a shape computed at run time" if shape is None else f"{found.dtype}{list(shape)}"
-                )
+                extents = " of a shape computed at run time" if shape is None else str(list(shape))
+                became = f"{imported.dtype}{extents}"
                 raise ModelError(
                     f"{where}: the output {name!r} was imported as {became}, but the model says"
                     f" {wanted}{list(shapes.get(name, ()))}; this is a limit of the importer",
@@ -131,22 +123,23 @@ def _is_static(shape: relax.ShapeExpr) -> bool:
 
 
 def _check_static(main: relax.Function) -> None:
-    """ModelError where a kernel would have a tensor whose shape only a run tells, or the result is no tensor. Host
-    nodes may return such tensors.
+    """Raise ModelError if a kernel's tensor has a dynamic shape, or a result is no tensor.
+
+    Host nodes may return tensors of dynamic shapes.
     """
     results = main.ret_ty.fields if isinstance(main.ret_ty, relax.TupleType) else [main.ret_ty]
-    if not all(isinstance(one, relax.TensorType) for one in results):
+    if not all(isinstance(result, relax.TensorType) for result in results):
         raise ModelError("TVM's ONNX importer made something else than tensors of the outputs")
     for binding in (binding for block in main.body.blocks for binding in block.bindings):
         value = binding.value
         is_from_host = op_name(value) == "relax.call_pure_packed" or isinstance(
             value, relax.Var | relax.TupleGetItem | relax.Tuple
         )
-        for one in binding.var.ty.fields if isinstance(binding.var.ty, relax.TupleType) else [binding.var.ty]:
+        for ty in binding.var.ty.fields if isinstance(binding.var.ty, relax.TupleType) else [binding.var.ty]:
             is_known = (
-                isinstance(one, relax.TensorType)
-                and isinstance(one.shape, relax.ShapeExpr)
-                and all(isinstance(d, tirx.IntImm) for d in one.shape)
+                isinstance(ty, relax.TensorType)
+                and isinstance(ty.shape, relax.ShapeExpr)
+                and all(isinstance(d, tirx.IntImm) for d in ty.shape)
             )
-            if not is_known and not is_from_host and isinstance(one, relax.TensorType):
+            if not is_known and not is_from_host and isinstance(ty, relax.TensorType):
                 raise ModelError(f"the shape of what {op_name(value)} computes depends on data")

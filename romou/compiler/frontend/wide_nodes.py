@@ -1,12 +1,11 @@
-"""Nodes whose results fp16 is too coarse for whatever the inputs are: statistics, angles, large integers, masks,
-vectors that scale whole channels.
+"""Find nodes that need fp32 for any input: statistics, angles, large integers, masks, and vectors that scale channels.
 
     ReduceMean, and Sub(x, mean) behind it        sums overflow, and a variance is a difference of large numbers
     Cast(position) -> Mul(frequency) -> Sin       an angle of 999 is rounded to a multiple of 0.5
-    Add(scores, -1e9 * mask) -> Softmax           a row of masks becomes one of -inf, and so NaN
-    GlobalAveragePool -> Conv -> Sigmoid -> Mul   one rounding error for all pixels of a channel
+    Add(scores, -1e9 * mask) -> Softmax           a masked row becomes -inf, and its Softmax NaN
+    GlobalAveragePool -> Conv -> Sigmoid -> Mul   all pixels of a channel share one rounding error
 
-Rules look at operators and shapes. They hold for models that become fp16 and for models that are fp16 already.
+The rules look at operators and shapes. They apply both to models converted to fp16 and to models stored as fp16.
 """
 
 from __future__ import annotations
@@ -20,7 +19,8 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-from romou.compiler.frontend.graph import (
+from romou.compiler.frontend.infer import infer
+from romou.compiler.frontend.onnx_graph import (
     Shapes,
     captured,
     constants_of,
@@ -29,7 +29,6 @@ from romou.compiler.frontend.graph import (
     shapes_of,
     types_of,
 )
-from romou.compiler.frontend.infer import infer
 
 REDUCTIONS = frozenset(
     f"Reduce{name}" for name in ("L1", "L2", "LogSum", "LogSumExp", "Mean", "Prod", "Sum", "SumSquare")
@@ -43,7 +42,7 @@ _NORMALIZATIONS = frozenset(
         "RMSNormalization",
     }
 )
-# Computed element by element, at next to no cost where it is fused.
+# Element-wise operators that are almost free if they are fused.
 _ARITHMETIC = frozenset(
     {
         "Abs",
@@ -96,25 +95,26 @@ MOVES = frozenset(
 )
 _PRODUCTS = frozenset({"Conv", "Gemm", "MatMul", "Einsum"})
 _POOLS = frozenset({"GlobalAveragePool", "GlobalMaxPool", "GlobalLpPool"})
-# What feeds nothing but sums.
+# Operators whose results may be terms of a sum and nothing else.
 _TERMS = frozenset({"Abs", "Exp", "Mul", "Pow", "Sub"})
 _FLOATS = frozenset({TensorProto.FLOAT, TensorProto.FLOAT16})
-# fp16 has all integers up to 2048.
+# fp16 represents all integers up to 2048.
 _LARGE_INTEGERS = frozenset(
     getattr(TensorProto, name) for name in ("INT16", "INT32", "INT64", "UINT16", "UINT32", "UINT64")
 )
-# Products over so few elements make angles: positions times frequencies, coordinates times directions.
+# Products over at most this many elements compute angles: positions by frequencies, coordinates by directions.
 _MOST_COORDINATES = 4
 _RANK_OF_IMAGES = 4
-# Of a mask: fp16 has only even numbers from the first on; fp32 takes up any score that fp16 can hold, without a trace,
-# from the second on.
+# Sizes of masks. fp16 represents only even numbers from 2048 on. From 1e12 on, a sum in fp32 absorbs any fp16 score.
 _MASK, _ABSORBING = 2048.0, 1e12
 
 
 @dataclass(frozen=True, kw_only=True)
 class WideNodes:
-    """names: first outputs of the nodes.
-    clamped: those of them that fp16 may hold after all, with what is beyond it at its ends.
+    """The nodes that need fp32.
+
+    names: first outputs of the nodes.
+    clamped: the nodes among them that may be fp16 if their results are clamped to its range.
     """
 
     names: frozenset[str]
@@ -122,18 +122,19 @@ class WideNodes:
 
 
 def wide_nodes(model: onnx.ModelProto, *, clamps: bool = True) -> WideNodes:
-    """The nodes of a folded model, whose types are inferred. clamps: whether masks may be clamped where that means the
-    same.
+    """Return the wide nodes of a folded model with inferred types.
+
+    clamps: whether to allow clamped masks, if clamping does not change the result.
     """
-    graph = _Graph(model)
+    graph = _OnnxGraph(model)
     names = _statistics(graph) | _angles(graph) | _integers(graph) | _vectors(graph)
     masks, clamped = _masks(graph, clamps=clamps)
     names |= masks
     return WideNodes(names=frozenset(graph.first[i] for i in names), clamped=frozenset(graph.first[i] for i in clamped))
 
 
-class _Graph:
-    """A model's nodes by position, with who makes and who reads a tensor."""
+class _OnnxGraph:
+    """The nodes of a graph by position, with the producer and the readers of each tensor."""
 
     def __init__(self, model: onnx.ModelProto) -> None:
         self.nodes: Sequence[onnx.NodeProto] = list(model.graph.node)
@@ -154,13 +155,13 @@ class _Graph:
         return self.types.get(name) in _FLOATS
 
     def floats(self, position: int) -> list[str]:
-        """The float tensors that a node reads and that are no constants."""
+        """Return the float tensors that a node reads, without constants."""
         return [
             name for name in self.nodes[position].input if name and name not in self.constants and self.is_float(name)
         ]
 
     def makers(self, position: int) -> list[int]:
-        """The nodes that make what `floats` lists."""
+        """Return the nodes that compute `floats(position)`."""
         return [self.maker[name] for name in self.floats(position) if name in self.maker]
 
     def readers_of(self, position: int) -> list[int]:
@@ -171,19 +172,17 @@ class _Graph:
 
     @cached_property
     def largest_constants(self) -> dict[str, float]:
-        """The largest finite magnitude of each small or mask-like float constant, by name."""
-        found = {}
+        """Largest finite magnitude of each float weight, by name."""
+        magnitudes = {}
         for name, tensor in self.weights.items():
             if tensor.data_type in _FLOATS:
                 values = np.abs(numpy_helper.to_array(tensor).astype(np.float64))
-                found[name] = float(np.max(values, initial=0.0, where=np.isfinite(values)))
-        return found
+                magnitudes[name] = float(np.max(values, initial=0.0, where=np.isfinite(values)))
+        return magnitudes
 
 
-def _statistics(graph: _Graph) -> set[int]:
-    """Sums of rows, terms that are only summed up, what is computed with the sums, and elements less or over such a
-    sum.
-    """
+def _statistics(graph: _OnnxGraph) -> set[int]:
+    """Return sums of rows, their terms, and the nodes that compute with the sums."""
     sums: set[int] = set()
     pools: set[int] = set()
     for i, node in enumerate(graph.nodes):
@@ -198,23 +197,23 @@ def _statistics(graph: _Graph) -> set[int]:
             shapes = [graph.shapes.get(name) for name in graph.floats(i)]
             if graph.shapes.get(graph.first[i]) in shapes:
                 sums.add(i)
-    # A mean of pixels reads them as fp16, and a cast behind it is part of its kernel.
-    found = sums - pools
+    # A mean of pixels reads its input as fp16, and a cast behind it is part of its kernel.
+    statistics = sums - pools
     for i, node in enumerate(graph.nodes):
-        # x - mean of 1000 would be rounded with the mean, and 1 / deviation may have no fp16 number.
+        # x - mean of 1000 would be rounded like the mean, and 1 / deviation may exceed fp16's range.
         if (
             node.op_type in ("Sub", "Div", "Mul")
             and len(graph.floats(i)) == 2
             and any(maker in sums for maker in graph.makers(i))
         ):
-            found.add(i)
+            statistics.add(i)
         elif (
             node.op_type in _NORMALIZATIONS
             and node.input[0] not in graph.maker
             and graph.types.get(node.input[0]) == TensorProto.FLOAT
         ):
-            # What a caller gives in fp32 need not be rounded before its mean is taken away.
-            found.add(i)
+            # fp32 inputs of the model need not be rounded before their mean is subtracted.
+            statistics.add(i)
     terms: set[int] = set()
     for i in reversed(range(len(graph.nodes))):
         readers = graph.readers_of(i)
@@ -226,12 +225,12 @@ def _statistics(graph: _Graph) -> set[int]:
             and all(reader in sums or reader in terms for reader in readers)
         ):
             terms.add(i)
-    return found | terms
+    return statistics | terms
 
 
-def _angles(graph: _Graph) -> set[int]:
-    """Nodes that make the arguments of Sin, Cos and Tan, and floats that become integers, back to their positions."""
-    found: set[int] = set()
+def _angles(graph: _OnnxGraph) -> set[int]:
+    """Return the nodes between positions and Sin, Cos, Tan, and between positions and casts to integers."""
+    angles: set[int] = set()
     for i, node in enumerate(graph.nodes):
         is_index = (
             node.op_type == "Cast" and graph.types.get(node.output[0]) in _LARGE_INTEGERS and bool(graph.floats(i))
@@ -240,18 +239,18 @@ def _angles(graph: _Graph) -> set[int]:
             continue
         behind: set[int] = set()
         is_position = _follow_positions(graph, i, behind)
-        # Of a layer's results, what scales them is fp32; the layer stays as it is.
-        found |= (
-            behind if is_position else {maker for maker in graph.makers(i) if graph.nodes[maker].op_type in ELEMENTWISE}
-        )
-        # A kernel reads the angle as it is stored.
-        found |= set() if is_index else {i}
-    return found
+        # If a layer computes the angle, only the scale behind it is fp32.
+        scales = {maker for maker in graph.makers(i) if graph.nodes[maker].op_type in ELEMENTWISE}
+        angles |= behind if is_position else scales
+        # A kernel reads the angle in the precision that it is stored in.
+        angles |= set() if is_index else {i}
+    return angles
 
 
-def _follow_positions(graph: _Graph, position: int, behind: set[int]) -> bool:
-    """Collect the nodes behind one in `behind`; whether all of it comes from inputs, integers and constants by cheap
-    operators.
+def _follow_positions(graph: _OnnxGraph, position: int, behind: set[int]) -> bool:
+    """Add the nodes before `position` to `behind`.
+
+    Return whether all of them are cheap operators on inputs, integers and constants.
     """
     for maker in graph.makers(position):
         if maker in behind:
@@ -271,7 +270,7 @@ def _follow_positions(graph: _Graph, position: int, behind: set[int]) -> bool:
 
 
 def is_of_coordinates(node: onnx.NodeProto, shapes: Shapes) -> bool:
-    """Whether a product sums up next to nothing."""
+    """Return whether a product sums only a few elements."""
     if node.op_type == "Einsum":
         equation = next((a.s.decode() for a in node.attribute if a.name == "equation"), "")
         inputs, _, output = equation.replace(" ", "").partition("->")
@@ -283,9 +282,9 @@ def is_of_coordinates(node: onnx.NodeProto, shapes: Shapes) -> bool:
     return first[0 if is_transposed else -1] <= _MOST_COORDINATES
 
 
-def _integers(graph: _Graph) -> set[int]:
-    """Floats that were integers, and what is computed with them and constants."""
-    found: set[int] = set()
+def _integers(graph: _OnnxGraph) -> set[int]:
+    """Return float nodes with integer values: casts of integers, and arithmetic of these and constants."""
+    integers: set[int] = set()
     for i, node in enumerate(graph.nodes):
         read = graph.floats(i)
         if node.op_type == "Cast":
@@ -293,20 +292,21 @@ def _integers(graph: _Graph) -> set[int]:
                 graph.types.get(node.input[0]) in _LARGE_INTEGERS
                 and graph.types.get(node.output[0]) == TensorProto.FLOAT
             ):
-                found.add(i)
+                integers.add(i)
         elif node.op_type in ELEMENTWISE | MOVES:
-            are_integers = [graph.maker.get(name) in found for name in read]
-            # A scale that is computed, too, has one element.
+            are_integers = [graph.maker.get(name) in integers for name in read]
+            # A computed scale has to be a scalar.
             if any(are_integers) and all(
-                is_one or graph.size(name) == 1 for is_one, name in zip(are_integers, read, strict=True)
+                is_integer or graph.size(name) == 1 for is_integer, name in zip(are_integers, read, strict=True)
             ):
-                found.add(i)
-    return found
+                integers.add(i)
+    return integers
 
 
-def _masks(graph: _Graph, *, clamps: bool) -> tuple[set[int], set[int]]:
-    """(What lies between large constants and a Softmax, those of it that may be clamped); a Softmax itself where
-    nothing may be clamped.
+def _masks(graph: _OnnxGraph, *, clamps: bool) -> tuple[set[int], set[int]]:
+    """Return the nodes between large constants and a Softmax, and the nodes among them that may be clamped.
+
+    If none may be clamped, the Softmax is wide as well.
     """
     wide: set[int] = set()
     clamped: set[int] = set()
@@ -335,10 +335,10 @@ def _masks(graph: _Graph, *, clamps: bool) -> tuple[set[int], set[int]]:
     return wide, clamped
 
 
-def _vectors(graph: _Graph) -> set[int]:
-    """Element-wise nodes behind a global mean, up to a product with whole channels, and that product.
+def _vectors(graph: _OnnxGraph) -> set[int]:
+    """Return the element-wise nodes between a global mean and a product with whole channels, and the product.
 
-    The mean itself reads fp16, and so its kernel does; a cast behind it is part of the kernel.
+    The mean reads fp16 in its kernel, which also computes a cast behind it.
     """
     vectors = {i for i, node in enumerate(graph.nodes) if node.op_type in _POOLS or _is_mean_of_pixels(graph, node)}
     pools = set(vectors)
@@ -361,18 +361,18 @@ def _vectors(graph: _Graph) -> set[int]:
     for i in sorted(vectors - pools, reverse=True):
         if any(reader in gating or reader in gated for reader in graph.readers_of(i)):
             gating.add(i)
-    found = gated | gating
+    wide = gated | gating
     for i in sorted(vectors - pools):
-        # The layers of a classifier are long, and read but once: their weights stay fp16.
+        # The layers of a classifier are large and read once, so their weights stay fp16.
         if graph.nodes[i].op_type not in _PRODUCTS and all(
-            maker in found or maker in pools for maker in graph.makers(i)
+            maker in wide or maker in pools for maker in graph.makers(i)
         ):
-            found.add(i)
-    return found
+            wide.add(i)
+    return wide
 
 
-def _is_mean_of_pixels(graph: _Graph, node: onnx.NodeProto) -> bool:
-    """Whether it gives the mean of each channel of an image: [N, C, H, W] to [N, C, 1, 1] or [N, C]."""
+def _is_mean_of_pixels(graph: _OnnxGraph, node: onnx.NodeProto) -> bool:
+    """Return whether a node is the mean of each channel of an image: [N, C, H, W] to [N, C, 1, 1] or [N, C]."""
     given, result = graph.shapes.get(node.input[0]) if node.input else None, graph.shapes.get(node.output[0])
     if (
         node.op_type != "ReduceMean"
@@ -385,16 +385,16 @@ def _is_mean_of_pixels(graph: _Graph, node: onnx.NodeProto) -> bool:
     return result in ((*given[:2], 1, 1), given[:2])
 
 
-def _is_vector(graph: _Graph, position: int) -> bool:
-    """Whether a node gives one number for each channel."""
+def _is_vector(graph: _OnnxGraph, position: int) -> bool:
+    """Return whether a node computes one number for each channel."""
     shape = graph.shapes.get(graph.first[position])
     return shape is not None and len(shape) >= 2 and all(extent == 1 for extent in shape[2:])
 
 
 def widened(model: onnx.ModelProto) -> onnx.ModelProto:
-    """A model with those of its wide nodes that are fp16 in the file computed and stored as fp32.
+    """Return a model with its fp16 wide nodes computed and stored as fp32.
 
-    y: fp16 = Sqrt(x: fp16)      ->      y: fp16 = Cast(Sqrt(Cast(x)))      without the casts between two such nodes
+    y: fp16 = Sqrt(x: fp16)      ->      y: fp16 = Cast(Sqrt(Cast(x)))      without casts between two such nodes
     """
     kinds = {kind.tensor_type.elem_type for kind in types_of(model.graph).values()}
     wanted = wide_nodes(model, clamps=False).names if TensorProto.FLOAT16 in kinds else frozenset()

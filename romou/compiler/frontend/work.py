@@ -1,4 +1,4 @@
-"""The floating-point operations of each node, estimated from shapes."""
+"""Estimate the floating-point operations of each node from shapes."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import math
 import onnx
 
 from romou.compiler.frontend.fp16 import first_output
-from romou.compiler.frontend.graph import Shapes, constants_of
 from romou.compiler.frontend.host_groups import Values
+from romou.compiler.frontend.onnx_graph import Shapes, constants_of
 
 _CONVOLUTIONS = frozenset({"Conv", "ConvInteger", "QLinearConv"})
 _PRODUCTS = frozenset({"MatMul", "MatMulInteger", "QLinearMatMul", "Gemm"})
-# What moves numbers or only renames them.
+# Operators that only move or rename numbers.
 _FREE = frozenset(
     {
         "Cast",
@@ -33,10 +33,11 @@ _FREE = frozenset(
 
 
 def flops_by_node(model: onnx.ModelProto) -> dict[str, int]:
-    """First output of a node -> operations of one run; those on integers count, too. A sum of n products is 2 n operations, all else one an element.
+    """Return (first output of a node -> operations of one run).
 
-    Of nodes of unknown shapes, and of those that only move numbers, nothing is counted.
-    """  # noqa: E501
+    A sum of n products counts 2 n operations, any other operator one per element. Integer operations count as well.
+    Nodes of unknown shapes, and nodes that only move numbers, count 0.
+    """
     shapes, constants = Values(model).shapes, constants_of(model.graph)
     return {
         first_output(node): 0 if node.op_type in _FREE or _is_constant(node, constants) else _flops(node, shapes)
@@ -63,6 +64,6 @@ def _flops(node: onnx.NodeProto, shapes: Shapes) -> int:
     if node.op_type in ("LSTM", "GRU", "RNN") and len(inputs) > 2 and inputs[0] and inputs[1] and inputs[2]:
         steps = math.prod(inputs[0][:2])
         return 2 * steps * (math.prod(inputs[1]) + math.prod(inputs[2]))
-    # Pooling reads a window for each element that it writes.
+    # Pooling reads one window per element.
     window = next((math.prod(attribute.ints) for attribute in node.attribute if attribute.name == "kernel_shape"), 1)
     return max(written * window, read)

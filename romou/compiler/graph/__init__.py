@@ -1,6 +1,4 @@
-"""Graph level: which layout each tensor lives in, which operators share a kernel, which tensors lie in images, which
-are slices of others.
-"""
+"""Passes over the Relax graph: layouts, fusion, images, and buffer slices."""
 
 from romou.compiler.graph.bound_indices import bound_indices
 from romou.compiler.graph.check_families import check_families

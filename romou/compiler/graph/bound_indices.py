@@ -1,11 +1,11 @@
-"""Indices that are known only at run time stay inside their tensor: a kernel that reads or writes past it reads any
-memory, or another tensor's.
+"""Clamp indices computed at run time to their tensor's extents.
 
-    take(x, i)                  ->      take(x, min(max(i, 0), n - 1))
-    gather_nd(x, i)             ->      gather_nd(x, min(max(i, 0), extents - 1))
+    take(x, i)          ->      take(x, min(max(i, 0), n - 1))
+    gather_nd(x, i)     ->      gather_nd(x, min(max(i, 0), extents - 1))
 
-An index out of range is an error in onnxruntime. A device cannot raise one without waiting for each kernel, so it takes
-the nearest element. The importer has made indices from the end, which are negative, into those from the start.
+A kernel that reads or writes outside its tensor accesses arbitrary memory. onnxruntime raises an error for an index out
+of range. A device cannot raise one without waiting for each kernel, so the kernel takes the nearest element. The
+importer has already converted negative indices, which count from the end.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ import tvm
 from tvm import relax
 
 from romou.base.errors import BrokenModelError
-from romou.compiler.graph.rewrite import Walker, rebuild_main
+from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import dtype_of, is_constant, static_shape
 
 
 def bound_indices(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite `main` of `mod`, whose shapes are static; a module without such operators stays as it is.
+    """Clamp the indices in `main` (static shapes). Return `mod` itself if it has none.
 
     Raises
     ------
@@ -34,9 +34,9 @@ def bound_indices(mod: tvm.IRModule) -> tvm.IRModule:
     return rebuild_main(mod, _Bounder()) if any(op_name(binding.value) in _EXTENTS for binding in bindings) else mod
 
 
-class _Bounder(Walker):
+class _Bounder(MainRewriter):
     def visit(self, binding: relax.Binding) -> None:
-        """Emit a binding, with bounded indices where it has any."""
+        """Emit a binding, with clamped indices if its operator has any."""
         value = binding.value
         if isinstance(binding, relax.MatchCast):
             self.match_cast(binding)
@@ -60,7 +60,7 @@ class _Bounder(Walker):
                 )
             return indices
         dtype = dtype_of(indices)
-        # TVM's kernel for this one counts negative indices from the end itself.
+        # TVM's kernel for scatter_elements counts negative indices from the end.
         least = -extents if name == "scatter_elements" else 0 * extents
         below = self.bb.emit(relax.op.minimum(indices, relax.const((extents - 1).astype(dtype), dtype)))
         return self.bb.emit(relax.op.maximum(below, relax.const(least.astype(dtype), dtype)))
@@ -75,7 +75,7 @@ def _of_coordinates(call: relax.Call, first: int) -> np.ndarray:
     return np.asarray(static_shape(call.args[0])[first : first + static_shape(call.args[1])[-1]])
 
 
-# Operator -> the extents that its second operand, the indices, has to stay below.
+# Operator -> the exclusive upper bounds of its second operand, the indices.
 _EXTENTS: dict[str, Callable[[relax.Call], np.ndarray]] = {
     "relax.take": _along_axis,
     "relax.gather_elements": _along_axis,

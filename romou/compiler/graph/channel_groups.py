@@ -1,10 +1,9 @@
-"""Rows of channel groups, as group norms read them, without unpacking: sums over a row do not depend on the order of
-its elements.
+"""Keep rows of channel groups (group norms) in packed order: sums do not depend on the order of elements.
 
     unpack -> reshape (n, groups, row) -> mean, subtract, ... -> reshape (n, c, h, w) -> pack
     ->      reshape (n, groups, row) -> mean, subtract, ... -> reshape (n, c / 4, h, w, 4)
 
-Groups of whole texels only. The packed reshapes are views of the same memory.
+This holds only for groups of whole texels. The packed reshapes are views of the same memory.
 """
 
 from __future__ import annotations
@@ -26,9 +25,9 @@ _ELEMENTWISE = UNARY | BINARY | FULL_TEXELS
 
 @dataclass(frozen=True)
 class Rows:
-    """A tensor (n, groups, row) whose rows hold their elements in the order of packed channels.
+    """A tensor (n, groups, row) with the elements of a row in the order of packed channels.
 
-    shape: (n, c, h, w) of the tensor whose channels they are.
+    shape: (n, c, h, w) of the packed tensor.
     """
 
     value: relax.Expr
@@ -41,10 +40,8 @@ class Rows:
         return (n, c // LANES, h, w, LANES)
 
 
-def opened(bb: relax.BlockBuilder, packed: relax.Expr, shape: Shape | None, wanted: Shape | None) -> Rows | None:
-    """Return rows of a packed tensor of a plain shape that is reshaped to `wanted`; None if that makes no rows of whole
-    texels.
-    """
+def open_rows(bb: relax.BlockBuilder, packed: relax.Expr, shape: Shape | None, wanted: Shape | None) -> Rows | None:
+    """Return a packed tensor of plain shape `shape` as rows of shape `wanted`, or None if groups split texels."""
     if shape is None or wanted is None or len(shape) != 4 or len(wanted) != 3:
         return None
     n, c, h, w = shape
@@ -59,13 +56,13 @@ def opened(bb: relax.BlockBuilder, packed: relax.Expr, shape: Shape | None, want
     return Rows(bb.emit(relax.op.reshape(packed, wanted)), (n, c, h, w))
 
 
-def kept(
+def keep_rows(
     bb: relax.BlockBuilder,
     call: relax.Call,
     rows: dict[relax.Var, Rows],
     plain_expr: Callable[[relax.Expr], relax.Expr],
 ) -> Rows | None:
-    """Return the result of an element-wise operator whose operands are such rows, or are the same for a whole row."""
+    """Return the result of an element-wise operator on rows and operands constant along a row, or None."""
     name, read = op_name(call), [arg for arg in call.args if arg in rows]
     if (
         name not in _ELEMENTWISE
@@ -81,8 +78,8 @@ def kept(
     return Rows(bb.emit(relax.Call(call.op, operands, call.attrs)), rows[read[0]].shape)
 
 
-def reduced(bb: relax.BlockBuilder, call: relax.Call, rows: dict[relax.Var, Rows]) -> relax.Expr | None:
-    """Return the result of a reduction of whole rows, which is a plain tensor."""
+def reduce_rows(bb: relax.BlockBuilder, call: relax.Call, rows: dict[relax.Var, Rows]) -> relax.Expr | None:
+    """Return the plain result of a reduction over whole rows, or None for any other operator."""
     if (
         op_name(call) not in REDUCTIONS
         or call.args[0] not in rows

@@ -1,4 +1,4 @@
-"""Every fused function is shown to the operator families, so that a family that fails does so by name."""
+"""Match every fused function against the operator families early, so that a family that fails is reported by name."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from romou.compiler.operators.families import template_of
 
 
 def check_families(mod: tvm.IRModule) -> tvm.IRModule:
-    """Return `mod` as it is. `template_of` caches its answers for later stages.
+    """Return `mod` unchanged. `template_of` caches its results for later stages.
 
     Raises
     ------
     BrokenFunctionsError
-        A family failed; names the functions and their ONNX nodes.
+        A family failed. The error names the functions and their ONNX nodes.
     """
     failures = Failures()
     for var, func in mod.functions_items():

@@ -1,11 +1,11 @@
-"""Tensors without elements, which no kernel computes: a launch of nothing is an error on some devices, and a kernel's
-smallest tile would be stored.
+"""Replace tensors without elements: some devices reject an empty launch, and a kernel's smallest tile is not empty.
 
-y = relu(slice(x))
-    ->  y = const([], (0, 8)), or memory of this shape where it is an output: TVM's machine reads no such constant
-z = concat(x, slice(x))             ->      z = x
-s = sum(slice(x), axis=0)           ->      s = const(0, (8,))
-p = pad(slice(x), 1)                ->      p = pad(const([], (0, 8)), 1), which constant folding computes
+    y = relu(slice(x))                  ->      y = const([], (0, 8))
+    z = concat(x, slice(x))             ->      z = x
+    s = sum(slice(x), axis=0)           ->      s = const(0, (8,))
+    p = pad(slice(x), 1)                ->      p = pad(const([], (0, 8)), 1), which constant folding computes
+
+An empty output becomes an allocation, because TVM's virtual machine cannot return an empty constant.
 """
 
 from __future__ import annotations
@@ -17,24 +17,22 @@ import tvm
 from tvm import relax
 
 from romou.base.errors import ModelError
-from romou.compiler.graph.rewrite import Walker, rebuild_main
+from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import Shape, dtype_of, is_constant, shape_of, static_shape
 
-# What a reduction of nothing gives.
+# Reduction -> its result for no elements.
 _OF_NOTHING = {"sum": 0.0, "matmul": 0.0, "prod": 1.0, "max": -math.inf, "min": math.inf, "mean": math.nan}
-# Of these the first operand is the result where the second one, the indices, is empty.
+# Scatter operators: if the indices, the second operand, are empty, the first operand is the result.
 _UPDATES = ("relax.scatter_elements", "relax.scatter_nd")
 
 
 def drop_empty(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite `main` of `mod` so that no operator reads or gives an empty tensor at run time; a module without them
-    stays as it is.
-
+    """Rewrite `main` so that no operator reads or writes an empty tensor. Return `mod` itself if there are none.
     Raises
     ------
     ModelError
-        An operator makes elements out of an empty tensor and of others that are known only at run time.
+        An operator computes elements from an empty tensor and from tensors known only at run time.
     """
     bindings = [binding for block in mod["main"].body.blocks for binding in block.bindings]
     if not any(_is_empty(binding.var) for binding in bindings):
@@ -48,22 +46,22 @@ def _is_empty(expr: relax.Expr) -> bool:
 
 
 def _filled(number: float, shape: Shape, dtype: str) -> np.ndarray:
-    """An array of one number, or of the integer next to it."""
+    """Return an array filled with `number`, rounded to the nearest value of an integer type."""
     kind = np.dtype(dtype)
     if kind.kind in "iu":
         number = 0 if math.isnan(number) else min(max(number, np.iinfo(kind).min), np.iinfo(kind).max)
     return np.full(shape, number, kind)
 
 
-class _Dropper(Walker):
-    """result: what `main` returns."""
+class _Dropper(MainRewriter):
+    """Rewriter that drops empty tensors. result: the expression that `main` returns."""
 
     def __init__(self, result: relax.Expr) -> None:
         super().__init__()
         self.result = result
 
     def visit(self, binding: relax.Binding) -> None:
-        """Emit a binding unless it gives nothing."""
+        """Emit a binding unless its result is empty."""
         var, value = binding.var, binding.value
         if _is_empty(var):
             empty = relax.const(np.zeros(static_shape(var), dtype_of(var)), dtype_of(var))
@@ -78,7 +76,7 @@ class _Dropper(Walker):
             self.plain[var] = self.bb.emit(self._without_empty(value))
 
     def _output(self, value: relax.Expr) -> relax.Expr:
-        """The value, not as a constant where it is empty."""
+        """Return `value`, as an allocation if it is an empty constant."""
         if not (is_constant(value) and _is_empty(value)):
             return value
         return self.bb.emit(relax.op.builtin.alloc_tensor(relax.ShapeExpr(static_shape(value)), dtype_of(value), 0))

@@ -1,4 +1,4 @@
-"""Find the kernels that are worth tuning in a fused module, once each."""
+"""Find the distinct tunable kernels of a fused module."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from romou.compiler.tir.calls import called_function
 
 
 def count_calls(mod: tvm.IRModule) -> dict[str, int]:
-    """Name of a TIR function -> how often `main` calls it."""
+    """Return (name of a TIR function -> number of calls in `main`)."""
     calls: dict[str, int] = {}
 
     def visit(call: relax.Call) -> None:
@@ -26,7 +26,7 @@ def count_calls(mod: tvm.IRModule) -> dict[str, int]:
 
 
 def extract_tasks(mod: tvm.IRModule) -> tuple[list[TunableTask], dict[str, str]]:
-    """Tasks in the order of their first call, de-duplicated by structure, and (function name -> task key)."""
+    """Return tasks in the order of their first call, de-duplicated by structure, and (function name -> task key)."""
     tasks: dict[str, TunableTask] = {}
     key_of: dict[str, str] = {}
     for name, calls in count_calls(mod).items():
@@ -35,6 +35,6 @@ def extract_tasks(mod: tvm.IRModule) -> tuple[list[TunableTask], dict[str, str]]
         if task is None:
             continue
         key_of[name] = task.key
-        known = tasks.get(task.key)
-        tasks[task.key] = replace(known, calls=known.calls + calls) if known else task
+        task_before = tasks.get(task.key)
+        tasks[task.key] = replace(task_before, calls=task_before.calls + calls) if task_before else task
     return list(tasks.values()), key_of

@@ -1,4 +1,4 @@
-"""Relax operators as TIR functions, in groups that become one kernel each."""
+"""Lower Relax operators to TIR functions and fuse them into groups, one kernel each."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tvm_ffi.structural import structural_map
 
 from romou.base.errors import BrokenNodesError
 from romou.compiler.graph.legalize import LEGALIZED
-from romou.compiler.graph.rewrite import with_main
+from romou.compiler.graph.relax_rewriter import with_main
 from romou.compiler.scheduling.blocks import is_regular, is_view, reductions_of
 from romou.compiler.scheduling.rewrites import inlined
 from romou.compiler.tir.calls import op_name
@@ -21,24 +21,25 @@ from romou.compiler.tir.origin import bindings_of, origins_of
 if TYPE_CHECKING:
     from romou.devices.targets import Target
 
-# Characters of a kernel's name. Two that are joined, with what TVM adds, stay below the 255 that a file's name may
-# have.
+# Characters of a kernel's name. Two names joined, with TVM's suffixes, stay below the 255 characters of a file name.
 _LONGEST_NAME = 110
-# Operators of a kernel. Each is a few parentheses more in its text, of which compilers take 256 inside each other.
+# Operators of a kernel. Each adds a few nested parentheses to the source, and compilers accept 256 levels.
 _MOST_FUSED = 32
 
 
 def legalize_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """relax.add(x, y)      ->      call_tir(add, (x, y))
+    """Lower operators to calls of TIR functions.
+
+    relax.add(x, y)      ->      call_tir(add, (x, y))
 
     Raises
     ------
     BrokenNodesError
-        An operator has no TIR function; names its ONNX nodes.
+        An operator has no TIR function. The error names its ONNX nodes.
     """
     legalize = tvm.transform.Sequential(
         [
-            # Sorts and running sums have no other form for GPUs.
+            # TVM has no other lowering of sorts and running sums for GPUs.
             relax.backend.DispatchSortScan(),
             relax.transform.LegalizeOps(LEGALIZED),
             relax.transform.AnnotateTIROpPattern(),
@@ -53,10 +54,12 @@ def legalize_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
 
 def group_operators(mod: tvm.IRModule) -> tvm.IRModule:
-    """conv2d(x, w); add(_, bias); add(_, skip); relu(_)   ->   fused_conv2d_add_add_relu(x, w, bias, skip)
+    """Fuse element-wise operators into the contraction before them.
 
-    Elementwise operators behind a contraction (bias, residual, activation) become its epilogue. Other elementwise
-    chains become one group each.
+    conv2d(x, w); add(_, bias); add(_, skip); relu(_)   ->   fused_conv2d_add_add_relu(x, w, bias, skip)
+
+    The operators behind a contraction (bias, residual, activation) become its epilogue. Other element-wise chains
+    become one group each.
     """
     current = tvm.transform.PassContext.current()
     config = {**dict(current.config), "relax.FuseOps.max_depth": _MOST_FUSED}
@@ -67,7 +70,7 @@ def group_operators(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def _name_broken(mod: tvm.IRModule, to_functions: tvm.transform.Pass) -> None:
-    """Make functions of one operator after the other; BrokenNodesError names those with which that fails."""
+    """Lower operators one by one. Raise BrokenNodesError with the nodes of the first operator that fails."""
     main = mod["main"]
     origins = origins_of(main)
     for binding in bindings_of(main):
@@ -77,17 +80,18 @@ def _name_broken(mod: tvm.IRModule, to_functions: tvm.transform.Pass) -> None:
         alone["main"] = relax.Function(params, relax.SeqExpr([block], result), binding.var.ty)
         try:
             to_functions(alone)
-        except Exception as error:  # by many types
+        except Exception as error:  # TVM raises many types
             raise BrokenNodesError.of(
                 op_name(binding.value) or "a value of the graph", origins[binding.var], error
             ) from error
 
 
 def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:
-    """fused_add_add1_add2_... (300 characters)      ->      fused_add_add1_..._1f0a93c2
+    """Cut the names of kernels at a length that compilers accept as part of a file name.
 
-    A name says all operators of a kernel. Compilers put it into names of files, which are of 255 characters at most,
-    and add to it.
+    fused_add_add1_add2_... (300 characters)      ->      fused_add_add1_..._1f0a93c2
+
+    A kernel's name lists all of its operators. Compilers derive file names from it, with suffixes.
     """
 
     def shorter(name: str) -> str:
@@ -114,9 +118,11 @@ def shorten_names(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:
-    """cumsum(x, axis=-1)      ->      reshape(cumsum(reshape(x, (..., n, 1)), axis=-2), (..., n))
+    """Reshape running sums along the last axis to sums along the axis before it.
 
-    TVM's own kernel for running sums along the last axis is wrong in OpenCL; along any other axis it takes another one.
+    cumsum(x, axis=-1)      ->      reshape(cumsum(reshape(x, (..., n, 1)), axis=-2), (..., n))
+
+    TVM's kernel for the last axis computes wrong sums in OpenCL. TVM uses another kernel for any other axis.
     """
 
     def sums(call: relax.Call, _matched: object) -> relax.Expr:
@@ -132,12 +138,15 @@ def sum_along_rows(mod: tvm.IRModule) -> tvm.IRModule:
 
 
 def merge_views(mod: tvm.IRModule) -> tvm.IRModule:
-    """reshape(reshape(x)) in one function      ->      one reshape, of which TVM makes a view, not a kernel"""
+    """Merge reshapes of reshapes within a function into one reshape, which TVM lowers to a view instead of a kernel.
+
+    reshape(reshape(x))      ->      reshape(x)
+    """
     merged = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
     for var, func in mod.functions_items():
-        # Inlining copies a function, so that only what may be a view is looked at.
+        # Inlining copies a function, so it is done only for functions that may be views.
         if isinstance(func, tirx.PrimFunc) and len(func.params) == 2 and is_regular(func) and not reductions_of(func):
-            one = inlined(func)
-            if is_view(one):
-                merged[var] = tirx.PrimFunc(one.params, one.body, func.ret_type, func.attrs)
+            flat = inlined(func)
+            if is_view(flat):
+                merged[var] = tirx.PrimFunc(flat.params, flat.body, func.ret_type, func.attrs)
     return merged

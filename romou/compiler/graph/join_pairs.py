@@ -1,10 +1,9 @@
-"""Which depthwise convolutions could share a kernel with the pointwise one that reads them, and the graph in which some
-do.
+"""Join depthwise convolutions with the pointwise convolution behind them, one kernel for chosen pairs.
 
     y = depthwise(x, w);  z = conv2d(y, v)      ->      z = depthwise_conv2d(x, w, v)
 
-Whether that is faster is measured, so both ways stay open until a model is put together: fused functions as they are,
-and the joined ones beside them as tasks of their own.
+Measurement decides whether a joined kernel is faster. Until the model is assembled, both forms are kept: the fused
+functions as they are, and the joined functions as additional tasks.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from dataclasses import dataclass, replace
 import tvm
 from tvm import relax, tirx
 
-from romou.compiler.graph.rewrite import Walker, outputs_of, rebuild_main
+from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuild_main
 from romou.compiler.operators.families import template_of
 from romou.compiler.operators.families.depthwise_pointwise import is_pair, join
 from romou.compiler.operators.template import ContractionTemplate
@@ -27,11 +26,12 @@ from romou.compiler.tir.calls import op_name
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two functions of a fused module of which the second one alone reads what the first one gives.
+    """Two functions of a fused module, if only the second reads the first one's result.
 
-    first, second: their names.   position: of the parameter of the second one that is the result of the first one.
-    task: of the joined function, with the calls of the second one that have the first one before them.
-    keys: of the tasks of both by themselves.
+    first, second: names of the functions.
+    position: index of the second function's parameter that receives the first one's result.
+    task: the joined function. Its calls are the calls of this pair.
+    keys: task keys of the two separate functions.
     """
 
     first: str
@@ -48,7 +48,7 @@ class Pair:
 
 @dataclass(frozen=True)
 class _Calls:
-    """A call of the depthwise convolution, and that of the pointwise one which reads it as its argument `position`."""
+    """The call of a depthwise convolution, and the call of the pointwise convolution that reads it as `position`."""
 
     first: relax.Call
     second: relax.Call
@@ -60,42 +60,43 @@ class _Calls:
 
 
 def find_pairs(mod: tvm.IRModule, most_buffers: int | None = None) -> list[Pair]:
-    """The pairs of a fused module, in the order of their first call, without those whose kernel would bind more than
-    `most_buffers`.
+    """Return the pairs of a fused module in the order of their first call.
+
+    most_buffers: a pair is left out if its joined kernel would bind more buffers.
     """
-    found: dict[tuple[str, str, int], Pair] = {}
+    pairs: dict[tuple[str, str, int], Pair] = {}
     for calls in _calls_in_pairs(mod):
         first, second, position = key = calls.key
-        known = found.get(key)
+        known = pairs.get(key)
         task = (
             TunableTask.of(join(mod[first], mod[second], position))
             if known is None
             else replace(known.task, calls=known.task.calls + 1)
         )
-        # None where the epilogue of the second one reads what lies between once more.
+        # None if the second function's epilogue reads the intermediate result as well.
         if task is not None and (most_buffers is None or len(task.func.params) <= most_buffers):
             keys = (key_of(plain_form(mod[first])), key_of(plain_form(mod[second])))
-            found[key] = Pair(first=first, second=second, position=position, task=task, keys=keys)
-    return list(found.values())
+            pairs[key] = Pair(first=first, second=second, position=position, task=task, keys=keys)
+    return list(pairs.values())
 
 
 def tasks_of(pairs: Sequence[Pair]) -> list[TunableTask]:
-    """The joined functions as tasks, those of equal structure once."""
-    found: dict[str, TunableTask] = {}
+    """Return the joined functions as tasks, de-duplicated by structure."""
+    tasks: dict[str, TunableTask] = {}
     for pair in pairs:
-        known = found.get(pair.task.key)
-        found[pair.task.key] = replace(known, calls=known.calls + pair.task.calls) if known else pair.task
-    return list(found.values())
+        task = tasks.get(pair.task.key)
+        tasks[pair.task.key] = replace(task, calls=task.calls + pair.task.calls) if task else pair.task
+    return list(tasks.values())
 
 
 def join_pairs(mod: tvm.IRModule, pairs: Sequence[Pair]) -> tvm.IRModule:
-    """Return the module with these of its pairs joined, wherever they are called."""
+    """Return `mod` with each of `pairs` joined in all places that call it."""
     if not pairs:
         return mod
     chosen = {(pair.first, pair.second, pair.position): pair.name for pair in pairs}
-    calls = {one.second: one for one in _calls_in_pairs(mod) if one.key in chosen}
+    calls = {pair_calls.second: pair_calls for pair_calls in _calls_in_pairs(mod) if pair_calls.key in chosen}
 
-    class Joiner(Walker):
+    class Joiner(MainRewriter):
         def visit(self, binding: relax.Binding) -> None:
             pair = None if isinstance(binding, relax.MatchCast) else calls.get(binding.value)
             if isinstance(binding, relax.MatchCast):
@@ -106,7 +107,7 @@ def join_pairs(mod: tvm.IRModule, pairs: Sequence[Pair]) -> tvm.IRModule:
                 function = self.variant(
                     chosen[pair.key], (), lambda: join(mod[pair.key[0]], mod[pair.key[1]], pair.position)
                 )
-                rest = [field for place, field in enumerate(pair.second.args[1].fields) if place != pair.position]
+                rest = [field for index, field in enumerate(pair.second.args[1].fields) if index != pair.position]
                 fields = [self.plain_expr(field) for field in (*pair.first.args[1].fields, *rest)]
                 self.plain[binding.var] = self.bb.emit(
                     relax.call_tir(function, fields, out_ty=outputs_of(binding.var.ty))
@@ -120,7 +121,7 @@ def _calls_in_pairs(mod: tvm.IRModule) -> Iterator[_Calls]:
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
     uses: Counter[relax.Var] = Counter()
     for value in (*(binding.value for binding in bindings), main.body.body):
-        # Each argument by itself: a function may read one tensor twice.
+        # Arguments are counted one by one, because a function may read one tensor twice.
         for part in value.args[1].fields if op_name(value) == "relax.call_tir" else [value]:
             relax.analysis.post_order_visit(
                 part, lambda expr: uses.update([expr] if isinstance(expr, relax.Var) else [])
@@ -138,12 +139,12 @@ def _calls_in_pairs(mod: tvm.IRModule) -> Iterator[_Calls]:
 
 
 def _convolution(mod: tvm.IRModule, value: relax.Expr) -> ContractionTemplate | None:
-    """The template of the convolution that a call calls; None for anything else."""
+    """Return the template of the convolution that `value` calls, or None."""
     func = mod[value.args[0]] if op_name(value) == "relax.call_tir" else None
     template = template_of(func) if isinstance(func, tirx.PrimFunc) else None
     return template if isinstance(template, ContractionTemplate) and isinstance(template.workload, Conv2d) else None
 
 
 def _work(template: ContractionTemplate) -> Conv2d:
-    assert isinstance(template.workload, Conv2d), "only convolutions are asked for"
+    assert isinstance(template.workload, Conv2d), "_convolution returns only templates of convolutions"
     return template.workload

@@ -1,11 +1,10 @@
-"""Operators that keep channels packed where they find them packed: element-wise ones, choices, pooling, global means,
-resizing, concatenations, slices.
+"""Rules for operators that also work on packed channels: element-wise, where, pooling, means, resizing, concat, slice.
 
 Rows (n, c, w) and volumes (n, c, d, h, w) are packed as images (`romou/compiler/tir/images.py`).
 
-The lanes that pad the last texel of a tensor hold finite values of no meaning: weights are zero there, so nothing that
-is stored depends on them. An operator that could make an infinity or NaN out of a zero (division) keeps the plain
-layout where the last texel is not full.
+The lanes that pad a tensor's last texel hold arbitrary finite values. Weights are zero in these lanes, so no stored
+result depends on them. An operator that could make an infinity or NaN of a zero (division) keeps the plain layout if
+the last texel is not full.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from romou.compiler.tir.expressions import FLOATS, dtype_of, is_constant, shape_
 from romou.compiler.tir.images import RANKS, array_as_images, as_images, frames_of
 from romou.compiler.tir.primitives import LANES
 
-# Operators of one tensor whose value at zero is finite; further arguments are scalars.
+# Operators of one tensor and further scalars whose value at zero is finite.
 UNARY = {
     f"relax.{name}"
     for name in [
@@ -55,19 +54,17 @@ UNARY = {
 BINARY = {f"relax.{name}" for name in ("add", "subtract", "multiply", "divide", "maximum", "minimum")}
 COMPARISON = {f"relax.{name}" for name in ("less", "less_equal", "greater", "greater_equal", "equal", "not_equal")}
 WHERE = "relax.where"
-# Whether the lanes that pad the last texel are finite depends on more than their zeros.
+# Operators that may make an infinity or NaN of the zeros that pad the last texel.
 FULL_TEXELS = {f"relax.{name}" for name in ("log", "rsqrt", "power")}
 POOL = {f"relax.nn.{name}" for name in ("avg_pool1d", "avg_pool2d", "max_pool1d", "max_pool2d")}
 MEAN = "relax.mean"
 
 
 class PackedGraph(Graph, Protocol):
-    """A graph that knows which tensors are packed.
+    """The graph interface of operator families, extended by the packed tensors.
 
-    packed: variable of the old graph
-
-            ->  its packed form.
-            packing: Relax operators that families rewrite into packed tensors, each a kernel of its own.
+    packed: variable of the old graph -> its packed form.
+    packing: Relax operators that families rewrite into packed tensors, each in a separate kernel.
     """
 
     packed: dict[relax.Var, relax.Expr]
@@ -75,7 +72,7 @@ class PackedGraph(Graph, Protocol):
 
 
 def keep_packed(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
-    """A call in packed form; None where the operator needs the plain layout, or nothing of what it reads is packed."""
+    """Return a call in packed form. None if the operator needs the plain layout or reads no packed tensor."""
     rule, shape = _RULES.get(op_name(call)), shape_of(call)
     if rule is None or shape is None or len(shape) not in RANKS or dtype_of(call) not in FLOATS:
         return None
@@ -90,8 +87,9 @@ def _unary(call: relax.Call, graph: PackedGraph) -> relax.Expr:
 
 
 def _where(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
-    """A choice whose condition is a comparison of packed tensors, which is made for it anew: no kernel stores texels of
-    truth values.
+    """Return a packed `where` whose condition compares packed tensors.
+
+    The comparison is emitted again in packed form, because no kernel stores texels of booleans.
     """
     condition = graph.bound.get(call.args[0]) if isinstance(call.args[0], relax.Var) else None
     if condition is None or op_name(condition) not in COMPARISON or shape_of(condition) is None:
@@ -111,7 +109,7 @@ def _broadcast(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
 
 
 def _packed_operands(call: relax.Call, graph: PackedGraph, first: int = 0) -> Callable[[], list[relax.Expr]] | None:
-    """Emits the operands from the `first` on in packed form; None where one has none."""
+    """Return a function that emits the operands from index `first` on in packed form, or None."""
     shape = static_shape(call)
     divides = call.op.name == "relax.divide"
     operands = []
@@ -125,10 +123,10 @@ def _packed_operands(call: relax.Call, graph: PackedGraph, first: int = 0) -> Ca
         if int(np.prod(full)) == 1 and is_constant(arg):
             operands.append(relax.const(arg.value.numpy().reshape(()), dtype_of(arg)))
         elif images not in (1, as_images(shape)[0]):
-            # It broadcasts along the frames of each element of a batch, or the other way round.
+            # The operand broadcasts along the frames of each batch element, or the other way round.
             return None
         elif full[1] == 1:
-            # The same for all channels: one lane that broadcasts.
+            # One lane that broadcasts to all channels.
             if not is_constant(arg):
                 return None
             operands.append(relax.const(array_as_images(arg.value.numpy().reshape(full))[..., None], dtype_of(arg)))
@@ -142,12 +140,12 @@ def _packed_operands(call: relax.Call, graph: PackedGraph, first: int = 0) -> Ca
             operands.append(arg)
         else:
             return None
-    # Packed only now: a transform that is emitted for an operator which then stays plain would be left over.
+    # Packing is delayed until every operand is known to work: a transform must not be left over for a plain operator.
     return lambda: [arg if is_constant(arg) else graph.packed_expr(arg) for arg in operands]
 
 
 def _pool(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
-    """Pooling of rows is one of images of height 1."""
+    """Pool images. Rows are images of height 1."""
     attrs, rank = call.attrs, len(static_shape(call))
     op = relax.op.nn.max_pool2d if "max_pool" in call.op.name else relax.op.nn.avg_pool2d
     pads = [int(p) for p in attrs.padding]
@@ -166,7 +164,7 @@ def _pool(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
 
 
 def _mean(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
-    """A mean over all pixels; of a volume, over those of each frame and then over frames."""
+    """Take the mean over all pixels, for volumes over each frame's pixels and then over the frames."""
     shape = static_shape(call.args[0])
     if tuple(int(a) for a in call.attrs.axis or ()) != tuple(range(2, len(shape))) or not call.attrs.keepdims:
         return None
@@ -190,10 +188,10 @@ def _concat(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
 
 
 def _is_free(fields: Sequence[relax.Expr], graph: PackedGraph) -> bool:
-    """Whether a concatenation is expected to cost nothing by itself (`share_buffers`), and what is fused into it would
-    make it a kernel.
+    """Return whether `share_buffers` is expected to remove the copies of this concatenation.
 
-    Where several inputs would need kernels of their own then, one for all is better.
+    Fusing an operator into the concatenation would make it a kernel. If several inputs then needed kernels that only
+    copy, one kernel for all of them is better.
     """
 
     def is_only_here(field: relax.Expr) -> bool:
@@ -212,7 +210,7 @@ def _is_free(fields: Sequence[relax.Expr], graph: PackedGraph) -> bool:
 
 
 def _ends_a_kernel(expr: relax.Expr, graph: PackedGraph) -> bool:
-    """Whether an input is the output of a kernel whether or not other operators follow."""
+    """Return whether an input is a kernel's output even if other operators follow it."""
     value = graph.bound.get(expr) if isinstance(expr, relax.Var) else None
     if isinstance(value, relax.Call) and op_name(value) in UNARY | BINARY | FULL_TEXELS | {WHERE}:
         return any(len(graph.users.get(arg, ())) == 1 and _ends_a_kernel(arg, graph) for arg in value.args)
@@ -220,14 +218,14 @@ def _ends_a_kernel(expr: relax.Expr, graph: PackedGraph) -> bool:
 
 
 def _slice(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
-    """A range of channels in whole texels."""
+    """Slice a range of whole texels of channels."""
     data, *numbers = call.args
     if not all(
-        isinstance(one, relax.Tuple) and len(one.fields) == 1 and isinstance(one.fields[0], tirx.IntImm)
-        for one in numbers
+        isinstance(number, relax.Tuple) and len(number.fields) == 1 and isinstance(number.fields[0], tirx.IntImm)
+        for number in numbers
     ):
         return None
-    axis, low, high, step = (*(int(one.fields[0]) for one in numbers), 1)[:4]
+    axis, low, high, step = (*(int(number.fields[0]) for number in numbers), 1)[:4]
     channels, rank = static_shape(data)[1], len(static_shape(data))
     if axis % rank != 1 or step != 1 or not 0 <= low < high or low % LANES or (high % LANES and high < channels):
         return None
@@ -255,7 +253,7 @@ def _resize(call: relax.Call, graph: PackedGraph) -> relax.Expr | None:
 
 
 def _pack_constant(array: np.ndarray, fill: float) -> np.ndarray:
-    """NCHW -> NCHW4c; the lanes that pad the last texel hold `fill`."""
+    """Pack NCHW as NCHW4c. The lanes that pad the last texel hold `fill`."""
     n, c, h, w = array.shape
     full = np.full((n, -(-c // LANES) * LANES, h, w), fill, array.dtype)
     full[:, :c] = array

@@ -1,10 +1,12 @@
-"""Group norms lowered in two passes over their rows, where TVM subtracts the squared mean from the mean of squares.
+"""Lower group norms in two passes over each row.
 
-    mean = sum(x) / n;   variance = sum((x - mean) ** 2) / n;   y = (x - mean) / sqrt(variance + epsilon) * scale + shift
+    mean = sum(x) / n
+    variance = sum((x - mean) ** 2) / n
+    y = (x - mean) / sqrt(variance + epsilon) * scale + shift
 
-In single precision, the difference of two numbers of 1e6 has no digits left for a variance of 1: rows of mean 1000
-would be off by 5%.
-"""  # noqa: E501
+TVM computes the mean of squares minus the squared mean. The difference of two fp32 numbers near 1e6 has no digits left
+for a variance of 1: rows of mean 1000 would be off by 5%.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,10 @@ from tvm.tirx import op as tir_op
 
 
 def _group_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
-    """x: (N, G * c, ...)      ->      reshape(normalized(reshape(x, (N, G, c, ...))), (N, G * c, ...))"""
+    """Normalize the groups of a tensor (N, G * c, ...).
+
+    group_norm(x)      ->      reshape(normalized(reshape(x, (N, G, c, ...))), (N, G * c, ...))
+    """
     data, scale, shift = call.args
     shape = [int(extent) for extent in data.ty.shape.values]
     groups, channel = int(call.attrs.num_groups), int(call.attrs.channel_axis) % len(shape)
@@ -40,8 +45,9 @@ def _group_norm(bb: relax.BlockBuilder, call: relax.Call) -> relax.Expr:
 def _normalized(
     x: te.Tensor, axes: Sequence[int], behind: Callable[[tirx.Expr, Sequence[tirx.Expr]], tirx.Expr], epsilon: float
 ) -> te.Tensor:
-    """Elements less their row's mean over its deviation; a row runs along `axes`. behind: what is made of an element,
-    by its index.
+    """Return (x - mean) / sqrt(variance + epsilon) with statistics over `axes`.
+
+    behind: epilogue of an element, called with its value and index.
     """
     kept = [axis for axis in range(len(x.shape)) if axis not in axes]
     count = math.prod(int(x.shape[axis]) for axis in axes)
@@ -75,9 +81,9 @@ def _normalized(
 
 
 def _load(tensor: te.Tensor, at: Sequence[tirx.Expr]) -> tirx.Expr:
-    """An element, as fp32 where it is fp16."""
+    """Return an element, widened to fp32 if it is fp16."""
     return tensor[tuple(at)].astype("float32" if str(tensor.dtype) == "float16" else str(tensor.dtype))
 
 
-# For `relax.transform.LegalizeOps`.
+# The table of overrides for `relax.transform.LegalizeOps`.
 LEGALIZED: dict[str, Callable[[relax.BlockBuilder, relax.Call], relax.Expr]] = {"relax.nn.group_norm": _group_norm}

@@ -1,12 +1,12 @@
-"""Move a Relax graph to channels packed by four, and its weights with it.
+"""Pack the channels of a Relax graph and of its weights by four.
 
-    conv2d(x: NCHW, w: OIHW)
-        ->  add -> relu -> max_pool      ->      pack(x) -> conv2d -> add -> relu -> max_pool -> unpack
+    conv2d(x: NCHW, w: OIHW) -> add -> relu -> max_pool
+        ->      pack(x) -> conv2d -> add -> relu -> max_pool -> unpack
 
-Operator families take their operators and say which layout they want (`romou/compiler/operators/families`). Other
-operators keep packed channels where `keep_packed.py` has a rule for them, and get their plain layout back where it has
-none. So a transform stands only where packed and plain regions of the graph meet. Weights and per-channel constants are
-packed here, once. Rows and volumes are packed as images (`romou/compiler/tir/images.py`).
+Operator families rewrite their operators in the layout that they need (`romou/compiler/operators/families`). Other
+operators stay packed if `keep_packed.py` has a rule for them, and otherwise get their plain layout back. So layout
+transforms occur only between packed and plain regions of the graph. Weights and per-channel constants are packed at
+compile time. Rows and volumes are packed as images (`romou/compiler/tir/images.py`).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from tvm import relax, te, tirx
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
 from romou.base.rung import Rung
-from romou.compiler.graph.channel_groups import Rows, kept, opened, reduced
+from romou.compiler.graph.channel_groups import Rows, keep_rows, open_rows, reduce_rows
 from romou.compiler.graph.keep_packed import keep_packed
 from romou.compiler.graph.origins import NO_RUNGS, Rungs, nodes_from
-from romou.compiler.graph.rewrite import Walker, rebuild_main, with_main
+from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main, with_main
 from romou.compiler.operators.families import families
 from romou.compiler.operators.family import Family
 from romou.compiler.tir.calls import op_name
@@ -33,8 +33,9 @@ from romou.compiler.tir.primitives import LANES
 
 
 def pack_channels(mod: tvm.IRModule, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
-    """Rewrite `main` of `mod` (static shapes, weights as constants); its signature stays as it is. rungs: nodes that no
-    family is to take are left alone.
+    """Rewrite `main` of `mod` (static shapes, weights as constants). Its signature stays.
+
+    rungs: nodes on the rung `RULES` or below keep their plain layout.
     """
     mod = _split_into_slices(mod)
     packer = _Packer(nodes_from(rungs, Rung.RULES))
@@ -45,9 +46,11 @@ def pack_channels(mod: tvm.IRModule, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
 
 
 def _split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
-    """a, b = split(x); exp(a)      ->      exp(slice(x))
+    """Replace splits by slices.
 
-    A kernel that writes several tensors fuses with nothing; a slice is read where it is used, without a copy.
+    a, b = split(x); exp(a)      ->      exp(slice(x))
+
+    A kernel with several outputs cannot be fused. A slice is read in place by its reader, without a copy.
     """
 
     def slices(call: relax.Call, _matched: object) -> relax.Expr:
@@ -64,11 +67,11 @@ def _split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
     return with_main(mod, rewrite_call(is_op("relax.split")(wildcard()), slices, mod["main"]))
 
 
-class _Packer(Walker):
-    """Walks the bindings in order; `plain` and `packed` hold the forms in which each variable is at hand.
+class _Packer(MainRewriter):
+    """Rewriter that holds each variable in its plain form, its packed form, or both.
 
-    The other attributes are those of `romou.compiler.operators.family.Graph` and
-    `romou.compiler.graph.keep_packed.PackedGraph`.
+    It implements the interfaces `romou.compiler.operators.family.Graph` and
+    `romou.compiler.graph.keep_packed.PackedGraph`, which describe the other attributes.
     """
 
     def __init__(self, left_alone: Origin = NOWHERE) -> None:
@@ -79,14 +82,14 @@ class _Packer(Walker):
         self.users: dict[relax.Var, Sequence[relax.Var]] = {}
         self.rewritten: dict[relax.Var, Family] = {}
         self.packing = frozenset().union(*(family.operators for family in families() if family.is_packed))
-        # Rows of a matrix that are all that belongs to an image -> the packed tensor that they come from; emitted where
-        # they are needed plain.
+        # Flattened images: matrix whose rows are whole images -> the packed tensor. The reshape is emitted when a
+        # reader needs it plain.
         self._flattened: dict[relax.Var, relax.Var] = {}
         # Rows of channel groups in the order of packed channels.
         self._rows: dict[relax.Var, Rows] = {}
 
     def plain_var(self, var: relax.Var) -> relax.Expr:
-        """The plain form of a variable, unpacked where needed."""
+        """Return the plain form of a variable, and unpack it if necessary."""
         if var not in self.plain:
             if var in self.packed:
                 self.plain[var] = self._unpack(self.packed[var], static_shape(var))
@@ -101,7 +104,7 @@ class _Packer(Walker):
         return super().plain_var(var)
 
     def packed_expr(self, expr: relax.Expr) -> relax.Expr:
-        """The packed form of a float tensor with one to three spatial axes, packing where needed."""
+        """Return the packed form of a float tensor with one to three spatial axes, and pack it if necessary."""
         if isinstance(expr, relax.Var) and expr in self.packed:
             return self.packed[expr]
         packed = self._pack(self.plain_expr(expr), static_shape(expr))
@@ -110,7 +113,7 @@ class _Packer(Walker):
         return packed
 
     def flattened_source(self, expr: relax.Expr) -> relax.Var | None:
-        """The packed tensor of which an expression is the reshape to rows; None for any other expression."""
+        """Return the packed tensor that `expr` reshapes to rows, or None for any other expression."""
         return self._flattened.get(expr)
 
     def _pack(self, x: relax.Expr, shape: Shape) -> relax.Expr:
@@ -143,7 +146,7 @@ class _Packer(Walker):
         return self.bb.emit_te(unpack, x, primfunc_name_hint="unpack")
 
     def visit(self, binding: relax.Binding) -> None:
-        """Emit a binding in the layout that suits it."""
+        """Emit a binding in the layout that its operator needs."""
         var, value = binding.var, binding.value
         if isinstance(binding, relax.MatchCast):
             self.match_cast(binding)
@@ -157,7 +160,7 @@ class _Packer(Walker):
             self.plain[var] = self.bb.emit(self.plain_expr(value))
 
     def _rewrite(self, var: relax.Var, value: relax.Expr) -> bool:
-        """Whether a family took an operator, or a rule for packed channels did."""
+        """Return whether a family, or a rule for packed channels, has rewritten the operator."""
         name = op_name(value) if isinstance(value, relax.Call) and not self.bb.origin & self._left_alone else ""
         for family in (family for family in families() if name in family.operators):
             form = family.rewrite(value, self)
@@ -175,7 +178,7 @@ class _Packer(Walker):
         return bool(name) and self._keep_rows(var, value)
 
     def _keep_rows(self, var: relax.Var, value: relax.Call) -> bool:
-        """Whether an operator makes rows of channel groups, works on them, or ends them."""
+        """Return whether `value` makes rows of channel groups, works on them, or turns them back into channels."""
         source = value.args[0] if value.args else None
         if op_name(value) == "relax.reshape" and source in self._rows:
             if shape_of(var) != self._rows[source].shape:
@@ -184,21 +187,23 @@ class _Packer(Walker):
             return True
         if op_name(value) == "relax.reshape":
             rows = (
-                opened(self.bb, self.packed[source], shape_of(source), shape_of(var)) if source in self.packed else None
+                open_rows(self.bb, self.packed[source], shape_of(source), shape_of(var))
+                if source in self.packed
+                else None
             )
         else:
-            statistics = reduced(self.bb, value, self._rows)
+            statistics = reduce_rows(self.bb, value, self._rows)
             if statistics is not None:
                 self.plain[var] = statistics
                 return True
-            rows = kept(self.bb, value, self._rows, self.plain_expr)
+            rows = keep_rows(self.bb, value, self._rows, self.plain_expr)
         if rows is None:
             return False
         self._rows[var] = rows
         return True
 
     def _is_flattening(self, source: relax.Var, var: relax.Var) -> bool:
-        """Whether a packed tensor without padded lanes becomes one row for each image."""
+        """Return whether a packed tensor without padded lanes is reshaped to one row per image."""
         if source not in self.packed:
             return False
         n, c, *pixels = static_shape(source)
@@ -206,7 +211,5 @@ class _Packer(Walker):
 
 
 def _is_row(shape: Shape) -> bool:
-    """Whether the channels of a tensor are all that there is to an element of the batch, in whole texels, so that
-    packing moves nothing.
-    """
+    """Return whether each batch element is one row of channels in whole texels, so that packing is a reshape."""
     return math.prod(shape[2:]) == 1 and shape[1] % LANES == 0

@@ -1,14 +1,15 @@
-"""Which activations live in images: decided once for the whole graph, so that layers hand images on without a copy.
+"""Place activations into images for the whole graph at once, so that kernels pass images on without a copy.
 
     x = conv(image);  y = conv(x);  z = conv(y, x)
-        ->  out      ->      x, y in scope "global.texture", read and written as texels
+        ->  x, y in scope "global.texture", read and written as texels
 
-A tensor goes into an image where the kernel that writes it and all that read it are ours and work in whole texels, and
-where it fits the device's limits. Everything else stays in a buffer. The rows of a matrix are cut into texels (scope
-"global.texture-rows"), where a product reads it. A reshape between the two keeps the image, if each side's last axis,
-or the last two as one ("global.texture-rows-joined"), are its rows:
+A tensor is placed into an image if Romou's templates access it as whole texels in the kernel that writes it and in all
+that read it, and if it fits the device's limits. All other tensors stay in buffers. If a product reads a matrix, its
+rows are cut into texels (scope "global.texture-rows"). A reshape between the two keeps the image if the rows of both
+sides are the last axis, or the last two axes as one ("global.texture-rows-joined"):
 
-    y = gelu(dense(x));  z = dense(y)                          ->      y in scope "global.texture-rows"
+    y = gelu(dense(x));  z = dense(y)
+        ->  y in scope "global.texture-rows"
     y = dense(x);  h = reshape(y, (m, heads, n));  z = h @ h'
         ->  y in scope "global.texture-rows", which z reads as "global.texture-rows-joined"
 """
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 import tvm
 from tvm import relax, tirx
 
-from romou.compiler.graph.rewrite import Walker, outputs_of, rebuild_main
+from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuild_main
 from romou.compiler.scheduling.blocks import is_view
 from romou.compiler.task import TunableTask
 from romou.compiler.tir.calls import called_function
@@ -37,9 +38,9 @@ SCOPE = "global.texture"
 
 
 def place_images(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
-    """Put activations of a fused module into images, where the target prefers them (`Limits.prefers_images`).
+    """Put activations of a fused module into images if the target prefers them (`Limits.prefers_images`).
 
-    Functions that read or write an image become variants of their own; the signature of `main` stays as it is.
+    Functions that read or write an image get variants. The signature of `main` stays as it is.
     """
     limits = target.limits
     if not limits.prefers_images or limits.max_image is None:
@@ -58,7 +59,9 @@ def place_images(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 
 @dataclass(frozen=True, kw_only=True)
 class _Access:
-    """How a function accesses its parameters, the output last: position -> memory scope.
+    """The texel accesses of a function.
+
+    scopes: position of a parameter -> memory scope, the output last.
     factors: positions of a product's factors.
     """
 
@@ -67,8 +70,8 @@ class _Access:
 
 
 def _texel_parameters(mod: tvm.IRModule) -> dict[str, _Access]:
-    """Function name -> the parameters that its templates can access as whole texels."""
-    found = {}
+    """Return (function name -> the parameters that its templates can access as whole texels)."""
+    accesses = {}
     for var, func in mod.functions_items():
         task = TunableTask.of(func) if isinstance(func, tirx.PrimFunc) else None
         if task is None:
@@ -78,17 +81,18 @@ def _texel_parameters(mod: tvm.IRModule) -> dict[str, _Access]:
         names = [str(p.name) for p in func.params]
         scopes = {i: scope_of[name] for i, name in enumerate(names) if name in scope_of}
         if scopes:
-            found[var.name_hint] = _Access(
+            accesses[var.name_hint] = _Access(
                 scopes=scopes, factors={i for i, name in enumerate(names) if name in template.factors}
             )
-    return found
+    return accesses
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Use:
-    """A variable that is read.
-    scope: that its reader accepts; None where that wants a buffer.
-    is_factor: whether a product reads it.
+    """A read of a variable.
+
+    scope: the memory scope that the reader accepts, or None if it needs a buffer.
+    is_factor: whether the reader is a product and this one of its factors.
     """
 
     var: relax.Var
@@ -97,7 +101,7 @@ class _Use:
 
 
 def _choose(mod: tvm.IRModule, bindings: list[relax.Binding], most: tuple[int, int, int]) -> dict[relax.Var, str]:
-    """Variable -> the scope of its image; a view of an image has the scope by which its readers address it."""
+    """Return (variable -> scope of its image). A view has the scope that its readers use to address the image."""
     accepting = _texel_parameters(mod)
     written: dict[relax.Var, str] = {}
     views: dict[relax.Var, relax.Var] = {}
@@ -123,30 +127,28 @@ def _choose(mod: tvm.IRModule, bindings: list[relax.Binding], most: tuple[int, i
 
     chosen: dict[relax.Var, str] = {}
     for var, scope in written.items():
-        choices = [scope] if scope == SCOPE else [one for one in ROW_AXES if len(_shape(var)) > ROW_AXES[one]]
+        choices = [scope] if scope == SCOPE else [rows for rows in ROW_AXES if len(_shape(var)) > ROW_AXES[rows]]
         fitting = (
-            one
-            for one in choices
-            if all(extent <= limit for extent, limit in zip(image_extents(_shape(var), one), most, strict=True))
+            choice
+            for choice in choices
+            if all(extent <= limit for extent, limit in zip(image_extents(_shape(var), choice), most, strict=True))
         )
-        found = (_scopes_of_uses(var, one, uses.get(var, [])) for one in fitting)
-        chosen |= next((one for one in found if one is not None), {})
+        assignments = (_scopes_of_uses(var, choice, uses.get(var, [])) for choice in fitting)
+        chosen |= next((scopes for scopes in assignments if scopes is not None), {})
     return chosen
 
 
 def _scopes_of_uses(image: relax.Var, scope: str, uses: list[_Use]) -> dict[relax.Var, str] | None:
-    """The scope of an image and of its views that are read, where all readers take their texels from such an image;
-    None elsewhere.
-    """
+    """Return the scopes of an image and of the views in `uses`. None if a reader cannot read this image."""
     if scope == SCOPE:
         return {image: SCOPE} if all(use.scope == SCOPE and use.var.same_as(image) for use in uses) else None
-    found = {image: scope}
+    scopes = {image: scope}
     for use in uses:
-        addressed = next((one for one in ROW_AXES if _row(_shape(use.var), one) == _row(_shape(image), scope)), None)
+        addressed = next((rows for rows in ROW_AXES if _row(_shape(use.var), rows) == _row(_shape(image), scope)), None)
         if use.scope != ROWS_IMAGE or addressed is None:
             return None
-        found[use.var] = addressed
-    return found if any(use.is_factor for use in uses) else None
+        scopes[use.var] = addressed
+    return scopes if any(use.is_factor for use in uses) else None
 
 
 def _shape(var: relax.Var) -> list[int]:
@@ -154,12 +156,12 @@ def _shape(var: relax.Var) -> list[int]:
 
 
 def _row(shape: list[int], scope: str) -> int:
-    """Numbers of a row of the image of a tensor; 0 where it has too few axes."""
+    """Return the elements in a row of a tensor's image; 0 if the tensor has too few axes."""
     return math.prod(shape[-ROW_AXES[scope] :]) if len(shape) > ROW_AXES[scope] else 0
 
 
 def _source_of_view(value: relax.Expr, mod: tvm.IRModule) -> relax.Var | None:
-    """What a call of a reshape reads; None for all else."""
+    """Return the operand of a call that reshapes; None for any other expression."""
     callee = called_function(value)
     if callee is None or not is_view(mod[callee]):
         return None
@@ -168,17 +170,17 @@ def _source_of_view(value: relax.Expr, mod: tvm.IRModule) -> relax.Var | None:
 
 
 def _uses(value: relax.Expr, callee: str | None) -> list[tuple[relax.Var, set[int]]]:
-    """Variables that `value` reads and, for a call of a TIR function, at which positions."""
+    """Return the variables that `value` reads and, for a call of a TIR function, their positions."""
     if callee is not None:
         fields = list(value.args[1].fields)
         return [(f, {i for i, g in enumerate(fields) if g.same_as(f)}) for f in fields if isinstance(f, relax.Var)]
-    found: list[tuple[relax.Var, set[int]]] = []
-    relax.analysis.post_order_visit(value, lambda e: found.append((e, {-1})) if isinstance(e, relax.Var) else None)
-    return found
+    reads: list[tuple[relax.Var, set[int]]] = []
+    relax.analysis.post_order_visit(value, lambda e: reads.append((e, {-1})) if isinstance(e, relax.Var) else None)
+    return reads
 
 
-class _Placer(Walker):
-    """Emits calls of variants of functions: those whose parameters at some positions are images."""
+class _Placer(MainRewriter):
+    """Rewriter that calls variants of functions with images as parameters."""
 
     def __init__(
         self, mod: tvm.IRModule, images: Mapping[relax.Var, str], devices: Mapping[str, relax.VDevice]
@@ -187,11 +189,11 @@ class _Placer(Walker):
         self._mod = mod
         self._images = images
         self._devices = devices
-        # Views of images, and what stands between these views and their images.
+        # Views of images, and the views between them and their image.
         self._views: set[relax.Var] = set()
 
     def visit(self, binding: relax.Binding) -> None:
-        """Emit a binding; `main` holds calls of TIR functions, and what stays as it is."""
+        """Emit a binding, as a call of its function's variant if it uses images."""
         var, value = binding.var, binding.value
         callee = called_function(value)
         if isinstance(binding, relax.MatchCast) or callee is None:
@@ -200,7 +202,7 @@ class _Placer(Walker):
         fields = list(value.args[1].fields)
         source = _source_of_view(value, self._mod)
         if source is not None and (source in self._images or source in self._views):
-            # A view that only other views read is none: they are views of the image itself.
+            # A view that only other views read is not emitted: those become views of the image.
             self._views.add(var)
             image = self.plain_expr(source)
             self.plain[var] = self.bb.emit(relax.op.reshape(image, _shape(var))) if var in self._images else image

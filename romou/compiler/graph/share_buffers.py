@@ -1,11 +1,13 @@
-"""Concatenations and slices of channels without copies: kernels read and write slices of the whole buffer in place.
+"""Replace concatenations and slices of channels by kernels that access slices of the whole buffer in place.
 
-    a = conv(x);  b = conv(y);  c = concat(a, b);  d = conv(c)      ->      c = conv'(x);  c = conv'(y, c);  d = conv(c)
-    b = slice(a, 4, 8);  c = conv(b)                                ->      c = conv'(a)
+    a = conv(x);  b = conv(y);  c = concat(a, b);  d = conv(c)
+        ->      c = conv'(x);  c = conv'(y, c);  d = conv(c)
+    b = slice(a, 4, 8);  c = conv(b)
+        ->      c = conv'(a)
 
-A function' is a variant whose accesses are moved along the channels (`romou/compiler/tir/slices.py`), so nothing is
-asked of the device's memory: it holds for any batch, for images, for captured graphs. Slices are whole texels; what has
-a copy of its own in the graph (see `_Places`) keeps it.
+A function' is a variant whose accesses are shifted along the channels (`romou/compiler/tir/slices.py`). The rewrite
+does not depend on how a device allocates memory, so it holds for any batch, for images, and for captured graphs. Slices
+are whole texels. `_Slices` says which tensors keep a separate buffer.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import tvm
 from tvm import relax, s_tir, tirx
 from tvm.ir import TensorLoad
 
-from romou.compiler.graph.rewrite import Walker, outputs_of, rebuild_main
+from romou.compiler.graph.relax_rewriter import MainRewriter, outputs_of, rebuild_main
 from romou.compiler.scheduling.blocks import find_blocks, is_regular, is_scheduled, is_view
 from romou.compiler.tir.calls import called_function
 from romou.compiler.tir.expressions import dtype_of, static_shape
@@ -28,16 +30,19 @@ _RANK = 5
 
 
 def share_buffers(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite `main` of a fused module, images placed; its signature and the numbers stay."""
-    places = _Places(mod)
-    return rebuild_main(mod, _Sharer(mod, places)) if places.free else mod
+    """Rewrite `main` of a fused module after `place_images`. Its signature and results stay."""
+    layout = _Slices(mod)
+    return rebuild_main(mod, _Sharer(mod, layout)) if layout.free else mod
 
 
 @dataclass(frozen=True)
 class _Copied:
-    """A range that a function copies from the parameter at a position. begin: in the parameter.
-    first: in the output.
-    extent: of the range.
+    """A range of channels that a function copies from a parameter to its output.
+
+    parameter: position of the parameter.
+    begin: first channel in the parameter.
+    first: first channel in the output.
+    extent: channels of the range.
     """
 
     parameter: int
@@ -47,37 +52,39 @@ class _Copied:
 
 
 def copied_ranges(func: tirx.PrimFunc) -> list[_Copied]:
-    """The ranges along channels that the output of a function on packed tensors is put together from, in order; none if
-    it is made in another way.
+    """Return the ranges of channels that a function on packed tensors copies to its output, in order.
+
+    The list is empty if any channel is computed instead of copied.
     """
     blocks = find_blocks(func) if is_regular(func) else []
     shapes = [[int(d) for d in p.shape] for p in func.params] if len(blocks) == 1 else [[]]
-    others = [[extent for axis, extent in enumerate(shape) if axis != AXIS] for shape in shapes]
-    if len(shapes[-1]) != _RANK or shapes[-1][-1] != LANES or any(one != others[-1] for one in others):
+    other_axes = [[extent for axis, extent in enumerate(shape) if axis != AXIS] for shape in shapes]
+    if len(shapes[-1]) != _RANK or shapes[-1][-1] != LANES or any(axes != other_axes[-1] for axes in other_axes):
         return []
     (block,) = blocks
     if len(block.iter_vars) != _RANK:
         return []
-    found: list[_Copied] = []
+    ranges: list[_Copied] = []
     waiting = [(0, shapes[-1][AXIS])]
     while waiting:
         first, end = waiting.pop()
-        one = _copied(func, block, first, end)
-        if one is None and end - first == 1:
+        copied = _copied(func, block, first, end)
+        if copied is None and end - first == 1:
             return []
-        if one is None:
+        if copied is None:
             middle = (first + end) // 2
             waiting += [(middle, end), (first, middle)]
-        elif found and (last := found[-1]).parameter == one.parameter and last.begin + last.extent == one.begin:
-            found[-1] = _Copied(last.parameter, last.begin, last.first, last.extent + one.extent)
+        elif ranges and (last := ranges[-1]).parameter == copied.parameter and last.begin + last.extent == copied.begin:
+            ranges[-1] = _Copied(last.parameter, last.begin, last.first, last.extent + copied.extent)
         else:
-            found.append(one)
-    return found
+            ranges.append(copied)
+    return ranges
 
 
 def _copied(func: tirx.PrimFunc, block: s_tir.SBlock, first: int, end: int) -> _Copied | None:
-    """Channels `first` up to `end` of the output as one range of a parameter; None where they are none, or it cannot be
-    seen of all of them at once.
+    """Return the output channels from `first` to `end` as one range of a parameter.
+
+    None if they are not copied from one range, or if the analyzer cannot prove it for all of them at once.
     """
     analyzer = tvm.sym.Analyzer()
     for at, axis in enumerate(block.iter_vars):
@@ -94,21 +101,20 @@ def _copied(func: tirx.PrimFunc, block: s_tir.SBlock, first: int, end: int) -> _
     return _Copied(position, first + int(moved[AXIS]), first, end - first)
 
 
-class _Places:
-    """Which tensors of a graph are slices of others, and which bindings are free by that.
+class _Slices:
+    """The tensors of a graph that become slices of others.
 
-    A tensor keeps memory of its own that comes from outside or leaves the graph, that something else than one of our
-    functions uses (a view), that is a slice of another tensor already or twice of the same, or lies in memory of
-    another kind.
+    A tensor keeps a separate buffer if it is an input or output of the graph, if anything except one of Romou's
+    functions uses it (a view), if it is already a slice, if one concatenation reads it twice, or if its memory has
+    another scope or type.
 
-    free: variables that nothing computes any more: concatenations whose inputs are slices of them, and what takes a
-    slice.
+    free: variables that need no kernel any more, namely concatenations whose inputs became slices, and slices.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
         self.free: set[relax.Var] = set()
         self._parents: dict[relax.Var, tuple[relax.Var, int]] = {}
-        # The computed tensors -> what they are computed from.
+        # Computed tensor -> the arguments of the call that computes it.
         self._calls: dict[relax.Var, list[relax.Expr]] = {}
         self._held: set[relax.Var] = set()
         copies: list[tuple[relax.Var, list[_Copied]]] = []
@@ -131,8 +137,8 @@ class _Places:
         for var, copied in copies:
             self._try(var, copied)
 
-    def place(self, var: relax.Var) -> tuple[relax.Var, int]:
-        """The tensor that a variable lies in, itself where it is no slice, and where it begins there."""
+    def whole_of(self, var: relax.Var) -> tuple[relax.Var, int]:
+        """Return the tensor that holds `var` (itself if it is no slice), and the slice's first channel."""
         first = 0
         while var in self._parents:
             var, begin = self._parents[var]
@@ -143,15 +149,15 @@ class _Places:
         relax.analysis.post_order_visit(expr, lambda e: self._held.add(e) if isinstance(e, relax.Var) else None)
 
     def _try(self, var: relax.Var, copied: Sequence[_Copied]) -> None:
-        """Free a concatenation or a slice, if that is allowed."""
+        """Free a concatenation or a slice if all of its ranges may become slices."""
         fields = self._calls[var]
-        if not all(isinstance(fields[one.parameter], relax.Var) for one in copied):
+        if not all(isinstance(fields[copy.parameter], relax.Var) for copy in copied):
             return
         if len(copied) == 1:
-            (one,) = copied
-            whole, ranges = fields[one.parameter], {var: (one.extent, one.begin)}
+            (copy,) = copied
+            whole, ranges = fields[copy.parameter], {var: (copy.extent, copy.begin)}
         else:
-            whole, ranges = var, {fields[one.parameter]: (one.extent, one.first) for one in copied}
+            whole, ranges = var, {fields[copy.parameter]: (copy.extent, copy.first) for copy in copied}
         if len(ranges) < len(copied) or not all(
             self._may_move(piece, extent, whole) for piece, (extent, _) in ranges.items()
         ):
@@ -174,26 +180,26 @@ class _Places:
         )
 
     def _reads_written_image(self) -> bool:
-        """Whether a function would read and write one image, which OpenCL 1.2 does not allow."""
+        """Return whether a function would read and write one image, which OpenCL 1.2 does not allow."""
         for var, fields in self._calls.items():
             if var not in self.free and _memory(var)[1] != "global":
-                whole = self.place(var)[0]
-                if any(isinstance(field, relax.Var) and self.place(field)[0].same_as(whole) for field in fields):
+                whole = self.whole_of(var)[0]
+                if any(isinstance(field, relax.Var) and self.whole_of(field)[0].same_as(whole) for field in fields):
                     return True
         return False
 
 
-class _Sharer(Walker):
-    """Emits calls of functions on slices. plain: of a tensor with slices, what was written of it so far."""
+class _Sharer(MainRewriter):
+    """Rewriter that calls functions on slices. plain: the last partial write of each whole tensor."""
 
-    def __init__(self, mod: tvm.IRModule, places: _Places) -> None:
+    def __init__(self, mod: tvm.IRModule, slices: _Slices) -> None:
         super().__init__()
         self._mod = mod
-        self._places = places
+        self._slices = slices
 
     def plain_var(self, var: relax.Var) -> relax.Expr:
-        """The tensor that a variable lies in."""
-        return super().plain_var(self._places.place(var)[0])
+        """Return the tensor that holds `var`."""
+        return super().plain_var(self._slices.whole_of(var)[0])
 
     def visit(self, binding: relax.Binding) -> None:
         """Emit a binding, unless it is free."""
@@ -203,12 +209,14 @@ class _Sharer(Walker):
             self.match_cast(binding)
         elif name is None:
             self.plain[var] = self.bb.emit(self.plain_expr(value))
-        elif var not in self._places.free:
+        elif var not in self._slices.free:
             fields = list(value.args[1].fields)
-            slices = tuple(one for i, field in enumerate([*fields, var]) if (one := self._slice(i, field)) is not None)
+            slices = tuple(
+                slice_ for i, field in enumerate([*fields, var]) if (slice_ := self._slice(i, field)) is not None
+            )
             function = self.variant(name, slices, lambda: with_slices(self._mod[name], slices))
             arguments = [self.plain_expr(field) for field in fields]
-            whole = self._places.place(var)[0]
+            whole = self._slices.whole_of(var)[0]
             if whole in self.plain:
                 call = relax.op.call_tir_inplace(
                     function, [*arguments, self.plain[whole]], len(arguments), out_ty=whole.ty
@@ -218,10 +226,10 @@ class _Sharer(Walker):
             self.plain[whole] = self.bb.emit(call)
 
     def _slice(self, position: int, field: relax.Expr) -> Slice | None:
-        """Return the slice that a parameter reads when it is handed `field`; None where it is no slice."""
+        """Return the slice that the parameter at `position` accesses for the argument `field`, or None."""
         if not isinstance(field, relax.Var):
             return None
-        whole, first = self._places.place(field)
+        whole, first = self._slices.whole_of(field)
         return (
             None
             if whole.same_as(field)
@@ -230,11 +238,11 @@ class _Sharer(Walker):
 
 
 def _is_foreign(func: tirx.PrimFunc) -> bool:
-    """Whether TVM has scheduled a function already, or makes a view of it."""
+    """Return whether TVM has scheduled the function already, or will make it a view."""
     return is_scheduled(func) or is_view(func)
 
 
 def _memory(var: relax.Var) -> tuple[str, str]:
-    """Type and memory scope of a tensor."""
+    """Return the element type and the memory scope of a tensor."""
     device = var.ty.vdevice
     return dtype_of(var), "global" if device is None else str(device.memory_scope)

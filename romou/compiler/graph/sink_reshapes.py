@@ -1,10 +1,10 @@
-"""Reshapes moved behind the element-wise operators that follow a contraction, which then become its epilogue.
+"""Move reshapes behind the element-wise operators that follow a contraction, which then become its epilogue.
 
     dense(x) -> reshape -> gelu -> reshape -> dense        ->      dense(x) -> gelu -> dense
     dense(x) -> reshape -> add(_, skip)                    ->      dense(x) -> add(_, reshape(skip)) -> reshape
 
-A reshape between a contraction and its activation would end the kernel. One that stands alone costs nothing: it becomes
-another view of the same memory.
+A reshape between a contraction and its activation would end the kernel. A reshape between kernels is free, because it
+is a view.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import tvm
 from tvm import relax
 
 from romou.compiler.graph.keep_packed import BINARY, COMPARISON, FULL_TEXELS, UNARY, WHERE
-from romou.compiler.graph.rewrite import Walker, rebuild_main
+from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.operators.contraction_family import OUT_ELEMWISE_FUSABLE
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.expressions import Shape, dtype_of, is_constant, shape_of, static_shape
@@ -25,32 +25,32 @@ ELEMENTWISE = UNARY | BINARY | COMPARISON | FULL_TEXELS | {WHERE, "relax.astype"
 
 
 def sink_reshapes(mod: tvm.IRModule) -> tvm.IRModule:
-    """Rewrite `main` of `mod`, whose contractions are calls of TIR functions that element-wise consumers may be fused
-    into.
-    """
+    """Rewrite `main`. Its contractions must be calls of TIR functions that fusion can extend."""
     return rebuild_main(mod, _Sinker(mod))
 
 
-class _Sinker(Walker):
-    """Walks the bindings in order. plain: each variable in its own shape.
-    unshaped: in the shape in which its contraction computes it.
+class _Sinker(MainRewriter):
+    """Rewriter that delays reshapes of contractions.
+
+    plain: each variable in the shape that it has in the old graph.
+    unshaped: variables in the shape that their contraction computes.
     """
 
     def __init__(self, mod: tvm.IRModule) -> None:
         super().__init__()
         self._mod = mod
         self._unshaped: dict[relax.Var, relax.Expr] = {}
-        # What a contraction's kernel computes so far, epilogue included.
+        # Results of contractions and of their epilogues.
         self._open: set[relax.Expr] = set()
 
     def plain_var(self, var: relax.Var) -> relax.Expr:
-        """A variable in its own shape."""
+        """Return a variable in the shape of the old graph."""
         if var in self._unshaped and var not in self.plain:
             self.plain[var] = self.bb.emit(relax.op.reshape(self._unshaped[var], static_shape(var)))
         return super().plain_var(var)
 
     def visit(self, binding: relax.Binding) -> None:
-        """Emit a binding, or keep it back until its shape is known."""
+        """Emit a binding, or delay its reshape."""
         var, value = binding.var, binding.value
         if isinstance(binding, relax.MatchCast):
             self.match_cast(binding)
@@ -82,7 +82,7 @@ class _Sinker(Walker):
         return attributes is not None and int(attributes.get("op_pattern", -1)) == OUT_ELEMWISE_FUSABLE
 
     def _moved(self, call: relax.Call, shape: Shape | None) -> relax.Expr | None:
-        """An element-wise operator in its contraction's shape, or None where an operand has none."""
+        """Return an element-wise operator in its contraction's shape, or None if an operand cannot take this shape."""
         wholes = [self._unshaped[a] for a in call.args if a in self._unshaped]
         inner = shape_of(wholes[0])
         if inner is None or shape is None or any(shape_of(whole) != inner for whole in wholes):
@@ -93,21 +93,21 @@ class _Sinker(Walker):
             if maker is None:
                 return None
             makers.append(maker)
-        # Made only now: nothing is left over of an operator that stays where it is.
+        # Operands are emitted only now, so that nothing is left over if the operator stays.
         return self.bb.emit(relax.Call(call.op, [maker() for maker in makers], call.attrs))
 
     def _operand(self, arg: relax.Expr, shape: Shape, inner: Shape) -> Callable[[], relax.Expr] | None:
         if not isinstance(arg.ty, relax.TensorType):
             return lambda: arg
-        found = shape_of(arg)
+        arg_shape = shape_of(arg)
         if arg in self._unshaped:
-            return (lambda: self._unshaped[arg]) if found == shape else None
-        if found is None:
+            return (lambda: self._unshaped[arg]) if arg_shape == shape else None
+        if arg_shape is None:
             return None
-        size = int(np.prod(found, dtype=np.int64))
+        size = int(np.prod(arg_shape, dtype=np.int64))
         if is_constant(arg):
             if size == 1:
                 return lambda: relax.const(arg.value.numpy().reshape(()), dtype_of(arg))
-            if shape[-1] == inner[-1] == found[-1] == size:
+            if shape[-1] == inner[-1] == arg_shape[-1] == size:
                 return lambda: relax.const(arg.value.numpy().reshape(size), dtype_of(arg))
-        return (lambda: self.bb.emit(relax.op.reshape(self.plain_expr(arg), inner))) if found == shape else None
+        return (lambda: self.bb.emit(relax.op.reshape(self.plain_expr(arg), inner))) if arg_shape == shape else None

@@ -1,4 +1,4 @@
-"""Concatenations of more tensors than a kernel may bind, in several steps."""
+"""Split concatenations of more tensors than a kernel can bind."""
 
 from __future__ import annotations
 
@@ -8,14 +8,15 @@ import tvm
 from tvm import relax
 from tvm.relax.dpl import is_op, rewrite_call, wildcard
 
-from romou.compiler.graph.rewrite import with_main
+from romou.compiler.graph.relax_rewriter import with_main
 
 
 def split_concats(mod: tvm.IRModule, max_buffers: int | None) -> tvm.IRModule:
-    """concat(a, b, c, d, e, f)      ->      concat(concat(a, b, c), concat(d, e, f)), for four buffers, one of which is the result
+    """Concatenate in several steps, each of fewer than `max_buffers` tensors.
 
-    stack(a, ..., f) likewise, as a concatenation of reshaped tensors.
-    """  # noqa: E501
+    concat(a, b, c, d, e, f)      ->      concat(concat(a, b, c), concat(d, e, f))      (four buffers, with the result)
+    stack(a, ..., f)              ->      the same for reshaped tensors
+    """
     if max_buffers is None:
         return mod
 
@@ -23,14 +24,14 @@ def split_concats(mod: tvm.IRModule, max_buffers: int | None) -> tvm.IRModule:
         most = max(2, max_buffers - 1)
         if len(tensors) <= most:
             return relax.op.concat(tensors, axis)
-        # As few as hold all, each about as long as the others.
+        # The smallest number of pieces, of about equal length.
         count = -(-len(tensors) // most)
         bounds = [len(tensors) * i // count for i in range(count + 1)]
         return joined([joined(tensors[start:end], axis) for start, end in itertools.pairwise(bounds)], axis)
 
     def split(call: relax.Expr, _matched: object) -> relax.Expr:
         if not isinstance(call, relax.Call):
-            return call  # a variable that is bound to one, where nothing else is bound
+            return call  # the only binding of an alias
         tensors = call.args[0]
         if not isinstance(tensors, relax.Tuple) or len(tensors.fields) < max_buffers or call.attrs.axis is None:
             return call

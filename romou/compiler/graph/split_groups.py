@@ -1,6 +1,4 @@
-"""Groups of operators that no kernel can be, in several kernels: those that would bind too many buffers, and those that
-no operator family takes.
-"""
+"""Split fused groups that cannot be one kernel, because they bind too many buffers or no operator family takes them."""
 
 from __future__ import annotations
 
@@ -11,15 +9,16 @@ from dataclasses import dataclass
 import tvm
 from tvm import relax, tirx
 
-from romou.compiler.graph.rewrite import Walker, rebuild_main
+from romou.compiler.graph.relax_rewriter import MainRewriter, rebuild_main
 from romou.compiler.operators.families import template_of
 from romou.compiler.scheduling.blocks import is_view
 
 
 @dataclass(frozen=True)
 class _Piece:
-    """Operators of a group that are to be a kernel: what they read from outside, and the one result that is used
-    outside, which comes last.
+    """Operators of a group that become a kernel. Only the last result is read outside.
+
+    inputs: variables that the operators read from outside.
     """
 
     bindings: Sequence[relax.Binding]
@@ -31,11 +30,15 @@ class _Piece:
 
 
 def split_groups(mod: tvm.IRModule, max_buffers: int | None) -> tvm.IRModule:
-    """y = fused_conv2d_add_add_relu(x, w, bias, skip)   ->   t = fused_conv2d_add_add_relu_0(x, w, bias);  y = fused_conv2d_add_add_relu_1(t, skip)
+    """Split groups that bind more than `max_buffers` buffers.
 
-    Run between fusion and `FuseTIR`, when a group is a Relax function of calls. An operator that takes too much by
-    itself stays as it is.
-    """  # noqa: E501
+    y = fused_conv2d_add_add_relu(x, w, bias, skip)
+    ->      t = fused_conv2d_add_add_relu_0(x, w, bias)
+            y = fused_conv2d_add_add_relu_1(t, skip)
+
+    The pass runs between fusion and `FuseTIR`, when a group is a Relax function of calls. A single operator that binds
+    too many buffers stays as it is.
+    """
     if max_buffers is None:
         return mod
     return _split(
@@ -44,29 +47,33 @@ def split_groups(mod: tvm.IRModule, max_buffers: int | None) -> tvm.IRModule:
 
 
 def split_untaken(mod: tvm.IRModule) -> tvm.IRModule:
-    """y = fused_conv2d_add_sigmoid_multiply(x, w, bias, map)   ->   gate = fused_conv2d_add_sigmoid(x, w, bias);  y = multiply(gate, map)
+    """Split groups that no operator family takes, so that as few kernels as possible are left without a family.
 
-    Fusion joins a contraction with a product that broadcasts its result, which no operator family takes as one
-    function. Such a group is split so that as few kernels as possible are left without a family. Run as `split_groups`
-    is.
-    """  # noqa: E501
+    y = fused_conv2d_add_sigmoid_multiply(x, w, bias, map)
+    ->      gate = fused_conv2d_add_sigmoid(x, w, bias)
+            y = multiply(gate, map)
+
+    TVM fuses a contraction with a product that broadcasts its result, which no operator family takes as one function.
+    The pass runs between fusion and `FuseTIR`.
+    """
     untaken = {var.name_hint for var, func in relax.transform.FuseTIR()(mod).functions_items() if _is_untaken(func)}
     return _split(mod, lambda group, name: _taken_pieces(mod, group) if name in untaken else [])
 
 
 def _split(mod: tvm.IRModule, pieces_of: Callable[[relax.Function, str], Sequence[_Piece]]) -> tvm.IRModule:
-    """Return `mod` with the pieces of each group as kernels of their own. pieces_of: of a group and its name; fewer
-    than two leave it whole.
+    """Return `mod` with each piece of a group as a separate kernel.
+
+    pieces_of: pieces of a group, given its name. A group of fewer than two pieces stays whole.
     """
     pieces = {
-        var.name_hint: found
+        var.name_hint: group_pieces
         for var, group in mod.functions_items()
         if var.name_hint != "main"
         and isinstance(group, relax.Function)
-        and len(found := pieces_of(group, var.name_hint)) > 1
+        and len(group_pieces := pieces_of(group, var.name_hint)) > 1
     }
 
-    class Splitter(Walker):
+    class Splitter(MainRewriter):
         def visit(self, binding: relax.Binding) -> None:
             if isinstance(binding, relax.MatchCast):
                 return self.match_cast(binding)
@@ -87,7 +94,7 @@ def _split(mod: tvm.IRModule, pieces_of: Callable[[relax.Function, str], Sequenc
 
 
 def _bindings_of(group: relax.Function) -> list[relax.Binding]:
-    """The bindings of a group that can be split; none where the group's result is not that of its last operator."""
+    """Return the bindings of a group, or none if it cannot be split because its last operator is not its result."""
     bindings = [binding for block in group.body.blocks for binding in block.bindings]
     can_be_split = (
         bindings
@@ -98,39 +105,38 @@ def _bindings_of(group: relax.Function) -> list[relax.Binding]:
 
 
 def _pieces_from(bindings: Sequence[relax.Binding], start: int) -> list[tuple[int, _Piece]]:
-    """The pieces that begin at `start`, the shortest first, and where each ends: only its last result is read later."""
-    found = []
+    """Return the ends of the pieces that begin at `start`, with the pieces, the shortest first."""
+    pieces = []
     for end in range(start + 1, len(bindings) + 1):
         later = set(_read(bindings[end:]))
         if not any(binding.var in later for binding in bindings[start : end - 1]):
-            found.append((end, _Piece(bindings[start:end], _read(bindings[start:end]))))
-    return found
+            pieces.append((end, _Piece(bindings[start:end], _read(bindings[start:end]))))
+    return pieces
 
 
 def _longest_pieces(group: relax.Function, most_buffers: int) -> list[_Piece]:
-    """The longest pieces one after the other that keep within the limit."""
+    """Return greedily the longest pieces that keep within the limit."""
     bindings = _bindings_of(group)
     pieces: list[_Piece] = []
     start = 0
     while start < len(bindings):
         ends = _pieces_from(bindings, start)
-        start, piece = next((one for one in reversed(ends) if len(one[1].inputs) < most_buffers), ends[0])
+        fitting = (choice for choice in reversed(ends) if len(choice[1].inputs) < most_buffers)
+        start, piece = next(fitting, ends[0])
         pieces.append(piece)
     return pieces
 
 
 def _taken_pieces(mod: tvm.IRModule, group: relax.Function) -> list[_Piece]:
-    """The pieces of which families leave fewest; of such the fewest pieces, the first of which are as long as they can
-    be.
-    """
+    """Return the pieces with the fewest kernels without a family, then the fewest, then the longest first pieces."""
     bindings = _bindings_of(group)
-    # From a binding to the end: kernels without a family, kernels, and their pieces.
+    # Start -> kernels without a family, number of kernels, and the pieces, from there to the end.
     best: dict[int, tuple[int, int, list[_Piece]]] = {len(bindings): (0, 0, [])}
     for start in reversed(range(len(bindings))):
         choices = []
         for end, piece in reversed(_pieces_from(bindings, start)):
-            untaken, count, others = best[end]
-            choices.append((untaken + _is_untaken(_kernel_of(mod, piece, group)), count + 1, [piece, *others]))
+            untaken, count, rest = best[end]
+            choices.append((untaken + _is_untaken(_kernel_of(mod, piece, group)), count + 1, [piece, *rest]))
         best[start] = min(choices, key=lambda choice: choice[:2])
     return best[0][2]
 
@@ -153,59 +159,58 @@ def _kernel_of(mod: tvm.IRModule, piece: _Piece, group: relax.Function) -> tirx.
 
 
 def _is_untaken(func: tirx.PrimFunc | relax.Function) -> bool:
-    """Whether a function becomes a kernel that no family takes."""
+    """Return whether a function becomes a kernel that no family takes."""
     try:
         return isinstance(func, tirx.PrimFunc) and template_of(func) is None and not is_view(func)
-    except Exception:  # `check_families` will name the function
+    except Exception:  # `check_families` reports the function
         return False
 
 
 def _in_order_of_use(bindings: Sequence[relax.Binding]) -> list[relax.Binding]:
-    """Return the bindings that the last one needs, each right before its first reader, so that live ranges are short:
-    fusion puts what is read first first.
+    """Return the bindings that the last one needs, each right before its first reader, to keep live ranges short.
 
-    Of what a binding reads, what most is behind comes first: a cast of the other factor then stays beside their
-    product.
+    Fusion orders them by their first input. Of the operands of a binding, the one with the most operators behind it
+    comes first, so that a cast of the other factor stays beside their product.
     """
-    made, found, waiting = {binding.var: binding for binding in bindings}, {}, [bindings[-1]]
+    made, ordered, waiting = {binding.var: binding for binding in bindings}, {}, [bindings[-1]]
     behind: dict[relax.Var, int] = {}
     for binding in bindings:
         behind[binding.var] = 1 + sum(behind.get(var, 0) for var in _read([binding]))
     while waiting:
-        missing = [var for var in _read([waiting[-1]]) if var in made and var not in found]
+        missing = [var for var in _read([waiting[-1]]) if var in made and var not in ordered]
         if missing:
             waiting.append(made[max(missing, key=lambda var: behind[var])])
         else:
             done = waiting.pop()
-            found[done.var] = done
-    return list(found.values())
+            ordered[done.var] = done
+    return list(ordered.values())
 
 
 def _read(bindings: Sequence[relax.Binding]) -> list[relax.Var]:
-    """The variables that bindings read and do not make, in the order in which they are read."""
-    found: dict[relax.Var, None] = {}
+    """Return the variables that bindings read and do not bind, in the order of reading."""
+    read: dict[relax.Var, None] = {}
     for binding in bindings:
         relax.analysis.post_order_visit(
-            binding.value, lambda expr: found.setdefault(expr) if isinstance(expr, relax.Var) else None
+            binding.value, lambda expr: read.setdefault(expr) if isinstance(expr, relax.Var) else None
         )
     made = {binding.var for binding in bindings}
-    return [var for var in found if var not in made]
+    return [var for var in read if var not in made]
 
 
 def _function_of(piece: _Piece, group: relax.Function) -> relax.Function:
-    walker = _Copy()
+    rewriter = _Copy()
     params = [relax.Var(f"x{i}", var.ty) for i, var in enumerate(piece.inputs)]
-    walker.plain.update(zip(piece.inputs, params, strict=True))
-    bb = walker.bb
+    rewriter.plain.update(zip(piece.inputs, params, strict=True))
+    bb = rewriter.bb
     with bb.function("piece", params, attrs=dict(group.attrs)):
         with bb.dataflow():
             for binding in piece.bindings[:-1]:
-                walker.visit(binding)
-            result = bb.emit_output(walker.plain_expr(piece.bindings[-1].value))
+                rewriter.visit(binding)
+            result = bb.emit_output(rewriter.plain_expr(piece.bindings[-1].value))
         bb.emit_func_output(result)
     return bb.finalize()["piece"].without_attr("global_symbol")
 
 
-class _Copy(Walker):
+class _Copy(MainRewriter):
     def visit(self, binding: relax.Binding) -> None:
         self.plain[binding.var] = self.bb.emit(self.plain_expr(binding.value))

@@ -1,8 +1,8 @@
 """The ONNX nodes of a Relax variable: the names of their first outputs, as the source name of the variable's span.
 
-TVM's graph passes keep the variables that they rewrite, with their spans. `romou.compiler.graph.rewrite` copies the
-origin to bindings that are emitted anew, `romou.compiler.graph.origins` to fused operators. So a kernel that cannot be
-built is traced back to the nodes of the model.
+TVM's graph passes keep the variables that they rewrite, with their spans. `romou.compiler.graph.relax_rewriter`
+copies the origin to bindings that are emitted anew, `romou.compiler.graph.origins` to fused operators. So a kernel
+that cannot be built is traced back to the nodes of the model.
 """
 
 from __future__ import annotations

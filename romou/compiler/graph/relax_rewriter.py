@@ -1,4 +1,8 @@
-"""What the passes over `main` share: bindings emitted anew, in order."""
+"""Library of all passes over `main`: emit its bindings again, in order, in a new function.
+
+A pass derives from `MainRewriter`, overrides `visit`, and is run by `rebuild_main`. `MainRewriter.plain` maps variables
+of the old function to expressions of the new one. Variables keep their ONNX nodes (`romou.compiler.tir.origin`).
+"""
 
 from __future__ import annotations
 
@@ -14,7 +18,7 @@ from romou.compiler.tir.origin import NOWHERE, Origin, bindings_of, origins_of, 
 
 
 class _Builder(relax.BlockBuilder):
-    """A block builder whose variables name their origin.   origin: that of what is emitted now."""
+    """A block builder that attaches `origin`, the ONNX nodes of the current binding, to the variables it emits."""
 
     origin: Origin = NOWHERE
 
@@ -28,8 +32,12 @@ class _Builder(relax.BlockBuilder):
         return var
 
 
-class Walker(ABC):
-    """Emits the bindings of a function anew, in order. plain: variable -> what stands for it in what was emitted."""
+class MainRewriter(ABC):
+    """Base of passes that emit the bindings of a function again.
+
+    bb: builder of the new function.
+    plain: variable of the old function -> its expression in the new function.
+    """
 
     def __init__(self) -> None:
         self.bb = _Builder()
@@ -41,11 +49,11 @@ class Walker(ABC):
         """Emit one binding."""
 
     def plain_var(self, var: relax.Var) -> relax.Expr:
-        """A variable of the old function in what was emitted; the place to emit what it still lacks."""
+        """Return the new expression of an old variable. A pass may override it to emit the expression on demand."""
         return self.plain.get(var, var)
 
     def plain_expr(self, expr: relax.Expr) -> relax.Expr:
-        """An expression of the old function in what was emitted."""
+        """Return `expr` with its old variables replaced by new expressions."""
         if isinstance(expr, relax.Tuple):
             return relax.Tuple([self.plain_expr(f) for f in expr.fields])
         if isinstance(expr, relax.TupleGetItem):
@@ -59,38 +67,38 @@ class Walker(ABC):
         self.plain[binding.var] = self.bb.match_cast(self.plain_expr(binding.value), binding.ty)
 
     def variant(self, name: str, key: Hashable, make: Callable[[], tirx.PrimFunc]) -> tvm.ir.GlobalVar:
-        """What `make` gives as a function of the new module, once for a name and a key."""
+        """Add the function that `make` returns to the new module, once for each `name` and `key`."""
         if (name, key) not in self._variants:
             self._variants[name, key] = self.bb.add_func(make(), name)
         return self._variants[name, key]
 
 
-def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
-    """`mod` with a `main` whose bindings went through `walker`, without what is unused then.
+def rebuild_main(mod: tvm.IRModule, rewriter: MainRewriter) -> tvm.IRModule:
+    """Return `mod` with a `main` that `rewriter` emitted, without dead code.
 
-    Functions that the walker added to its builder stand in the place of those of the same name. What is emitted for a
-    binding has its origin.
+    A function that the rewriter adds to its builder replaces the function of the same name. Variables emitted for a
+    binding have the binding's origin.
 
     Raises
     ------
     BrokenNodesError
-        The walker failed at a binding; says from which nodes that comes.
+        The rewriter failed at a binding. The error names the ONNX nodes of the binding.
     """
     main = mod["main"]
-    bb, origins = walker.bb, origins_of(main)
+    bb, origins = rewriter.bb, origins_of(main)
     with bb.function("main", list(main.params)):
         with bb.dataflow():
             for binding in bindings_of(main):
                 bb.origin = origins[binding.var]
                 try:
-                    walker.visit(binding)
+                    rewriter.visit(binding)
                 except RomouError:
                     raise
-                except Exception as error:  # by many types, TVM's and ours
+                except Exception as error:  # TVM and the passes raise many types
                     raise BrokenNodesError.of(
                         op_name(binding.value) or "a value of the graph", bb.origin, error
                     ) from error
-            result = bb.emit_output(walker.plain_expr(main.body.body))
+            result = bb.emit_output(rewriter.plain_expr(main.body.body))
         bb.emit_func_output(result)
     rewritten = bb.finalize()
     if main.attrs:
@@ -107,12 +115,12 @@ def rebuild_main(mod: tvm.IRModule, walker: Walker) -> tvm.IRModule:
 
 
 def with_main(mod: tvm.IRModule, main: relax.Function) -> tvm.IRModule:
-    """`mod` with another `main`."""
+    """Return `mod` with another `main`."""
     rewritten = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=mod.global_infos)
     rewritten["main"] = main
     return rewritten
 
 
 def outputs_of(ty: tvm.ir.Type) -> tvm.ir.Type | list[tvm.ir.Type]:
-    """The type of what `relax.call_tir` returns, as it wants to be told."""
+    """Return a call's output types in the form that `relax.call_tir` takes."""
     return list(ty.fields) if isinstance(ty, relax.TupleType) else ty

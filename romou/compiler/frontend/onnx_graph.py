@@ -1,4 +1,4 @@
-"""What the steps before import ask of an ONNX graph: static shapes, constants, and names that are free."""
+"""Helpers for ONNX graphs: static shapes, types, constants, unused names, and replacing nodes."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ import onnx
 import onnx.checker
 from onnx import numpy_helper
 
-# Shape by tensor name, of those that are static.
+# Tensor name -> shape, only for static shapes.
 Shapes = dict[str, tuple[int, ...]]
 
 
 def shapes_of(graph: onnx.GraphProto) -> Shapes:
-    found = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    """Return the static shapes of a graph's tensors."""
+    shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
     for value in (*graph.input, *graph.value_info, *graph.output):
         tensor = value.type.tensor_type
         if (
@@ -22,24 +23,37 @@ def shapes_of(graph: onnx.GraphProto) -> Shapes:
             and tensor.HasField("shape")
             and all(d.HasField("dim_value") for d in tensor.shape.dim)
         ):
-            found[value.name] = tuple(d.dim_value for d in tensor.shape.dim)
-    return found
+            shapes[value.name] = tuple(d.dim_value for d in tensor.shape.dim)
+    return shapes
 
 
 def types_of(graph: onnx.GraphProto) -> dict[str, onnx.TypeProto]:
-    """Type by tensor name, of inputs, outputs and what shape inference found."""
+    """Return the types of inputs, outputs and tensors that shape inference has recorded, by name."""
     return {value.name: value.type for value in (*graph.value_info, *graph.output, *graph.input)}
 
 
+def opset_of(model: onnx.ModelProto) -> int:
+    """Return the version of ONNX's standard operators that a model imports."""
+    return next((entry.version for entry in model.opset_import if entry.domain in ("", "ai.onnx")), 1)
+
+
+def constant_tensors(graph: onnx.GraphProto) -> dict[str, onnx.TensorProto]:
+    """Return initializers, and the tensors of Constant nodes, by name."""
+    values = [
+        (n.output[0], a.t) for n in graph.node if n.op_type == "Constant" for a in n.attribute if a.name == "value"
+    ]
+    return {**{tensor.name: tensor for tensor in graph.initializer}, **dict(values)}
+
+
 def constants_of(graph: onnx.GraphProto) -> set[str]:
-    """Names of initializers and of the outputs of Constant nodes."""
+    """Return the names of initializers and of the outputs of Constant nodes."""
     return {tensor.name for tensor in graph.initializer} | {
         node.output[0] for node in graph.node if node.op_type == "Constant"
     }
 
 
 def add_constant(graph: onnx.GraphProto, wanted: str, value: np.ndarray) -> str:
-    """Add an initializer under a name that is free, and return the name."""
+    """Add an initializer under an unused name, and return the name."""
     name = free_name(graph, wanted)
     graph.initializer.append(numpy_helper.from_array(value, name))
     return name
@@ -53,7 +67,7 @@ def free_name(graph: onnx.GraphProto, wanted: str) -> str:
 
 
 def free_prefix(graph: onnx.GraphProto, wanted: str) -> str:
-    """`wanted`, made longer until no name of the graph begins so: for many names at a time."""
+    """Return `wanted`, extended until no name of the graph begins with it."""
     taken = _taken(graph)
     while any(name.startswith(wanted) for name in taken):
         wanted += "_"
@@ -73,15 +87,16 @@ def _names(nodes: Iterable[onnx.NodeProto]) -> Iterable[str]:
 
 
 def replace_nodes(graph: onnx.GraphProto, nodes: list[onnx.NodeProto]) -> None:
-    """Put these nodes in the place of the graph's; they may be the graph's own."""
+    """Replace a graph's nodes. `nodes` may contain nodes of the graph."""
     copies = [onnx.NodeProto.FromString(node.SerializeToString()) for node in nodes]
     del graph.node[:]
     graph.node.extend(copies)
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Raise onnx.checker.ValidationError for a broken model. Inputs and outputs need no shape, which the checker wants
-    and onnxruntime does not.
+    """Raise onnx.checker.ValidationError for a broken model.
+
+    Inputs and outputs need no shape. The checker requires one, onnxruntime does not.
     """
     tensors = [
         value.type.tensor_type
@@ -99,7 +114,7 @@ def check(model: onnx.ModelProto) -> None:
 
 
 def captured(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that the branches and bodies of a node read, from outside too."""
+    """Yield the names that a node's subgraphs read."""
     for attribute in node.attribute:
         for graph in (attribute.g, *attribute.graphs):
             yield from (output.name for output in graph.output)
@@ -109,7 +124,7 @@ def captured(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def drop_unread_weights(graph: onnx.GraphProto) -> None:
-    """Leave out initializers that nothing reads any more."""
+    """Remove initializers that nothing reads any more."""
     read = {name for node in graph.node for name in (*node.input, *captured(node))} | {
         value.name for value in (*graph.input, *graph.output)
     }

@@ -1,0 +1,22 @@
+"""Sessions of onnxruntime on the CPU."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import onnx
+
+
+def cpu_session(model: onnx.ModelProto, *, is_optimized: bool = True, log_severity: int = 4) -> Any:
+    """Return an onnxruntime session of a model. Raises exceptions that share no base class.
+
+    is_optimized: whether onnxruntime may rewrite the graph.
+    log_severity: lowest severity that is logged, 3: errors, 4: fatal errors.
+    """
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = log_severity
+    if not is_optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
