@@ -16,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 # They read the environment without the table: the table itself, a copy of it for children, what runs before Romou is
 # there, without it, or under an emulator.
 READERS = {
+    "archprobe/devices/opencl.py",
     "romou/base/environment.py",
     "romou/base/interpreter.py",
     "romou/runtime/deploy/run_model.py",
