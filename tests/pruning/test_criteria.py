@@ -288,6 +288,21 @@ def test_names() -> None:
     assert set(CRITERIA) >= BOUNDED
 
 
+def test_criteria_give_way_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(CRITERIA)[:2] == ["padding", "cores"]
+    assert list(CRITERIA)[-1] == "registers"
+    monkeypatch.setattr(criteria, "CRITERIA", dict(CRITERIA))
+
+    def early(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
+        """Toy: says nothing."""
+        return None
+
+    with pytest.raises(UsageError, match="'early' gives way at 10, as 'padding' does; give it another number"):
+        criteria.criterion(gives_way=10)(early)
+    criteria.criterion(gives_way=15)(early)
+    assert list(criteria.CRITERIA)[:3] == ["padding", "early", "cores"]
+
+
 def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a new function under `@criterion` takes part in without another line: verdicts, reports, giving way, the
     table, the second look at registers.
@@ -295,7 +310,7 @@ def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(criteria, "CRITERIA", dict(CRITERIA))
     monkeypatch.setattr(criteria, "BOUNDED", set(BOUNDED))
 
-    @criteria.criterion
+    @criteria.criterion(gives_way=1000)
     @criteria.bounded
     def tiles(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
         """Toy: no work group of more than 32 work-items."""
@@ -308,7 +323,7 @@ def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     (count,) = (count for count in space.report.criteria if count.criterion == "tiles")
     assert count.alone > 0
     assert count.source == "toy"
-    # The last in the file is the last to give way.
+    # The highest number gives way last.
     assert list(judge(FINE, ADRENO))[-1] == "tiles"
     assert (
         all(

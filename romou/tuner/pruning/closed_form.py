@@ -31,7 +31,7 @@ from romou.compiler.tir.primitives import LANES, Place
 from romou.tuner.analysis.registers import RegisterEstimate, address_registers
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.data_reads import DataReads, Pixels, Steps
-from romou.tuner.pruning.form import Form, combinations, loads_of_one, tabulate
+from romou.tuner.pruning.form import Form, combinations, form_of, loads_of_one, tabulate
 
 # A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
 SERVED, _VECTOR_BYTES = 8, 16
@@ -187,26 +187,56 @@ class ClosedForm(Form):
 
     def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         get, phases, reads = columns.__getitem__, self._phases(columns), self._reads
-        is_staged, on_tensor_cores, ahead, has_window = (
-            phases.is_staged,
-            phases.on_tensor_cores,
-            phases.ahead,
-            phases.has_window,
+        extents = o, h, w = self._extents(columns)
+        group = group_o, tile_h, group_w = get("wg_o") * get("tile_o"), get("tile_h"), get("wg_w") * get("tile_w")
+        size = get("wg_o") * get("wg_w") * get("split_k")
+        window = np.where(phases.on_tensor_cores, reads.taps_of_texel, reads.window)
+        taps = np.where(phases.has_window, window, 1) * reads.last
+        loads = self._loads_of(columns, counts, phases, taps, size)
+        is_prefetched = get("local_buffers") > 1
+        # The next iteration's share, on its way to local memory.
+        carried = is_prefetched * (loads.data_of_one + loads.weights_of_one) * number_bytes(columns) // 4
+        registers = self._registers(columns, taps, phases.is_staged, carried)
+        work_groups = math.prod(-(-extent // tile) for extent, tile in zip(extents, group, strict=True))
+        iterations = phases.first // (phases.pieces * phases.together) * np.where(phases.has_window, 1, window)
+        return KernelUsage(
+            registers=registers.allocated,
+            needed_registers=registers.needed,
+            registers_as_written=registers.as_written,
+            access_width=self._access_width(columns, phases.is_staged),
+            output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
+            iterations=iterations - phases.ahead,
+            multiply_adds=tile_h * get("tile_w") * get("tile_o") * LANES * taps * phases.together,
+            local_loads=self._local_loads(columns, counts),
+            work_group_size=size,
+            work_groups=work_groups,
+            local_memory_bytes=local_bytes(columns, self._forms["flat"]),
+            is_staged=phases.is_staged,
+            images={name: get(name) == Place.IMAGE for name in ("data", "weight", "output")},
+            has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
+            padding=work_groups * group_o * tile_h * group_w / (o * h * w) - 1,
+            on_tensor_cores=phases.on_tensor_cores,
+            multiplies_fp16=columns["accumulate"] != FP32,
+            iterations_ahead=phases.ahead,
+            element_bytes=self._element_bytes,
+            transform_bytes=self._transforms[0],
+            transform_registers=self._transforms[1],
+            is_prefetched=is_prefetched,
+            **self._traffic(columns, loads, size),
         )
+
+    def _extents(self, columns: Columns) -> tuple[Any, ...]:
+        """Return the extents (o, h, w) of the output in texels and pixels."""
         is_rows = columns.get("pixels", np.asarray("flat")) == "rows"
-        o, h, w = (
+        return tuple(
             np.where(is_rows, *(self._forms[name].extents[axis] for name in ("rows", "flat"))) for axis in range(3)
         )
-        tile_o, tile_h, tile_w, split, local = (
-            get(name) for name in ("tile_o", "tile_h", "tile_w", "split_k", "local")
-        )
-        group_o, group_w = get("wg_o") * tile_o, get("wg_w") * tile_w
-        size = get("wg_o") * get("wg_w") * split
-        images = {name: get(name) == Place.IMAGE for name in ("data", "weight", "output")}
-        staged_window = np.where(phases.is_ahead, 1, reads.window)
-        window = np.where(on_tensor_cores, reads.taps_of_texel, reads.window)
-        taps = np.where(has_window, window, 1) * reads.last
 
+    def _loads_of(
+        self, columns: Columns, counts: Mapping[str, Any], phases: _Phases, taps: Any, size: Any
+    ) -> _IterationLoads:
+        get, reads, o = columns.__getitem__, self._reads, self._extents(columns)[0]
+        tile_o, group_o, group_w = get("tile_o"), get("wg_o") * get("tile_o"), get("wg_w") * get("tile_w")
         weights = np.minimum(np.minimum(group_o, o) * LANES, self._columns) * taps * counts["steps"]
         spacing_o = np.where(get("arrangement") == "striped", get("wg_o"), 1)
         # Beyond the last channel it is read again.
@@ -214,60 +244,32 @@ class ClosedForm(Form):
         has_last = (tile_o - 1) * spacing_o >= o - 1
         channels_of_one = texels_of_one * LANES - has_last * (o * LANES - self._columns)
         weights_of_one = channels_of_one * taps * counts["steps_of_one"]
-        # Staged: the group's share is dealt out to the work-items, texel by texel.
-        staged_texels = local * staged_window * tile_h * group_w
-        data, data_of_one = (
-            counts["data"],
-            np.where(is_staged, -(-staged_texels // size) * reads.texel, counts["data_of_one"]),
-        )
-        along, across = (
-            (reads.last, LANES) if self._rhs_vector == "reduction" else (min(LANES, self._columns), reads.last)
-        )
-        weights_of_one = np.where(
-            is_staged, -(-(local * staged_window * across * group_o) // size) * along, weights_of_one
+        # Staged: the group's share is distributed over the work-items texel by texel.
+        steps = get("local") * np.where(phases.is_ahead, 1, reads.window)
+        staged_data = -(-(steps * get("tile_h") * group_w) // size) * reads.texel
+        is_reduction = self._rhs_vector == "reduction"
+        along, across = (reads.last, LANES) if is_reduction else (min(LANES, self._columns), reads.last)
+        staged_weights = -(-(steps * across * group_o) // size) * along
+        return _IterationLoads(
+            data=counts["data"],
+            weights=weights,
+            data_of_one=np.where(phases.is_staged, staged_data, counts["data_of_one"]),
+            weights_of_one=np.where(phases.is_staged, staged_weights, weights_of_one),
         )
 
-        def by_place(of_data: Any, of_weights: Any) -> tuple[Any, Any]:
-            in_images = of_data * images["data"] + of_weights * images["weight"]
-            return (of_data + of_weights - in_images) * self._element_bytes, in_images * self._element_bytes
-
-        buffer_bytes, image_bytes = by_place(data, weights)
-        reread_buffer_bytes, reread_image_bytes = by_place(data * (reads.window > 1), 0)
-        unshared_buffer_bytes, unshared_image_bytes = by_place(data_of_one * size, weights_of_one * size)
-        # The next iteration's share, on its way to local memory.
-        carried = (get("local_buffers") > 1) * (data_of_one + weights_of_one) * number_bytes(columns) // 4
-        registers = self._registers(columns, taps, is_staged, carried)
-        tiles = [-(-extent // tile) for extent, tile in zip((o, h, w), (group_o, tile_h, group_w), strict=True)]
-        return KernelUsage(
-            registers=registers.allocated,
-            needed_registers=registers.needed,
-            registers_as_written=registers.as_written,
-            buffer_bytes=buffer_bytes,
-            image_bytes=image_bytes,
-            unshared_buffer_bytes=unshared_buffer_bytes,
-            unshared_image_bytes=unshared_image_bytes,
-            access_width=self._access_width(columns, is_staged),
-            output_bytes=math.prod(self._forms["flat"].extents) * LANES * self._element_bytes,
-            iterations=phases.first // (phases.pieces * phases.together) * np.where(has_window, 1, window) - ahead,
-            multiply_adds=tile_h * tile_w * tile_o * LANES * taps * phases.together,
-            local_loads=self._local_loads(columns, counts),
-            work_group_size=size,
-            work_groups=math.prod(tiles),
-            local_memory_bytes=local_bytes(columns, self._forms["flat"]),
-            is_staged=is_staged,
-            images=images,
-            has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
-            padding=math.prod(tiles) * group_o * tile_h * group_w / (o * h * w) - 1,
-            on_tensor_cores=on_tensor_cores,
-            multiplies_fp16=columns["accumulate"] != FP32,
-            iterations_ahead=ahead,
-            element_bytes=self._element_bytes,
-            transform_bytes=self._transforms[0],
-            transform_registers=self._transforms[1],
-            is_prefetched=get("local_buffers") > 1,
-            reread_buffer_bytes=reread_buffer_bytes,
-            reread_image_bytes=reread_image_bytes,
-        )
+    def _traffic(self, columns: Columns, loads: _IterationLoads, size: Any) -> dict[str, Any]:
+        """Return the bytes that one iteration loads from buffers and from images, as fields of `KernelUsage`."""
+        fields_of = {
+            "": (loads.data, loads.weights),
+            "unshared_": (loads.data_of_one * size, loads.weights_of_one * size),
+            "reread_": (loads.data * (self._reads.window > 1), 0),
+        }
+        traffic: dict[str, Any] = {}
+        for prefix, (data, weights) in fields_of.items():
+            in_images = data * (columns["data"] == Place.IMAGE) + weights * (columns["weight"] == Place.IMAGE)
+            traffic[f"{prefix}buffer_bytes"] = (data + weights - in_images) * self._element_bytes
+            traffic[f"{prefix}image_bytes"] = in_images * self._element_bytes
+        return traffic
 
     def _lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
         get = columns.__getitem__
@@ -350,6 +352,11 @@ class ClosedForm(Form):
         )
 
 
+@form_of.register
+def _(template: ContractionTemplate, limits: Limits) -> Form:
+    return ClosedForm(template, limits)
+
+
 @dataclass(frozen=True, kw_only=True)
 class _Phases:
     """How configs go through the reduction, as columns.
@@ -372,6 +379,16 @@ class _Phases:
     spacing_w: Any
 
 
+@dataclass(frozen=True, kw_only=True)
+class _IterationLoads:
+    """Numbers that one iteration loads, as columns: distinct ones of a work group, and those of one work-item."""
+
+    data: Any
+    weights: Any
+    data_of_one: Any
+    weights_of_one: Any
+
+
 def _either(condition: Any, one: KernelUsage, other: KernelUsage) -> KernelUsage:
     """Where `condition` holds the one, elsewhere the other; the images of both are the same."""
     names = (field.name for field in fields(KernelUsage) if field.name != "images")
@@ -382,16 +399,18 @@ def _either(condition: Any, one: KernelUsage, other: KernelUsage) -> KernelUsage
 
 @functools.cache
 def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
-    """`bank_rounds` of the first work-items of a group of `high` rows of `wide`, which read data from pixel to pixel,
-    weights from row to row.
+    """Return `bank_conflict_rounds` of the first work-items of a group of `high` rows with `wide` work-items each.
+
+    is_data: each work-item of a row reads another pixel; else each row reads other weights.
     """
     items = np.arange(min(SERVED, high * wide))
-    return bank_rounds((items % wide if is_data else items // wide) * step_bytes)
+    return bank_conflict_rounds((items % wide if is_data else items // wide) * step_bytes)
 
 
-def bank_rounds(places: np.ndarray) -> int:
-    """How often local memory is asked until neighbouring work-items have what they load, from so many bytes on; whoever
-    wants the same is served at once.
+def bank_conflict_rounds(places: np.ndarray) -> int:
+    """Return the number of serialized local-memory accesses of neighbouring work-items. Equal addresses are broadcast.
+
+    places: byte address of each work-item's load
     """
     words = np.unique((places - places.min()) // _VECTOR_BYTES)
     return int(np.bincount(words % SERVED).max())

@@ -1,13 +1,12 @@
-"""What makes a kernel not worth trying on a device: Table 1 of the Romou paper, one function a row, and beside it what
-measurements showed.
+"""Criteria: what makes a kernel not worth trying on a device. One function for each row of Table 1 of the Romou paper,
+and others of ours, from measurements.
 
-A criterion looks at a `KernelUsage` and a `HardwareSpec` and gives a `Verdict`; None where the device's number is not
-known, or means nothing there. Fields of the usage may be arrays, so the same function judges one kernel off its TIR and
-a whole space off its closed form.
+A criterion compares a `KernelUsage` with a `HardwareSpec` and returns a `Verdict`, or None if the device's number is
+unknown or meaningless. Fields of the usage may be arrays, so one function judges a single kernel and a whole space.
 
-To add a criterion, write its function under `@criterion` in this file, at the place where it should give way: where
-criteria would leave too few configs of a space, the first one in this file gives way first. Ours come before those of
-the paper, and of those last what a device punishes hardest.
+To add a criterion, write its function under `@criterion(gives_way=...)` in this file. If criteria would leave too few
+configs of a space, the one with the lowest number gives way first. Ours come before the paper's. Criteria that a device
+punishes hardest come last.
 """
 
 from __future__ import annotations
@@ -32,22 +31,20 @@ _OF_TENSOR_CORE = 32
 
 @dataclass(frozen=True, kw_only=True)
 class Rules:
-    """What a person may choose about the criteria.
+    """Parameters of the criteria.
 
-    count_per_work_item: count bytes as the paper does, a work-item's times the group's size, and weigh the output's
-    place like the inputs'. Otherwise bytes
-        that work-items share count once, and kernels that only pass data on to local memory, or read it once, are not
-        held to the cache's size.
-    local_memory_alpha: local memory is excluded above this many work-items per ALU of a core (the paper's alpha; 3
-    there).
-    access_width: lanes of one access that give the best cache bandwidth. None: as the device's report says
-    (`best_access_lanes`), else 4, as on the mobile GPUs of the paper.
-    most_padding: largest accepted share of work for nothing, relative to the work that is needed.
-    longest_iteration: most multiply-adds that an iteration of the reduction loop may spell out, instructions of tensor
-    cores counted once.
-    slowest: how many times longer than the fastest config of the space a config may take, by the estimate.
+    count_per_work_item: count bytes as the paper does: a work-item's times the group's size, the output like the
+        inputs. If false, bytes that work-items share count once, and the cache's size does not limit kernels that stage
+        their data or read it once.
+    local_memory_alpha: local memory is excluded above this many work-items per ALU of a core (the paper's alpha, 3)
+    access_width: lanes of one access that give the best cache bandwidth. None: `best_access_lanes` of the device's
+        report, else 4, as on the mobile GPUs of the paper.
+    most_padding: largest accepted share of padding, relative to the needed work
+    longest_iteration: most unrolled multiply-adds in one iteration of the reduction loop. An instruction of tensor
+        cores counts once.
+    slowest: longest accepted estimated time, relative to the fastest config of the space
 
-    UsageError where a number is not above zero.
+    UsageError if a number is not above zero.
     """
 
     count_per_work_item: bool = False
@@ -65,14 +62,14 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """What the operator's template leaves open at all: a kernel is not blamed for what no config could do better.
+    """The best that any config of the space can do. A kernel is not excluded if no config is better.
 
-    images: which of "data", "weight", "output" can lie in an image.
-    access_width: widest access of any config, in lanes.
-    fastest_s: bytes that an algorithm's transforms move, by which it is known
-        ->  estimated seconds of its fastest config; empty where nothing can be
-        estimated.
-    default_s: the same -> estimated seconds of the default config, for its algorithm.
+    An algorithm is identified by the bytes that its transforms move.
+
+    images: which of "data", "weight", "output" can be stored in an image
+    access_width: widest access of any config, in lanes
+    fastest_s: algorithm -> estimated seconds of its fastest config; empty if nothing can be estimated
+    default_s: the same of the default config, for its algorithm
     """
 
     images: frozenset[str] = frozenset()
@@ -83,11 +80,11 @@ class Choices:
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What one criterion says of a kernel, or of many.
+    """The result of one criterion for one kernel, or for many.
 
-    used, limit: the kernel's number and the device's, in `unit`; arrays for many kernels.
-    source: where the limit comes from.
-    is_upper: whether `limit` is the most, else the least.
+    used, limit: the kernel's number and the device's, in `unit`; arrays for many kernels
+    source: where the limit comes from
+    is_upper: whether `limit` is an upper bound, else a lower one
     """
 
     criterion: str
@@ -99,13 +96,11 @@ class Verdict:
 
     @property
     def keep(self) -> Any:
-        """Whether the kernel stays."""
+        """Whether the kernel is kept."""
         return self.keep_within(1)
 
     def keep_within(self, factor: float) -> Any:
-        """Whether the kernel would stay if the limit were that many times looser; a limit of 0 counts as 1 when it is
-        loosened.
-        """
+        """Return whether the kernel is kept if the limit is loosened by a factor. A limit of 0 is loosened from 1."""
         if self.is_upper:
             return self.used <= (self.limit if factor == 1 else np.maximum(self.limit, 1) * factor)
         return self.used * factor >= self.limit
@@ -121,35 +116,49 @@ class Verdict:
 
 Criterion: TypeAlias = Callable[[KernelUsage, HardwareSpec, Rules, Choices], Verdict | None]
 
-# Name -> function, in the order in which they give way where too few configs would be left.
+# Name -> function, in the order in which they give way if too few configs would be left.
 CRITERIA: dict[str, Criterion] = {}
-# Criteria that look at registers, of which formulas give a lower bound: what they keep is judged again by the lowered
-# kernel.
+_GIVES_WAY: dict[str, int] = {}
+# Criteria on registers. Formulas give a lower bound of these, so kept kernels are judged again when they are lowered.
 BOUNDED: set[str] = set()
 
 
-def criterion(judged: Criterion) -> Criterion:
-    """Add a function to CRITERIA, behind those that are there."""
-    CRITERIA[judged.__name__] = judged
-    return judged
+def criterion(*, gives_way: int) -> Callable[[Criterion], Criterion]:
+    """Return a decorator that adds a function to CRITERIA.
+
+    gives_way: position in the order in which criteria give way, the lowest number first. Numbers must differ.
+    """
+
+    def add(judged: Criterion) -> Criterion:
+        name = judged.__name__
+        same = next((other for other in CRITERIA if _GIVES_WAY[other] == gives_way and other != name), None)
+        if same is not None:
+            raise UsageError(f"criterion {name!r} gives way at {gives_way}, as {same!r} does; give it another number")
+        _GIVES_WAY[name] = gives_way
+        ordered = sorted({**CRITERIA, name: judged}.items(), key=lambda item: _GIVES_WAY[item[0]])
+        CRITERIA.clear()
+        CRITERIA.update(ordered)
+        return judged
+
+    return add
 
 
 def bounded(judged: Criterion) -> Criterion:
-    """Note that a criterion looks at registers."""
+    """Mark a criterion on registers."""
     BOUNDED.add(judged.__name__)
     return judged
 
 
-@criterion
+@criterion(gives_way=10)
 def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: tiles that do not divide the output compute what nobody stores; no fact of the device is needed."""
+    """Ours: tiles that do not divide the output compute elements that are not stored. Needs no fact of the device."""
     return _verdict("padding", usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
 
 
-@criterion
+@criterion(gives_way=20)
 def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: so few work groups that more than half of the shader cores idle; fewer idle ones may be outweighed by
-    larger groups.
+    """Ours: so few work groups that more than half of the shader cores idle. Larger groups may outweigh fewer idle
+    cores.
     """
     if spec.shader_cores is None:
         return None
@@ -158,32 +167,31 @@ def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices
     )
 
 
-@criterion
+@criterion(gives_way=30)
 def code(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: a loop body so long that drivers take tens of seconds to compile it, and instruction caches do not hold it.
+    """Ours: a loop body so long that drivers compile it for tens of seconds and instruction caches do not hold it.
 
-    Of 24 operators recorded on an NVIDIA H200 none had a config beyond the default limit within 1.6 times its best
-    one's time.
+    For none of 24 operators recorded on an NVIDIA H200, a config beyond the default limit came within 1.6 times the
+    best time.
     """
     used = usage.multiply_adds / np.where(usage.on_tensor_cores, _OF_TENSOR_CORE, 1)
     return _verdict("code", used, rules.longest_iteration, "multiply-adds in one iteration", "Rules.longest_iteration")
 
 
-@criterion
+@criterion(gives_way=40)
 def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: so much slower than another config of the same algorithm, by `estimate_seconds`, that even a bad estimate
-    leaves no hope.
+    """Ours: much slower than another config of the same algorithm by `estimate_seconds`, beyond the estimate's error.
 
-    Between algorithms the estimate only says what is tried first: it knows loops better than launches. Nor does it
-    exclude what it puts before the default config, which compilers show to be lean on phones: it tells how far the
-    estimate errs. On Mali-G76 that is up to 4 times the fastest's time.
+    Algorithms are not compared with each other: the estimate is better for loops than for launches. Configs that are
+    estimated faster than the default config stay. Mobile compilers show the default to be lean, so its estimated time
+    shows the estimate's error: on Mali-G76 up to 4 times the fastest time.
     """
     seconds = estimate_seconds(usage, spec)
     if seconds is None or not choices.fastest_s:
         return None
     is_algorithm = [usage.transform_bytes == moved for moved in choices.fastest_s]
     fastest_s = np.select(is_algorithm, list(choices.fastest_s.values()), np.inf)
-    # As `used` is divided: no rounding puts the default beyond its own limit.
+    # Divided as `used` is, so that rounding never puts the default beyond its own limit.
     limit = np.select(
         is_algorithm,
         [max(rules.slowest, choices.default_s.get(moved, 0) / fastest) for moved, fastest in choices.fastest_s.items()],
@@ -197,10 +205,10 @@ def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
     )
 
 
-@criterion
+@criterion(gives_way=50)
 def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: copy a scalar into a vector where the device multiplies scalars with vectors as they are (paper, section
-    4.1, autobroadcast).
+    """Ours: copies a scalar into a vector although the device multiplies vectors by scalars (paper, section 4.1,
+    autobroadcast).
     """
     if not spec.has_scalar_vector_broadcast:
         return None
@@ -213,7 +221,7 @@ def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     )
 
 
-@criterion
+@criterion(gives_way=60)
 @bounded
 def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: so many registers that the work groups in flight leave ALUs of a core idle."""
@@ -221,7 +229,7 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
         return None
     size = np.maximum(usage.work_group_size, 1)
     in_flight = spec.registers_per_core // np.maximum(usage.needed_registers * size, 1) * size
-    # One group that needs the whole file runs all the same; `registers` judges it.
+    # One group that needs the whole file still runs; `registers` judges it.
     return _verdict(
         "occupancy",
         in_flight,
@@ -232,7 +240,7 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     )
 
 
-@criterion
+@criterion(gives_way=70)
 def staging(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: stage data in local memory that is slower than the cache it would be read from (paper, section 3.3: 146
     against 190 GB/s). A difference inside the noise of the two measurements excludes nothing.
@@ -244,16 +252,16 @@ def staging(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
     if local is None or _is_cpu(spec) or of_images is None:
         return None
     buffers_gbps, images_gbps = (of_buffers or of_images)[0], of_images[0]
-    # The slower one of what the kernel reads: there staging has most to win.
+    # The slower of the two that the kernel reads: staging gains most there.
     rate = np.where(usage.buffer_bytes > 0, min(buffers_gbps, images_gbps), images_gbps)
     used = np.where(usage.is_staged, rate, 0.0)
     source = _source(spec, "local_mem_bandwidth_gbps")
     return _verdict("staging", used, local[1], "GB/s without local memory", source)
 
 
-@criterion
+@criterion(gives_way=80)
 def local_memory(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: use local memory when work group size > alpha * ALUs: then there is parallelism enough without."""
+    """Table 1: use local memory when work group size > alpha * ALUs. There is enough parallelism without it."""
     if spec.alus_per_core is None or _is_cpu(spec):
         return None
     limit = rules.local_memory_alpha * spec.alus_per_core
@@ -261,7 +269,7 @@ def local_memory(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
     return _verdict("local_memory", used, limit, "work-items", _source(spec, "alus_per_core"))
 
 
-@criterion
+@criterion(gives_way=90)
 def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Table 1: use inefficient data access width, which is any below the best one that the operator allows."""
     if not spec.warp_sizes or _is_cpu(spec):
@@ -270,19 +278,19 @@ def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
     return _verdict("access_width", usage.access_width, limit, "lanes", PAPER, is_upper=False)
 
 
-@criterion
+@criterion(gives_way=100)
 def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: access more data in one loop iteration than L1 cache, what streams by left out. Images against the
-    texture cache, buffers against theirs.
+    """Table 1: access more data in one loop iteration than L1 cache. Images count for the texture cache, buffers for
+    theirs.
 
-    What no later iteration reads again streams by, and no cache has to hold it: weights, and without a window the data
-    too. Under Mesa's compiler for Adreno 630 the leanest kernels of 1x1 convolutions read more than the cache holds.
+    Data that no later iteration reads again does not count: weights, and the data if there is no window. Under Mesa's
+    compiler for Adreno 630 the leanest kernels of 1x1 convolutions read more than the cache holds.
     """
     texture, buffer = spec.l1_texture_cache_bytes, spec.l1_buffer_cache_bytes
     is_held = np.logical_not(usage.is_staged)
     of_images = usage.unshared_image_bytes if rules.count_per_work_item else usage.reread_image_bytes * is_held
     of_buffers = usage.unshared_buffer_bytes if rules.count_per_work_item else usage.reread_buffer_bytes * is_held
-    # A cache that is not there cannot overflow.
+    # A missing cache cannot overflow.
     both = ((of_images, texture, "l1_texture_cache_bytes"), (of_buffers, buffer, "l1_buffer_cache_bytes"))
     loads: list[tuple[Any, Any, str]] = [load for load in both if load[1]]
     if not loads:
@@ -295,10 +303,10 @@ def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
     return _verdict("l1_cache", used, limit, "bytes", _source(spec, *(key for _, _, key in loads)))
 
 
-@criterion
+@criterion(gives_way=110)
 def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: use buffer type when L1 cache is for texture only. Counts tensors in buffers that could be images; what
-    is written passes no cache.
+    """Table 1: use buffer type when L1 cache is for texture only. Counts tensors in buffers that could be images. The
+    output does not pass through the cache.
     """
     if spec.l1_texture_cache_bytes == 0 or spec.l1_buffer_cache_bytes != 0:
         return None
@@ -307,12 +315,11 @@ def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
     return _verdict("buffers", used, 0, "tensors in buffers", _source(spec, "l1_buffer_cache_bytes"))
 
 
-@criterion
+@criterion(gives_way=120)
 def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: work group size < warp size; of several sizes, the smallest.
+    """Table 1: work group size < warp size. If there are several sizes, the smallest one counts.
 
-    Where the launch has less than a warp for each core, small groups that use all cores are better than full ones on a
-    few.
+    If the launch has less than a warp for each core, small groups on all cores are better than full ones on a few.
     """
     if not spec.warp_sizes or _is_cpu(spec):
         return None
@@ -321,14 +328,14 @@ def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices)
     return _verdict("warp", usage.work_group_size, limit, "work-items", _source(spec, "warp_sizes"), is_upper=False)
 
 
-@criterion
+@criterion(gives_way=130)
 @bounded
 def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: overuse available registers for the work group size. A pooled file is shared by the group, a dedicated
-    one is not.
+    """Table 1: overuse available registers for the work group size. The group shares a pooled file, not a dedicated
+    one.
 
-    A group that waits at barriers is there as a whole, in the largest warps. Under Mesa's compiler for Adreno these
-    come in pairs: kernels of 128 work-items get half as many registers on Adreno 660 as kernels of 64.
+    A group with barriers is resident as a whole, in the largest warps. Mesa's compiler for Adreno allocates these in
+    pairs: kernels of 128 work-items get half the registers of kernels of 64 on Adreno 660.
     """
     most, found = spec.registers_per_lane, needed_registers(usage, spec)
     if most is None or found is None or spec.register_file is None:
@@ -336,8 +343,7 @@ def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     needed, limit = found
     if spec.register_file == "pooled" and spec.registers_per_core is not None:
         limit = np.minimum(limit, spec.registers_per_core // np.maximum(_resident(usage, spec), 1))
-    # Groups of transforms are small: each of their work-items has all registers that it can have. The tighter one
-    # decides.
+    # Transforms have small groups, so their work-items may use all registers of a lane. The tighter of the two decides.
     is_tighter = usage.transform_registers * limit > needed * most
     used, limit = np.where(is_tighter, usage.transform_registers, needed), np.where(is_tighter, most, limit)
     return _verdict(
@@ -346,7 +352,7 @@ def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
 
 
 def _resident(usage: KernelUsage, spec: HardwareSpec) -> Any:
-    """Work-items that a core holds registers for while it computes a work group."""
+    """Return the number of work-items that a core holds registers for while it computes a work group."""
     size, warps = usage.work_group_size, spec.warp_sizes or (1,)
     waits = (usage.local_memory_bytes > 0) & (size > min(warps))
     return np.where(waits, np.maximum(size, 2 * max(warps)), size)
@@ -355,7 +361,7 @@ def _resident(usage: KernelUsage, spec: HardwareSpec) -> Any:
 def judge(
     usage: KernelUsage, spec: HardwareSpec, *, rules: Rules | None = None, choices: Choices | None = None
 ) -> dict[str, Verdict]:
-    """Return the verdicts of all criteria that have a meaning on the device, by name."""
+    """Return name -> verdict for all criteria that apply to the device."""
     verdicts = {name: c(usage, spec, rules or Rules(), choices or Choices()) for name, c in CRITERIA.items()}
     return {name: verdict for name, verdict in verdicts.items() if verdict is not None}
 

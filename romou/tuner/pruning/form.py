@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -10,7 +11,9 @@ from typing import Any
 import numpy as np
 
 from romou.base.block import Block
+from romou.base.limits import Limits
 from romou.base.space import Columns, Space
+from romou.compiler.operators.base import Template
 from romou.devices.hardware import HardwareSpec
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.criteria import Choices
@@ -18,6 +21,15 @@ from romou.tuner.pruning.estimate import estimate_seconds
 
 # A number counts as so many bytes in loads, whatever its type.
 _NUMBER_BYTES = 4
+
+
+@functools.singledispatch
+def form_of(template: Template, limits: Limits) -> Form:
+    """Return the formulas of a template on a device with these limits.
+
+    A form is registered for the class of its template in the file that defines it: `@form_of.register`.
+    """
+    raise TypeError(f"{template.name}: no formulas are registered for {type(template).__name__}")
 
 
 class Form(ABC):

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from romou.base.limits import Limits
 from romou.base.space import Columns
 from romou.compiler.operators.streaming.template import Points, StreamingTemplate
 from romou.compiler.tir.evaluate import count_distinct, evaluate
 from romou.compiler.tir.guarded_loads import guarded_loads
 from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.form import Form, loads_of_one, tabulate
+from romou.tuner.pruning.form import Form, form_of, loads_of_one, tabulate
 
 
 class StreamingForm(Form):
@@ -134,3 +135,8 @@ class StreamingForm(Form):
         for (name, times), found in places.items():
             total[name] = total.get(name, 0) + times * count_distinct(np.concatenate(found))
         return total
+
+
+@form_of.register
+def _(template: StreamingTemplate, _limits: Limits) -> Form:
+    return StreamingForm(template)

@@ -19,7 +19,7 @@ from romou.compiler.tir.evaluate import evaluate
 from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
 from romou.tuner.analysis.expressions import dtype_of, lanes_of
-from romou.tuner.pruning.closed_form import SERVED, bank_rounds
+from romou.tuner.pruning.closed_form import SERVED, bank_conflict_rounds
 from support.kernels.kernel_structure import (
     KernelStructure,
     local_bytes_in,
@@ -163,7 +163,7 @@ class GroupAccesses:
     def _rounds(self, load: tvm.ir.TensorLoad) -> int:
         kind = tvm.DataType(str(load.source.dtype))
         places = self._elements(load.indices[0], int(kind.lanes), 1)
-        return bank_rounds(places.reshape(-1, self._structure.group_size)[0, :SERVED] * (int(kind.bits) // 8))
+        return bank_conflict_rounds(places.reshape(-1, self._structure.group_size)[0, :SERVED] * (int(kind.bits) // 8))
 
     def _load_all(self, node: Any, active: Any) -> None:
         structure = self._structure
