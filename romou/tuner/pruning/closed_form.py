@@ -1,10 +1,9 @@
-"""What the kernels of a whole space use, by formulas over its knobs: a million configs are judged in well under a
-second.
+"""The form of contractions: formulas over knobs for the kernels of a whole space, a million configs in under a second.
 
-The formulas follow `schedules/contraction`. The tests read the same numbers off one config's TIR
-(`tests/support/kernels/kernel_usage.py`), and hold the two together. Columns of knobs are NumPy arrays that broadcast:
-those of `Space.blocks` have an axis for each knob. A formula over three knobs then costs the product of these three,
-and only the last "and" of the verdicts runs over all configs.
+The formulas follow `compiler/operators/contraction`. The tests read the same numbers off one config's TIR
+(`tests/support/kernels/kernel_usage.py`), and hold the two together. Columns of knobs are NumPy arrays that broadcast: those of
+`Space.blocks` have an axis for each knob. A formula over three knobs then costs the product of these three, and only
+the last "and" of the verdicts runs over all configs.
 
 Bytes, sizes, local memory, widths and padding are equal to those of the TIR. Registers are a lower bound: what a kernel
 holds for addresses and epilogue is known only when it is lowered. So the formula rejects nothing that the exact pass
@@ -33,9 +32,9 @@ from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.data_reads import DataReads, Pixels, Steps
 from romou.tuner.pruning.form import Form, combinations, form_of, loads_of_one, tabulate
 
-# A GPU's local memory serves so many work-items at once, each with a vector of so many bytes out of a bank of its own.
+# Banks of a GPU's local memory that serve work-items at the same time, and bytes of a bank's vector.
 SERVED, _VECTOR_BYTES = 8, 16
-# Knobs of the contraction inside of another algorithm that are what they are, whatever the operator's say.
+# Fixed knobs of the contraction inside another algorithm.
 _INSIDE = {
     "data": "buffer",
     "output": "buffer",
@@ -49,10 +48,10 @@ _IN_WORKSPACES = {name: np.asarray(value) for name, value in _INSIDE.items()}
 
 
 class ClosedForm(Form):
-    """The formulas of one operator that sums products. Arrays in, arrays out."""
+    """The formulas of one operator that sums products."""
 
     def __init__(self, template: ContractionTemplate, limits: Limits, algorithm: str = DIRECT) -> None:
-        # Formulas of the contractions that other algorithms have inside.
+        # Formulas of the contractions inside other algorithms.
         self._others = {
             name: ClosedForm(template, limits, name) for name in template.algorithms if algorithm == DIRECT != name
         }
@@ -69,16 +68,14 @@ class ClosedForm(Form):
         self._varies = form.lhs_varies
         self._rhs_vector = form.rhs_vector
         self._has_lhs_vectors = form.lhs_vector
-        # Columns of the weight in memory; where its last texel is full, or filled up with zeros, all of the texels.
+        # Columns of the weight in memory; all lanes if the last texel is full or padded with zeros.
         self._columns = form.columns or form.extents[0] * LANES
-        # In CUDA a lane of a copy is the scalar itself.
+        # In CUDA a scalar needs no copy into lanes.
         self._may_copy = limits.has_vector_arithmetic and form.lhs_varies != "by lane"
         self._reads = DataReads(self._forms)
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Count what `Form.counts` says: distinct steps and data of a group and of one work-item, and how often what is
-        staged is read in rounds.
-        """
+        """Return distinct steps and data of a group and of one work-item, and bank conflict rounds of staged data."""
         names = self._algorithms_of(columns)
         found = {name: form._counts(columns) for name, form in names.items()}
         first, *others = found.values()
@@ -96,18 +93,17 @@ class ClosedForm(Form):
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
         tile = columns["tile_o"] * columns["tile_h"] * columns["tile_w"]
         steps = usage.multiply_adds / (tile * LANES)
-        # What is staged is dealt out to the work-items along the pixels, which read the same weights.
+        # Staged weights are distributed over the work-items along the pixels, which read the same ones.
         weights = columns["tile_o"] * steps * LANES / usage.access_width / np.where(usage.is_staged, columns["wg_w"], 1)
         return tile, np.maximum(loads_of_one(usage) - weights, 0), weights, *self.lines(columns, warp_size, line_bytes)
 
     def lines(self, columns: Columns, warp_size: int, line_bytes: int) -> tuple[Any, Any]:
-        """Return the cache lines that work-items in step touch by one load of the data, and by one of the weight.
+        """Return the cache lines that a warp touches by one load of the data, and by one of the weight.
 
-        Neighbours of a warp lie along the row of pixels first, then along the channels, then along the split. What is
-        staged is loaded in order.
+        Neighbours of a warp are ordered by pixels, then channels, then pieces of the split. Staged loads are coalesced.
         """
         found = self._lines(columns, warp_size, line_bytes)
-        # Where fp16 has tensor cores, an operator has no other algorithms for its knob.
+        # With tensor cores for fp16, an operator has no other algorithms.
         for name, form in self._others.items() if "algorithm" in columns else ():
             inside = form._lines({**columns, **_IN_WORKSPACES}, warp_size, line_bytes)
             data, weight = (np.where(columns["algorithm"] == name, *pair) for pair in zip(inside, found, strict=True))
@@ -115,7 +111,7 @@ class ClosedForm(Form):
         return found
 
     def _algorithms_of(self, columns: Columns) -> dict[str, ClosedForm]:
-        """The algorithms that the columns have, each with its formulas."""
+        """Return algorithm -> formulas, for the algorithms in the columns."""
         known = {DIRECT: self, **self._others}
         return (
             {str(name): known[str(name)] for name in np.unique(columns["algorithm"])}
@@ -124,14 +120,14 @@ class ClosedForm(Form):
         )
 
     def _inside(self, columns: Columns) -> Columns:
-        """The knobs of the contraction, which other algorithms have inside of transforms."""
+        """Return the knobs of the contraction, which other algorithms run between transforms."""
         return columns if self._is_direct else {**columns, **_IN_WORKSPACES}
 
     def _counts(self, columns: Columns) -> dict[str, np.ndarray]:
         columns = self._inside(columns)
         reads, get, phases = self._reads, columns.__getitem__, self._phases(columns)
         axis = (phases.on_tensor_cores, phases.first, phases.pieces, phases.together)
-        # Of every pair of pixels, tensor cores take one of each work-item.
+        # Tensor cores read one pixel of each pair for a work-item.
         apart = np.where(phases.on_tensor_cores, tensor_core.PAIR, 1) * phases.spacing_w
         channels: Any = 1 if self._varies == "never" else get("wg_o") * get("tile_o")
         tap = (
@@ -149,7 +145,7 @@ class ClosedForm(Form):
             steps = [Steps(*values) for values in found]
             return tabulate(lambda i, k, o: reads.distinct(pixels[i], steps[k], o), where, when, group_o)
 
-        # Neighbours read texels side by side, or a tile apart.
+        # Texels of neighbours are adjacent, or a tile apart.
         size, is_striped = number_bytes(columns), get("arrangement") == "striped"
         step_o, step_w = (np.where(is_striped, 1, get(tile)) for tile in ("tile_o", "tile_w"))
         along = reads.last if self._rhs_vector == "reduction" else 1
@@ -169,7 +165,7 @@ class ClosedForm(Form):
     def _phases(self, columns: Columns) -> _Phases:
         get, reads = columns.__getitem__, self._reads
         is_staged, on_tensor_cores = get("local") > 0, tensor_core.fills_warps(columns)
-        # Tensor cores stage tap by tap, some iterations ahead.
+        # Tensor cores stage tap by tap, prefetched by some iterations.
         is_ahead = is_staged & on_tensor_cores
         return _Phases(
             is_staged=is_staged,
@@ -300,31 +296,29 @@ class ClosedForm(Form):
             return np.asarray(self._reads.last if self._rhs_vector == "reduction" else 1)
         if not self._has_lhs_vectors:
             return np.asarray(1)
-        # The data is loaded a texel at a time, and so is what is staged.
+        # Data and staged weights are loaded by texels.
         return np.minimum(self._reads.texel, np.where(is_staged, LANES, columns["vector_width"]))
 
     def _local_loads(self, columns: Columns, counts: Mapping[str, Any]) -> Any:
-        """Bytes that a work-item reads of what is staged, in one iteration, each as often as local memory is asked for
-        it.
-        """
+        """Return the bytes that a work-item reads from local memory in one iteration, bank conflicts included."""
         get = columns.__getitem__
         size = number_bytes(columns)
         of_data = counts["rounds_of_data"] * get("tile_h") * get("tile_w") * self._reads.texel
         by_itself = of_data + counts["rounds_of_weights"] * get("tile_o") * LANES * self._reads.last
-        # A warp shares what it reads: one pixel of each pair, and of four input texels one.
+        # A warp shares its reads: one pixel of each pair, and one of four input texels.
         shared = (get("tile_w") // tensor_core.PAIR + get("tile_o") * LANES) * LANES // tensor_core.GROUP
         on_tensor_cores = tensor_core.fills_warps(columns)
         numbers = get("local") * np.where(on_tensor_cores, shared, self._reads.window * by_itself)
         return numbers * np.where(tensor_core.takes_fp16(columns) & on_tensor_cores, 2, size)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any, carried: Any) -> RegisterEstimate:
-        """A lower bound: the sums, the tile of data, what is `carried` to local memory, and the addresses of one
-        iteration's weights, which a compiler computes ahead.
+        """Return a lower bound: the sums, the tile of data, the registers `carried` to local memory, and the addresses
+        of one iteration's weights, which a compiler computes ahead.
         """
         reads, pixels = self._reads, columns["tile_h"] * columns["tile_w"]
-        # Registers of four numbers; with fp16 arithmetic they lie two by two.
+        # Registers of four numbers; fp16 arithmetic packs two into one.
         vector = LANES - LANES // 2 * (columns["accumulate"] != FP32)
-        # What is summed up at one go is done pixel by pixel.
+        # A reduction without a loop is done pixel by pixel.
         sums = (
             (vector + LANES * (columns["accumulate"] == MIXED))
             * columns["tile_o"]
@@ -334,12 +328,11 @@ class ClosedForm(Form):
         if self._varies == "by lane":
             return RegisterEstimate(sums, as_written=sums)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
-        # Between two reads under a condition stand the weights of one tap; without conditions, those of all.
+        # Guarded reads separate the weights of the taps; without guards those of all taps are loaded ahead.
         is_guarded = np.where(columns["data"] == Place.BUFFER, reads.is_guarded(False), reads.is_guarded(True))
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
         ahead = data + address_registers(loads, is_image=columns["weight"] == Place.IMAGE)
-        # A texel of fp16 as it is takes two registers: of the weights of a pair of output texels. One of floats takes
-        # four.
+        # A texel of weights takes two registers in fp16, four in fp32.
         weights = (
             np.where(tensor_core.takes_fp16(columns), 2, 4)
             * np.minimum(columns["tile_o"], tensor_core.PAIR)
@@ -359,13 +352,12 @@ def _(template: ContractionTemplate, limits: Limits) -> Form:
 
 @dataclass(frozen=True, kw_only=True)
 class _Phases:
-    """How configs go through the reduction, as columns.
+    """The loop over the reduction, as columns.
 
-    first, pieces, together, ahead: steps of the first axis in one iteration: those that are staged together, or for
-    each piece of the split one, or what
-        tensor cores take together.
-    spacing_w: pixels that lie between two of a work-item's: what it has for itself lies side by side, or alternates
-    with what the others have.
+    first: extent of the first axis
+    pieces, together: pieces of the split, and adjacent steps of one iteration
+    ahead: iterations by which loads are prefetched
+    spacing_w: distance of two pixels of a work-item: 1, or the stride between work-items that alternate
     """
 
     is_staged: Any
@@ -390,7 +382,7 @@ class _IterationLoads:
 
 
 def _either(condition: Any, one: KernelUsage, other: KernelUsage) -> KernelUsage:
-    """Where `condition` holds the one, elsewhere the other; the images of both are the same."""
+    """Select between two usages elementwise. Their images are the same."""
     names = (field.name for field in fields(KernelUsage) if field.name != "images")
     return KernelUsage(
         images=one.images, **{name: np.where(condition, getattr(one, name), getattr(other, name)) for name in names}

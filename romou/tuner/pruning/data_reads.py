@@ -1,7 +1,6 @@
-"""Which numbers of its data the first work group of a contraction reads in one iteration, counted from the operator's
-index expressions.
+"""Counts of the data that the first work group of a contraction reads in one iteration, from the index expressions.
 
-An address is the sum of what the pixel and what the channel add to it, so the two are found by themselves and combined.
+An address is the sum of an offset of the pixel and an offset of the channel. The two are computed separately.
 """
 
 from __future__ import annotations
@@ -24,19 +23,17 @@ from romou.compiler.tir.evaluate import count_distinct, evaluate
 from romou.compiler.tir.primitives import LANES
 from romou.compiler.tir.traversal import nodes_in
 
-# Pixels of an image lie this far apart from row to row and from layer to layer, so that columns outside of it fall on
-# no other row.
+# Address difference between rows and between layers of an image, so that columns outside of it do not alias other rows.
 PITCH = 1 << 20
-# Pixels of a row come in stretches of so many; shorter rows are the beginning of one.
+# Rows are computed in multiples of this many pixels; shorter rows are prefixes.
 _STRETCH = 1024
 
 
 class Pixels(NamedTuple):
-    """Pixels of the first work group that count in one iteration: each `stride` from the next in a row of `width`, in
-    `tile_h` rows.
+    """Pixels of the first work group in one iteration: every `stride`-th of a row of `width`, in `tile_h` rows.
 
-    order: of the pixels, "flat" or "rows".
-    tap: the tap of the window that counts; -1: the one in the middle, or all of them where `has_window`.
+    order: of the pixels, "flat" or "rows"
+    tap: tap of the window; -1: the middle one, or all of them if `has_window`
     """
 
     order: str
@@ -49,13 +46,12 @@ class Pixels(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Steps of the first reduction axis, of extent `first`, in an iteration in the middle.
+    """Steps of the first reduction axis, of extent `first`, in the middle iteration.
 
-    Pieces of a split lie a share apart; what is taken together lies side by side.
+    Pieces of a split are far apart. The `together` steps of one iteration are adjacent.
 
-    ahead: iterations that its loads run ahead, where these go tap by tap.
-    is_one: whether they are those of the first work-item. It takes one place of
-    each group on tensor cores, and one alone without.
+    ahead: iterations by which loads are prefetched, if these go tap by tap
+    is_one: whether only the first work-item counts: one step of each group on tensor cores, else a single one
     """
 
     on_tensor_cores: bool
@@ -67,10 +63,11 @@ class Steps(NamedTuple):
 
 
 class DataReads:
-    """Counts of one operator. `forms`: its contraction for each order of the pixels.
+    """Counts of reads of one operator.
 
-    The first axis of the reduction is a loop, or dealt out; the middle ones are the window; the last one is always
-    unrolled.
+    The first reduction axis is a loop or distributed. The middle axes are the window. The last one is always unrolled.
+
+    forms: order of the pixels -> contraction
     """
 
     def __init__(self, forms: Mapping[str, Contraction]) -> None:
@@ -84,7 +81,7 @@ class DataReads:
         self.texels, *middle, _ = self._warp_forms["flat"].reduce.values()
         self.taps_of_texel = math.prod(middle)
         self._is_by_lane = form.lhs_varies == "by lane"
-        # Numbers that a texel of data holds: the lanes of a reduction axis, where there is one.
+        # Numbers of a texel of data: lanes of a reduction axis, if there is one.
         self.texel = 1 if self._is_by_lane else form.texel or self.last
         self._read = functools.cache(self._make_read)
         self.distinct = functools.cache(self._distinct)
@@ -94,14 +91,15 @@ class DataReads:
         self._channels = functools.cache(self._make_channels)
 
     def is_guarded(self, is_image: bool) -> bool:
-        """Whether reads of a buffer, or of an image, stand under a condition, because of padding."""
+        """Return whether reads of a buffer, or of an image, are guarded because of padding."""
         if is_image and self._forms["flat"].lhs_of_image is None:
             return False
         return any(self._read(order, is_image).condition is not None for order in self._forms)
 
     def lines(self, order: str, step: int, along_w: int, along_o: int, numbers: int) -> int:
-        """Count the lines of so many numbers that the first pixels of work-items side by side lie in, in a buffer and
-        in the middle of the loops.
+        """Return the number of cache lines that neighbouring work-items touch by one load, in the middle iteration.
+
+        numbers: of one line
         """
         read = self._read(order, False)
         o, w = np.ix_(
@@ -111,32 +109,32 @@ class DataReads:
         return count_distinct(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers)
 
     def middle_tap(self, first: int, together: int, ahead: int) -> int:
-        """Return the tap of the window that the middle iteration's loads, some iterations ahead, are for."""
+        """Return the tap of the window that the middle iteration's prefetched loads are for."""
         return self._middle(first, together, ahead)[1]
 
     def distinct_steps(self, steps: Steps) -> int:
-        """Count the distinct steps of the weight: beyond the end, weights of the last place are read again."""
+        """Return the number of distinct steps of the weight. Beyond the end the last weights are read again."""
         return count_distinct(
             np.minimum(self._places_of(steps), self.texels - 1 if steps.on_tensor_cores else steps.first)
         )
 
     def _distinct(self, pixels: Pixels, steps: Steps, group_o: int) -> int:
-        """Distinct numbers of the data that the first work group reads in the middle of the loops."""
+        """Return the number of distinct elements of data that the first work group reads in the middle iteration."""
         if steps.on_tensor_cores and self._warp_forms[pixels.order] is not self._forms[pixels.order]:
             return self._distinct_taps(pixels, self._places_of(steps))
         count, reach, lanes = self._reach(pixels)
         if not count:
             return 0
         size, gap, parts = self._channels(pixels.order, pixels.is_image, group_o, steps, lanes)
-        # Pixels of channels that lie further apart than all of them never meet. Tensor cores take whole texels of other
-        # channels, which are other texels wherever they lie: what is below takes long where batches overlap.
+        # Channels further apart than all pixels do not overlap. Tensor cores read whole texels, which differ for each
+        # channel; the count below would take long for overlapping batches.
         if gap > reach or steps.on_tensor_cores:
             return count * size * self.texel
         places = self._addresses(_whole_stretches(pixels))[0][:count]
         return sum(count_distinct(places[:, None] + mine) for mine in parts) * self.texel
 
     def _distinct_taps(self, pixels: Pixels, steps: np.ndarray) -> int:
-        """`_distinct` where the window is part of the first axis: what a tap adds to an address depends on the pixel."""  # noqa: E501
+        """Return `_distinct` for a window in the first axis: the offset of a tap depends on the pixel."""
         read = self._read(pixels.order, False, True)
         grid = np.ix_(
             _as_read(np.arange(0, pixels.width, pixels.stride), read.extents[2], False), steps[steps < self.texels]
@@ -148,7 +146,7 @@ class DataReads:
         return count_distinct(places) * self.texel
 
     def _middle(self, first: int, together: int, ahead: int) -> tuple[int, int]:
-        """Iterations go through the taps of a window for some texels, then for the next ones."""
+        """Return texel and tap of the middle iteration. The taps are the inner loop."""
         return divmod((first // together * self.window - ahead) // 2 + ahead, self.window)
 
     def _places_of(self, steps: Steps) -> np.ndarray:
@@ -163,9 +161,7 @@ class DataReads:
         return (np.arange(steps.pieces)[:, None] * share + middle + np.arange(steps.together)).ravel()
 
     def _make_reach(self, pixels: Pixels) -> tuple[int, int, int]:
-        """How many addresses the pixels have, how far apart the outermost lie, and the lanes where all are whole texels
-        apart, so that lanes never meet; else 1.
-        """
+        """Return number and range of the pixels' addresses, and LANES if all are whole texels apart, else 1."""
         _, begins, lowest, highest, is_uneven = self._addresses(_whole_stretches(pixels))
         count = int(np.searchsorted(begins, -(-pixels.width // pixels.stride)))
         return (
@@ -175,8 +171,8 @@ class DataReads:
         )
 
     def _make_addresses(self, pixels: Pixels) -> tuple[np.ndarray, ...]:
-        """Addresses, less what the channel adds, in the order of the first pixels of a row that read them; these; and
-        up to each address the lowest, the highest, and whether some are not whole texels apart.
+        """Return the distinct addresses without the channel's offset, in the order of the first pixels that read them;
+        these pixels; and for each prefix the lowest, the highest, and whether some are not whole texels apart.
         """
         found, is_inside = (part[:: pixels.stride] for part in self._stretch(pixels._replace(stride=1)))
         places, which = np.unique(found[is_inside], return_index=True)
@@ -187,7 +183,7 @@ class DataReads:
         return places, begins[order], np.minimum.accumulate(places), np.maximum.accumulate(places), is_uneven
 
     def _make_stretch(self, pixels: Pixels) -> tuple[np.ndarray, np.ndarray]:
-        """What each pixel of a row reads, in shape (width, tile_h * taps), and which of it is no padding."""
+        """Return the addresses that each pixel of a row reads, (width, tile_h * taps), and which are not padding."""
         read = self._read(pixels.order, pixels.is_image)
         h, w = (
             _as_read(np.arange(extent), read.extents[axis], pixels.is_image)
@@ -198,7 +194,7 @@ class DataReads:
             taps = [np.arange(extent) if pixels.has_window else np.asarray([extent // 2]) for extent in middle]
         else:
             taps = [np.asarray([tap]) for tap in np.unravel_index(pixels.tap, middle or [1])[: len(middle)]]
-        # Lanes of an input texel are neighbours: one stands for all.
+        # Lanes of a texel are adjacent: one represents all.
         taps.append(np.arange(last if self._is_by_lane else 1))
         grid = np.ix_(w, h, *taps)
         at = (0, grid[1], grid[0], 0, first // 2, *grid[2:])
@@ -212,8 +208,8 @@ class DataReads:
     def _make_channels(
         self, order: str, is_image: bool, group_o: int, steps: Steps, lanes: int
     ) -> tuple[int, float, list[np.ndarray]]:
-        """What the channels add to addresses: how many numbers, the smallest distance between two of the same remainder
-        on division by `lanes`, and those of each remainder.
+        """Return the number of the channels' offsets, the smallest gap between two offsets that are equal modulo
+        `lanes`, and the offsets of each remainder.
         """
         read = self._read(order, is_image)
         o = _as_read(np.arange(group_o), read.extents[0], is_image)
@@ -240,8 +236,11 @@ class DataReads:
 
 @dataclass(frozen=True)
 class _Read:
-    """How the contraction reads its data: index expressions over (o, h, w, lane, reduction), what a step of each index
-    adds to the address, and the condition under which it is inside of the padding; None where nothing is checked.
+    """The read of the data in a contraction.
+
+    indices: expressions over (o, h, w, lane, reduction)
+    pitches: address difference of a step of each index
+    condition: of reads inside the padding; None if there is no check
     """
 
     extents: tuple[int, int, int]
@@ -263,11 +262,11 @@ class _Read:
 
 
 def _read_indices(expr: tirx.Expr) -> list[tirx.Expr]:
-    """Indices of the one read of a tensor in an expression of TVM's te."""
-    found = [call for call in nodes_in(expr, tvm.ir.Call) if op_name(call) == "te.tensor_load"]
-    if len(found) != 1:
-        raise BuildError(f"expected one read of the data, found {len(found)}")
-    return list(found[0].args[1:])
+    """Return the indices of the only tensor read in an expression."""
+    reads = [call for call in nodes_in(expr, tvm.ir.Call) if op_name(call) == "te.tensor_load"]
+    if len(reads) != 1:
+        raise BuildError(f"expected one read of the data, found {len(reads)}")
+    return list(reads[0].args[1:])
 
 
 def _whole_stretches(pixels: Pixels) -> Pixels:
@@ -275,5 +274,5 @@ def _whole_stretches(pixels: Pixels) -> Pixels:
 
 
 def _as_read(position: np.ndarray, extent: int, is_image: bool) -> np.ndarray:
-    """Positions as a template reads them: beyond the last one again the last one, but for images."""
+    """Return positions as a template reads them: clamped to the last one, except for images."""
     return position if is_image else np.minimum(position, extent - 1)

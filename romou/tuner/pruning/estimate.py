@@ -1,10 +1,8 @@
-"""The analytical estimate of a kernel's time, from what it uses and what ArchProbe measured of the device: good enough
-to put configs in order.
+"""The analytical estimate of a kernel's time, from its usage and the device's facts: it ranks configs.
 
-A core issues instructions, waits for loads in one iteration after another, and moves bytes out of its caches. The
-estimate is the Euclidean norm of these, so the longest rules and the others show. Only ratios mean something: the
-epilogue, the launch and what a driver makes of the code are left out. On the recorded spaces of benchmarks/data the
-rank correlation with the measured times is 0.6 to 0.9.
+A core issues instructions, waits for loads in each iteration, and moves bytes out of its caches. The estimate is the
+Euclidean norm of these times, so the longest one dominates. Only ratios are meaningful: epilogue, launch and compiler
+are left out. On the recorded spaces the rank correlation with the measured times is 0.6 to 0.9.
 """
 
 from __future__ import annotations
@@ -18,44 +16,41 @@ from romou.compiler.tir.primitives import LANES
 from romou.devices.hardware import HardwareSpec
 from romou.tuner.analysis.usage import KernelUsage
 
-# Multiply-adds that a load keeps a work-item from issuing.
+# Issue cost of a load in multiply-adds.
 _ISSUED = 8.0
-# Multiply-adds of a tensor core for each of an ALU: mma.sync.m16n8k16 on Hopper, 1024 of a core in a cycle.
+# Multiply-adds of a tensor core relative to an ALU: mma.sync.m16n8k16 on Hopper, 1024 in a cycle of a core.
 _TENSOR_CORE_RATE = 8
-# Neighbours of a warp read the same texel more often than not: a load moves this share of its bytes.
+# Share of a load's bytes that is moved: neighbours of a warp often read the same texel.
 _MOVED = 0.25
-# Cycles until loads of the first-level cache are there; images alias nothing, so a compiler moves more of their loads
-# ahead. So many loads do not wait for each other.
+# Latency of the first-level cache in cycles. It is lower for images, which do not alias: a compiler moves more of their
+# loads ahead. Then the number of loads in flight.
 _BUFFER_LATENCY, _IMAGE_LATENCY, _UNDER_WAY = 130.0, 60.0, 3
-# Cycles that work groups take to begin and to end.
+# Cycles to start and to end a work group.
 _STARTED = 1500.0
-# No kernel gets by with fewer, whatever the formula's lower bound says.
+# Fewest registers of any kernel.
 _LEAST_REGISTERS = 32
-# Of the registers of a Mali, those that a kernel has no use of. Under Mesa's compiler for Mali-G76, of 34 random
-# kernels with more than 57 live 24 spill. Of 59 with fewer 7 do: windows that it writes out, whose conditions and
-# coordinates it keeps.
+# Registers of a Mali that a kernel cannot use. Under Mesa's compiler for Mali-G76, 24 of 34 random kernels with more than
+# 57 live registers spill, and 7 of 59 with fewer: unrolled windows, whose conditions and coordinates stay live.
 _KEPT_BY_COMPILER = 7
-# A kernel that spills runs so many times longer.
+# Slowdown of a kernel that spills.
 _SPILLED = 1.5
 _TEXEL_BYTES = 16
 _NEEDED = ("shader_cores", "alus_per_core", "clock_mhz", "l2_bandwidth_gbps", "warp_sizes")
 
 
 def can_estimate(spec: HardwareSpec) -> bool:
-    """Return whether enough is known of the device. A CPU is not estimated: what it does with work groups is up to its
-    driver.
-    """
+    """Return whether enough facts of the device are known. CPUs are not estimated: their drivers differ too much."""
     return _needed(spec) is not None
 
 
 def missing_facts(spec: HardwareSpec) -> tuple[str, ...]:
-    """The facts for want of which nothing can be estimated; empty where something can, and for a CPU."""
+    """Return the facts without which nothing can be estimated; empty if none is missing, and for a CPU."""
     is_cpu = spec.warp_sizes == (1,)
     return () if is_cpu else tuple(key for key in _NEEDED if getattr(spec, key) is None)
 
 
 def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:
-    """Cores, ALUs of a core, clock in Hz, bandwidth of the second-level cache in bytes per second, warp size."""
+    """Return cores, ALUs of a core, clock in Hz, L2 bandwidth in bytes per second, and warp size."""
     cores, alus, clock, l2, warps = (
         spec.shader_cores,
         spec.alus_per_core,
@@ -71,8 +66,7 @@ def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:
 
 
 def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
-    """Return the seconds of one launch, to be compared with those of other configs of the same operator; None where too
-    little is known of the device.
+    """Return the estimated seconds of one launch, comparable between configs of one operator; None without enough facts.
 
     Fields of the usage may be arrays that broadcast.
     """
@@ -81,7 +75,7 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
         return None
     _, _, hertz, l2, _ = needed
     cycles = np.sqrt(sum(part * part for part in parts.values()))
-    # Transforms only move, before and after; where they do not fit into the cache, through the memory.
+    # Transforms before and after only move data, through the memory if it does not fit into the cache.
     is_cached = usage.transform_bytes <= (spec.l2_cache_bytes or np.inf)
     through = np.where(is_cached, l2, _rate(spec.dram_bandwidth_gbps, l2))
     cycles = cycles + usage.transform_bytes / (through / hertz) + 2 * _STARTED * (usage.transform_bytes > 0)
@@ -92,10 +86,9 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
 
 
 def needed_registers(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any] | None:
-    """Return the registers without which a work-item would spill, and those that it can have; None where the device's
-    are not known.
+    """Return the registers that a work-item needs without spills, and those that it can have; None without such facts.
 
-    Where each work-item has registers of its own, as on Mali, they are so few that compilers move no load ahead.
+    Dedicated register files, as on Mali, are so small that compilers move no load ahead.
     """
     if spec.registers_per_lane is None:
         return None
@@ -105,12 +98,11 @@ def needed_registers(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any] 
 
 
 def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] | None:
-    """Return the cycles that a launch would take if it did one thing alone; None where too little is known of the
-    device.
+    """Return the cycles of each part of a launch by itself; None without enough facts.
 
-    issuing, waiting: a core's cycles for instructions and for loads.
-    buffers, images, l2: cycles for what moves out of the first-level caches, and out of the second-level cache.
-    output: cycles for what is written.
+    issuing, waiting: a core's cycles for instructions and for loads
+    buffers, images, l2: cycles for bytes out of the first-level caches, and out of the second-level cache
+    output: cycles for the written bytes
     """
     needed, occupied = _needed(spec), occupancy(usage, spec)
     if needed is None or occupied is None:
@@ -118,8 +110,8 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
     (cores, alus, hertz, l2, _), (in_flight, groups, items) = needed, occupied
     size = np.maximum(usage.work_group_size, 1)
 
-    # A load is one instruction for four numbers of any type, and for fewer lanes; tensor cores load 16 bytes of fp16.
-    # Local memory holds what is summed.
+    # A load is one instruction for up to four numbers of any type. Tensor cores load 16 bytes of fp16. Local memory holds
+    # numbers of the type that is summed.
     texel_bytes = np.where(usage.on_tensor_cores, _TEXEL_BYTES, LANES * usage.element_bytes)
     local_bytes = np.where(usage.multiplies_fp16, texel_bytes, _TEXEL_BYTES)
     texel = size * texel_bytes * usage.access_width / LANES
@@ -139,8 +131,8 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
         / np.maximum(loads, 1e-9)
         * np.sqrt(np.maximum(loads / _UNDER_WAY, 1))
     )
-    # What is copied ahead has been under way for so many iterations more. What travels through registers is waited for
-    # where it takes longer than one.
+    # Copies ahead have more iterations to arrive. A prefetch through registers stalls if it takes longer than one
+    # iteration.
     one_iteration = np.where(
         usage.is_prefetched, np.maximum(latency, iteration), latency / (1 + usage.iterations_ahead) + iteration
     )
@@ -170,10 +162,9 @@ def _rate(gigabytes_per_second: float | None, otherwise: float) -> float:
 
 
 def occupancy(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any, Any] | None:
-    """Return a core's work groups in flight, its work groups in all, at least 1 each, and the work-items of one in
-    whole warps.
+    """Return a core's work groups in flight, all of its work groups, and the work-items of a group in whole warps.
 
-    None where too little is known of the device.
+    None without enough facts. The first two are at least 1.
     """
     needed = _needed(spec)
     if needed is None:
@@ -184,7 +175,7 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any, Any] | 
 
 
 def _groups_in_flight(usage: KernelUsage, spec: HardwareSpec, items: Any) -> Any:
-    """Work groups of a core that its registers have room for; at least one."""
+    """Return the number of work groups that fit into a core's registers, at least one."""
     if spec.register_lanes_per_core is None:
         return np.asarray(1)
     lanes: Any = spec.register_lanes_per_core

@@ -1,4 +1,4 @@
-"""Formulas of one operator over its knobs: what holds for every family, and knobs of many configs as columns."""
+"""Forms: the formulas of one operator over its knobs, and the knobs of many configs as columns."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.criteria import Choices
 from romou.tuner.pruning.estimate import estimate_seconds
 
-# A number counts as so many bytes in loads, whatever its type.
+# Bytes of a number in counts of loads, whatever its type.
 _NUMBER_BYTES = 4
 
 
@@ -33,7 +33,7 @@ def form_of(template: Template, limits: Limits) -> Form:
 
 
 class Form(ABC):
-    """Arrays of knobs in, arrays of what kernels use out."""
+    """The formulas of one operator: from columns of knobs to a `KernelUsage` of arrays."""
 
     def usage(self, columns: Columns) -> KernelUsage:
         """Return the usage of the configs that the columns of knobs stand for."""
@@ -41,11 +41,11 @@ class Form(ABC):
 
     @abstractmethod
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Count what depends on a few knobs, once for each combination of them; formulas over all knobs make use of it."""  # noqa: E501
+        """Return counts that depend on a few knobs, computed once for each combination of these knobs."""
 
     @abstractmethod
     def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
-        """Return the usage by formulas over the columns and what was counted."""
+        """Return the usage by formulas over the columns and the counts."""
 
     @abstractmethod
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
@@ -64,10 +64,10 @@ class Form(ABC):
         usages: Iterable[KernelUsage] | None = None,
         default: Mapping[str, Any] | None = None,
     ) -> Choices:
-        """Return what no config of the space could do better on the device.
+        """Return the best that any config of the space can do on the device.
 
-        usages: those of all valid configs, where they are at hand.
-        default: the default config, by which the estimate's error is known.
+        usages: of all valid configs, if they were computed before
+        default: the default config, whose estimate shows the estimate's error
         """
         images = frozenset(name for name in ("data", "weight", "output") if "image" in space.knobs.get(name, ()))
         width, fastest = 1, dict[int, float]()
@@ -75,22 +75,21 @@ class Form(ABC):
             width = max(width, int(np.max(usage.access_width)))
             seconds, moved = estimate_seconds(usage, spec), usage.transform_bytes
             if seconds is not None:
-                for one in map(int, np.unique(moved)):
-                    fastest[one] = min(
-                        fastest.get(one, math.inf), float(np.min(seconds, where=moved == one, initial=np.inf))
-                    )
+                for algorithm in map(int, np.unique(moved)):
+                    least = float(np.min(seconds, where=moved == algorithm, initial=np.inf))
+                    fastest[algorithm] = min(fastest.get(algorithm, math.inf), least)
         own = {} if default is None else self._seconds_of(default, spec)
         return Choices(images=images, access_width=width, fastest_s=fastest, default_s=own)
 
     def _seconds_of(self, config: Mapping[str, Any], spec: HardwareSpec) -> dict[int, float]:
-        """Bytes of a config's transforms -> its estimated seconds; empty where nothing can be estimated."""
+        """Return bytes of a config's transforms -> its estimated seconds; empty if nothing can be estimated."""
         usage = self.usage(columns_of([config]))
         seconds = estimate_seconds(usage, spec)
         return {} if seconds is None else {int(np.max(usage.transform_bytes)): float(np.max(seconds))}
 
 
 def loads_of_one(usage: KernelUsage) -> Any:
-    """Return the loads of a work-item in one iteration, all as wide as the narrowest."""
+    """Return the number of loads of a work-item in one iteration, counted in the narrowest access width."""
     width_bytes = usage.work_group_size * _NUMBER_BYTES * usage.access_width
     return (usage.unshared_buffer_bytes + usage.unshared_image_bytes) / width_bytes
 
@@ -101,21 +100,21 @@ def columns_of(configs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 
 def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
-    """Return `function` of each distinct combination of the columns' values, put where the combination stands."""
-    found, places = combinations(*columns)
-    results: np.ndarray = np.asarray([function(*values) for values in found], dtype=np.int64)[places]
+    """Return `function` of the columns element by element, called once for each distinct combination of values."""
+    distinct, places = combinations(*columns)
+    results: np.ndarray = np.asarray([function(*values) for values in distinct], dtype=np.int64)[places]
     return results
 
 
 def combinations(*columns: Any) -> tuple[list[tuple[Any, ...]], np.ndarray]:
-    """Return the distinct combinations of the columns' values, and which of them stands where."""
+    """Return the distinct combinations of the columns' values, and the index of the combination at each element."""
     values, key, count = [], np.asarray(0), 1
     for column in columns:
         distinct, codes = np.unique(np.asarray(column), return_inverse=True)
         values.append(distinct)
         key, count = key * len(distinct) + codes.reshape(np.shape(column)), count * len(distinct)
     if count <= 4 * np.size(key):
-        # Where combinations are not many more than places, a table of them takes a fraction of the time of a sort.
+        # If combinations are few, a table of them is much faster than a sort.
         is_found = np.zeros(count, dtype=bool)
         is_found[key] = True
         keys, places = np.flatnonzero(is_found), (np.cumsum(is_found) - 1)[key]

@@ -1,4 +1,4 @@
-"""A knob space less what the criteria exclude on a device, and the report of what each of them removed."""
+"""Pruned spaces: a knob space without the configs that the criteria exclude on a device, and a report of these."""
 
 from __future__ import annotations
 
@@ -22,24 +22,22 @@ from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.criteria import Choices, Rules, Verdict, judge
 from romou.tuner.pruning.forms import form_of
 
-# Below so many configs a search has nothing to choose from, and criteria give way.
+# Criteria give way so that a search has at least this many configs.
 LEAST_KEPT = 64
 _SLACKS = (2.0, 4.0, 8.0, math.inf)
-# A pruned space that is no larger is sampled by listing it.
+# A pruned space of at most this size is listed to be sampled.
 _LISTED = 4096
 
 
 @dataclass(frozen=True, kw_only=True)
 class CriterionCount:
-    """How a criterion did, in configs of the space before pruning.
+    """What a criterion removed, in configs of the space before pruning.
 
-    alone: removed by it, whatever the others say.
-    only: removed by it and by no other.
-    left: neither by it nor by those before it.
-    source: of its limit.
-    slack: how many times looser the limit was made, since too few configs would have been left; 1 where it was not,
-    None where the criterion
-        was dropped.
+    alone: removed by it, perhaps by others too
+    only: removed by it and by no other
+    left: removed neither by it nor by those before it
+    source: of its limit
+    slack: factor by which its limit was loosened because too few configs would be left; None if it was dropped
     """
 
     criterion: str
@@ -52,9 +50,11 @@ class CriterionCount:
 
 @dataclass(frozen=True, kw_only=True)
 class PruningReport:
-    """declared: configs by the knobs.
-    before: those that the template admits.
-    kept: those that also pass the criteria.
+    """Numbers of configs before and after pruning.
+
+    declared: product of the knobs' choices
+    before: configs that the template admits
+    kept: of these, configs that also pass the criteria
     """
 
     declared: int
@@ -64,18 +64,18 @@ class PruningReport:
 
     @property
     def pruned_share(self) -> float:
-        """Removed by criteria, 0 to 1 of `before`."""
+        """Share of `before` that the criteria removed, 0 to 1."""
         return 1 - self.kept / self.before if self.before else 0.0
 
     @property
     def relaxed(self) -> tuple[str, ...]:
-        """Criteria that gave way, and how far: "l1_cache x2", "padding dropped"."""
+        """Criteria that gave way, with their slack: "l1_cache x2", "padding dropped"."""
         return tuple(
             f"{c.criterion} {'dropped' if c.slack is None else f'x{c.slack:g}'}" for c in self.criteria if c.slack != 1
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return JSON-ready data."""
         counts = [dataclasses.asdict(c) for c in self.criteria]
         return {
             "declared": self.declared,
@@ -88,8 +88,10 @@ class PruningReport:
 
 @dataclass(frozen=True, kw_only=True)
 class _Left:
-    """What pruning leaves. shape: choices of each knob; 1 where all are as valid as the next.
-    kept: sorted places of the valid configs in this shape.
+    """The result of pruning.
+
+    shape: number of choices of each knob; 1 if validity does not depend on it
+    kept: sorted flat indices of the valid configs in this shape
     """
 
     shape: tuple[int, ...]
@@ -99,39 +101,39 @@ class _Left:
 
 
 class PrunedSpace(Space):
-    """A space of which only some configs are valid; knobs, size and indices are those of the whole one, so records fit
-    both.
+    """A space whose valid configs passed the criteria. Knobs, size and indices are those of the whole space, so records
+    fit both.
 
-    prune: what decides which are valid; called when that is first asked for.
+    prune: returns the valid configs; called when validity is first needed
     """
 
     def __init__(self, space: Space, prune: Callable[[], _Left]) -> None:
         super().__init__()
         self.knobs, self.declared = dict(space.knobs), space.declared
         self.divided_by = space.divided_by
-        # What the template admits: `blocks` are still those of the whole space.
+        # The template's constraints: `blocks` are still those of the whole space.
         self._spaces, self._constraints = space._spaces, space._constraints
         self._prune = prune
         self._digits = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
 
     @functools.cached_property
     def left(self) -> _Left:
-        """What pruning leaves; it is `is_pruned` from then on."""
+        """The result of pruning, computed on first use."""
         return self._prune()
 
     @property
     def is_pruned(self) -> bool:
-        """Whether the criteria were applied; before that, nobody has asked what is valid."""
+        """Whether the criteria were applied."""
         return "left" in self.__dict__
 
     @property
     def report(self) -> PruningReport:
-        """What each criterion removed."""
+        """The numbers of configs that each criterion removed."""
         return self.left.report
 
     @property
     def choices(self) -> Choices:
-        """What no config of the whole space could do better."""
+        """The best that any config of the whole space can do."""
         return self.left.choices
 
     @property
@@ -184,7 +186,7 @@ class PrunedSpace(Space):
         return list(found.values())
 
     def _drawn(self, rng: np.random.Generator, count: int, where: Mapping[str, Choice]) -> Iterator[Config]:
-        """Random valid configs with the choices in `where`, some of them more than once."""
+        """Yield random valid configs with the choices in `where`, perhaps with repetitions."""
         kept = self._kept
         for axis, name in enumerate(self.knobs):
             if name in where and self._shape[axis] > 1:
@@ -218,17 +220,22 @@ def prune(
     least_kept: int = LEAST_KEPT,
     is_later: bool = False,
 ) -> PrunedSpace:
-    """The configs of `space` that no criterion excludes on the device, by closed forms: nothing is lowered.
+    """Return the configs of `space` that no criterion excludes on the device, by closed forms: nothing is lowered.
 
-    Where fewer than `least_kept` are left (or than the space has), criteria give way in the order of CRITERIA: a limit
-    is loosened 2, 4 and 8 times, then the criterion is dropped and the next one loosened; those that turn out to be no
-    hindrance come back. `PrunedSpace.report` tells which gave way.
+    If fewer than `least_kept` (or all of a smaller space) are left, criteria give way in the order of CRITERIA. A limit
+    is loosened 2, 4 and 8 times, then the criterion is dropped and the next one is loosened. Criteria that turn out not
+    to matter are restored. `PrunedSpace.report` has the slack of each.
 
-    SpaceEmptyError where the template itself admits no config. UsageError where `least_kept` is below one.
-    is_later: the criteria are applied, and that error is raised, when it is first asked which configs are valid.
+    space: `template.space(limits)`
+    spec: facts of the device; unknown facts exclude nothing
+    is_later: apply the criteria, and raise SpaceEmptyError, only when validity is first needed
 
-    space: of the template on the device, `template.space(limits)`.
-    spec: facts of the device that kernels are made for; what is not known of it excludes nothing.
+    Raises
+    ------
+    SpaceEmptyError
+        The template admits no config.
+    UsageError
+        `least_kept` is below one.
     """
 
     def now() -> PrunedSpace:
@@ -247,7 +254,7 @@ def prune_each(
     *,
     least_kept: int = LEAST_KEPT,
 ) -> list[PrunedSpace]:
-    """Return what `prune` does for each of several rules. What the kernels use is computed once."""
+    """Return the pruned space for each of several rules. The usage of the kernels is computed once."""
     if least_kept < 1:
         raise UsageError(f"least_kept must be at least 1, got {least_kept}")
     form, blocks = form_of(template, limits), list(space.blocks())
@@ -262,22 +269,22 @@ def prune_each(
         )
     usages = [form.usage_of_valid(block) for block in blocks]
     choices = form.choices(space, spec, usages, template.default_config(limits))
-    found = []
-    for one in rules:
+    pruned = []
+    for each in rules:
         parts = [
-            _judged(block, judge(usage, spec, rules=one, choices=choices), usage)
+            _judged(block, judge(usage, spec, rules=each, choices=choices), usage)
             for block, usage in zip(blocks, usages, strict=True)
         ]
-        found.append(_pruned(space, parts, choices, least_kept))
-    return found
+        pruned.append(_pruned(space, parts, choices, least_kept))
+    return pruned
 
 
 @dataclass(frozen=True)
 class _Part:
     """A block of a space and the verdicts on its valid configs.
 
-    failed: of each config, the criteria that exclude it, each a bit: over (places, *free axes of the block), with 1
-    where nothing depends on the knob.
+    failed: bit mask of the criteria that exclude each config, over (places, *free axes of the block). An axis has
+        extent 1 if nothing depends on its knob.
     """
 
     block: Block
@@ -286,7 +293,7 @@ class _Part:
 
     @property
     def weight(self) -> int:
-        """Configs that each number of `failed` stands for."""
+        """Number of configs that each element of `failed` stands for."""
         return math.prod(
             len(self.block.digits[axis])
             for axis, extent in zip(self.block.free, self.failed.shape[1:], strict=True)
@@ -294,7 +301,7 @@ class _Part:
         )
 
     def is_kept(self, slacks: Mapping[str, float]) -> np.ndarray:
-        """Return, in the shape of `failed`, whether a config is left where criteria give way so far."""
+        """Return, in the shape of `failed`, whether a config is left with these slacks."""
         unchanged = sum(1 << place for place, name in enumerate(self.verdicts) if slacks[name] == 1)
         kept: np.ndarray = self.failed & np.uint32(unchanged) == 0
         for name, verdict in self.verdicts.items():
@@ -334,8 +341,8 @@ def _pruned(space: Space, parts: Sequence[_Part], choices: Choices, least_kept: 
         )
     shape, kept = _places(parts, slacks, [len(every) for every in space.knobs.values()])
     report = PruningReport(declared=space.size, before=before, kept=_count(parts, slacks), criteria=tuple(counts))
-    found = _Left(shape=shape, kept=kept, report=report, choices=choices)
-    return PrunedSpace(space, lambda: found)
+    left_over = _Left(shape=shape, kept=kept, report=report, choices=choices)
+    return PrunedSpace(space, lambda: left_over)
 
 
 def _count(parts: Sequence[_Part], slacks: Mapping[str, float]) -> int:
@@ -345,7 +352,7 @@ def _count(parts: Sequence[_Part], slacks: Mapping[str, float]) -> int:
 def _places(
     parts: Sequence[_Part], slacks: Mapping[str, float], extents: Sequence[int]
 ) -> tuple[tuple[int, ...], np.ndarray]:
-    """A shape with 1 for knobs on which nothing depends, and the sorted places of the configs in it that are left."""
+    """Return `_Left.shape`, and the sorted flat indices of the configs in it that are left."""
 
     def depends(part: _Part, axis: int) -> bool:
         block = part.block
@@ -360,7 +367,7 @@ def _places(
 
 
 def _slacks(parts: Sequence[_Part], least: int) -> dict[str, float]:
-    """How far each criterion has to give way so that `least` configs are left."""
+    """Return the smallest relaxation of each criterion that keeps `least` configs."""
     names = list(parts[0].verdicts)
     slacks = dict.fromkeys(names, 1.0)
 
@@ -371,7 +378,7 @@ def _slacks(parts: Sequence[_Part], least: int) -> dict[str, float]:
     while not is_enough({}):
         name, slack = next(steps)
         slacks[name] = slack
-    # The last one that gave way was needed; those before it perhaps were not.
+    # The last slack was needed. Those before it perhaps were not.
     for name in [n for n, slack in slacks.items() if slack > 1]:
         slacks[name] = next(slack for slack in (1.0, *_SLACKS) if slack == slacks[name] or is_enough({name: slack}))
     return slacks

@@ -1,9 +1,7 @@
-"""What the kernels of a family without a contraction use, by evaluating what the plain function reads for the elements
-of one work group.
+"""The form of families without a contraction: it evaluates the reads of the plain function for one work group.
 
-The template says which elements the first work group and its first work-item compute; addresses and conditions are
-those of the function's own blocks, so nothing is lowered. As with `closed_form.py`, `usage.py` reads the same numbers
-off the TIR. Registers are not known here: 0.
+The template has the elements that the first work group and its first work-item compute. Addresses and conditions are
+taken from the function's blocks, so nothing is lowered. Registers are not known: 0.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from romou.tuner.pruning.form import Form, form_of, loads_of_one, tabulate
 
 
 class StreamingForm(Form):
-    """The formulas of one operator. Arrays in, arrays out."""
+    """The formulas of one operator without a contraction."""
 
     def __init__(self, template: StreamingTemplate) -> None:
         self._template = template
@@ -34,13 +32,13 @@ class StreamingForm(Form):
             for load in guarded_loads(value)
             if str(load.access.source.name) in template.inputs
         ]
-        # What few of the knobs decide -> tensor -> numbers of it that are read.
+        # Values of the knobs that matter -> tensor -> distinct numbers that are read.
         self._known: dict[tuple[str, Hashable], dict[str, int]] = {}
         self._counts = functools.cache(self._count)
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Count the numbers of the group and of one work-item, from buffers and from images, in bytes; those of one
-        work-item; those that a group stores.
+        """Return bytes read by the group and by one work-item, from buffers and from images; numbers read by one
+        work-item; numbers stored by the group; and the access width.
         """
         knobs = [columns[name] for name in self._template.knobs_of_traffic]
         names = ("group", "group_images", "one", "one_images", "numbers", "stored")
@@ -79,7 +77,7 @@ class StreamingForm(Form):
         )
 
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
-        """Return the loads, as `Form.loads` says: neighbours in a warp read side by side, and there is no weight."""
+        """Return the loads as `Form.loads` does. Loads of a warp are coalesced, and there is no weight."""
         items = usage.work_groups * usage.work_group_size
         stored = (1 + usage.padding) * self._template.elements / items
         lines = -(
@@ -110,8 +108,9 @@ class StreamingForm(Form):
         return (*parts, sum(of_one.values()), template.stored_by_a_group(knobs))
 
     def _distinct(self, points: Points, knobs: Mapping[str, int] | None = None) -> dict[str, int]:
-        """Tensor
-        ->  numbers of it that are read at the points; with knobs, those in loops as often as these repeat them.
+        """Return tensor -> distinct numbers that are read at the points.
+
+        knobs: if given, reads in loops count once for each iteration
         """
         places: dict[tuple[str, int], list[np.ndarray]] = {}
         for block, load in self._loads:
@@ -120,12 +119,12 @@ class StreamingForm(Form):
             address: Any = 0
             for index, extent in zip(load.access.indices, load.access.source.shape, strict=True):
                 place = evaluate(index, values)
-                # What an image gives as zero has addresses of its own.
+                # Reads outside an image return zero and get separate addresses.
                 before, behind = max(0, -int(np.min(place))), max(0, int(np.max(place)) + 1 - int(extent))
                 address = address * (before + int(extent) + behind) + before + place
             is_read = np.ones(shape, dtype=bool)
             times = 1 if knobs is None else self._template.repeats(block, knobs)
-            # What loops repeat counts as it stands in the code: the first time may be all padding.
+            # Repeated reads count unconditionally: in the first iteration all may be padding.
             for condition in load.conditions if times == 1 else ():
                 is_read = is_read & evaluate(condition, values)
             places.setdefault((str(load.access.source.name), times), []).append(

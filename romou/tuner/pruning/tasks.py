@@ -1,4 +1,4 @@
-"""A task whose knob space is the pruned one, and what formulas say about a config of it."""
+"""Pruned tasks: tasks whose knob space is the pruned one, and the usage of their configs by formulas."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ from romou.tuner.pruning.prune import LEAST_KEPT, PrunedSpace, prune
 if TYPE_CHECKING:
     from romou.devices.targets import Target
 
-# Of a kernel's registers more is known than of a formula's, but not all, where a compiler moves loads ahead.
+# Factor on the registers of a lowered kernel, which a compiler that moves loads ahead may exceed.
 _SURE = 2.0
-# Configs that criteria leave at least where the whole space has a few hundred.
+# Fewest configs that criteria leave of a space of a few hundred.
 _LEAST_OF_FEW = 12
 
 
@@ -35,7 +35,7 @@ def pruned_task(task: TunableTask, target: Target) -> PrunedTask:
     needed.
     """
     made = PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops)
-    # What is known of the task need not be found out again.
+    # Copied, so that they are not computed again.
     vars(made)["template"], vars(made)["_defaults"] = task.template, task._defaults
     made.spaces[target] = pruned_space(task, target, is_later=True)
     return made
@@ -44,8 +44,9 @@ def pruned_task(task: TunableTask, target: Target) -> PrunedTask:
 def pruned_space(
     task: TunableTask, target: Target, rules: Rules | None = None, *, is_later: bool = False
 ) -> PrunedSpace:
-    """Return the knob space without the configs that the criteria exclude by the facts of `target`'s device. is_later:
-    see `prune`.
+    """Return the knob space without the configs that the criteria exclude by the facts of `target`'s device.
+
+    is_later: see `prune`
     """
     limits = task.limits(target)
     least_kept = LEAST_KEPT if task.template.sums_products else _LEAST_OF_FEW
@@ -61,7 +62,7 @@ def pruned_space(
 
 
 def usage_of(task: TunableTask, config: Mapping[str, Any], target: Target) -> KernelUsage:
-    """Return what the kernel of a config uses, by formulas."""
+    """Return the usage of a config's kernel by formulas."""
     return form_of(task.template, task.limits(target)).usage(
         {name: np.asarray(value) for name, value in config.items()}
     )
@@ -86,7 +87,7 @@ class PrunedTask(TunableTask):
 
     @property
     def slacks(self) -> Mapping[str, float]:
-        """Criterion -> how many times looser its limit was made. Criteria that were dropped are missing."""
+        """Criterion -> factor by which its limit was loosened. Dropped criteria are missing."""
         if self.given_slacks is not None:
             return self.given_slacks
         report = next(iter(self.spaces.values())).report
@@ -103,7 +104,7 @@ class PrunedTask(TunableTask):
         return {}
 
     def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
-        """Judge the lowered kernel by what the formulas only bound from below. The default config always passes.
+        """Judge the registers of the lowered kernel, which formulas only bound from below. The default config passes.
 
         Raises
         ------
@@ -113,7 +114,7 @@ class PrunedTask(TunableTask):
         if config == self.default_config(target):
             return
         registers = estimate_registers(kernel)
-        # Each kernel of several by itself: their groups differ in size.
+        # One kernel of several: their groups differ in size.
         counts = {
             "registers": registers.allocated,
             "needed_registers": registers.needed,

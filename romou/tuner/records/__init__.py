@@ -1,4 +1,4 @@
-"""What was measured, kept: append-only JSON lines."""
+"""Records of measured configs: append-only JSON lines, T4, and the database of tuned schedules."""
 
 from romou.tuner.records.record import SCHEMA, Origin, Record
 from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace

@@ -1,4 +1,4 @@
-"""One finished trial, as a line of JSON."""
+"""Records: one finished trial as a line of JSON."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from romou.base.errors import RecordError
 from romou.base.outcome import Outcome
 from romou.base.version import __version__
 
-# Raised when a field changes its meaning; a field that is added keeps the number and has a default.
+# Incremented if a field changes its meaning. A new field has a default and keeps the number.
 SCHEMA = 1
-# Annotation of a field -> what JSON holds for it. True is no number here, though it is one to Python.
+# Annotation of a field -> accepted types of its JSON value. A bool does not count as a number.
 _JSON_TYPES: dict[str, tuple[type, ...]] = {
     "str": (str,),
     "str | None": (str, type(None)),
@@ -31,23 +31,23 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Record:
-    """A candidate and how it ended.
+    """A candidate and its outcome.
 
-    task_key, task_name   which kernel (`Task.key`, `Task.name`)
-    config                knob -> choice
-    device                `DeviceFingerprint.to_dict()`: where it ran
-    outcome               how it ended
-    times_s               every repeat in seconds, each the mean of several launches; empty unless the outcome is OK
-    build_s               seconds of the build
-    relative_l2_error, max_error   against the reference; None where it was not compared
-    error                 text, shortened; None for OK
-    seed                  of the inputs that it was checked with
-    clock_ratio           time of a reference kernel shortly before, over its best on the same device: above 1 where the device throttles;
-                          None where it was not measured
-    expected_s            time that the cost model expected when it proposed the candidate; None where it had no say
-    is_again              measured a second time, when the search was over: the time that counts
-    target, time, romou, tvm       context: target text, UTC time in ISO 8601, versions
-    """  # noqa: E501
+    task_key, task_name: of the kernel (`Task.key`, `Task.name`)
+    config: knob -> choice
+    device: `DeviceFingerprint.to_dict()` of the device that ran it
+    outcome: how the trial ended
+    times_s: every repeat in seconds, each the mean of several launches; empty unless the outcome is OK
+    build_s: seconds of the build
+    relative_l2_error, max_error: against the reference; None if it was not compared
+    error: shortened text; None for OK
+    seed: of the inputs that it was checked with
+    clock_ratio: time of a reference kernel shortly before, relative to its best on the device. Above 1 if the device
+        throttles; None if it was not measured.
+    expected_s: time that the cost model predicted when it proposed the candidate; None without a prediction
+    is_again: whether it is the second measurement, at the end of the search, which counts
+    target, time, romou, tvm: target text, UTC time in ISO 8601, versions
+    """
 
     task_key: str
     task_name: str
@@ -70,16 +70,16 @@ class Record:
 
     @property
     def time_s(self) -> float | None:
-        """Median of the repeats in seconds; None where there is no timing."""
+        """The median of the repeats in seconds; None if there is no time."""
         return median(self.times_s) if self.outcome == Outcome.OK and self.times_s else None
 
     def to_line(self) -> str:
-        """One line of JSON, without its newline."""
+        """Return one line of JSON without its newline."""
         return json.dumps({"schema": SCHEMA, **dataclasses.asdict(self)}, separators=(",", ":"), allow_nan=False)
 
     @classmethod
     def from_line(cls, line: str) -> Record:
-        """Inverse of `to_line`; RecordError where the line is no record, or one of a newer schema."""
+        """Return the record that `to_line` wrote. RecordError if the line is none, or has a newer schema."""
         try:
             data = json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
@@ -118,10 +118,10 @@ def _refuse(constant: str) -> Any:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Origin:
-    """What has to be equal for two timings to be comparable.
+    """The device and versions of a measurement. Two times are comparable if their origins are equal.
 
-    device   `DeviceFingerprint.to_dict()`, its driver included
-    romou, tvm   versions
+    device: `DeviceFingerprint.to_dict()`, its driver included
+    romou, tvm: versions
     """
 
     device: dict[str, Any]
@@ -130,18 +130,18 @@ class Origin:
 
     @classmethod
     def of(cls, record: Record) -> Origin:
-        """That of a record."""
+        """Return the origin stored in `record`."""
         return cls(device=record.device, romou=record.romou, tvm=record.tvm)
 
     @classmethod
     def here(cls, device: dict[str, Any]) -> Origin:
-        """A device with the versions that are installed."""
+        """Return the origin of a device with the installed versions."""
         import tvm
 
         return cls(device=device, romou=__version__, tvm=tvm.__version__)
 
     def refusal(self, other: Origin) -> str | None:
-        """Why timings of `other` say nothing here; None where they do."""
+        """Return the reason why times of `other` are not comparable; None if they are."""
         if other.device != self.device:
             mine, theirs = dict(self.device), dict(other.device)
             if {**theirs, "driver": ""} == {**mine, "driver": ""}:

@@ -1,4 +1,4 @@
-"""The kernels that a folder's records tell of, as files beside them: a search for another model learns from them."""
+"""Task files beside the records of a folder, by which a search for another model learns from these records."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from romou.compiler.task import TunableTask
 logger = logging.getLogger("romou")
 
 FOLDER_NAME = "tasks"
-# Of a folder with more, those with most records: each costs a moment at the start.
+# Most tasks that are read, those with most records first: each takes time at the start.
 _MOST = 64
 
 
 def keep_tasks(folder: Path, tasks: Iterable[TunableTask]) -> None:
-    """Write each task to `folder`/tasks/KEY.json, unless it is there. Where that cannot be done, others learn less."""
+    """Write each task to `folder`/tasks/KEY.json unless the file exists. A folder that is not writable is no error."""
     with contextlib.suppress(OSError):
         (folder / FOLDER_NAME).mkdir(exist_ok=True)
         for task in tasks:
             path = folder / FOLDER_NAME / f"{task.key}.json"
             if not path.exists():
-                # Never a torn file under the name.
+                # Renamed when complete, so that no reader sees half a file.
                 fresh = path.with_suffix(f".{os.getpid()}")
                 try:
                     fresh.write_text(TunableTask.to_json(task), encoding="utf-8")
@@ -37,12 +37,11 @@ def keep_tasks(folder: Path, tasks: Iterable[TunableTask]) -> None:
 
 
 def other_tasks(folder: Path, counts: Counter[str]) -> list[TunableTask]:
-    """Return those tasks of other models that were tuned with this folder. One that another version wrote, and this one
-    does not know, is left out.
+    """Return the tasks with records in a folder. Tasks that this version cannot read are left out.
 
-    counts: task key -> how many records it has.
+    counts: task key -> number of records
     """
-    found = []
+    tasks = []
     for key, _ in counts.most_common(_MOST):
         path = folder / FOLDER_NAME / f"{key}.json"
         try:
@@ -53,5 +52,5 @@ def other_tasks(folder: Path, counts: Counter[str]) -> list[TunableTask]:
             logger.info("%s is not learnt from: %s", path, error)
             continue
         if task.key == key:
-            found.append(task)
-    return found
+            tasks.append(task)
+    return tasks

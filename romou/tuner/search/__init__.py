@@ -1,4 +1,4 @@
-"""What to try next, within a budget, and how the user sees it."""
+"""The search: which configs to measure next within a budget, and how its progress is shown."""
 
 from romou.tuner.search.options import TuningOptions
 from romou.tuner.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, terminal_progress

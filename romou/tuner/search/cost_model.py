@@ -1,4 +1,4 @@
-"""Predicts which configs of a task are fast, from those that were measured, of this task and of others."""
+"""The cost model: predicts which configs of a task are fast, from measurements of this task and of others."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ from romou.tuner.search.knob_process import KnobProcess
 from romou.tuner.search.ordinal import KnobFeatures
 from romou.tuner.search.transfer import FEWEST, TransferData, is_enough, levelled, scores
 
-# Of what it learns, log seconds: how far an expectation is off, that of all configs of a kind together, and a
-# measurement.
+# Standard deviations in log seconds: of the error of one prediction, of its part that all configs of a kind share, and
+# of a measurement.
 _OFF, _KIND_OFF, _NOISE = 0.4, 0.4, 0.07
-# Two configs whose features, log2 of numbers, differ by so much on average have little to say of each other (1 / e of
-# what they would).
+# Mean distance of features (log2) at which the covariance of two configs falls to 1 / e.
 _REACH = 2.0
 
 
 class GaussianProcess:
-    """Learns by how much an expectation is wrong, for at most some hundred measurements: the time to learn grows with
-    their cube.
+    """A Gaussian process that learns the error of a prediction from at most a few hundred measurements: training time
+    grows with their cube.
 
     The covariance falls exponentially with the mean distance of the features (Rasmussen and Williams, Gaussian
-    Processes for Machine Learning, sections 2.2 and 4.2.1: Matern, nu = 1/2): neighbours are alike, and what is far off
-    stays as expected, but for a constant, and one of its kind.
+    Processes for Machine Learning, sections 2.2 and 4.2.1: Matern, nu = 1/2). Configs of a kind share a part of it.
+    Distant configs keep their prediction up to a constant.
 
-    rows: features of what was measured, (measurements, features).
-    kinds: of which of several algorithms each is; they are expected to be wrong together.
-    errors: what was measured less what was expected.
+    rows: features of the measured configs, (measurements, features)
+    kinds: algorithm of each config; configs of one algorithm share an error
+    errors: measured minus predicted score
     """
 
     def __init__(self, rows: np.ndarray, kinds: np.ndarray, errors: np.ndarray) -> None:
@@ -42,15 +41,13 @@ class GaussianProcess:
         self._whitened = np.linalg.solve(self._factor, errors - self._offset)
 
     def __call__(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """The upper confidence bound: what is expected, corrected, and one standard deviation more, so that what is not
-        known is tried.
-        """
+        """Return the upper confidence bound: the corrected prediction plus one standard deviation, which explores."""
         shared = self._shared(rows, kinds)
         variance = np.maximum(_OFF**2 + _KIND_OFF**2 - (shared**2).sum(axis=0), 0)
         return np.asarray(self._corrected(shared, expected) + np.sqrt(variance))
 
     def mean(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """What is expected, corrected."""
+        """Return the corrected prediction."""
         return self._corrected(self._shared(rows, kinds), expected)
 
     def _shared(self, rows: np.ndarray, kinds: np.ndarray) -> np.ndarray:
@@ -60,19 +57,19 @@ class GaussianProcess:
         return np.asarray(expected + self._offset + self._whitened @ shared)
 
     def _covariance(self, rows: np.ndarray, kinds: np.ndarray) -> np.ndarray:
-        """Covariance of what was measured with others, (measurements, others)."""
+        """Return the covariance of the measured configs with others, (measurements, others)."""
         distances = np.stack([np.abs(rows - row).mean(axis=1) for row in self._rows])
         return np.asarray(
             _OFF**2 * np.exp(-distances.astype(float) / _REACH) + _KIND_OFF**2 * (self._kinds[:, None] == kinds)
         )
 
 
-# From so many measurements on a process over knobs alone has a say.
+# Fewest measurements for a process over knobs only.
 _FEWEST_OF_KNOBS = 3
-# Up to so many measurements, a Gaussian process learns more of them than trees do, if something is expected.
+# Most measurements for a Gaussian process. Beyond it trees are better.
 _FEW = 512
-# Parameters and number of rounds: for many rows of several tasks, each round the average of trees that see other rows
-# and features, since what one tree makes of few tasks is as much luck as knowledge; for rows of one task.
+# Parameters and number of rounds. For several tasks each round averages trees over samples of rows and features: a
+# single tree overfits a few tasks.
 _OF_OTHERS = (
     {
         "max_depth": 8,
@@ -96,7 +93,7 @@ class Trees:
     columns: tuple[str, ...]
 
     def __call__(self, rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
-        """Return corrected scores, -log(seconds) up to a constant, of configs with these features and expected scores."""  # noqa: E501
+        """Return corrected scores, -log(seconds) up to a constant, of configs with these features."""
         import xgboost
 
         data = xgboost.DMatrix(aligned(rows, columns, self.columns), base_margin=expected, nthread=1)
@@ -104,20 +101,19 @@ class Trees:
 
 
 class CostModel:
-    """From features to log(best time / time): 0 for the best config known, less for slower ones.
+    """Predicts log(best time / time) from features: 0 for the best known config, less for slower ones.
 
-    Without an estimate, trees learn the scores of what was measured; of a space of knobs alone, a `KnobProcess`. With
-    one, three predictions are added up:
+    With an estimate, three predictions are added:
 
     - the estimate, which needs no measurement;
-    - trees that learn the estimate's error from transfer data, where fast configs count more;
-    - a Gaussian process that learns what error is left from the task's own measurements.
+    - trees that learn the estimate's error from transfer data, in which fast configs weigh more;
+    - a Gaussian process that learns the remaining error from the task's own measurements.
 
-    So a few measurements of the task correct what thousands of others say, and these are learnt once. The model learns
-    to stay away from what does not run.
+    So a few measurements of the task correct what thousands of others predict. Without an estimate, trees learn the
+    scores of the task's measurements, or a `KnobProcess` if there are only knobs. Failed configs are training data too.
 
-    features: a row of numbers for each config, and a score that is expected of it.
-    divided_by: the knob that tells algorithms apart; the estimate may be wrong for all configs of one together.
+    features: of each config, with its estimated score
+    divided_by: the knob that selects the algorithm, whose configs share an error of the estimate
     """
 
     def __init__(self, features: TaskFeatures | KnobFeatures, seed: int = 0, *, divided_by: str | None = None) -> None:
@@ -130,22 +126,18 @@ class CostModel:
 
     @property
     def knows_doubt(self) -> bool:
-        """Whether a config scores higher the less is known of it, so that none has to be drawn at random to learn of
-        the others.
-        """
+        """Whether uncertain configs score higher, so that exploring needs no random ones."""
         return isinstance(self._own, GaussianProcess | KnobProcess) or (
             self._features.has_estimate and self._own is None
         )
 
     @property
     def is_trained(self) -> bool:
-        """Whether `predict` knows more than the estimate."""
+        """Whether `predict` uses more than the estimate."""
         return self._transferred is not None or self._own is not None
 
     def fit(self, configs: Sequence[Config], times_s: Sequence[float | None], data: TransferData | None = None) -> None:
-        """Learn from all of a task's measurements anew, and from transfer data unless it is that of last time; None
-        stands for a config that failed.
-        """
+        """Train on all of a task's measurements, and on transfer data if it is new. None stands for a failed config."""
         if data is not None and data is not self._data:
             self._data = data
             self._transferred = train_on(data, self._seed) or self._transferred
@@ -164,7 +156,7 @@ class CostModel:
                 )
 
     def predict(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return a score per config, higher is faster: the estimate as long as nothing was learnt, 0 without one."""
+        """Return a score for each config, higher is faster: the estimate before any training, or 0 without one."""
         rows = self._features(configs) if self.is_trained else np.empty(0)
         before = self._before(configs, rows)
         if isinstance(self._own, GaussianProcess | KnobProcess):
@@ -172,39 +164,42 @@ class CostModel:
         return before if self._own is None else self._own(rows, self._features.columns, before)
 
     def expected_s(self, configs: Sequence[Config], best_s: float | None) -> np.ndarray | None:
-        """Return the time in seconds that is expected of each config, without the doubt that `predict` adds; None where
-        it has only ranks.
+        """Return the predicted seconds of each config, without the uncertainty that `predict` adds; None before any
+        training on the task.
 
-        best_s: the best time that was measured of the task.
+        best_s: the task's best measured time
         """
         own = self._own
         if own is None or best_s is None:
             return None
         rows = self._features(configs)
         before = self._before(configs, rows)
-        found = (
+        predicted = (
             own.mean(rows, self._kinds(configs), before)
             if isinstance(own, GaussianProcess | KnobProcess)
             else own(rows, self._features.columns, before)
         )
-        return np.asarray(best_s * np.exp(-found))
+        return np.asarray(best_s * np.exp(-predicted))
 
     def _kinds(self, configs: Sequence[Config]) -> np.ndarray:
         return np.asarray([str(config.get(self._divided_by or "")) for config in configs])
 
     def _before(self, configs: Sequence[Config], rows: np.ndarray) -> np.ndarray:
-        """The estimate, corrected by what transfer data says of it."""
+        """Return the estimate, corrected by transfer data."""
         expected = self._features.expected(configs)
-        # A process over knobs alone goes by what was measured here.
+        # A process over knobs uses only the measurements of this task.
         if self._transferred is None or isinstance(self._own, KnobProcess):
             return expected
         return self._transferred(rows, self._features.columns, expected)
 
 
 def train_on(data: TransferData, seed: int = 0) -> Trees | None:
-    """Return trees that correct the estimate, learnt from transfer data alone; None where there is none."""
-    found = data.joined()
-    return None if found is None else Trees(_train(*found[:3], _OF_OTHERS, seed=seed, weight=found[3]), data.columns)
+    """Return trees that correct the estimate, trained on transfer data; None if there is none."""
+    joined = data.joined()
+    if joined is None:
+        return None
+    rows, labels, expected, weight = joined
+    return Trees(_train(rows, labels, expected, _OF_OTHERS, seed=seed, weight=weight), data.columns)
 
 
 def _train(
@@ -219,7 +214,7 @@ def _train(
     import xgboost  # imported here: it takes a second
 
     choices, rounds = how
-    # One thread throughout: the matrices are so small that waking threads up takes longer than the work.
+    # One thread: the matrices are so small that starting threads takes longer.
     data = xgboost.DMatrix(rows, label=labels, weight=weight, base_margin=expected, nthread=1)
     parameters = {
         "objective": "reg:squarederror",

@@ -1,4 +1,4 @@
-"""Chooses the configs of one task to measure next."""
+"""The explorer: which configs of one task to measure next."""
 
 from __future__ import annotations
 
@@ -18,25 +18,24 @@ from romou.tuner.search.ordinal import KnobFeatures, spread
 from romou.tuner.search.strategies import EXPLORERS, Outlook, rank, subspaces
 from romou.tuner.search.transfer import TransferData
 
-# Of the choices of a knob that only spells the same arithmetic, one whose kernel took so many times longer than the
-# best in another spelling can wait.
+# A kernel this many times slower than the best one is tried last in other spellings of the same arithmetic.
 _HOPELESS = 1.05
-# So many configs that were fast elsewhere are tried before any others.
+# Configs that were fast elsewhere, tried before any others.
 _STARTS = 8
 
 
 class Explorer:
-    """Proposes the default config first, then the first ones that it was given, then what `TuningOptions.explorer`
-    says. Never the same config twice.
+    """Proposes the default config, then the configs of `start_with`, then those of `TuningOptions.explorer`.
 
-    A guided explorer begins with random configs, or with configs far apart where it ranks knobs alone, until the cost
-    model has a say. From then on it proposes what the model likes best, mixed with a share of random ones. With an
-    estimate, or with transfer data, the model has a say from the start, and none are drawn at random while it tells
-    what it knows little of. A space without untried configs proposes nothing.
+    No config is proposed twice. A space without untried configs proposes nothing.
 
-    default: None where none is known.
-    features: what the model sees of a config.
-    transfer_data: what is known of other tasks so far.
+    A guided explorer begins with random configs, or with distant ones if it ranks knobs only. After `random_trials` it
+    proposes the configs with the best predictions, mixed with a share of random ones. With an estimate or transfer data
+    the model guides from the start. If the model predicts its uncertainty, none are drawn at random.
+
+    default: None if there is none
+    features: of configs, for the model
+    transfer_data: returns the measurements of other tasks so far
     """
 
     def __init__(
@@ -59,18 +58,17 @@ class Explorer:
         self._transfer_data = transfer_data
         self._trained_on: int | None = None
         self._proposed: dict[str, Config] = {}
-        # Config key -> seconds that the model expected when it was proposed; of those only that were proposed after it
-        # had learnt something.
+        # Config key -> seconds that the model predicted when the config was proposed; only after its first training.
         self._expected_s: dict[str, float | None] = {}
 
     def start_with(self, configs: Sequence[Config]) -> None:
-        """Propose these right after the default config; what the space does not admit is passed over."""
+        """Propose these right after the default config. Configs that are not valid in the space are skipped."""
         self._first += configs
 
     def propose(self, count: int, measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
-        """Up to `count` configs, none of which was proposed or measured before.
+        """Return up to `count` configs that were neither proposed nor measured before.
 
-        measured: config key -> (config, seconds or None where it failed).
+        measured: config key -> config and seconds; None if it failed
         """
         taken = self._proposed.keys() | measured.keys()
         chosen: dict[str, Config] = {}
@@ -79,18 +77,17 @@ class Explorer:
             new = (c for c in configs if c.key not in taken and c.key not in chosen)
             chosen.update((c.key, c) for c in itertools.islice(new, count - len(chosen)))
 
-        # A space is pruned when it is first asked what is valid: a task that has no more than its default config never
-        # is.
+        # The first validity check prunes the space: a task that gets only its default config skips that.
         add(iter([] if self._default is None else [self._default]))
         add(config for config in self._first if config.key not in taken and self._space.is_valid(config))
         if self._options.explorer == "exhaustive":
-            # One at a time: the order is gone through once.
+            # One at a time: the iterator runs only once.
             while len(chosen) < count and (config := next(self._in_order, None)) is not None:
                 add(iter([config]))
         else:
             add(iter(self._guided(count - len(chosen), measured, taken | chosen.keys())))
             spaces = subspaces(self._space)
-            # Where one space is exhausted, of all of them.
+            # If one subspace is exhausted, of all of them.
             for where in (spaces[int(self._rng.integers(len(spaces)))], None):
                 missing = count - len(chosen)
                 add(
@@ -105,7 +102,7 @@ class Explorer:
         return list(chosen.values())
 
     def expected_s(self, config: Config) -> float | None:
-        """Seconds that the model expected of a config when that was proposed; None where it had no say."""
+        """Return the seconds predicted for a config when it was proposed; None if there was no prediction."""
         if config.key in self._expected_s:
             return self._expected_s[config.key]
         if (
@@ -114,8 +111,8 @@ class Explorer:
             or not self._features.has_estimate
         ):
             return None
-        # Nothing was learnt yet: it is the estimate, which is as good later, when XGBoost, which may correct it, has
-        # been imported.
+        # Before the first training, the prediction is the estimate. It is computed late because XGBoost, which may
+        # correct it, takes a second to import.
         return float(np.exp(-self._features.expected([config])[0]))
 
     def _note_expectations(self, chosen: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> None:
@@ -133,18 +130,17 @@ class Explorer:
         explore = EXPLORERS[self._options.explorer]
         if count <= 0 or explore is None:
             return []
-        is_told = self._features.has_estimate or len(self._transfer_data()) > 0
+        has_prior = self._features.has_estimate or len(self._transfer_data()) > 0
         if explore is rank and isinstance(self._features, KnobFeatures):
-            # After what was fast elsewhere come configs far from it: among those that should be fast nothing tells
-            # whether others are faster.
-            first = _STARTS if is_told else 0
+            # After the configs that were fast elsewhere, distant ones: the model cannot rank what it has not seen.
+            first = _STARTS if has_prior else 0
             if first <= len(taken) < first + self._options.random_trials:
                 return self._spread(min(count, first + self._options.random_trials - len(taken)), taken)
             if not taken:
                 self._model.fit([], [], self._transfer_data())
                 self._first += rank(self._outlook([], taken))[:_STARTS]
                 return self._first
-        elif not is_told and len(measured) < self._options.random_trials:
+        elif not has_prior and len(measured) < self._options.random_trials:
             return []
         if len(measured) != self._trained_on:
             self._model.fit([c for c, _ in measured.values()], [t for _, t in measured.values()], self._transfer_data())
@@ -176,13 +172,14 @@ class Explorer:
         return list(self._space)
 
     def _spread(self, count: int, taken: set[str]) -> list[Config]:
-        """Configs far from each other, of which more is learnt than of random ones."""
+        """Return configs far from each other, which train the model better than random ones."""
         chosen = [place for place, config in enumerate(self._every) if config.key in taken]
         return [self._every[place] for place in spread(self._features(self._every), chosen, count, self._rng)]
 
     def _hopeful(self, ranked: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
-        """In the same order, but last those of which another spelling is under way, comes before or turned out to be
-        slow.
+        """Return the configs in the same order, except that repeated kernels come last.
+
+        A kernel is repeated if another spelling of it is being measured, comes earlier in the order, or was slow.
         """
         best_s = min((t for _, t in measured.values() if t is not None), default=math.inf)
         tried = {self._kernel(c) for key, c in self._proposed.items() if key not in measured}
@@ -195,5 +192,5 @@ class Explorer:
         return first + last
 
     def _kernel(self, config: Config) -> tuple[Choice, ...]:
-        """What a config is but for the spelling of its arithmetic."""
+        """Return the choices of a config without knobs that only spell its arithmetic."""
         return tuple(value for name, value in config.items() if not self._space.declared[name].is_spelling)

@@ -11,19 +11,21 @@ from romou.tuner.search.strategies import EXPLORERS
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TuningOptions(CheckedOptions):
+    """Options of a search.
+
+    trials: candidates to measure over all tasks, those in the records included
+    seconds: stop searching after this time; None: no limit
+    no_progress: stop searching after this many trials in a row without a 1% improvement of their task; None: no limit
+    explorer: "evolution", "annealing" or "ranking" (of all configs, for small spaces), all guided by the cost model;
+        "random" or "exhaustive"
+    batch_size: candidates built together
+    random_trials: trials of a task before the cost model guides the search
+    random_share: share of later candidates drawn at random. If there is an estimate, uncertainty is explored instead.
+    confirm: fastest configs of each task that are measured again at the end if several are within 5%, because the
+        device's clock may have changed; 0: none
+    patience: trials of a task without a better time, after which it gets no more while others improve
+    seed: of everything random
     """
-    trials           candidates to measure over all tasks, those in the records included
-    seconds          stop searching after this time; None: no limit
-    no_progress      stop searching after so many trials in a row of which none made its task 1% faster; None: no limit
-    explorer         "evolution", "annealing" or "ranking" (of all configs: for small spaces), guided by the cost model, "random" or "exhaustive"
-    batch_size       candidates built together
-    random_trials    of a task, before the cost model has a say
-    random_share     of later candidates that are still drawn at random, where nothing is expected of configs; else what is little known counts for them
-    confirm          of each task, so many of the fastest configs are measured once more at the end, where several are within 5%: the device's
-                     clock may have changed since; 0: none
-    patience         trials of a task without a better time, after which it gets no more while others improve
-    seed             of everything random
-    """  # noqa: E501
 
     trials: int = whole(64, lowest=0)
     seconds: float | None = number(None)

@@ -1,4 +1,4 @@
-"""Candidates on their way through builder and runner, so that neither waits for the other without need."""
+"""The pipeline of candidates through builder and runner, which work at the same time."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from typing import Any
 
 from romou.tuner.measure.types import Builder, BuildResult, Candidate, MeasureResult, Runner
 
-# Threads that wait for a device each; there are as many as devices.
+# Most threads, one for each device.
 _MOST_THREADS = 256
 
 
 class Pipeline:
     """Builds candidates ahead of those that are measured.
 
-    The device takes whichever candidate is built first, so a slow build keeps nobody waiting. As many are built at a
-    time as the builder can, unless enough are built and wait for the device: what is proposed later knows more. Where
-    kernels run on the cores that build, the two take turns, and the order is that of the proposals.
+    The device runs whichever candidate is built first, so it does not wait for a slow build. The builder is kept busy
+    until enough candidates wait for the device: later proposals are based on more results. If kernels run on the cores
+    that build, building and running alternate in the order of the proposals.
 
-    measure: runs one built candidate, from any thread; None where the time limit came first.
-    is_apart: builds and kernels do not share cores.
+    measure: runs one built candidate, on any thread; returns None if the time limit came first
+    is_apart: whether builds and kernels run on different cores
     """
 
     def __init__(
@@ -46,10 +46,9 @@ class Pipeline:
         stop_at: float | None,
         meanwhile: Callable[[], None],
     ) -> Iterator[tuple[BuildResult, MeasureResult]]:
-        """Each candidate with its result, as soon as it is there, until none is proposed or `is_over`; what runs by
-        then is still measured.
+        """Yield each candidate with its result until none is proposed or `is_over`. Running candidates are finished.
 
-        meanwhile: called whenever the builder has got something to do.
+        meanwhile: called whenever builds have started
         """
         waiting: deque[Future[BuildResult | None]] = deque()
 
@@ -69,11 +68,11 @@ class Pipeline:
         return self._results(waiting, refill)
 
     def measure(self, built: Iterable[BuildResult]) -> Iterator[tuple[BuildResult, MeasureResult]]:
-        """Each of these with its result, started in their order."""
+        """Yield built candidates with their results, started in this order."""
         waiting: deque[Future[BuildResult | None]] = deque()
-        for one in built:
+        for result in built:
             waiting.append(Future())
-            waiting[-1].set_result(one)
+            waiting[-1].set_result(result)
         return self._results(waiting, lambda _: self._runner.width)
 
     def _wants_more(self, waiting: deque[Future[BuildResult | None]], running: int, enough: int) -> bool:
@@ -101,20 +100,20 @@ class Pipeline:
                     waiting.remove(future)
                     built = future.result()
                     if built is not None:
-                        # What comes next is built meanwhile.
+                        # The next candidates are built meanwhile.
                         width = refill(len(running) + 1)
                         running[pool.submit(self._measure, built)] = built
                 if not ready:
                     wait([*running, *(waiting if len(running) < width else ())], return_when=FIRST_COMPLETED)
                 for finished in [future for future in running if future.done()]:
                     result = finished.result()
-                    one = running.pop(finished)
+                    built = running.pop(finished)
                     if result is not None:
-                        yield one, result
+                        yield built, result
         finally:
             _drop(waiting)
             if pool is not None:
-                # After an error what runs ends by itself, or when the runner is closed.
+                # After an error running candidates end on their own, or when the runner is closed.
                 pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -125,7 +124,7 @@ def _drop(waiting: deque[Future[BuildResult | None]]) -> None:
 
 
 class _Here(Executor):
-    """Runs what is submitted at once, in this thread: for a single device, whose Ctrl-C is then the caller's."""
+    """An executor that runs tasks immediately in this thread, so that Ctrl-C reaches the caller of a single device."""
 
     def submit(self, function: Callable[..., Any], /, *arguments: Any, **named: Any) -> Future[Any]:
         done: Future[Any] = Future()

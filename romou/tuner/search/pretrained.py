@@ -1,8 +1,7 @@
-"""Pretrained cost models: trees that correct the estimate on a device, trained on spaces that were recorded there by
-benchmarks/pretrain_cost_model.py.
+"""Pretrained cost models: trees that correct the estimate on a device, trained on spaces recorded on it.
 
-They were trained on sums of products in OpenCL, and hold on the device itself, without tensor cores, for each kind of
-backend that names OpenCL's as its own.
+They were trained on sums of products in OpenCL without tensor cores. Backends that name OpenCL in `learns_from` use
+them too.
 """
 
 from __future__ import annotations
@@ -26,16 +25,19 @@ from romou.tuner.search.transfer import TransferData
 logger = logging.getLogger("romou")
 
 _FOLDER = Path(__file__).parent / "pretrained_models"
-_ANEW = "python benchmarks/pretrain_cost_model.py makes it anew."
+_ANEW = "python scripts/pretrain_cost_model.py makes it anew."
 
 
 class PretrainedModel(Trees):
-    """Trees over the features of `TaskFeatures`, kept in a file."""
+    """Trees over the features of `TaskFeatures`, stored in a file."""
 
     @classmethod
     def of_recordings(cls, tasks: Sequence[SimulatedTask], target: Target) -> PretrainedModel:
-        """Return a model trained on all recorded configs of the tasks. `target` names their device; RecordError where
-        too few configs were recorded.
+        """Return a model trained on all recorded configs of the tasks.
+
+        target: names their device
+
+        RecordError if too few configs were recorded.
         """
         data = TransferData()
         for task in tasks:
@@ -46,22 +48,20 @@ class PretrainedModel(Trees):
         if trees is None:
             raise RecordError(
                 f"{len(tasks)} recordings hold too few configs to train a cost model on",
-                hint="benchmarks/record_spaces.py records spaces.",
+                hint="scripts/record_spaces.py records spaces.",
             )
         return cls(trees.booster, trees.columns)
 
     def save(self, path: Path) -> None:
-        """Write a file that `load` reads."""
+        """Write the model to a file."""
         named = self.booster.copy()
         named.feature_names = list(self.columns)
-        # Without the time, equal models are equal files.
+        # Without a time stamp, equal models are equal files.
         path.write_bytes(gzip.compress(bytes(named.save_raw("ubj")), mtime=0))
 
     @classmethod
     def load(cls, path: Path) -> PretrainedModel:
-        """Return the model in a file that `save` wrote; RecordError where it was trained on features that this version
-        does not have.
-        """
+        """Return the model in a file. RecordError if it was trained on features that this version lacks."""
         import xgboost
 
         booster = xgboost.Booster({"nthread": 1})
@@ -79,11 +79,10 @@ class PretrainedModel(Trees):
 
 
 class ShippedModel:
-    """The pretrained model in a file, read when it is first asked: importing XGBoost takes a second, and the first
-    candidates are built without it.
+    """The pretrained model in a file, read on first use: importing XGBoost takes a second, and the first candidates are
+    built without it.
 
-    One that does not fit this version changes nothing, and that is logged: a search goes on without it. May be asked by
-    several threads.
+    A model that does not fit this version is logged and not used. Thread-safe.
     """
 
     def __init__(self, path: Path) -> None:
@@ -91,12 +90,12 @@ class ShippedModel:
         self._lock = threading.Lock()
 
     def __call__(self, rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
-        """See `Trees`."""
+        """Return the corrected scores; see `Trees`."""
         model = self.read()
         return expected if model is None else model(rows, columns, expected)
 
     def read(self) -> PretrainedModel | None:
-        """Return the model; None where it does not fit."""
+        """Return the model; None if it does not fit this version."""
         with self._lock:
             return self._model
 
@@ -110,20 +109,12 @@ class ShippedModel:
 
 
 def pretrained_for(target: Target) -> ShippedModel | None:
-    """Return the model that ships for the target's device, of its own kind or of the one that this kind learns from;
-    None where there is none.
-    """
-    path = next(
-        (
-            path
-            for path in map(functools.partial(file_of, target), (target.kind, target.backend.learns_from))
-            if path.is_file()
-        ),
-        None,
-    )
+    """Return the model that ships for the target's device and its kind, or the kind that it learns from; else None."""
+    paths = (file_of(target, kind) for kind in (target.kind, target.backend.learns_from))
+    path = next(filter(Path.is_file, paths), None)
     return None if path is None else ShippedModel(path)
 
 
 def file_of(target: Target, kind: str | None = None) -> Path:
-    """Return where the pretrained model for the target's device lies, for its own kind or another one."""
+    """Return the path of the pretrained model for the target's device, for its own kind or another one."""
     return _FOLDER / f"{kind or target.kind}_{target.spec.name}.ubj.gz"

@@ -1,4 +1,4 @@
-"""Progress of a search on stderr: a bar on a terminal, a line now and then elsewhere."""
+"""Progress of a search on stderr: a bar on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from romou.base.outcome import Outcome
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Status:
-    """One finished trial and where the search stands. Times in milliseconds, seconds_left None without a limit."""
+    """One finished trial and the state of the search. Times in milliseconds; seconds_left is None without a limit."""
 
     task: str
     outcome: Outcome
@@ -39,7 +39,7 @@ class Status:
 
 
 class Progress(Protocol):
-    """What a session tells."""
+    """The interface that a session reports to."""
 
     def start(self, done: int, total: int) -> None:
         """The search begins; `done` trials were found in the records."""
@@ -52,7 +52,7 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """Says nothing."""
+    """No output."""
 
     def start(self, done: int, total: int) -> None: ...
     def update(self, status: Status) -> None: ...
@@ -60,7 +60,7 @@ class NoProgress:
 
 
 class _BarAndText(Bar):
-    """A bar on a line of its own, and the text below it as wide as the terminal is: neither takes the other's place."""
+    """A bar, and below it a text as wide as the terminal."""
 
     def get_renderables(self) -> Iterable[RenderableType]:
         yield self.make_tasks_table(self.tasks)
@@ -68,7 +68,7 @@ class _BarAndText(Bar):
 
 
 class TerminalProgress:
-    """A bar, and the task at hand, its best time and GFLOPS, and what is left of the budget."""
+    """A bar with the current task, its best time and GFLOPS, and the remaining budget."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._bar = _BarAndText(
@@ -107,7 +107,7 @@ class PlainProgress:
 
 
 def terminal_progress() -> Progress:
-    """A bar where stderr is a terminal, else lines."""
+    """Return a bar if stderr is a terminal, else lines."""
     return TerminalProgress() if sys.stderr.isatty() else PlainProgress()
 
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass
 class Progression:
-    """The trials of one task so far; times in seconds."""
+    """The trials of one task so far. Times in seconds; None for a failed trial."""
 
     calls: int
     times: list[float | None] = dataclasses.field(default_factory=list)
@@ -16,7 +16,7 @@ class Progression:
 
     @property
     def best_s(self) -> float | None:
-        """The best time; None as long as nothing worked."""
+        """The best time; None if no trial worked yet."""
         return min((t for t in self.times if t is not None), default=None)
 
     @property
@@ -28,11 +28,9 @@ class Progression:
         return len(self.times) - 1 - self.times.index(best)
 
     def is_hopeless_beside(self, others: Sequence[Progression]) -> bool:
-        """Whether a task that does what others do together is so much slower than they are that trials of it are in
-        vain.
+        """Return whether the task is much slower than others that together compute the same.
 
-        The more trials it had, the less it may be slower: nine times after the first one, three times after four, half
-        as much again after sixteen.
+        The accepted ratio falls with its trials: 9 after the first one, 3 after four, 1.5 after sixteen.
         """
         best, theirs = self.best_s, [other.best_s for other in others]
         if not others or not self.times or None in theirs:
@@ -40,12 +38,11 @@ class Progression:
         return best is None or best > (1 + 8 / len(self.times)) * sum(t for t in theirs if t is not None)
 
     def gain(self) -> float:
-        """Seconds a run of the model may win by another batch, up to a factor: what the task costs now, times what
-        share of that is still won.
+        """Return the seconds that another batch is expected to save in a run of the model, up to a constant factor.
 
-        On the recorded spaces of benchmarks/data a batch of four after the first trial wins 31%, 6% after 3 trials, 1%
-        after 12, 0.03% after 48, and the less, the longer nothing was won. So a task that costs a hundredth of another
-        one has its first batch when that has had some thirty trials.
+        On the recorded spaces a batch of four saves 31% after the first trial, 6% after 3 trials, 1% after 12 and 0.03%
+        after 48, and less the longer there was no improvement. So a task that costs a hundredth of another one gets its
+        first batch when the other one has had about thirty trials.
         """
         best = self.best_s
         if best is None:
@@ -54,10 +51,10 @@ class Progression:
 
 
 def next_task(tasks: Sequence[Progression], *, patience: int) -> int | None:
-    """The index of the task with the largest expected gain; None when all are exhausted.
+    """Return the index of the task with the largest expected gain; None if all are exhausted.
 
-    Tasks without any trial come first, in order, so that a complete model exists early. A task that ran out of patience
-    waits until all others did too.
+    Tasks without a trial come first, in order, so that a complete model exists early. A task without an improvement for
+    `patience` trials waits until all others are in the same state.
     """
     for index, task in enumerate(tasks):
         if not task.times and not task.is_exhausted:

@@ -18,16 +18,18 @@ _CHILDREN = 128
 _GENERATIONS = 4
 _CHAINS = 64
 _STEPS = 32
-# Of the score, log(best time / time): at first a config half as fast is taken every other time.
+# First temperature, in units of the score log(best time / time): a config half as fast is accepted every other time.
 _HOTTEST = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Outlook:
-    """What an explorer looks at.
+    """The input of an exploration function.
 
-    every: gives all configs of the space.   score: of configs, higher is faster; a model's.
-    fastest: measured configs, the fastest first.   taken: keys of those that were proposed or measured.
+    every: returns all configs of the space
+    score: the model's scores of configs; higher is faster
+    fastest: measured configs, the fastest first
+    taken: keys of the configs that were proposed or measured
     """
 
     space: Space
@@ -39,12 +41,12 @@ class Outlook:
 
 
 def evolve(look: Outlook) -> list[Config]:
-    """The fastest configs and some random ones are mutated for a few generations; those that the model likes best, the
+    """Mutate the fastest configs and random ones for a few generations, and return those with the best scores, the
     best one first.
     """
     population = [*_fastest(look, _PARENTS), *_fresh(look, _FRESH)]
     if not population:
-        return []  # all configs are under way, and none has a time yet
+        return []  # all configs are being measured
     seen = {c.key: c for c in population}
     for _ in range(_GENERATIONS):
         for _ in range(_CHILDREN):
@@ -55,8 +57,9 @@ def evolve(look: Outlook) -> list[Config]:
 
 
 def anneal(look: Outlook) -> list[Config]:
-    """Simulated annealing: chains of mutations that take a worse config the less often, the worse it is and the longer
-    they go; the best of all.
+    """Run chains of simulated annealing, and return all configs on the way, the best score first.
+
+    A chain accepts a worse config with a probability that falls with the difference and with time.
     """
     fastest = _fastest(look, _CHAINS // 2)
     chains = [*fastest, *_fresh(look, _CHAINS - len(fastest))]
@@ -67,30 +70,24 @@ def anneal(look: Outlook) -> list[Config]:
     for step in range(_STEPS):
         nexts = [look.space.mutate(config, look.rng) for config in chains]
         seen.update((c.key, c) for c in nexts)
-        found = look.score(nexts)
+        next_scores = look.score(nexts)
         temperature = _HOTTEST * (1 - step / _STEPS)
-        is_taken = np.log(look.rng.random(len(chains))) < (found - scores) / temperature
+        is_taken = np.log(look.rng.random(len(chains))) < (next_scores - scores) / temperature
         chains = [new if taken else old for new, old, taken in zip(nexts, chains, is_taken, strict=True)]
-        scores = np.where(is_taken, found, scores)
+        scores = np.where(is_taken, next_scores, scores)
     return _ranked(look, list(seen.values()))
 
 
 def rank(look: Outlook) -> list[Config]:
-    """Rank all configs and return those that the model likes best, the best one first: for spaces of some ten thousand."""  # noqa: E501
-    every, found = look.every(), []
-    scores = look.score(every)
-    for place in np.argsort(-scores, kind="stable"):
-        if every[int(place)].key not in look.taken:
-            found.append(every[int(place)])
-        if len(found) == _PARENTS:
-            break
-    return found
+    """Score all configs and return the best untried ones, the best first. For spaces of some ten thousand configs."""
+    every = look.every()
+    order = np.argsort(-look.score(every), kind="stable")
+    untried = (every[int(index)] for index in order if every[int(index)].key not in look.taken)
+    return list(itertools.islice(untried, _PARENTS))
 
 
 def _fastest(look: Outlook, count: int) -> list[Config]:
-    """The fastest measured configs, of each space that the whole one is made of as many: some have a thousand times the
-    configs of others.
-    """
+    """Return the fastest measured configs, equally many of each subspace: some have a thousand times more configs."""
     spaces = subspaces(look.space)
     return [
         c
@@ -100,7 +97,7 @@ def _fastest(look: Outlook, count: int) -> list[Config]:
 
 
 def _fresh(look: Outlook, count: int) -> list[Config]:
-    """Random configs, of each space that the whole one is made of as many."""
+    """Return random untried configs, equally many of each subspace."""
     spaces = subspaces(look.space)
     return [
         c
@@ -110,7 +107,7 @@ def _fresh(look: Outlook, count: int) -> list[Config]:
 
 
 def subspaces(space: Space) -> list[dict[str, Choice]]:
-    """Return the choices that tell apart the spaces that the whole one is made of; nothing where it is one."""
+    """Return the choice that selects each subspace; one empty choice if the space is not divided."""
     return (
         [{space.divided_by: choice} for choice in space.knobs[space.divided_by]]
         if space.divided_by is not None
@@ -123,7 +120,7 @@ def _ranked(look: Outlook, configs: list[Config]) -> list[Config]:
 
 
 Explore: TypeAlias = Callable[[Outlook], list[Config]]
-# Name -> function that the model guides; None: no model, configs at random or one after another.
+# Name -> exploration function guided by the model; None: without a model, at random or in order.
 EXPLORERS: Mapping[str, Explore | None] = {
     "evolution": evolve,
     "annealing": anneal,

@@ -1,4 +1,4 @@
-"""One task during a search: what was measured of it, what its cost model sees, and what the search found."""
+"""One task during a search: its measurements, its explorer, and its result."""
 
 from __future__ import annotations
 
@@ -24,21 +24,20 @@ if TYPE_CHECKING:
     from romou.devices.targets import Target
     from romou.tuner.measure.types import BuildResult
 
-# Measurements of one task on one device that are transfer data for other tasks, at most: evenly out of all, so training
-# stays quick with many tasks.
+# Most measurements of one task on one device that are transfer data for others, so that training stays quick.
 _TRANSFER_EACH = 2000
-# Configs this much apart may be equally fast.
+# Two configs whose times differ by less may be equally fast.
 _CLOSE = 1.05
-# A default config this near to the best one is measured again beside it: nothing slower than it is kept.
+# A default config this near to the best one is measured again too, so that the result is not slower.
 _NEAR_DEFAULT = 1.2
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaskResult:
-    """What the search found for a task. Times are medians of one call in milliseconds.
+    """The result of a task's search. Times are medians of one call in milliseconds.
 
-    config: the best one; None where no config worked, so that the caller falls back to TVM's own schedule.
-    default_ms: of the default config; None where it was not measured or failed.
+    config: the best config; None if none worked, so that the caller falls back to TVM's own schedule
+    default_ms: time of the default config; None if it was not measured or failed
     """
 
     task_key: str
@@ -51,13 +50,13 @@ class TaskResult:
 
 
 class TaskSearch:
-    """What is known of one task during the search.
+    """The state of one task during the search.
 
-    elsewhere: measured on other devices or by other versions; origin -> configs and seconds.
-    measured: config key -> config and seconds, None where it failed.
-    again: config key -> seconds when the search was over, None where it failed then.
-    built: config key -> what was measured, whose library is there until the builder is closed.
-    waiting: candidates that are proposed and not yet measured.
+    elsewhere: origin -> configs and seconds, measured on other devices or by other versions
+    measured: config key -> config and seconds; None if it failed
+    again: config key -> seconds of the second measurement at the end; None if it failed then
+    built: config key -> build result, whose library exists until the builder is closed
+    waiting: number of candidates that are proposed and not yet measured
     """
 
     def __init__(
@@ -73,7 +72,7 @@ class TaskSearch:
         self.task = task
         self.space = task.space(target)
         self.default = task.default_config(target)
-        # Nothing was recorded of tensor cores.
+        # The pretrained model saw no tensor cores.
         is_known = task.template.sums_products and not {*self.space.knobs.get("multiply_add", ())} & {
             *tensor_core.CHOICES
         }
@@ -89,29 +88,29 @@ class TaskSearch:
         self.outcomes: dict[str, int] = {}
         self.waiting = 0
         self.built: dict[str, BuildResult] = {}
-        # The transfer data that it had last, and of how many measurements.
+        # The last transfer data, and its number of measurements.
         self.transfer_data: tuple[TransferData, int] | None = None
 
     def add_to(self, data: TransferData, *, is_own: bool) -> None:
-        """Add what was measured of this task: elsewhere, and, where the data is for another task, also here."""
+        """Add the measurements of this task elsewhere. If the data is for another task, also those on this device."""
         groups = [*self.elsewhere.values()] + ([] if is_own else [list(self.measured.values())])
         for group in groups:
             chosen = group[:: math.ceil(len(group) / _TRANSFER_EACH)] if group else []
             data.add(self.features, [c for c, _ in chosen], [t for _, t in chosen])
 
     def add(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
-        """Take note of a finished trial."""
+        """Add a finished trial."""
         self.measured[config.key] = (config, time_s)
         self.progression.times.append(time_s)
         self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
 
     def fastest(self) -> list[tuple[float, Config]]:
-        """Seconds and config of those that work, the fastest first."""
+        """Return seconds and config of the trials that worked, the fastest first."""
         return sorted(((t, c) for c, t in self.measured.values() if t is not None), key=lambda pair: pair[0])
 
     def close_calls(self, count: int) -> list[Config]:
-        """At most `count` configs of which each may be the fastest, and the default one where it is near; none where
-        that is settled.
+        """Return at most `count` configs that may each be the fastest, and the default one if it is near; none if all
+        of them were measured again.
         """
         fastest = self.fastest()
         close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]
@@ -121,33 +120,31 @@ class TaskSearch:
         return close if len(close) > 1 and any(config.key not in self.again for config in close) else []
 
     def best(self) -> Config | None:
-        """The config that is the result: the fastest of those measured again, else of all."""
+        """Return the fastest of the configs that were measured again, or of all if none was; None if none worked."""
         again = [(t, self.measured[key][0]) for key, t in self.again.items() if t is not None and key in self.measured]
         return (
             min(again, key=lambda pair: pair[0])[1] if again else next((config for _, config in self.fastest()), None)
         )
 
     def doubtful(self, count: int) -> list[Config]:
-        """Configs to be measured again: at most `count` of which each may be the fastest, or the result as long as that
-        was measured once only.
-        """
+        """Return the configs to measure again: `close_calls`, or else the best one if it was measured only once."""
         best = self.best()
         return self.close_calls(count) or ([best] if count and best is not None and best.key not in self.again else [])
 
     def confirm(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
-        """Take note of a second measurement; what fails in it is not kept, however fast it was."""
+        """Add a second measurement. A config that fails in it does not count any more."""
         self.again[config.key] = time_s
         if time_s is None:
             self.measured[config.key] = (config, None)
             self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
 
     def result(self) -> TaskResult:
-        """What the search found."""
+        """Return the result of the search so far."""
         best = self.best()
         again = {key: time_s for key, time_s in self.again.items() if time_s is not None}
 
         def seconds(config: Config) -> float | None:
-            # Of a single config, a second time says nothing beside the first ones of the others.
+            # The second time of a single config is not comparable with the first times of the others.
             return (
                 again[config.key]
                 if len(again) > 1 and config.key in again
@@ -157,7 +154,7 @@ class TaskSearch:
         best_s, default = None if best is None else seconds(best), seconds(self.default)
         return TaskResult(
             task_key=self.task.key,
-            # Nothing measured at all (no budget): the default may well work.
+            # Without a budget nothing was measured, and the default config probably works.
             config=best if best is not None or self.measured else self.default,
             best_ms=None if best_s is None else best_s * 1e3,
             default_ms=None if default is None else default * 1e3,
