@@ -29,8 +29,8 @@ _BUFFER_LATENCY, _IMAGE_LATENCY, _UNDER_WAY = 130.0, 60.0, 3
 _STARTED = 1500.0
 # Fewest registers of any kernel.
 _LEAST_REGISTERS = 32
-# Registers of a Mali that a kernel cannot use. Under Mesa's compiler for Mali-G76, 24 of 34 random kernels with more than
-# 57 live registers spill, and 7 of 59 with fewer: unrolled windows, whose conditions and coordinates stay live.
+# Registers of a Mali that a kernel cannot use. Under Mesa's compiler for Mali-G76, 24 of 34 random kernels with more
+# than 57 live registers spill, and 7 of 59 with fewer: unrolled windows, whose conditions and coordinates stay live.
 _KEPT_BY_COMPILER = 7
 # Slowdown of a kernel that spills.
 _SPILLED = 1.5
@@ -66,7 +66,7 @@ def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:
 
 
 def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
-    """Return the estimated seconds of one launch, comparable between configs of one operator; None without enough facts.
+    """Return the estimated seconds of one launch, comparable between configs of one operator; None without facts.
 
     Fields of the usage may be arrays that broadcast.
     """
@@ -110,8 +110,8 @@ def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] 
     (cores, alus, hertz, l2, _), (in_flight, groups, items) = needed, occupied
     size = np.maximum(usage.work_group_size, 1)
 
-    # A load is one instruction for up to four numbers of any type. Tensor cores load 16 bytes of fp16. Local memory holds
-    # numbers of the type that is summed.
+    # A load is one instruction for up to four numbers of any type. Tensor cores load 16 bytes of fp16. Local memory
+    # holds numbers of the type that is summed.
     texel_bytes = np.where(usage.on_tensor_cores, _TEXEL_BYTES, LANES * usage.element_bytes)
     local_bytes = np.where(usage.multiplies_fp16, texel_bytes, _TEXEL_BYTES)
     texel = size * texel_bytes * usage.access_width / LANES
