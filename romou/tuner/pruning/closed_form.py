@@ -1,9 +1,9 @@
 """The form of contractions: formulas over knobs for the kernels of a whole space, a million configs in under a second.
 
-The formulas follow `compiler/operators/contraction`. The tests read the same numbers off one config's TIR
-(`tests/support/kernels/kernel_usage.py`), and hold the two together. Columns of knobs are NumPy arrays that broadcast: those of
-`Space.blocks` have an axis for each knob. A formula over three knobs then costs the product of these three, and only
-the last "and" of the verdicts runs over all configs.
+The formulas follow `compiler/operators/contraction`. The tests compare them with counts from one config's TIR
+(`tests/support/kernels/kernel_usage.py`). Columns of knobs are NumPy arrays that broadcast: those of `Space.blocks`
+have an axis for each knob. A formula over three knobs then costs the product of these three, and only the last "and" of
+the verdicts runs over all configs.
 
 Bytes, sizes, local memory, widths and padding are equal to those of the TIR. Registers are a lower bound: what a kernel
 holds for addresses and epilogue is known only when it is lowered. So the formula rejects nothing that the exact pass

@@ -25,7 +25,7 @@ from romou.tuner.search.transfer import TransferData
 logger = logging.getLogger("romou")
 
 _FOLDER = Path(__file__).parent / "pretrained_models"
-_ANEW = "python scripts/pretrain_cost_model.py makes it anew."
+_ANEW = "python benchmarks/pretrain_cost_model.py makes it anew."
 
 
 class PretrainedModel(Trees):
@@ -48,7 +48,7 @@ class PretrainedModel(Trees):
         if trees is None:
             raise RecordError(
                 f"{len(tasks)} recordings hold too few configs to train a cost model on",
-                hint="scripts/record_spaces.py records spaces.",
+                hint="benchmarks/record_spaces.py records spaces.",
             )
         return cls(trees.booster, trees.columns)
 
