@@ -31,7 +31,7 @@ def test_busy():
 
 
 def run(folder: Path, *options: str) -> list[str]:
-    (folder / "conftest.py").write_text('pytest_plugins = ["left_out"]\n')
+    (folder / "conftest.py").write_text('pytest_plugins = ["support.suite.left_out"]\n')
     (folder / "test_it.py").write_text(TESTS)
     command = [
         sys.executable,

@@ -33,6 +33,7 @@ from support.kernels.operators import conv, task_of
 from support.servers import forked
 
 SCRIPTS = Path(__file__).parents[2] / "benchmarks"
+STRESS = Path(__file__).parents[2] / "tests/stress"
 WORK = conv(6, (9, 9), 10, (3, 3), padding=(1, 1, 1, 1), batch=2)
 
 
@@ -209,6 +210,6 @@ def test_a_suite_names_its_operators_where_none_is_chosen(suite: str) -> None:
 
 
 def test_check_operators_starts() -> None:
-    done = forked.run(SCRIPTS / "check_operators.py", "--help")
+    done = forked.run(STRESS / "check_operators.py", "--help")
     assert done.returncode == 0, done.stderr
     assert "--target" in done.stdout
