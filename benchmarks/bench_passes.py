@@ -42,13 +42,14 @@ TOLERANCE = 1e-4
 
 
 def task_of(row: Mapping[str, str], target: Target) -> TunableTask:
-    """The operator as a task, its activations free to lie in images."""
-    (task,), _ = extract_tasks(fuse_operators(pack_channels(import_onnx(model_of(row)).mod), target))
+    """Return the operator's task, not those that pack and unpack channels, with activations free to be images."""
+    tasks, _ = extract_tasks(fuse_operators(pack_channels(import_onnx(model_of(row)).mod), target))
+    (task,) = (task for task in tasks if task.template.sums_products)
     return task.with_free_images()
 
 
 def config_of(task: TunableTask, target: Target, *, in_images: bool) -> Config:
-    """The default config of the variants with images; the same tiles with buffers for the others."""
+    """Return the default config, with every image replaced by a buffer unless `in_images`."""
     space, default = task.space(target), task.default_config(target)
     images = {n: "image" for n in ("data", "weight", "output") if "image" in space.knobs[n]}
     rows = {"pixels": "rows"} if "rows" in space.knobs.get("pixels", ()) else {}
@@ -56,12 +57,12 @@ def config_of(task: TunableTask, target: Target, *, in_images: bool) -> Config:
 
 
 def left_out(variant: str) -> list[str]:
-    """Names of the passes that a variant does without."""
+    """Return the names of the passes that a variant leaves out."""
     return without(*(technique for technique in TECHNIQUES if variant not in (technique, "all")))
 
 
 def count(task: TunableTask, target: Target) -> dict[str, dict[str, int]]:
-    """Integer operations and divisions inside loops, by variant."""
+    """Return each variant's integer operations and divisions inside loops."""
     found = {}
     for variant in VARIANTS:
         config = config_of(task, target, in_images=variant in ("images", "all"))
@@ -79,7 +80,7 @@ def count(task: TunableTask, target: Target) -> dict[str, dict[str, int]]:
 
 
 def measure(task: TunableTask, target: Target, device: tvm.runtime.Device, rounds: int) -> dict[str, Any]:
-    """Median milliseconds of each variant; None where its output is wrong."""
+    """Return each variant's median time in ms, or None if its output is wrong."""
     rng = np.random.default_rng(0)
     arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in task.func.params]
     names = [str(p.name) for p in task.func.params]

@@ -1,0 +1,54 @@
+"""Functions fit on a screen: at most 60 lines, without the docstring."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+LIMIT = 60
+# Functions that are still longer. Take a name away once its function is short; add none.
+STILL_LONGER = {
+    "romou/compiler/frontend/fp16.py:to_fp16",
+    "romou/runtime/deploy/run_model.py:main",
+    "romou/tuner/pruning/closed_form.py:_contraction_usage",
+    "archprobe/analysis/period.py:find_period",
+    "archprobe/analysis/registers.py:register_count",
+    "benchmarks/bench_models.py:main",
+    "benchmarks/bench_search.py:main",
+    "benchmarks/simulated_searches.py:kernel_tuner_order",
+    "tests/stress/check_training.py:check",
+}
+
+
+def lengths(text: str) -> Iterator[tuple[str, int]]:
+    """Yield the name and the lines of each function, without its docstring."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            first, docstring = node.body[0], 0
+            if (
+                isinstance(first, ast.Expr)
+                and isinstance(first.value, ast.Constant)
+                and isinstance(first.value.value, str)
+            ):
+                docstring = (first.end_lineno or 0) - first.lineno + 1
+            yield node.name, (node.end_lineno or 0) - node.lineno + 1 - docstring
+
+
+@pytest.mark.parametrize("folder", ["romou", "tvm_patches", "archprobe", "benchmarks", "scripts", "tests/stress"])
+def test_functions_are_short(folder: str) -> None:
+    longer = {
+        f"{path.relative_to(ROOT).as_posix()}:{name}": length
+        for path in sorted((ROOT / folder).rglob("*.py"))
+        for name, length in lengths(path.read_text(encoding="utf-8"))
+        if length > LIMIT
+    }
+    assert not longer.keys() - STILL_LONGER
+
+
+def test_a_docstring_does_not_count() -> None:
+    text = 'def f():\n    """One.\n\n    Two.\n    """\n    return 1\n'
+    assert list(lengths(text)) == [("f", 2)]
