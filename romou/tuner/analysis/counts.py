@@ -1,5 +1,5 @@
-"""How much address arithmetic a kernel does inside its loops, from its lowered TIR and from its text, and the memory
-traffic of its busiest loop.
+"""Counts of integer operations inside loops, from lowered TIR or from source text, and memory traffic of the busiest
+loop.
 """
 
 from __future__ import annotations
@@ -35,12 +35,11 @@ _OPERATIONS = (
 
 @dataclass(frozen=True)
 class IntegerOperations:
-    """Integer operations inside the loops of one work-item; an operation on a vector counts once.
+    """Integer operations inside the loops of one work-item. An operation on a vector counts once.
 
-    in_loops: as they stand in the code.
-    in_loops_weighted: each times the trip counts of all loops around it; a trip count that is not constant counts as
-    one.
-    divisions_in_loops: divisions and modulos among `in_loops`.
+    in_loops: operations in the code
+    in_loops_weighted: each times the trip counts of all loops around it; unknown trip counts are one
+    divisions_in_loops: divisions and modulos among `in_loops`
     """
 
     in_loops: int
@@ -63,17 +62,16 @@ def count_integer_operations(func: tirx.PrimFunc) -> IntegerOperations:
         for i in range(8): a[i * 4 + threadIdx_x % 3] = 0
             ->  in_loops 3, in_loops_weighted 24, divisions_in_loops 1
 
-    func: lowered TIR, of any pipeline. Every loop that still stands counts (serial, unrolled by pragma, while); loops
-    bound to work groups, work-items or
-        vector lanes do not. An expression counts as often as it is written, as in the source made from it; comparisons
-        and the loop's own counter do not count.
+    func: lowered TIR of any pipeline. Serial, pragma-unrolled and while loops count; loops bound to work groups,
+        work-items or vector lanes do not. An expression counts as often as it is written. Comparisons and the loop
+        counter do not count.
     """
     found = divisions = 0
     weighted = 0
     trips: list[int] = []
 
     def loop(node: tirx.For, visitor: Any) -> None:
-        # Where a loop starts and ends is computed outside it.
+        # The bounds of a loop are computed outside it.
         visitor.visit(node.min)
         visitor.visit(node.extent)
         if node.kind in (tirx.ForKind.THREAD_BINDING, tirx.ForKind.VECTORIZED):

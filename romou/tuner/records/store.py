@@ -1,4 +1,4 @@
-"""The file of records: appended to by any number of processes, never rewritten, repaired where a writer was cut off."""
+"""The file of records: appended to by any number of processes, never rewritten, repaired after a killed writer."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ FILE_NAME = "records.jsonl"
 
 
 class Records(Protocol):
-    """What a search needs of its records: `RecordStore` keeps them on disk; those in a list end with the process."""
+    """The records of a search: a `RecordStore` on disk, or a list that ends with the process."""
 
     def append(self, record: Record, /) -> None:
-        """Keep a record."""
+        """Add a record."""
 
     def __iter__(self) -> Iterator[Record]:
-        """All of them, oldest first."""
+        """Iterate over all records, the oldest first."""
 
 
 class RecordStore:
     """All records of a folder, to which any number of processes append at the same time.
 
-    A record is on disk before `append` returns, so a tuner that is killed loses at most the line it was writing. Such a
-    cut-off last line is moved to `records.jsonl.damaged` by whoever reads or writes next. `append` also reads what
-    others appended since.
+    A record is on disk before `append` returns, so a killed tuner loses at most the line that it was writing. The next
+    reader or writer moves such a partial line to `records.jsonl.damaged`. `append` also reads the records that others
+    appended.
 
-    RecordError where a line in the middle is no record, or the folder cannot be used.
+    RecordError if a line in the middle is no record, or if the folder cannot be used.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -70,7 +70,7 @@ class RecordStore:
 
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
-        """No other process writes meanwhile. The lock of a killed process is free once its children are gone, too."""
+        """Lock the file for other processes. A killed process holds the lock until its children have ended too."""
         fcntl.flock(self._file, fcntl.LOCK_EX)
         try:
             yield
@@ -123,7 +123,7 @@ class RecordStore:
     def append(self, record: Record, /) -> None:
         """Write a record to disk, unless another process has meanwhile done so for the same config and origin.
 
-        RecordError where the disk is full or gone; what was written before is intact.
+        RecordError if the disk is full or gone. Earlier records stay intact.
         """
         line = (record.to_line() + "\n").encode()
         try:
@@ -157,9 +157,7 @@ class RecordStore:
         return len(self._records)
 
     def add_missing(self, records: Iterable[Record]) -> int:
-        """Append those whose task and config have no record of the same origin yet; how many there were. Raises
-        RecordError as `append` does.
-        """
+        """Append the records whose task, config and origin are new; return their number. RecordError as `append`."""
         known = {_identity(record) for record in self._records}
         before = len(self)
         for record in records:
@@ -169,16 +167,16 @@ class RecordStore:
         return len(self) - before
 
     def of(self, task_key: str, device: dict[str, Any]) -> list[Record]:
-        """Records of a task on exactly this device and driver, oldest first. Timings of other devices say nothing here."""  # noqa: E501
+        """Return the records of a task on exactly this device and driver, the oldest first."""
         return [r for r in self._records if r.task_key == task_key and r.device == device]
 
     def best(self, task_key: str, device: dict[str, Any]) -> Record | None:
-        """The fastest right candidate of a task on this device; None where there is none."""
+        """Return the fastest record of a task on this device; None if none has a time."""
         timed = [r for r in self.of(task_key, device) if r.time_s is not None]
         return min(timed, key=lambda r: r.time_s or 0.0, default=None)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         os.close(self._file)
 
     def __enter__(self) -> RecordStore:

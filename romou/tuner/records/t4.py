@@ -1,9 +1,8 @@
 """Records in T4, the results format of Kernel Tuner (https://github.com/odgaard/TuningSchema, schema 1.0.0): one file
 for each task and origin.
 
-T4 has no place for the kernel and the device that results belong to, nor for what knobs mean. They stand in the file's
-metadata under "romou", where T4's schema allows anything; a file of another tool lacks them, and its reader has to say
-what they are.
+T4 has no fields for the kernel, the device and the meaning of knobs. They are stored in the file's metadata under
+"romou", where T4's schema allows anything. A file of another tool lacks them, so its reader has to give them.
 """
 
 from __future__ import annotations
@@ -31,14 +30,14 @@ _INVALIDITY = {
 }
 OUTCOME_OF = {invalidity: outcome for outcome, invalidity in _INVALIDITY.items()}
 _MS = 1e3
-# What T4 keeps as measurements beside the time.
+# Fields that T4 stores as measurements beside the time.
 _MEASURED = ("relative_l2_error", "max_error", "error", "seed", "clock_ratio")
 
 
 def to_t4(records: Sequence[Record]) -> dict[str, Any]:
-    """A T4 document. Times in milliseconds, as Kernel Tuner writes them.
+    """Return a T4 document. Times in milliseconds, as Kernel Tuner writes them.
 
-    RecordError where there are no records, or they are of several tasks, devices or versions.
+    RecordError if there are no records, or if they are of several tasks, devices or versions.
     """
     if not records:
         raise RecordError("there are no records to write")
@@ -67,13 +66,13 @@ def to_t4(records: Sequence[Record]) -> dict[str, Any]:
 
 
 def _explained(names: set[str]) -> dict[str, dict[str, Any]]:
-    """What is declared of the knobs with these names, as far as this version has them."""
+    """Return the declarations of the knobs with these names that this version has."""
     from romou.compiler.operators.families import declared_knobs  # imported here: it takes a second
 
-    found = {name: knob for name, knob in declared_knobs().items() if name in names}
     return {
         name: {"choices": list(knob.choices), "default": knob.default, "help": knob.help}
-        for name, knob in found.items()
+        for name, knob in declared_knobs().items()
+        if name in names
     }
 
 
@@ -99,13 +98,15 @@ def from_t4(
     origin: Origin | None = None,
     name: str = "this T4 document",
 ) -> list[Record]:
-    """The records of a T4 document.
+    """Return the records of a T4 document.
 
-    RecordError for what is no T4 document, one of another schema, or of another kernel or origin; the text says which.
+    task_key, origin: required kernel and origin. They are taken over if the document has none. None: the document's.
+    name: the document's name in error texts
 
-    task_key, origin: what the results have to belong to; of a document that does not say, what they belong to. None:
-    whatever the document says.
-    name: the document's name, in error texts.
+    Raises
+    ------
+    RecordError
+        It is no T4 document, or has another schema, kernel or origin.
     """
     version = str(data.get("schema_version"))
     if version.partition(".")[0] != T4_VERSION.partition(".")[0] or not isinstance(data.get("results"), list):
@@ -151,8 +152,8 @@ def _record(result: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
     times = result["times"]
     measured = {m["name"]: m["value"] for m in result.get("measurements", ())}
     outcome = OUTCOME_OF[result["invalidity"]]
-    # Kernel Tuner names its compile time without the schema's "_time", and leaves the repeats out where it keeps their
-    # mean alone.
+    # Kernel Tuner names its compile time without the schema's "_time", and leaves the repeats out if it has only their
+    # mean.
     build_ms = float(times.get("compilation_time", times.get("compilation", 0.0)))
     runs_ms = [float(t) for t in times.get("runtimes", ())] or (
         [float(measured["time"])] if outcome == Outcome.OK else []
@@ -169,12 +170,12 @@ def _record(result: Mapping[str, Any], shared: Mapping[str, Any]) -> Record:
 
 
 def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
-    """A T4 file in `folder` for each task and origin among the records, named by the task's key and a number where it
-    has several origins.
+    """Write a T4 file for each task and origin, named by the task's key, and return the paths.
 
-    What was measured again at the end of a search is left out: the format knows one result of a config.
+    Further origins of a task get a number. Second measurements at the end of a search are left out: the format has one
+    result for each config.
 
-    RecordError where the folder cannot be written.
+    RecordError if the folder cannot be written.
     """
     groups: dict[tuple[str, str], list[Record]] = {}
     for record in (r for r in records if not r.is_again):
@@ -196,7 +197,7 @@ def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
 
 
 def import_t4(path: Path, *, task_key: str | None = None, origin: Origin | None = None) -> list[Record]:
-    """The records of a T4 file; see `from_t4`. RecordError also where the file cannot be read."""
+    """Return the records of a T4 file; see `from_t4`. RecordError also if the file cannot be read."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
