@@ -17,8 +17,8 @@ class KernelUsage:
     registers: 32-bit registers that a compiler allocates for a work-item, estimated
     needed_registers: registers without which it would spill or stall (`RegisterEstimate`)
     registers_as_written: the same for compilers that move no load ahead (`RegisterEstimate.as_written`)
-    buffer_bytes, image_bytes: distinct bytes of data and weight that the first work group reads in the middle iteration,
-        in buffers and in images. Reads skipped by a condition do not count. Zeros outside an image do.
+    buffer_bytes, image_bytes: distinct bytes of data and weight that the first work group reads in the middle
+        iteration, in buffers and in images. Reads skipped by a condition do not count. Zeros outside an image do.
     unshared_buffer_bytes, unshared_image_bytes: bytes of one work-item times the group's size (Romou paper, section
         4.2), so shared bytes count for each work-item. If data is staged, the bytes that one work-item stages.
     access_width: lanes of the narrowest of these loads; a texel has 4
