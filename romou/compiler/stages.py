@@ -71,7 +71,7 @@ class Context:
 
 @dataclass(frozen=True)
 class Stage:
-    """One line of a pipeline.
+    """A pass with its reason.
 
     run: a pass of TVM, or a function of a module and of the fields `reads` of the context.
     keeps: field of the context that keeps the result for later stages.

@@ -37,7 +37,7 @@ def compile_model(
     target: Target,
     kept: Kept | None = None,
 ) -> CompiledModel:
-    """Compile a fused module; the parameters are those of `schedule_model`.
+    """Compile a fused module, with the parameters of `schedule_model`.
 
     Raises
     ------

@@ -198,7 +198,7 @@ class _Eliminator:
         return self._all_of(known) if len(known) == len(conditions) else mutator.default_mutate(expr)
 
     def _ramp(self, expr: tirx.Ramp, mutator: Any) -> tirx.Expr:
-        """Keep the product in a vector's address, by which the code generator sees that the vector is aligned."""
+        """Keep the product in a vector's address: it shows the code generator that the vector is aligned."""
         lanes, base = int(expr.lanes), self._as_sum(expr.base)
         if base is None or base.constant % lanes or any(c % lanes for c in base.terms.values()):
             return mutator.default_mutate(expr)

@@ -139,7 +139,7 @@ def _parts(indices: Sequence[tirx.Expr]) -> tuple[tirx.Var, int] | None:
 
 
 def _uses(statements: Sequence[tirx.Stmt], variable: tirx.Var) -> int:
-    """How often a variable is read; its own declaration does not count."""
+    """Return the number of reads of a variable, without its declaration."""
     return sum(
         node.same_as(variable)
         for stmt in statements

@@ -1,8 +1,9 @@
 """Host code that trusts a kernel's arguments.
 
-TVM has each kernel's host code check the count, type, device, rank, shape and strides of its arguments, each with a
-message of its own: that is most of a model's host code, and of the time that LLVM takes for it. But a model's own plan
-hands its kernels their arguments. Only those that read what others hand to the model go on checking.
+TVM's host code checks count, type, device, rank, shape and strides of a kernel's arguments, each with its own message.
+These checks are most of a model's host code, and of the time that LLVM takes for it. The model's own plan makes the
+arguments, so only kernels that read inputs of the model keep the checks (`CHECKS_ARGUMENTS`). TVM's SkipAssert would
+remove them from all functions.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def trust_arguments(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Run on a host function; what it reads for the checks alone stays, without a use."""
+    """Remove the checks of a host function. Values that only the checks read become unused."""
     if func.attrs is not None and CHECKS_ARGUMENTS in func.attrs:
         return func
     return func.with_body(structural_map(func.body, (tirx.AssertStmt, lambda _: tirx.Evaluate(0))))

@@ -145,7 +145,7 @@ def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfor
 
 
 def _as_truth(cast: tirx.Cast) -> tirx.Expr:
-    """A conversion of a vector to truth values, of which what is not zero is true; TVM cuts its fractions off."""
+    """Convert a vector to truth values: nonzero is true. TVM would cut off fractions."""
     wanted, given = (tvm.DataType(str(expr.ty)) for expr in (cast, cast.value))
     if not is_truth(wanted) or is_truth(given) or int(given.lanes) == 1:
         return cast
@@ -182,9 +182,7 @@ def _gathered(dialect: Dialect, load: TensorLoad) -> tirx.Expr:
 
 
 def _is_aligned(index: tirx.Expr) -> bool:
-    """Whether TVM's code generator takes the lanes of an address for one whole vector: contiguous, from a multiple of
-    their number on.
-    """
+    """Return whether TVM loads the lanes of an address as one vector: contiguous, at a multiple of their number."""
     if not isinstance(index, tirx.Ramp) or not isinstance(index.stride, tirx.IntImm) or int(index.stride) != 1:
         return False
     start = tvm.sym.Analyzer().modular_set(index.base)

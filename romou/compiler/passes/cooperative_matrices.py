@@ -62,7 +62,7 @@ def _operands(texels: Any, pixels: Any, steps: Any) -> Any:
 
 
 def multiply_in_local_memory(func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrStmt], WarpNest]) -> tirx.PrimFunc:
-    """Return a device function whose marked nests multiply matrices. nest_of: parses a marked nest.
+    """Multiply matrices in the marked nests of a device function. nest_of: parses a marked nest.
 
     Raises
     ------
@@ -138,7 +138,7 @@ class _Product:
         yield from self._own_sums()
 
     def _replaced(self, statements: Sequence[tirx.Stmt]) -> Iterator[tirx.Stmt]:
-        """Yield statements in which each run of marked nests first loads the operands of `steps` nests."""
+        """Yield statements with marked nests replaced. Each run of nests first loads the operands of `steps` nests."""
 
         def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
             return tirx.SeqStmt(list(self._replaced([stmt]))) if _is_marked(stmt) else mutator.default_mutate(stmt)

@@ -40,7 +40,7 @@ def return_early(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfor
 
 
 def _is_alone(body: tirx.Stmt) -> bool:
-    """Return whether what a work-item does is seen by no other one before the end of the kernel."""
+    """Return whether no other work-item sees the results of one before the end of the kernel."""
     has_own_memory = all(allocation.buffer.scope() in ("", "local") for allocation in nodes_in(body, tirx.AllocBuffer))
     marks = {attribute.attr_key for attribute in nodes_in(body, tirx.AttrStmt)}
     return has_own_memory and marks.isdisjoint(_TOGETHER) and all(map(_is_of_one, nodes_in(body, Call)))
@@ -58,7 +58,7 @@ def _is_texel_store(call: Call) -> bool:
 
 
 def _common_conditions(body: tirx.Stmt) -> list[tirx.Expr]:
-    """Conditions on the number of a work-item under which all of its stores stand."""
+    """Return the conditions on a work-item's number that guard all of its stores."""
     threads: list[tirx.Var] = []
     around: list[tirx.Expr] = []
     common: list[tirx.Expr] | None = None

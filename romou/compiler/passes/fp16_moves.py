@@ -54,7 +54,7 @@ class Moves:
             self.registers -= found
 
     def is_move(self, store: tirx.BufferStore) -> bool:
-        """Return whether a store writes what was read, or constants, to where fp16 is kept as bits."""
+        """Return whether a store moves loaded values or constants to memory that holds fp16 as bits."""
         return self._holds(store.buffer) and only_moves(store.value, self._holds)
 
     def with_bits(self, body: tirx.Stmt, buffers: Mapping[tirx.Var, tirx.Var], place: Callable[..., Any]) -> tirx.Stmt:
@@ -92,7 +92,7 @@ class Moves:
         return buffer in self.memory or buffer in self.registers
 
     def _computed(self, body: tirx.Stmt) -> set[tirx.Var]:
-        """Buffers of which something is read for anything but a move, or into which something else is written."""
+        """Return the buffers with other accesses than moves."""
         found: set[tirx.Var] = set()
 
         def store(access: tirx.BufferStore, visitor: Any) -> None:
@@ -105,7 +105,7 @@ class Moves:
                 visitor.default_visit(access)
 
         def moved(value: tirx.Expr, visitor: Any) -> None:
-            """Visit what says where a moved value lies, and which it is."""
+            """Visit the operands that choose or arrange a moved value."""
             if isinstance(value, TensorLoad):
                 for index in value.indices:
                     visitor.visit(index)
@@ -130,7 +130,7 @@ class Moves:
 
 
 def _parts(value: tirx.Expr) -> list[tirx.Expr]:
-    """Return the expressions from which one that chooses or arranges numbers takes them."""
+    """Return the operands of an expression that chooses or arranges values."""
     if isinstance(value, tirx.Broadcast):
         return [value.value]
     if isinstance(value, tirx.Shuffle):

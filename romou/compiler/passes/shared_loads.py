@@ -64,7 +64,7 @@ class _Sharer:
         self._find_changes = walking((tirx.BufferStore, self._find_store), (Call, self._find_effect))
 
     def sequence(self, stmt: tirx.Stmt) -> tirx.Stmt:
-        """A scope of its own: it knows what is known around it; what it names is not known afterwards."""
+        """Rewrite an inner scope, with the names around it. Its own names are dropped afterwards."""
         known, pending = self._known, self._pending
         self._known, self._pending = dict(known), []
         done: list[tirx.Stmt] = []
@@ -112,7 +112,7 @@ class _Sharer:
             }
 
     def _changes_of(self, stmt: tirx.Stmt) -> _Changes:
-        """What `stmt` may change, found once for each statement of a loop's body, however many loops stand around it."""  # noqa: E501
+        """Return the buffers that `stmt` may change, cached for the statements of a loop's body."""
         if stmt not in self._changes:
             self._found = _Changes()
             inner = (

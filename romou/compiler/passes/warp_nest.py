@@ -80,7 +80,7 @@ class WarpNest:
         )
 
     def place(self, texel: int, pixel: int, number: int) -> int:
-        """Where in registers the sum of a lane lies."""
+        """Return the position in registers of the sum of a lane."""
         (index,) = self.store.indices
         return int(
             self.analyzer.simplify(

@@ -165,10 +165,11 @@ def fp16_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None
 
 
 def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, steps: int = 1) -> None:
-    """Sum up the products of the nest that begins with `loop` by tensor cores; what the nest looks like:
-    `schedules/contraction/tensor_core.py`.
+    """Sum up the products of the nest of `loop` with tensor cores. `compiler/operators/contraction/tensor_core.py`
+    shows the
+    nest.
 
-    steps: how many nests that follow each other may share what they wait for.
+    steps: most nests in a row that stage their operands together.
     """
     sch.annotate(loop, TENSOR_CORES, steps)
 
