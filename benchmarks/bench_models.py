@@ -22,7 +22,7 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
@@ -383,6 +383,13 @@ def print_table(rows: Sequence[dict[str, Any]], peers: Sequence[str], title: str
             out.print(f"{row['model']}{who}: {failure}", markup=False)
 
 
+def is_fine(rows: Iterable[dict[str, Any]], precision: str) -> bool:
+    """Return whether there are rows, all of them without a failure and with a small error."""
+    limit = 1e-4 if precision == "float32" else TOLERANCE
+    errors = [None if "failure" in row else row["tuned_error"] for row in rows]
+    return bool(errors) and all(error is not None and error < limit for error in errors)
+
+
 @click.command()
 @click.option("--models", "chosen", default=DEFAULT_MODELS, show_default=True, help="Names of bundled models, or all.")
 @click.option("--target", default="opencl", show_default=True)
@@ -461,11 +468,7 @@ def main(
         f"{facts['name']} ({facts['platform']}), target {target!r}, {precision}, {trials} trials a model",
         out,
     )
-    limit = 1e-4 if precision == "float32" else TOLERANCE
-    is_fine = bool(rows) and all(
-        "failure" not in row and row["tuned_error"] is not None and row["tuned_error"] < limit for row in rows.values()
-    )
-    raise SystemExit(0 if is_fine else 1)
+    raise SystemExit(0 if is_fine(rows.values(), precision) else 1)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,7 @@ import json
 import math
 import multiprocessing
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Any
@@ -236,6 +236,13 @@ def compare_foreign(
     out.print(foreign_searches.summary(shown, foreign_searches.hard_spaces(paths)), markup=False, highlight=False)
 
 
+def keep(file: Path, runs: Iterable[Run]) -> None:
+    """Append runs to the file that a later call goes on from."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    with file.open("a", encoding="utf-8") as lines:
+        lines.writelines(json.dumps(dataclasses.asdict(run)) + "\n" for run in runs)
+
+
 @click.command()
 @click.option(
     "--spaces",
@@ -284,12 +291,8 @@ def main(
 ) -> None:
     """See the file's docstring."""
     out = Console(width=260)
-    foreign = sorted(
-        path
-        for path in spaces.iterdir()
-        if foreign_searches.FILES.fullmatch(path.name) and (not operators or path.name.startswith(operators))
-    )
-    if foreign:
+    files = [path for path in sorted(spaces.iterdir()) if foreign_searches.FILES.fullmatch(path.name)]
+    if foreign := [path for path in files if not operators or path.name.startswith(operators)]:
         compare_foreign(foreign, methods, seeds, jobs, seconds, folder, out)
         return
     chosen = methods_of(methods or ",".join((*ROMOU, *KERNEL_TUNER)), out)
@@ -327,14 +330,10 @@ def main(
                 continue
             runs += fresh
             if file is not None:
-                file.parent.mkdir(parents=True, exist_ok=True)
-                with file.open("a", encoding="utf-8") as lines:
-                    lines.writelines(json.dumps(dataclasses.asdict(run)) + "\n" for run in fresh)
+                keep(file, fresh)
     names = {path.name.partition(".")[0] for path in paths}
-    runs = sorted(
-        (r for r in runs if r.operator in names and r.method in chosen and r.seed < seeds),
-        key=lambda r: (r.operator, r.seed),
-    )
+    shown = (run for run in runs if run.operator in names and run.method in chosen and run.seed < seeds)
+    runs = sorted(shown, key=lambda run: (run.operator, run.seed))
     out.print(result_table(runs, chosen))
     out.print(summary(runs, chosen), markup=False)
     if folder is not None:

@@ -194,21 +194,11 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], sourc
     )
 
 
-def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: int) -> tuple[list[int], float]:
-    """Run a strategy of Kernel Tuner on the recorded configs; failed ones are what it calls runtime failures.
-
-    Return the distinct configs that it tried, in order, and the seconds of a processor that it took. most: distinct
-    configs that it may try.
-    """
-    import kernel_tuner
-    from kernel_tuner import interface
-    from kernel_tuner.searchspace import Searchspace
-    from kernel_tuner.strategies.common import CostFunc
-    from kernel_tuner.util import StopCriterionReached
-
+def kernel_tuner_cache(recorded: RecordedSpace) -> tuple[dict[str, dict[str, Any]], dict[str, int]]:
+    """Return Kernel Tuner's cache of the recorded configs, and the index of each key in the space."""
     space = recorded.space()
-    knobs = {name: list(choices) for name, choices in recorded.knobs.items()}
-    cache, index_of = {}, {}
+    cache: dict[str, dict[str, Any]] = {}
+    index_of: dict[str, int] = {}
     for index, found in recorded.configs.items():
         config = dict(space.at(index))
         time_ms: Any = "RuntimeFailedConfig" if found.time_s is None else found.time_s * 1e3
@@ -230,6 +220,23 @@ def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: 
             "timestamp": "2026-01-01",
         }
         index_of[key] = index
+    return cache, index_of
+
+
+def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: int) -> tuple[list[int], float]:
+    """Run a strategy of Kernel Tuner on the recorded configs; failed ones are what it calls runtime failures.
+
+    Return the distinct configs that it tried, in order, and the seconds of a processor that it took. most: distinct
+    configs that it may try.
+    """
+    import kernel_tuner
+    from kernel_tuner import interface
+    from kernel_tuner.searchspace import Searchspace
+    from kernel_tuner.strategies.common import CostFunc
+    from kernel_tuner.util import StopCriterionReached
+
+    knobs = {name: list(choices) for name, choices in recorded.knobs.items()}
+    cache, index_of = kernel_tuner_cache(recorded)
 
     class Recorded(Searchspace):
         """The space out of a cache: its way to restrict a space tries the whole product of knobs, some ten million
@@ -257,14 +264,8 @@ def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: 
     ):
         warnings.simplefilter("ignore")
         file = Path(folder, "cache.json")
-        head: dict[str, object] = {
-            "device_name": "Simulation",
-            "kernel_name": "k",
-            "problem_size": [1],
-            "objective": "time",
-        }
-        head.update(tune_params_keys=list(knobs), tune_params=knobs)
-        file.write_text(json.dumps({**head, "cache": cache}))
+        head = {"device_name": "Simulation", "kernel_name": "k", "problem_size": [1], "objective": "time"}
+        file.write_text(json.dumps({**head, "tune_params_keys": list(knobs), "tune_params": knobs, "cache": cache}))
         started = time.process_time()
         results, _ = kernel_tuner.tune_kernel(
             "k",

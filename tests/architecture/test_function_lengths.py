@@ -17,10 +17,6 @@ STILL_LONGER = {
     "romou/tuner/pruning/closed_form.py:_contraction_usage",
     "archprobe/analysis/period.py:find_period",
     "archprobe/analysis/registers.py:register_count",
-    "benchmarks/bench_models.py:main",
-    "benchmarks/bench_search.py:main",
-    "benchmarks/simulated_searches.py:kernel_tuner_order",
-    "tests/stress/check_training.py:check",
 }
 
 

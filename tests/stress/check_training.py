@@ -120,10 +120,8 @@ def check(
             wrong += [] if is_right else [f"{name} {number}"]
         weights = {name: (value - rate * found[f"{name}.grad"]).astype(value.dtype) for name, value in weights.items()}
     kernels = [row.name for row in tuned.summary().rows if "backward" in row.name or "transpose" in row.name]
-    print(
-        f"{len(weights)} gradients, {worst:.1e} from {peer}'s in fp64 at worst;"
-        f" {f'wrong: {wrong}' if wrong else 'all within the limits'}"
-    )
+    verdict = f"wrong: {wrong}" if wrong else "all within the limits"
+    print(f"{len(weights)} gradients, {worst:.1e} from {peer}'s in fp64 at worst; {verdict}")
     print(f"{len(kernels)} kernels of backward convolutions; a step takes {tuned.time():.3f} ms")
     return not wrong
 
