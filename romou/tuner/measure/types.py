@@ -1,6 +1,6 @@
-"""What goes into a measurement and what comes out of it; no TVM in this file.
+"""Inputs and results of a measurement: Candidate -> BuildResult -> MeasureResult. This file imports no TVM.
 
-The one way through: Candidate -> BuildResult -> MeasureResult. An `Outcome` is data; anything else is an exception.
+A failed trial is data, an `Outcome`. All other failures are exceptions.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from romou.tuner.measure.fingerprint import DeviceFingerprint
 
 
-# A packed weight as NumPy array -> the same as a kernel takes it.
+# A packed weight as NumPy array -> the weight in the kernel's layout.
 StoredAs: TypeAlias = "Callable[[np.ndarray], np.ndarray]"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Toolchain:
-    """The functions that a worker process calls, each as "module:name" because a worker has to find them by itself."""
+    """The functions that a worker process imports and calls, each as "module:name"."""
 
     load_task: str = "romou.tuner.pruning.tasks:load_task"
     load_target: str = "romou.devices.targets:Target.from_json"
@@ -37,10 +37,11 @@ class Toolchain:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One config of one task, with its place in the search.
+    """One config of one task.
 
-    is_winner: it is to be kept, unless its output changes when it is run again and again.
-    winners: how many of them are measured together.
+    trial: its number in the search
+    is_winner: whether it is measured again as a result of the search, and checked for outputs that change between runs
+    winners: number of winners that are measured together
     """
 
     task: TunableTask
@@ -51,7 +52,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Names the kernel and the config, as an identifier: no other candidate has it."""
+        """A unique identifier made of the kernel and the config."""
         return f"candidate_{self.task.key}_{hashlib.sha256(self.config.key.encode()).hexdigest()[:16]}"
 
 
@@ -59,9 +60,12 @@ class Candidate:
 class BuildResult:
     """A candidate after building.
 
-    `outcome` is OK, `library` its file, `entry` the name of its function, `scopes` the memory scope of each parameter
-    and `stored` what makes of each one's array what the kernel takes (None: nothing; can be pickled); or INVALID or
-    BUILD_ERROR with `error`.
+    outcome: OK, INVALID or BUILD_ERROR
+    library: file of the built library
+    error: text unless the outcome is OK
+    scopes: memory scope of each parameter
+    stored: function that converts each parameter's array to the kernel's layout, can be pickled; None: no conversion
+    entry: name of the function in the library
     """
 
     candidate: Candidate
@@ -76,13 +80,13 @@ class BuildResult:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunReply:
-    """How a candidate ran, as the process that ran it tells.
+    """The result of running a candidate, from the process that ran it.
 
-    `times_s` holds every repeat, each the mean of as many launches as fill `min_repeat_ms`; empty unless the outcome is
-    OK. `relative_l2_error` is |out - ref| / |ref|; `max_error` the largest |out - ref| / (|ref| + rms(ref)) of an
-    element; both None where the output was not compared or not finite. `run_s`: seconds to load, run, check and time
-    it. `clock_ratio`: how much longer than at its best the device took for a reference kernel shortly before (1: full
-    speed), None where that was not asked.
+    times_s: every repeat, each the mean of the launches that fill `min_repeat_ms`; empty unless the outcome is OK
+    relative_l2_error: |out - ref| / |ref|; None if the output was not compared or not finite
+    max_error: largest |out - ref| / (|ref| + rms(ref)) of an element; None in the same cases
+    run_s: seconds to load, run, check and time it
+    clock_ratio: time of a reference kernel shortly before, relative to its best (1: full speed); None if not measured
     """
 
     outcome: Outcome
@@ -96,7 +100,10 @@ class RunReply:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeasureResult(RunReply):
-    """A candidate after running. `seed` gives its inputs again."""
+    """A candidate after running.
+
+    seed: of its inputs
+    """
 
     candidate: Candidate
     seed: int = 0
@@ -107,11 +114,12 @@ class Builder(Protocol):
 
     @property
     def workers(self) -> int:
-        """How many it builds at a time now; more of them wait."""
+        """Number of candidates that are built at the same time."""
 
     def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
-        """Begin to build; the results in the order of `batch`, None where one was not finished at `stop_at`
-        (`time.monotonic`).
+        """Start builds, and return their results in the order of `batch`; None if one was not finished at `stop_at`.
+
+        stop_at: by `time.monotonic`
         """
 
     def close(self) -> None:
@@ -119,30 +127,26 @@ class Builder(Protocol):
 
 
 class Runner(Protocol):
-    """Runs built candidates on one device, or on several that are alike. Remote and simulated runners implement the
-    same.
-    """
+    """Runs built candidates on one device, or on several equal ones, here, remote or simulated."""
 
     @property
     def width(self) -> int:
-        """How many candidates it runs at a time: so many threads may call `run`."""
+        """Number of threads that may call `run` at the same time."""
 
     def fingerprint(self) -> DeviceFingerprint:
-        """The device that the results belong to."""
+        """Return the fingerprint of the device."""
 
     def expect(self, tasks: Sequence[TunableTask]) -> None:
-        """Candidates of these tasks come soon, in about this order: what needs no device may be done ahead, on cores
-        that no kernel runs on.
-        """
+        """Prepare for candidates of these tasks, in about this order, on cores that no kernel runs on."""
 
     def run(
         self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
     ) -> Iterator[MeasureResult]:
-        """A result for each built candidate, in order, as soon as it is there.
+        """Yield a result for each built candidate, in order.
 
-        `best_s` is the best time of the batch's task so far. Ends early at `stop_at` (`time.monotonic`): a candidate
-        that is cut off by it has no result.
+        best_s: best time of the batch's task so far
+        stop_at: by `time.monotonic`; candidates that are not finished then have no result
         """
 
     def close(self) -> None:
-        """Let go of the device."""
+        """Release the device."""

@@ -1,6 +1,6 @@
-"""What the cost model sees of a config: its knobs, and what the kernel will use of the device.
+"""Features of configs for the cost model: the knobs, and the usage of the kernel.
 
-Features that several tasks have are the same columns by name, so the data of one task trains the model of another.
+Columns are shared between tasks by name, so the data of one task trains the model of another.
 """
 
 from __future__ import annotations
@@ -39,15 +39,14 @@ _USAGE = (
     "multiply_adds",
     "local_loads",
 )
-# Columns that trained models know by another name than `KernelUsage`.
+# Column of the pretrained models -> field of `KernelUsage` that was renamed since.
 _FIELDS = {
     "turns": "iterations",
     "literal_buffer_bytes": "unshared_buffer_bytes",
     "literal_image_bytes": "unshared_image_bytes",
 }
-# What the device makes of it: cycles by the estimate, in all and for some parts of it; how full cores are, and the last
-# round of work groups; what is loaded in all, out of which cache, also if cores that idle in the last round did the
-# same; and ratios.
+# Features of the device: estimated cycles, in all and of some parts; how full cores and the last round of work groups
+# are; loads in all and by cache, also as if no core idled in the last round; ratios.
 _PARTS = ("issuing", "waiting", "l2")
 _ON_DEVICE = (
     "cycles",
@@ -79,10 +78,9 @@ _DERIVED = (
     "outputs_per_byte",
     *_ON_DEVICE,
 )
-# Columns of the pretrained models come first, in the order of their training: column sampling and sums of floats depend
-# on it. Only ever appended to.
+# Columns of the pretrained models come first, in the order of training, on which column sampling depends. Append only.
 _FIRST = tuple((Path(__file__).parent / "pretrained_models/columns.txt").read_text(encoding="utf-8").split())
-# Of a device of which they are not known.
+# Warp size and cache line of a device without these facts.
 _WARP, _LINE_BYTES = 32, 128
 
 
@@ -91,17 +89,15 @@ Correction: TypeAlias = Callable[[np.ndarray, Sequence[str], np.ndarray], np.nda
 
 
 class TaskFeatures:
-    """Features of one task's configs on a device: knobs, usage (`KernelUsage`), a work-item's loads and two ratios, all
-    as log2(1 + value).
+    """Features of one task's configs on a device: knobs, usage (`KernelUsage`), loads and ratios as log2(1 + value).
 
-    The loads are those of data and weight in one iteration, and the cache lines that a warp touches by one of each. The
-    ratios are those of a
-    roofline: outputs of a work group for each byte that it loads, and work-items in all. On a device of which enough is
-    known, there is also what bounds the kernel by the estimate, and how it fills the device; 0 elsewhere. Words of
-    knobs count as their places among the choices, and a knob that the task lacks as 0. Computed once for each config.
+    Loads are those of data and weight in one iteration, and the cache lines that a warp touches by one of each. Ratios
+    are the outputs of a work group for each loaded byte, and the number of work-items. With an estimate there are its
+    parts and the occupancy, else 0. A word of a knob counts as its index among the choices, a missing knob as 0. Each
+    config is computed once.
 
-    spec: of the device that measures; None where nothing is to be expected of it.
-    correct: what is known of how wrong the estimate is there: a pretrained model.
+    spec: of the device that measures; None if there is no estimate for it
+    correct: a pretrained model that corrects the estimate
     """
 
     def __init__(
@@ -120,11 +116,11 @@ class TaskFeatures:
         return form_of(self._template, self._limits)
 
     def __call__(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return one row a config."""
+        """Return one row for each config."""
         return self._all(configs)[:, :-1]
 
     def expected(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return what the estimate says of the configs, -log(seconds), corrected; all 0 where there is none."""
+        """Return the corrected estimate of the configs as -log(seconds); all 0 without an estimate."""
         return self._all(configs)[:, -1]
 
     def _all(self, configs: Sequence[Config]) -> np.ndarray:
@@ -137,7 +133,7 @@ class TaskFeatures:
         columns = columns_of(configs)
         usage = self._form.usage(columns)
         count = len(configs)
-        # Up to a factor that is the same for all configs of a task.
+        # Up to a constant factor of the task.
         outputs = math.prod(
             (columns[n].astype(float) for n, knob in self._knobs.items() if knob.scales_outputs and n in columns),
             start=np.ones(count),
@@ -164,7 +160,7 @@ class TaskFeatures:
         return np.column_stack([rows, expected])
 
     def _on_device(self, usage: KernelUsage, seconds: Any | None) -> list[Any]:
-        """What _ON_DEVICE names, not yet as logarithms; zeros where nothing is estimated."""
+        """Return the features in _ON_DEVICE, not yet as logarithms; zeros without an estimate."""
         spec = self._spec
         parts, occupied = (None, None) if spec is None else (estimate_parts(usage, spec), occupancy(usage, spec))
         if spec is None or parts is None or occupied is None or seconds is None:
@@ -203,12 +199,12 @@ class TaskFeatures:
 
 
 def known_columns() -> set[str]:
-    """Return the names of all features that some task has."""
+    """Return the names of the features of all tasks."""
     return {*declared_knobs(), *_DERIVED}
 
 
 def aligned(rows: np.ndarray, columns: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
-    """Return the rows over the columns `wanted`; what the rows lack counts as 0."""
+    """Return the rows over the columns `wanted`; missing columns are 0."""
     if tuple(columns) == tuple(wanted):
         return rows
     place = {name: at for at, name in enumerate(columns)}
