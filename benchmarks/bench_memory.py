@@ -20,7 +20,7 @@ from rich.console import Console
 
 import romou
 from romou import models
-from romou.compiler.memory.memory import PlannedTensor
+from romou.compiler.graph.memory.memory import PlannedTensor
 from romou.compiler.tir.primitives import LANES, SEPARATORS, image_extents
 from romou.tools.report.memory import mib
 from romou.tools.report.table import print_table, table_of_numbers

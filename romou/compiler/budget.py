@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from romou.base.errors import ModelError
 from romou.base.space import Config
-from romou.compiler.memory.memory import MemoryPlan, MemoryUse, PlannedTensor
+from romou.compiler.graph.memory.memory import MemoryPlan, MemoryUse, PlannedTensor
 from romou.devices.targets import Target
 
 if TYPE_CHECKING:

@@ -34,8 +34,8 @@ from romou.compiler.budget import leaner_config
 from romou.compiler.fallback import FINAL_ERRORS, Fallbacks
 from romou.compiler.frontend import ImportedModel, Precision, import_onnx, with_constants
 from romou.compiler.graph import Pair
+from romou.compiler.graph.memory.memory import MemoryPlan, plan_memory
 from romou.compiler.lowering import LoweredModel, lower
-from romou.compiler.memory.memory import MemoryPlan, plan_memory
 from romou.compiler.operators.families import template_of
 from romou.compiler.task import TunableTask
 from romou.devices.targets import Target

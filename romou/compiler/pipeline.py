@@ -41,14 +41,14 @@ from romou.compiler.graph.fuse import (
     shorten_names,
     sum_along_rows,
 )
+from romou.compiler.graph.memory.entries import mark_entries
+from romou.compiler.graph.memory.images import place_weights, store_weights
+from romou.compiler.graph.memory.storage import plan_storage
+from romou.compiler.graph.memory.workspaces import plan_workspaces
 from romou.compiler.graph.origins import NO_RUNGS, Rungs, mark_rungs, name_origins, part_groups
 from romou.compiler.graph.sink_reshapes import sink_reshapes
 from romou.compiler.graph.split_concats import split_concats
 from romou.compiler.graph.split_groups import split_groups, split_untaken
-from romou.compiler.memory.entries import mark_entries
-from romou.compiler.memory.images import place_weights, store_weights
-from romou.compiler.memory.storage import plan_storage
-from romou.compiler.memory.workspaces import plan_workspaces
 from romou.compiler.passes.address_elimination import eliminate_addresses
 from romou.compiler.passes.advancing_pointers import advance_pointers
 from romou.compiler.passes.argument_checks import trust_arguments

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bench_memory import image_bytes
-from romou.compiler.memory.memory import PlannedTensor
+from romou.compiler.graph.memory.memory import PlannedTensor
 
 
 def image(channels: int, side: int, first: int) -> PlannedTensor:

@@ -7,7 +7,7 @@ import io
 
 from rich.console import Console
 
-from romou.compiler.memory.memory import MemoryUse
+from romou.compiler.graph.memory.memory import MemoryUse
 from romou.tools.report.table import layer_table, print_summary
 
 

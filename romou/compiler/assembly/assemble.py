@@ -14,7 +14,7 @@ from romou.base.errors import as_build_error
 from romou.base.space import Config
 from romou.compiler.assembly.build import Kept, build_executable
 from romou.compiler.assembly.kernels import ModelKernels
-from romou.compiler.memory.memory import MemoryPlan, plan_memory
+from romou.compiler.graph.memory.memory import MemoryPlan, plan_memory
 from romou.compiler.stages import Context
 from romou.compiler.task import TunableTask
 

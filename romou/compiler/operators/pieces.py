@@ -3,9 +3,9 @@
     data, weight -> partial (pieces, output texels, pixels, 4)      a contraction for each piece, scheduled as any other
     partial      -> total -> output                                 a work-item for each texel, and the epilogue
 
-The workspace between the kernels is a tensor of the model's memory plan (`romou/compiler/memory/workspaces.py`). There
-are no atomic additions, so results are the same each time. The gradient of a filter needs pieces: it sums over all
-pixels of a batch, and has far fewer outputs than a large GPU has work-items.
+The workspace between the kernels is a tensor of the model's memory plan (`romou/compiler/graph/memory/workspaces.py`).
+There are no atomic additions, so results are the same each time. The gradient of a filter needs pieces: it sums over
+all pixels of a batch, and has far fewer outputs than a large GPU has work-items.
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ from romou.compiler.assembly.assemble import (
     scheduled_functions,
 )
 from romou.compiler.assembly.build import Kept
-from romou.compiler.memory.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
+from romou.compiler.graph.memory.memory import MemoryPlan, MemoryUse, PlannedTensor, plan_memory
 from romou.runtime.module.outputs import Outputs
 from romou.runtime.module.saved import load
 from romou.runtime.module.summary import HostRow, LayerRow, MovedRow, Summary

@@ -6,7 +6,7 @@ import dataclasses
 from typing import Any
 
 from romou.base.rung import MOST_ON_HOST
-from romou.compiler.memory.memory import MemoryUse
+from romou.compiler.graph.memory.memory import MemoryUse
 
 _DERIVED = ("speedup", "is_right", "host_share", "host_node_share", "host_flop_share")
 

@@ -6,7 +6,7 @@
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", section 4.
 
 Three kernels with two workspaces between them. In a model, the workspaces are tensors of its memory plan
-(`romou/compiler/memory/workspaces.py`).
+(`romou/compiler/graph/memory/workspaces.py`).
 
     data         ->  transformed (positions, input texels * tiles, 4)  B^T d B of each tile and texel
     transformed  ->  products (positions, output texels, tiles, 4)     a contraction for each of (m + r - 1)^2 positions

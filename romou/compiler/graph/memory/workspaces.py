@@ -11,7 +11,7 @@ import tvm
 from tvm import relax, s_tir, tirx
 from tvm.relax.expr_functor import PyExprMutator, mutator
 
-from romou.compiler.memory.images import with_types_of_functions
+from romou.compiler.graph.memory.images import with_types_of_functions
 from romou.compiler.scheduling.blocks import is_scheduled
 from romou.compiler.tir.calls import called_function, op_name
 
