@@ -1,4 +1,4 @@
-"""Which device, driver and platform a timing belongs to."""
+"""The fingerprint of a device: name, driver and platform, which a time belongs to."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from romou.devices.backends import backend
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceFingerprint:
-    """A device as its driver names itself; timings are comparable only between equal fingerprints.
+    """A device as its driver names it. Times are comparable only between equal fingerprints.
 
-    `is_host_cpu`: kernels run on the cores that also build the candidates (PoCL, plain LLVM).
+    is_host_cpu: whether kernels run on the cores that build the candidates (PoCL, plain LLVM)
     """
 
     kind: str
@@ -24,7 +24,7 @@ class DeviceFingerprint:
     is_host_cpu: bool = False
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready data."""
+        """Return the fields as JSON-ready data."""
         return dataclasses.asdict(self)
 
     @staticmethod
@@ -54,14 +54,15 @@ def split_device(device: str) -> tuple[str, int]:
 
 
 def device_fingerprint(device: str) -> DeviceFingerprint:
-    """Ask the driver of `device` ("opencl:0"). Runs in a worker process: a broken driver may take that down;
-    DeviceError where the device does not exist.
+    """Return the fingerprint of `device` ("opencl:0"); DeviceError if it does not exist.
+
+    Called in a worker process, because a broken driver may crash the process.
     """
     return identified_device(device)[0]
 
 
 def identified_device(device: str) -> tuple[DeviceFingerprint, str]:
-    """`device_fingerprint` of a device, and its `Backend.identity`."""
+    """Return the fingerprint of a device, and its `Backend.identity`."""
     kind, index = split_device(device)
     facts = backend(kind).facts(index)
     return DeviceFingerprint.of_facts(kind, facts), backend(kind).identity(facts)

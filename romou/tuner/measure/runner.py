@@ -1,4 +1,4 @@
-"""Runs candidates on a device of this machine."""
+"""The runner of candidates on a device of this machine."""
 
 from __future__ import annotations
 
@@ -30,18 +30,16 @@ if TYPE_CHECKING:
 _DEVICE_TIMEOUT_S = 60.0
 # Share of run_timeout_s that the timed launches may take; loading and the driver's compiler need the rest.
 _TIMING_SHARE = 1 / 3
-# Long enough for a device to change its clock; and all that the winners of a model of a hundred kernels may rest
-# together.
+# Pause in which a device may change its clock, and the limit for all winners of a model together.
 _PAUSE_S, _ALL_PAUSES_S = 0.2, 5.0
-# Cores for each reference that is computed ahead, beside what is built.
+# Cores for each reference that is computed ahead, while candidates are built.
 _CORES_OF_REFERENCE = 4
 
 
 class CheckingRunner(ABC):
-    """A runner whose candidates are checked against a reference.
+    """A runner that checks candidates against a reference.
 
-    folder: where inputs and reference outputs are kept (one file a task); a temporary folder, removed by `close`, where
-    None.
+    folder: of inputs and reference outputs, one file for each task; None: a temporary folder, removed by `close`
     """
 
     def __init__(self, options: MeasureOptions | None, toolchain: Toolchain | None, folder: Path | None) -> None:
@@ -50,19 +48,25 @@ class CheckingRunner(ABC):
 
     @abstractmethod
     def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
-        """Run one candidate; None where `stop_at` came first."""
+        """Run one candidate; return None if `stop_at` came first."""
 
     def expect(self, tasks: Sequence[TunableTask]) -> None:
-        """See `Runner.expect`: their references are computed."""
+        """Compute the references of these tasks ahead; see `Runner.expect`."""
         self._references.expect(tasks, max(1, len(os.sched_getaffinity(0)) // _CORES_OF_REFERENCE))
 
     def run(
         self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
     ) -> Iterator[MeasureResult]:
-        """See `Runner.run`.
+        """Yield results; see `Runner.run`.
 
-        UsageError for a candidate without a library. BuildError where the reference of a task cannot be computed.
-        DeviceError where the device is gone, or none can be reached any more; the text names them.
+        Raises
+        ------
+        UsageError
+            A candidate has no library.
+        BuildError
+            The reference of a task cannot be computed.
+        DeviceError
+            The device, or every server, is unreachable. The text names them.
         """
         best = math.inf if best_s is None else best_s
         for built in batch:
@@ -77,17 +81,17 @@ class CheckingRunner(ABC):
 
 
 class LocalRunner(CheckingRunner):
-    """`Runner` with one process that holds the device, one candidate at a time.
+    """A runner with one process that owns the device and runs one candidate at a time.
 
-    The process lives on between candidates. One that hangs is killed (TIMEOUT), one that takes the process down is a
-    RUN_ERROR naming the signal; the next candidate starts a new process.
+    The process is reused. If a candidate hangs, the process is killed (TIMEOUT). If it crashes the process, the result
+    is a RUN_ERROR with the signal. Then the next candidate starts a new process.
 
-    With several processes `run` may be called by as many threads: the driver compiles their candidates at the same
-    time, and the device still runs one at a time.
+    With several processes, as many threads may call `run`: the driver compiles their candidates at the same time, and
+    the device still runs one at a time.
 
-    device: "opencl:0", "null:0".
-    folder: see `CheckingRunner`.
-    processes: how many load candidates and wait for the driver's compiler.
+    device: "opencl:0", "null:0"
+    folder: see `CheckingRunner`
+    processes: number of processes that load candidates and wait for the driver's compiler
     """
 
     def __init__(
@@ -110,11 +114,11 @@ class LocalRunner(CheckingRunner):
 
     @property
     def width(self) -> int:
-        """One: more processes only wait for the driver's compiler at the same time."""
+        """Always 1: further processes only compile."""
         return 1
 
     def fingerprint(self) -> DeviceFingerprint:
-        """Name, driver and platform of the device; DeviceError where there is none."""
+        """Return name, driver and platform of the device; DeviceError if there is none."""
         return self._identify(self._children[0])[0]
 
     def _identify(self, child: ChildProcess) -> tuple[DeviceFingerprint, str]:
@@ -125,11 +129,11 @@ class LocalRunner(CheckingRunner):
         return self._identified
 
     def _take_device(self, child: ChildProcess, stop_at: float | None) -> Path | None:
-        """Have `child` hold the device's lock until it has run a candidate; its file, or None where there is none."""
-        found, identity = self._identify(child)
+        """Let `child` hold the device's lock until it has run a candidate; return the lock file, or None without one."""
+        fingerprint, identity = self._identify(child)
         path = lock_path(identity)
         if path is not None:
-            with saying_that_it_waits(found.name, path):
+            with saying_that_it_waits(fingerprint.name, path):
                 child.call("romou.tuner.measure.run_job:take_device", path, timeout_s=seconds_left(stop_at))
         return path
 
@@ -147,7 +151,7 @@ class LocalRunner(CheckingRunner):
             compile_s = time.monotonic() - start
             with self._device_lock:
                 lock = self._take_device(child, stop_at)
-                # Waiting for the device is no part of the candidate's time.
+                # Waiting for the device does not count as the candidate's time.
                 limit_s, start = min(options.run_timeout_s, seconds_left(stop_at)), time.monotonic() - compile_s
                 reply = child.call("romou.tuner.measure.run_job:run", spec, lock, timeout_s=limit_s)
         except ChildTimeoutError:
@@ -155,7 +159,7 @@ class LocalRunner(CheckingRunner):
                 return None
             reply = timed_out(options)
         except KeyboardInterrupt:
-            # Between its calls it would go on holding the device.
+            # It would keep the device between calls.
             child.kill()
             raise
         except ChildCrashError as crash:
@@ -173,7 +177,7 @@ class LocalRunner(CheckingRunner):
 
 
 def run_spec(built: BuildResult, reference: str, device: str, best_s: float, options: MeasureOptions) -> RunSpec:
-    """What a worker needs to run a built candidate; UsageError for one without a library."""
+    """Return the data with which a worker runs a built candidate; UsageError if it has no library."""
     if built.library is None:
         raise UsageError(
             f"trial {built.candidate.trial} was not built ({built.outcome}); only built candidates can run"
@@ -188,7 +192,7 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
         device=device,
         repeat=options.winner_repeat if built.candidate.is_winner else options.repeat,
         min_repeat_ms=options.min_repeat_ms,
-        # What is measured again stands beside others that are.
+        # Winners are compared with each other, so none is cut short.
         skip_above_s=math.inf if built.candidate.is_winner else best_s * options.skip_ratio,
         race_above_s=math.inf if built.candidate.is_winner else best_s * options.race_ratio,
         timing_limit_s=options.run_timeout_s * _TIMING_SHARE,
@@ -200,7 +204,7 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
 
 
 def timed_out(options: MeasureOptions) -> RunReply:
-    """The reply of a candidate that was given up."""
+    """Return the reply of a candidate that was given up."""
     return RunReply(
         outcome=Outcome.TIMEOUT,
         error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s",
