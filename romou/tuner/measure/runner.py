@@ -129,7 +129,7 @@ class LocalRunner(CheckingRunner):
         return self._identified
 
     def _take_device(self, child: ChildProcess, stop_at: float | None) -> Path | None:
-        """Let `child` hold the device's lock until it has run a candidate; return the lock file, or None without one."""
+        """Let `child` hold the device's lock until it has run a candidate; return its file or None."""
         fingerprint, identity = self._identify(child)
         path = lock_path(identity)
         if path is not None:
