@@ -25,6 +25,7 @@ from romou.cli import main
 from romou.runtime.deploy.phone import FOLDER
 from support.models.small_networks import Graph
 from support.servers.phone_servers import ROOT
+from support.servers.rpc_servers import free_port
 
 # Acts on state.json beside it: devices (serial -> state), properties, forwards; the phone's folder is phone/ beside it.
 ADB = f"""#!{sys.executable}
@@ -108,14 +109,6 @@ def runtime(host_runtime: Path, tmp_path: Path) -> Path:
 
 def invoke(*arguments: str, key: str | None = None) -> Result:
     return CliRunner().invoke(main, ["phone", *arguments], env={"ROMOU_RPC_KEY": key})
-
-
-def free_port() -> int:
-    import socket
-
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return int(free.getsockname()[1])
 
 
 def test_push_start_use_status_stop(fake: FakePhone, runtime: Path) -> None:

@@ -24,6 +24,7 @@ from tvm.rpc.tracker import Tracker
 
 from romou.base.compat import check_versions
 from support.servers.phone_servers import Server, running
+from support.servers.rpc_servers import free_port
 
 # Functions as TVM finds them in a library: they take (handle, arguments, count, result) and return 0 for "fine".
 MISDEEDS = """
@@ -198,11 +199,6 @@ def test_a_key_from_a_file_or_the_environment(
 
 
 def test_a_tracker_hands_the_server_out_and_may_be_restarted(serve: Callable[..., Server], misdeeds: Path) -> None:
-    def free_port() -> int:
-        with socket.socket() as free:
-            free.bind(("127.0.0.1", 0))
-            return int(free.getsockname()[1])
-
     port = free_port()
     tracker = Tracker("127.0.0.1", port=port, port_end=port + 1, silent=True)
     server = serve("--tracker", f"127.0.0.1:{port}")

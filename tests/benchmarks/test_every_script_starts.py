@@ -1,0 +1,28 @@
+"""Every script that a person runs starts, and prints its options."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from support.docs.documents import ROOT
+from support.servers import forked
+
+SCRIPTS = [
+    path
+    for folder in ("benchmarks", "tests/stress")
+    for path in sorted((ROOT / folder).glob("*.py"))
+    if "@click.command()" in path.read_text(encoding="utf-8")
+]
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.stem))
+def test_help(path: Path) -> None:
+    done = forked.run(path, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Usage:" in done.stdout
+
+
+def test_there_are_scripts() -> None:
+    assert len(SCRIPTS) > 15
