@@ -1,4 +1,4 @@
-"""A model as files that run without Romou: on a phone, with the runtime that `scripts/build_phone_runtime.sh` makes."""
+"""Export of models to phones, which run them without Romou, with the runtime of `scripts/build_phone_runtime.sh`."""
 
 from romou.runtime.deploy.export import export_model
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 META = "model.json"
 FORMAT = 1
 _SAMPLES = ("run_model.cc", "run_model.py")
-# What a folder of `scripts/build_phone_runtime.sh` runs on.
+# Host triple -> target of `scripts/build_phone_runtime.sh`.
 _RUNTIME_TARGETS = {"aarch64-linux-android": "android-arm64", "aarch64-linux-gnu": "linux-arm64"}
 
 
@@ -38,8 +38,10 @@ def export_model(
     outputs: Sequence[str],
     runtime: Path | None = None,
 ) -> Path:
-    """Write `folder`; parameters and errors are those of `TunedModel.export_android`, `executable` is compiled for
-    `host` (None: this machine).
+    """Write `folder`. Parameters and errors as in `TunedModel.export_android`.
+
+    executable: compiled for `host`.
+    host: LLVM triple, or None for this machine.
     """
     if not backend(kind).is_served:
         kinds = ", ".join(served.name for served in device_backends() if served.is_served)
@@ -56,7 +58,7 @@ def export_model(
             "host": host,
             "kind": backend(kind).device_type,
             "device_type": backend(kind).device().dlpack_device_type(),
-            # Relax counts a device for each memory scope that a module names; on the device all of them are one.
+            # Relax counts one device per memory scope in a module. On the phone all of them are the same device.
             "devices": 1 + len(SEPARATORS),
             "inputs": [{"name": name, "shape": list(shape), "dtype": dtype} for name, (shape, dtype) in inputs.items()],
             "outputs": list(outputs),
@@ -70,18 +72,18 @@ def export_model(
 
 
 def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
-    """folder/run_model, linked against the libraries in `runtime`."""
+    """Compile folder/run_model, linked against the libraries in `runtime`."""
     import tvm_ffi.libinfo
 
     wanted = "host" if is_here(host) else _RUNTIME_TARGETS.get(str(host))
     try:
-        found = json.loads((runtime / "runtime.json").read_text(encoding="utf-8"))["target"]
+        built_for = json.loads((runtime / "runtime.json").read_text(encoding="utf-8"))["target"]
     except (OSError, ValueError, KeyError) as error:
         raise UsageError(
             f"{runtime} holds no runtime for a phone", hint="Build it: scripts/build_phone_runtime.sh --out FOLDER"
         ) from error
-    if found != wanted:
-        what = f"{runtime} was built for {found}; the model is for {host or 'this machine'}"
+    if built_for != wanted:
+        what = f"{runtime} was built for {built_for}; the model is for {host or 'this machine'}"
         raise UsageError(
             what, hint=f"Build the other one: scripts/build_phone_runtime.sh --target {wanted} --out FOLDER"
         )
@@ -95,7 +97,7 @@ def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
         f"-L{runtime}",
         f"-Wl,-rpath,$ORIGIN:{PHONE_FOLDER}",
     ]
-    # The sample names no function of TVM's runtime, which registers what it calls: the linker must not leave it out.
+    # The sample calls TVM's runtime only by registered names, so the linker must be told to keep the library.
     command += ["-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi", "-ldl"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:

@@ -1,8 +1,7 @@
-"""A phone behind adb: the runtime that `scripts/build_phone_runtime.sh` makes is pushed there, its RPC server started,
-stopped and looked at.
+"""A phone behind adb: push the runtime of `scripts/build_phone_runtime.sh`, start, stop and inspect its RPC server.
 
-On the phone everything lies in `FOLDER`. The server listens on the phone's loopback; adb forwards this machine's port
-to it, so that `rpc="127.0.0.1:PORT/KEY"` reaches it and nothing is open to a network.
+All files on the phone are in `FOLDER`. The server listens on the phone's loopback. adb forwards a port of this machine
+to it, so that `rpc="127.0.0.1:PORT/KEY"` reaches it and no port is open to a network.
 """
 
 from __future__ import annotations
@@ -36,8 +35,12 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhoneDriver:
-    """The library that the server would open for a kind of device, "OpenCL", and its devices' names; failure: why there
-    are none.
+    """The driver for one kind of device on a phone.
+
+    title: name of the kind, for example "OpenCL".
+    library: the library that the server opens, or None.
+    devices: names of the devices.
+    failure: why there are no devices.
     """
 
     title: str
@@ -48,7 +51,7 @@ class PhoneDriver:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PhoneStatus:
-    """A phone and what runs on it; a driver for each kind of device that the runtime knows."""
+    """The state of a phone, with one driver for each kind of device that the runtime supports."""
 
     serial: str
     model: str
@@ -61,11 +64,10 @@ class PhoneStatus:
 
 
 class Phone:
-    """One phone, chosen by `serial` where several are attached.
+    """A phone, chosen by `serial` if several are attached.
 
-    DeviceError where adb is missing, no phone is attached, or the one that is does not let this machine in; the hint
-    says what to do. UsageError where several phones are attached and none was chosen, or there is none of that serial
-    number.
+    Raise DeviceError if adb is missing, no phone is attached, or the phone refuses this machine. The hint says what to
+    do. Raise UsageError if several phones are attached and none was chosen, or none has this serial number.
     """
 
     def __init__(self, serial: str | None = None) -> None:
@@ -81,29 +83,30 @@ class Phone:
     def push(self, runtime: Path) -> None:
         """Copy the runtime folder to the phone.
 
-        UsageError where `runtime` is no such folder, or was built for another kind of machine. DeviceError where a
-        server is running, or adb fails.
+        Raise UsageError if `runtime` is no such folder, or was built for another kind of machine. Raise DeviceError if
+        a server is running, or adb fails.
         """
         facts = _runtime_facts(runtime)
-        wanted, found = _ABIS.get(facts["target"]), self._property("ro.product.cpu.abi")
-        if wanted != found:
+        abi, phone_abi = _ABIS.get(facts["target"]), self._property("ro.product.cpu.abi")
+        if abi != phone_abi:
             raise UsageError(
-                f"{runtime} was built for {facts['target']}; {self.serial} is a phone with {found}",
+                f"{runtime} was built for {facts['target']}; {self.serial} is a phone with {phone_abi}",
                 hint=f"Build it for the phone: {BUILD}",
             )
         if self._server_pid() is not None:
             raise DeviceError(f"an RPC server is running on {self.serial}", hint="Stop it first: romou phone stop")
-        # What lies in the folder of an older version does not stay beside the new one.
+        # Files of an older version must not stay.
         self._shell(f"rm -rf {FOLDER} && mkdir -p {FOLDER}", what="make a folder")
         self._run("push", f"{runtime}/.", f"{FOLDER}/", what="push the runtime")
         self._shell(f"chmod 755 {FOLDER}/{SERVER}", what="make the server executable")
 
     def start(self, *, key: str, port: int = 9090, tracker: str | None = None, timeout_s: float = 300.0) -> str:
-        """Start the server in the background and forward `port` of this machine to it; returns the address for `rpc=`.
+        """Start the server in the background, forward `port` of this machine to it, and return the address for `rpc=`.
 
-        key: what a client has to name.   port: on both sides; a number of its own for each phone.
-        tracker: "host:port" of a tracker on this machine, which the phone then reaches through adb.
-        timeout_s: a session in which nothing is sent or received for so long is ended; 0: never.
+        key: key that clients have to send.
+        port: port on both sides, different for each phone.
+        tracker: "host:port" of a tracker on this machine, which the phone reaches through adb.
+        timeout_s: a session without traffic for this time is ended. 0: never.
         """
         checked(key)
         tracker_port = None if tracker is None else _tracker_port(tracker)
@@ -125,7 +128,7 @@ class Phone:
             )
             options += ["--tracker", f"127.0.0.1:{tracker_port}"]
         command = shlex.join([f"./{SERVER}", *options])
-        # Its own session, and no open streams: it outlives the adb shell. The key is in no command line, here or there.
+        # A new session without open streams outlives the adb shell. The key is in no command line, here or there.
         environment = (
             f"read -r ROMOU_RPC_KEY; export ROMOU_RPC_KEY LD_LIBRARY_PATH={FOLDER} ROMOU_CACHE_DIR={FOLDER}/cache"
         )
@@ -139,14 +142,14 @@ class Phone:
         return f"127.0.0.1:{port}/{key}"
 
     def stop(self) -> bool:
-        """End the server and the forwarding; False if none was running."""
+        """End the server and the forwarding. Return whether a server was running."""
         pid = self._server_pid()
         for kind in ("forward", "reverse"):
             for line in self._forwards(kind):
                 self._run(kind, "--remove", line.split()[0], what="end the forwarding")
         if pid is None:
             return False
-        # Its port is free once it is gone; a second start may follow at once.
+        # Wait until the server is gone and its port is free, because a second start may follow at once.
         until_gone = (
             f"n=0; while grep -q {SERVER} /proc/{pid}/cmdline 2> /dev/null && [ $n -lt 50 ]; do sleep 0.1; n=$((n +"
             " 1)); done"
@@ -155,14 +158,13 @@ class Phone:
         return True
 
     def warm(self, folder: Path) -> str:
-        """Run the exported model in `folder` once on the phone, and bring its compiled programs back to
-        folder/programs; returns what the sample printed.
+        """Run the exported model in `folder` once on the phone, and copy its compiled programs to folder/programs.
 
-        Copied along with the folder, they save devices of the same kind and driver the compiler. Those of other devices
-        stay there.
+        With them, devices of the same kind and driver need not compile. Other devices ignore them. Return the output of
+        the sample.
 
-        UsageError where `folder` holds no exported model with a compiled sample. DeviceError where the runtime is not
-        on the phone, or the model fails there.
+        Raise UsageError if `folder` holds no exported model with a compiled sample. Raise DeviceError if the runtime is
+        not on the phone, or the model fails there.
         """
         for name in ("model.json", "run_model"):
             if not (folder / name).is_file():
@@ -187,18 +189,20 @@ class Phone:
         return printed
 
     def status(self) -> PhoneStatus:
-        """What `romou phone status` prints."""
+        """Return the state that `romou phone status` prints."""
         pushed = self._pushed()
         missing = {"failure": "the runtime is not on the phone: romou phone push FOLDER"}
         kinds = [served for served in device_backends() if served.is_served]
-        found = dict.fromkeys((kind.name for kind in kinds), missing) if pushed is None else self._drivers()
+        drivers = dict.fromkeys((kind.name for kind in kinds), missing) if pushed is None else self._drivers()
         return PhoneStatus(
             serial=self.serial,
             model=f"{self._property('ro.product.manufacturer')} {self._property('ro.product.model')}".strip(),
             android=self._property("ro.build.version.release"),
             soc=self._property("ro.soc.model") or self._property("ro.board.platform"),
             runtime=pushed,
-            drivers=tuple(_driver(kind.title, found.get(kind.device_type) or found.get("") or {}) for kind in kinds),
+            drivers=tuple(
+                _driver(kind.title, drivers.get(kind.device_type) or drivers.get("") or {}) for kind in kinds
+            ),
             server_pid=self._server_pid(),
             forwarded=tuple(f"{kind} {line}" for kind in ("forward", "reverse") for line in self._forwards(kind)),
         )
@@ -218,7 +222,7 @@ class Phone:
             time.sleep(0.2)
 
     def _drivers(self) -> dict[str, dict[str, Any]]:
-        """Kind -> what the server says of its library and devices; a failure under "" where it does not run."""
+        """Return (kind -> the server's report on its library and devices), or a failure under "" if it does not run."""
         text = self._shell(
             f"cd {FOLDER} && LD_LIBRARY_PATH={FOLDER} ./{SERVER} --devices", what="ask for devices", is_checked=False
         )
@@ -229,7 +233,7 @@ class Phone:
             return {"": {"failure": f"the server does not run on this phone: {text.strip()[-300:] or 'no output'}"}}
 
     def _pushed(self) -> dict[str, str] | None:
-        """runtime.json of what lies on the phone."""
+        """Return the contents of runtime.json on the phone, or None."""
         text = self._shell(f"cat {FOLDER}/runtime.json", what="look for the runtime", is_checked=False)
         try:
             return {str(k): str(v) for k, v in json.loads(text).items()}
@@ -237,15 +241,15 @@ class Phone:
             return None
 
     def _server_pid(self) -> int | None:
-        # The number alone could by now be another process's.
+        # The process number may have been reused, so check the command as well.
         check = f'p=$(cat {_PID} 2> /dev/null) && grep -q {SERVER} /proc/$p/cmdline 2> /dev/null && echo "pid $p"'
-        found = re.search(
+        match = re.search(
             r"^pid (\d+)$", self._shell(check, what="look for the server", is_checked=False), re.MULTILINE
         )
-        return int(found[1]) if found else None
+        return int(match[1]) if match else None
 
     def _forwards(self, kind: str) -> list[str]:
-        """ "tcp:9090 tcp:9090" for each port that adb leads to (forward) or from (reverse) this phone."""
+        """Return "tcp:9090 tcp:9090" for each port that adb forwards to (forward) or from (reverse) this phone."""
         lines = [line.split() for line in self._run(kind, "--list", what="list ports").splitlines()]
         return [
             f"{words[1]} {words[2]}"
@@ -266,7 +270,7 @@ class Phone:
         return self._run("shell", command, what=what, is_checked=is_checked, given=given)
 
     def _run(self, *arguments: str, what: str, is_checked: bool = True, given: str = "") -> str:
-        """Output of adb, which reads what is `given`; `is_checked`: DeviceError if it fails."""
+        """Run adb with `given` as its input, and return its output. is_checked: raise DeviceError if it fails."""
         try:
             done = subprocess.run(
                 [*self._adb, *arguments],
@@ -290,19 +294,21 @@ class Phone:
 
 
 def _choose(listing: str, serial: str | None) -> str:
-    """The phone to use, of what `adb devices` prints: a header, then a serial number and a state on each line."""
-    found = dict(line.split("\t", 1) for line in listing.splitlines() if "\t" in line)
-    if not found:
+    """Return the serial number of the phone to use. listing: output of `adb devices`, a header and a line per phone."""
+    states = dict(line.split("\t", 1) for line in listing.splitlines() if "\t" in line)
+    if not states:
         raise DeviceError(
             "adb sees no phone",
             hint="Attach it by USB, turn on developer options and USB debugging on it, and look at `adb devices`.",
         )
-    if serial is None and len(found) > 1:
-        raise UsageError(f"several phones are attached: {', '.join(sorted(found))}", hint="Choose one: --serial NUMBER")
-    chosen = serial if serial is not None else next(iter(found))
-    if chosen not in found:
-        raise UsageError(f"no phone has the serial number {chosen}; attached: {', '.join(sorted(found))}")
-    state = found[chosen].strip()
+    if serial is None and len(states) > 1:
+        raise UsageError(
+            f"several phones are attached: {', '.join(sorted(states))}", hint="Choose one: --serial NUMBER"
+        )
+    chosen = serial if serial is not None else next(iter(states))
+    if chosen not in states:
+        raise UsageError(f"no phone has the serial number {chosen}; attached: {', '.join(sorted(states))}")
+    state = states[chosen].strip()
     if state == "unauthorized":
         raise DeviceError(
             f"the phone {chosen} does not trust this machine yet",
@@ -318,10 +324,10 @@ def _choose(listing: str, serial: str | None) -> str:
     return chosen
 
 
-def _driver(title: str, found: Mapping[str, Any]) -> PhoneDriver:
-    devices = tuple(str(device["name"]).strip() for device in found.get("devices", []))
-    failure = None if devices else str(found.get("failure") or "") or f"no {title} device"
-    return PhoneDriver(title=title, library=str(found.get("library") or "") or None, devices=devices, failure=failure)
+def _driver(title: str, report: Mapping[str, Any]) -> PhoneDriver:
+    devices = tuple(str(device["name"]).strip() for device in report.get("devices", []))
+    failure = None if devices else str(report.get("failure") or "") or f"no {title} device"
+    return PhoneDriver(title=title, library=str(report.get("library") or "") or None, devices=devices, failure=failure)
 
 
 def _runtime_facts(runtime: Path) -> dict[str, str]:

@@ -1,12 +1,12 @@
-"""Runs an exported model on the phone behind an RPC server, and says what each step costs.
+"""Run an exported model on the phone behind an RPC server, and print the time of each step.
 
-python run_model.py 127.0.0.1:9090/KEY [NAME=INPUT.npy ...]      (romou phone push, romou phone start, with the runtime that was pushed)
+    python run_model.py 127.0.0.1:9090/KEY [NAME=INPUT.npy ...]
 
-127.0.0.1:9090/@FILE reads the key from a file, 127.0.0.1:9090 from ROMOU_RPC_KEY. Needs the host's own apache-tvm and
-NumPy, of the versions that the runtime was built from. Inputs that are not given are zeros; outputs are written to
-output0.npy and so on, beside this file. Copies go over the
-connection: for their cost on the phone itself see run_model.cc.
-"""  # noqa: E501
+`romou phone push` and `romou phone start` come before. 127.0.0.1:9090/@FILE reads the key from a file, 127.0.0.1:9090
+from ROMOU_RPC_KEY. The host needs apache-tvm and NumPy, in the versions of the phone's runtime. Inputs that are not
+given are zeros. Outputs are written to output0.npy and so on, beside this file. Copies go over the connection. To time
+copies on the phone, use run_model.cc.
+"""
 
 from __future__ import annotations
 
@@ -26,26 +26,33 @@ HERE = Path(__file__).resolve().parent
 REPEATS = 5
 
 
-def main(address: str, *assignments: str) -> None:
-    about = json.loads((HERE / "model.json").read_text(encoding="utf-8"))
-    given = dict(word.split("=", 1) for word in assignments)
-    arrays = [
-        np.load(given[i["name"]]) if i["name"] in given else np.zeros(i["shape"], i["dtype"]) for i in about["inputs"]
+def load_inputs(about: dict[str, Any], files: dict[str, str]) -> list[np.ndarray]:
+    return [
+        np.load(files[i["name"]]) if i["name"] in files else np.zeros(i["shape"], i["dtype"]) for i in about["inputs"]
     ]
+
+
+def connect(address: str) -> rpc.RPCSession:
     host, _, rest = address.partition(":")
     port, _, key = rest.partition("/")
-    # From a file or the environment: other users of this machine can read a command line.
+    # From a file or the environment, because other users of this machine can read a command line.
     key = (
         Path(key[1:]).expanduser().read_text(encoding="utf-8").strip()
         if key.startswith("@")
         else key or os.environ.get("ROMOU_RPC_KEY", "")
     )
-    session = rpc.connect(host, int(port), key)
+    return rpc.connect(host, int(port), key)
+
+
+def main(address: str, *assignments: str) -> None:
+    about = json.loads((HERE / "model.json").read_text(encoding="utf-8"))
+    arrays = load_inputs(about, dict(word.split("=", 1) for word in assignments))
+    session = connect(address)
     device = session.device(about["kind"], 0)
     prepare, keep, program_folder = (
         session.get_function(f"romou.{about['kind']}.{name}") for name in ("prepare", "keep", "program_folder")
     )
-    # The server's own cache of compiled programs.
+    # The server's cache of compiled programs.
     folder = str(program_folder())
 
     def timed_ms(step: Callable[[], Any]) -> tuple[float, Any]:
@@ -57,7 +64,7 @@ def main(address: str, *assignments: str) -> None:
     def load() -> Any:
         for name in ("model.so", "weights.bin"):
             session.upload(str(HERE / name))
-        # The graph and its weights, over the library with the kernels.
+        # The graph and its weights, which import the library with the kernels.
         executable = session.get_function("relax.ExecutableLoadFromFile")(
             session.get_function("tvm.rpc.server.workpath")("weights.bin")
         )
@@ -68,8 +75,8 @@ def main(address: str, *assignments: str) -> None:
         machine.set_input("main", *(tvm.runtime.tensor(array, device) for array in arrays))
 
     def copy_out() -> list[np.ndarray]:
-        found = machine.get_outputs("main")
-        return [tensor.numpy() for tensor in (found if isinstance(found, tuple) else (found,))]
+        outputs = machine.get_outputs("main")
+        return [tensor.numpy() for tensor in (outputs if isinstance(outputs, tuple) else (outputs,))]
 
     read_ms, library = timed_ms(load)
     programs_ms, report = timed_ms(lambda: json.loads(str(prepare(library, 0, folder, 1))))

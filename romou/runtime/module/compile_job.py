@@ -1,4 +1,4 @@
-"""Programs compiled in a process of their own: a driver's compiler that crashes ends that one."""
+"""Compile programs in a child process, because a driver's compiler may crash."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ logger = logging.getLogger("romou")
 
 
 def compile_apart(kind: str, modules: Sequence[bytes], index: int, folder: str, threads: int) -> None:
-    """Compile modules of kernels, and keep their programs in `folder`.
+    """Compile modules of kernels in a child process, and keep their programs in `folder`.
 
-    The second time after a crash, on one thread: the mark that stays in the folder is then of the program at fault, and
-    who compiles it next refuses it. What the driver says besides, it says again to who asks for the program.
+    After a crash, the second attempt uses one thread. The mark left in the folder then belongs to the program at fault,
+    and later attempts to compile this program are refused. Other errors of the driver are raised again when the program
+    is requested.
     """
     child = ChildProcess("compiler")
     try:

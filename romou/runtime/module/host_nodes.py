@@ -1,4 +1,4 @@
-"""The packed function that runs a model's host nodes: device tensors in, onnxruntime, device tensors out."""
+"""The packed function that runs host nodes: copies device tensors to onnxruntime, and its results back."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from tvm_patches.host_nodes import FUNCTION
 
 
 class Ledger(threading.local):
-    """What host nodes did in this thread.
-    seconds: by the names of a group, copies included.
-    failure: why the last one failed.
+    """Times and failures of host nodes in this thread.
+
+    seconds: names of a group -> total time, with copies.
+    failure: error of the last group that failed.
     """
 
     def __init__(self) -> None:
@@ -33,7 +34,7 @@ LEDGER = Ledger()
 @tvm_ffi.register_global_func(FUNCTION, override=True)
 def _run(text: str, *tensors: Any) -> Any:
     runner = host_runner(str(text))
-    # Kernels before it are still at work, and their time is not that of the host.
+    # Wait for earlier kernels, so that their time does not count.
     tensors[0].device.sync()
     started = time.perf_counter()
     try:
@@ -41,6 +42,6 @@ def _run(text: str, *tensors: Any) -> Any:
     except DeviceError as error:
         LEDGER.failure = error
         raise
-    made = [tvm.runtime.tensor(np.asarray(array, order="C"), tensors[0].device) for array in arrays]
+    results = [tvm.runtime.tensor(np.asarray(array, order="C"), tensors[0].device) for array in arrays]
     LEDGER.seconds[runner.nodes] += time.perf_counter() - started
-    return made[0] if len(made) == 1 else made
+    return results[0] if len(results) == 1 else results

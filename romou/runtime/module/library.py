@@ -1,4 +1,4 @@
-"""The library of a compiled model: the modules in it, and its file."""
+"""The modules in the library of a compiled model, and its file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from romou.base.errors import ModelError
 
 
 def modules_of(library: relax.VMExecutable | tvm.runtime.Module) -> Iterator[tvm.runtime.Module]:
-    """A library and all that it imports."""
+    """Yield a library and all modules that it imports."""
     modules = [getattr(library, "mod", library)]
     while modules:
         module = modules.pop(0)
@@ -23,24 +23,24 @@ def modules_of(library: relax.VMExecutable | tvm.runtime.Module) -> Iterator[tvm
 
 
 def executable_of(library: relax.VMExecutable | tvm.runtime.Module) -> tvm.runtime.Module:
-    """The graph and its weights."""
+    """Return the module that holds the graph and its weights."""
     return next(module for module in modules_of(library) if module.kind == "relax.VMExecutable")
 
 
 def module_of(library: relax.VMExecutable | tvm.runtime.Module, name: str) -> tvm.runtime.Module | None:
-    """The module that has the compiled function `name`."""
+    """Return the module that has the compiled function `name`, or None."""
     return next(
         (m for m in modules_of(library) if m.kind != "relax.VMExecutable" and m.implements_function(name)), None
     )
 
 
 def library_name() -> str:
-    """A new name for a file."""
+    """Return a new file name."""
     return f"module-{uuid.uuid4().hex[:12]}.so"
 
 
 def copy_library(loaded: Path, path: Path) -> None:
-    """Copy the file of a loaded model. ModelError where it is gone."""
+    """Copy the file of a loaded model. Raise ModelError if it is gone."""
     if not loaded.exists():
         hint = "A loaded model holds its weights on the device alone."
         raise ModelError(f"{loaded} is gone: the model that was loaded from it cannot be written again", hint=hint)

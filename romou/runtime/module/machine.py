@@ -1,4 +1,4 @@
-"""A model's virtual machine on a device, of this machine or behind a connection: the same calls for both."""
+"""The virtual machine of a model on a device, with the same methods for local and for remote devices."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from romou.base.device_lock import alone_on
-from romou.base.errors import DeviceError, UsageError
+from romou.base.errors import DeviceError, UsageError, first_line
 from romou.compiler.tir.primitives import SEPARATORS
 from romou.devices.backends import backend
 from romou.devices.backends.base import CapturedRun
@@ -23,15 +23,16 @@ from romou.runtime.module.host_nodes import LEDGER
 from romou.runtime.module.tensors import device_tensor
 
 _ENTRY = "main"
-# Process that first held a model on a device; None before.
+# Process that first opened a device for a model, or None.
 _user_of_devices: int | None = None
-# Runs of each kind that decide whether capturing pays.
+# Timed pairs of runs that decide whether capturing pays.
 _PAIRS = 3
 
 
 def check_process() -> None:
-    """DeviceError where this process was forked from one that had used a device: drivers keep threads, which a fork
-    leaves behind, and wait for them.
+    """Raise DeviceError if this process was forked from one that had used a device.
+
+    Drivers have threads that a fork does not copy, and would wait for them forever.
     """
     if _user_of_devices not in (None, os.getpid()):
         raise DeviceError(
@@ -45,23 +46,22 @@ def check_process() -> None:
 
 
 def free_idle_memory() -> None:
-    """Give back to the drivers what models that are gone have used; a pool keeps it for the next run of the same model."""  # noqa: E501
+    """Return the memory of models that are gone to the drivers. A pool keeps it for the next run of the same model."""
     import tvm
 
     tvm.get_global_func("vm.builtin.memory_manager.clear")()
 
 
 class Machine:
-    """Runs and times a compiled model. `library`: TVM's executable or module, or a connection's; `device`: where it
-    lies.
+    """A loaded model on a device, which runs and times it.
 
-    module_of: (library, name)
-        ->  the module of the library that has the compiled function of that name, or None.   kind: of the target; None
-    for a device behind a connection, where runs are not captured.
+    library: TVM's executable or module, or a module behind a connection.
+    device: the device that holds the model.
+    module_of: (library, name) -> the module of the library that has the compiled function `name`, or None.
+    kind: device kind of the target. None for a device behind a connection, where runs are not captured.
     capture: see `TunedModel.capture`.
-    has_host_nodes: whether nodes run on
-    the host between kernels; then nothing is captured.
-    programs: those of the library; None where they are compiled at their first launch.
+    has_host_nodes: whether nodes run on the host between kernels. If so, runs are not captured.
+    programs: programs of the library. None if they are compiled at their first launch.
     """
 
     def __init__(
@@ -84,11 +84,11 @@ class Machine:
         self._library = library
         self._device = device
         self._module_of = module_of
-        # Relax counts a device for each memory scope that a module names; here all of them are one.
+        # Relax counts one device per memory scope in a module. Here all of them are the same device.
         self._vm = relax.VirtualMachine(library, [device] * (1 + len(SEPARATORS)))
-        # TVM's get_outputs leaves a reference cycle, which would keep machine and library until a collection.
+        # TVM's get_outputs leaves a reference cycle, which would keep machine and library until a garbage collection.
         self._arity_of, self._output_of = self._vm.module["get_output_arity"], self._vm.module["get_output"]
-        # Runs share the tensors that hold inputs and outputs, and one virtual machine: threads take turns.
+        # Runs share one virtual machine and the tensors of inputs and outputs, so only one thread runs at a time.
         self._lock = threading.Lock()
         self._inputs: list[Any] = []
         self._has_run = False
@@ -110,7 +110,7 @@ class Machine:
             self.launching = "kernel by kernel so far: the second run is captured"
 
     def prepare(self) -> None:
-        """Have all programs compiled or loaded now, before the first run. DeviceError where the driver refuses one."""
+        """Compile or load all programs before the first run. Raise DeviceError if the driver refuses one."""
         if self._programs is not None:
             apart = None if self._kind is None else functools.partial(compile_apart, self._kind)
             with self._lock, self._driver():
@@ -122,9 +122,9 @@ class Machine:
         return None if self._programs is None else self._programs.report
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """The outputs for inputs in call order; DeviceError where the driver fails."""
+        """Return the outputs for inputs in call order. Raise DeviceError if the driver fails."""
         with self._lock, self._driver():
-            # The first run is not captured: some drivers compile kernels in it, and many a process ends after it.
+            # The first run is not captured: some drivers compile kernels in it, and many processes end after it.
             captured = self._captured_run() if self._has_run else None
             self._set(inputs)
             if captured is None:
@@ -137,7 +137,7 @@ class Machine:
     def times(
         self, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False, is_captured: bool = True
     ) -> list[float]:
-        """Milliseconds of `repeat` runs after one warm-up; see `TunedModel.times`."""
+        """Return milliseconds of `repeat` runs after one warm-up. See `TunedModel.times`."""
         with self._lock, self._driver(), self._alone():
             self._set(inputs)
             self._launch()
@@ -155,13 +155,11 @@ class Machine:
 
     @contextlib.contextmanager
     def _driver(self) -> Iterator[None]:
-        """For calls of this machine's driver: what it raises becomes a DeviceError. Calls of another machine's have
-        their connection for that.
-        """
+        """Turn errors of this machine's driver into DeviceError. A connection converts errors of its server."""
         try:
             yield
         except RuntimeError as error:
-            # Errors of TVM's own are kinds of their own.
+            # TVM's errors are subclasses of RuntimeError.
             if not self._is_here or type(error) is not RuntimeError:
                 raise
             raise DeviceError(
@@ -172,7 +170,7 @@ class Machine:
     def timer(
         self, function: str, scopes: Sequence[str], arrays: Sequence[np.ndarray]
     ) -> Callable[[int, int], list[float]]:
-        """See `TunedModel.operator_timer`; scopes: of the parameters."""
+        """Return a timer, see `TunedModel.operator_timer`. scopes: memory scopes of the parameters."""
         module = self._module_of(self._library, function)
         if module is None:
             raise UsageError(f"the model has no function {function!r}", function=function)
@@ -181,8 +179,8 @@ class Machine:
         def times(number: int, repeat: int) -> list[float]:
             check_process()
             with self._alone():
-                found = module.time_evaluator(function, self._device, number=number, repeat=repeat)(*tensors)
-            return [1e3 * float(t) for t in found.results]
+                result = module.time_evaluator(function, self._device, number=number, repeat=repeat)(*tensors)
+            return [1e3 * float(t) for t in result.results]
 
         return times
 
@@ -195,8 +193,9 @@ class Machine:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """For what is timed: no other process of this user times on the device meanwhile, and its clocks hold. Sessions
-        of a server come one by one.
+        """Keep other processes of this user from timing on the device, and hold its clocks, during a block.
+
+        Nothing is needed behind a connection, because a server has one session at a time.
         """
         if self._kind is None:
             yield
@@ -206,8 +205,9 @@ class Machine:
             yield
 
     def _set(self, inputs: Sequence[np.ndarray]) -> None:
-        """Copy the inputs into tensors that stay the same, as a captured run needs it; behind a connection the machine
-        there has copies of its own.
+        """Copy the inputs into tensors that stay the same, because a captured run reads these tensors.
+
+        Behind a connection, the server's machine copies them again.
         """
         import tvm.runtime
 
@@ -218,11 +218,11 @@ class Machine:
                 tensor.copyfrom(array)
             return
         self._inputs = [tvm.runtime.tensor(a, self._device) for a in arrays]
-        # The stateful calls are those that take tuples over a connection.
+        # Only the stateful calls can take tuples over a connection.
         self._vm.set_input(_ENTRY, *self._inputs)
 
     def _launch(self) -> None:
-        """Kernel by kernel; DeviceError where a node on the host fails."""
+        """Run kernel by kernel. Raise DeviceError if a node on the host fails."""
         LEDGER.failure = None
         try:
             self._vm.invoke_stateful(_ENTRY)
@@ -237,16 +237,16 @@ class Machine:
             self._programs.keep()
 
     def _invoke(self) -> list[Any]:
-        """Launch kernel by kernel; the outputs, new tensors."""
+        """Launch kernel by kernel, and return the outputs as new tensors."""
         self._launch()
         arity = int(self._arity_of(_ENTRY))
         return [self._output_of(_ENTRY)] if arity < 0 else [self._output_of(_ENTRY, field) for field in range(arity)]
 
     def _captured_run(self) -> CapturedRun | None:
-        """The captured run, where it computes the same and takes no longer; captured at the first call, after which
-        `launching` says what came of it.
+        """Return the captured run if its outputs are the same and it is not slower, or None.
 
-        DeviceError where capturing is required and fails.
+        The first call captures the run and records the result in `launching`. Raise DeviceError if capturing is
+        required and fails.
         """
         if not self._is_open:
             return self._captured
@@ -257,15 +257,16 @@ class Machine:
         except (DeviceError, RuntimeError) as error:
             self._is_open = self._is_required
             self._outputs = []
-            reason = str(error).strip().splitlines()[0]
+            reason = first_line(error)
             if self._is_required:
                 raise DeviceError(f"the run cannot be captured on {self._kind}: {reason}", reason=reason) from error
             self.launching = f"kernel by kernel: {reason}"
         return self._captured
 
     def _capture(self) -> tuple[CapturedRun | None, str]:
-        """A captured run that gives what the plain run gives, or None where that is faster; and how the model is
-        launched then.
+        """Return a captured run with the outputs of the plain run, or None if the plain run is faster.
+
+        The second result describes how the model is launched.
         """
         assert self._kind is not None
         plain = self._invoke()
@@ -288,8 +289,7 @@ class Machine:
                 None,
                 f"kernel by kernel: {captured.what} takes {captured_ms:.3f} ms, which is longer than {plain_ms:.3f} ms",
             )
-        # It keeps the tensors that it was captured with; those of the runs that it was compared with are idle from now
-        # on.
+        # The captured run keeps its tensors. The tensors of the runs that it was compared with are now unused.
         free_idle_memory()
         return captured, f"{captured.what}: {captured_ms:.3f} ms, kernel by kernel {plain_ms:.3f} ms"
 
@@ -301,11 +301,10 @@ class Machine:
 
 
 def _invert(outputs: Sequence[Any], before: Sequence[Any], values: Sequence[np.ndarray]) -> None:
-    """Put the complement of `values` into outputs: what a captured run does not write would else be there from the run
-    before.
+    """Overwrite outputs with the complement of `values`, so that outputs that a captured run does not write are found.
 
-    before: outputs of an earlier run, which are held. An output at the address of one of them is no tensor of the run:
-    it is an input, or a constant that kernels read.
+    before: outputs of an earlier run, which are still alive. An output at the address of one of them is an input or a
+    constant that kernels read, so it must not be overwritten.
     """
     for output, earlier, right in zip(outputs, before, values, strict=True):
         if output.data_ptr() != earlier.data_ptr():

@@ -1,7 +1,6 @@
-"""What a saved model says of itself: romou.json, which holds the size and the SHA-256 of every file beside it, and of
-its own text.
+"""The manifest of a saved model: romou.json, with the size and SHA-256 of every file in its folder and of its own text.
 
-The hashes find damage, not forgery: who can write the folder can write them, too.
+The hashes reveal damage, not forgery: whoever can write the folder can write them as well.
 """
 
 from __future__ import annotations
@@ -20,15 +19,15 @@ FORMAT = 2
 
 
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
-    """Describe a folder by `about`, plain data, and by the files that lie there now."""
+    """Write the manifest of a folder: `about`, which is plain data, and the files that are there now."""
     files = {path.name: {"bytes": path.stat().st_size, "sha256": _hash_of(path)} for path in sorted(folder.iterdir())}
     (folder / META).write_bytes(_document({"format": FORMAT, **about, "files": files}))
 
 
 def read_manifest(folder: Path) -> dict[str, Any]:
-    """Return what `write_manifest` was given, after every byte of the folder's files was found as it was saved.
+    """Return the `about` of `write_manifest` after a check of all files.
 
-    ModelError where `folder` is no saved model, of another format, or damaged.
+    Raise ModelError if `folder` is no saved model, has another format, or is damaged.
     """
     about = _described(folder)
     for name, entry in about["files"].items():
@@ -68,14 +67,14 @@ def _described(folder: Path) -> dict[str, Any]:
 
 
 def _document(about: Mapping[str, Any]) -> bytes:
-    """The text of romou.json; its last entry is the hash of what stands before."""
+    """Return the text of romou.json. Its last entry is the hash of the text before it."""
     digest = hashlib.sha256(json.dumps(about).encode()).hexdigest()
     return json.dumps({**about, "sha256": digest}, indent=1).encode()
 
 
 def _hash_of(path: Path) -> str:
     with open(path, "rb", opener=regular) as file:
-        found = hashlib.sha256()
+        digest = hashlib.sha256()
         while block := file.read(1 << 20):
-            found.update(block)
-    return found.hexdigest()
+            digest.update(block)
+    return digest.hexdigest()

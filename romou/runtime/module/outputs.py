@@ -1,4 +1,4 @@
-"""The outputs of a run: a list, and by name."""
+"""The outputs of a run, by position and by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Outputs(list[np.ndarray]):
     Raises
     ------
     UsageError
-        By indexing, for a name that the model does not return; says the nearest one.
+        By indexing, for a name that the model does not return. The hint names the nearest one.
     """
 
     def __init__(self, names: Sequence[str], arrays: Sequence[np.ndarray]) -> None:
@@ -41,7 +41,7 @@ class Outputs(list[np.ndarray]):
         return super().__getitem__(self.names.index(key))
 
     def keys(self) -> tuple[str, ...]:
-        """The names, in order."""
+        """Return the names, in order."""
         return self.names
 
     def __reduce__(self) -> tuple[Any, ...]:

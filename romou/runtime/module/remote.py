@@ -20,24 +20,24 @@ logger = logging.getLogger("romou")
 
 _ATTEMPTS = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
-# For all answers of a server until a session is open, and after how much of it the user is told.
+# Seconds to wait for all answers of a server until a session is open, and until the user is informed of the wait.
 _PATIENCE_S, _TELL_S = 12.0, 2.0
-# Until the process of a session has loaded TVM.
+# Seconds in which the child process of a session loads TVM.
 _START_S = 60.0
 _SLOWEST_UPLOAD_BYTES_PER_S = 250e3
 _TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
 
 
 class RemoteDevice:
-    """A device that keeps several models loaded in one session, so that they can be compared in turns.
+    """A device that keeps several models loaded in one session, so that they can be compared alternately.
 
-    The session begins with the first call and lasts until `release`: no other tuner gets the device meanwhile. Where it
-    is lost, calls begin another one and send their model again.
+    The session begins with the first call and lasts until `release`. Other tuners cannot use the device meanwhile. If
+    the session is lost, the next call begins another one and sends its model again.
 
-    device_name: that of the target; "host" stands for the server's CPU, anything else for its first device.
-    kind: the target's device kind.
-    wanted: the device's name as its driver gives it; another device of a tracker is left alone. None: any.
-    limit_s: seconds that one call may take, without what it sends.
+    device_name: name in the target. "host" is the server's CPU, any other name its first device.
+    kind: device kind of the target.
+    wanted: the device's name in its driver, or None for any. A tracker's device with another name is not used.
+    limit_s: seconds that one call may take, besides its upload.
     """
 
     def __init__(
@@ -57,21 +57,21 @@ class RemoteDevice:
         self._child = ChildProcess("connection")
         self._is_open = False
         self._loaded: set[str] = set()
-        # Models and threads share the one session.
+        # Models and threads share one session.
         self._lock = threading.RLock()
 
     def run(self, library: Path, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Outputs of the model in the file `library`, whose name stands for it on the server.
+        """Return the outputs of the model in the file `library`. The server identifies the model by the file's name.
 
-        DeviceError where the device failed, or cannot be reached in several attempts. CompatError where the other side
-        has other versions of TVM or Romou.
+        Raise DeviceError if the device failed or cannot be reached in several attempts, CompatError if the server has
+        another version of TVM or Romou.
         """
         outputs = self._call(library, "run", list(inputs))
         assert isinstance(outputs, list)
         return outputs
 
     def times(self, library: Path, inputs: Sequence[np.ndarray], repeat: int, *, is_wall: bool = False) -> list[float]:
-        """Milliseconds of `repeat` runs; see `TunedModel.times`. Errors as of `run`."""
+        """Return milliseconds of `repeat` runs, see `TunedModel.times`. Errors as in `run`."""
         times = self._call(library, "times", list(inputs), repeat, is_wall)
         assert isinstance(times, list)
         return times
@@ -85,12 +85,12 @@ class RemoteDevice:
         number: int,
         repeat: int,
     ) -> list[float]:
-        """Milliseconds of a launch of one function of the model, a mean of `number` for each of `repeat`.
+        """Return milliseconds per launch of one function of the model, the mean of `number` for each of `repeat`.
 
-        scopes, arrays: memory scope of each parameter, and what it holds: sent with every call, into tensors that live
-        as long as it.
+        scopes: memory scope of each parameter.
+        arrays: contents of each parameter, sent with every call into new tensors.
 
-        UsageError where the model has no such function. Others are those of `run`.
+        Raise UsageError if the model has no such function. Other errors as in `run`.
         """
         times = self._call(
             library,
@@ -159,7 +159,7 @@ class RemoteDevice:
         except (DeviceError, CompatError) as error:
             if not self.address.is_tracker:
                 raise
-            # Another one of its servers may do.
+            # Another server of the tracker may work.
             raise ConnectionLostError(str(error)) from error
         finally:
             tell.cancel()
@@ -169,7 +169,7 @@ class RemoteDevice:
         return self._child.call(f"romou.runtime.module.remote_job:{function}", *arguments, timeout_s=timeout_s)
 
     def release(self) -> None:
-        """End the session, so that others get the device; the next call begins another one."""
+        """End the session, so that others can use the device. The next call begins another session."""
         self._child.kill()
         self._is_open = False
         self._loaded.clear()

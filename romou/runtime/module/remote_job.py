@@ -1,4 +1,4 @@
-"""What the process does that holds a session for whole models: connect, load, run, time."""
+"""Functions of the child process that holds a session for whole models: connect, load, run, time."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ _machines: dict[str, Machine] = {}
 
 
 def connect(address: Address, kind: str, device_name: str | None, wanted: str | None, patience_s: float) -> None:
-    """Open the session of this process. `wanted`: the device's name as its driver gives it, or None for any.
+    """Open the session of this process. `wanted`: the device's name in its driver, or None for any.
 
-    DeviceError where another device answers. Other errors are those of `romou.runtime.rpc.connect`.
+    Raise DeviceError if another device answers. Other errors as in `romou.runtime.rpc.connect`.
     """
     global _connection, _device, _kind
     _kind = kind
     _connection = open_connection(address, kind=kind, patience_s=patience_s)
     _device = backend(kind).device_index(device_name, list(_connection.devices))
-    found = str(_connection.devices[_device]["name"])
-    if wanted is not None and found != wanted:
+    name = str(_connection.devices[_device]["name"])
+    if wanted is not None and name != wanted:
         raise DeviceError(
-            f"the device at {_connection.server} is {found}; the model was tuned on {wanted}",
+            f"the device at {_connection.server} is {name}; the model was tuned on {wanted}",
             address=_connection.server,
         )
 
 
 def load(library: str, name: str) -> None:
-    """Send a model's library, and start its machine there; its weights go to the device."""
+    """Send a model's library, start its virtual machine on the server, and copy its weights to the device."""
     assert _connection is not None
     with _connection.calling("loading a model"):
         _connection.session.upload(library, name)

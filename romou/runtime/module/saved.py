@@ -1,4 +1,4 @@
-"""A saved model, read."""
+"""Load a saved model."""
 
 from __future__ import annotations
 
@@ -19,27 +19,26 @@ from romou.runtime.rpc import Address
 
 
 def check_output(path: Path) -> None:
-    """UsageError where a model cannot be saved in the folder `path`: it is something else, or may not be written."""
+    """Raise UsageError if a model cannot be saved in the folder `path`, because it is something else or read-only."""
     check_replaceable(path, marker=META, what="a saved model")
 
 
 def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: bool | None = None) -> TunedModel:
-    """Load a model that `TunedModel.save` wrote. Its library is code, which runs with your rights: load only what you
-    trust.
+    """Load a model that `TunedModel.save` wrote. The library is code that runs with your rights: trust its source.
 
-    Sizes and hashes of all files are checked before the library is opened, so a damaged model is refused, but not a
-    forged one.
+    Sizes and hashes of all files are checked before the library is opened. This refuses damaged models, not forged
+    ones.
 
     Parameters
     ----------
     path
         The folder of the model.
     device
-        Number of the device of this machine that it runs on, among those of its target's kind.
+        Number of the device that runs the model, among this machine's devices of its target's kind.
     rpc
-        Where it runs, if not on this machine: an address as in `tune`.
+        Address of a device elsewhere, as in `tune`.
     capture
-        Whether its runs are captured, see `TunedModel`.
+        Whether to capture runs, see `TunedModel`.
 
     Raises
     ------
@@ -58,7 +57,7 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
         inputs = {str(n): (tuple(int(d) for d in s), np.dtype(d).name) for n, (s, d) in about["inputs"].items()}
         outputs = tuple(about["outputs"])
         summary = Summary.from_dict(about["summary"])
-        settled = [Settled.from_dict(one) for one in about["settled"]]
+        settled = [Settled.from_dict(entry) for entry in about["settled"]]
         if library.name not in about["files"] or not all(isinstance(name, str) for name in outputs):
             raise ModelError(
                 f"{path}: {META} cannot be used: library {library.name!r}, outputs {outputs!r}; save the model again"
@@ -79,6 +78,6 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
         settled=settled,
     )
     if rpc is None:
-        # A library that does not fit this machine says so now.
+        # Fail now if the library does not fit this machine.
         _ = model._executable
     return model

@@ -1,4 +1,4 @@
-"""What tuning brought, as numbers: one row a task, and the whole model."""
+"""The results of tuning as numbers, per task and for the whole model."""
 
 from __future__ import annotations
 
@@ -13,8 +13,10 @@ _DERIVED = ("speedup", "is_right", "host_share", "host_node_share", "host_flop_s
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LayerRow:
-    """One task; key is empty in models that older versions saved. Times are medians of one call in milliseconds, None
-    where nothing was measured.
+    """The results of one task.
+
+    default_ms, tuned_ms: medians of one call in milliseconds, or None if not measured.
+    key: the task's key, empty in models saved by older versions.
     """
 
     name: str
@@ -28,7 +30,7 @@ class LayerRow:
 
     @property
     def gflops(self) -> float | None:
-        """Billions of operations a second of the tuned kernel."""
+        """Billions of operations per second of the tuned kernel."""
         return self.flops / self.tuned_ms / 1e6 if self.tuned_ms else None
 
     @property
@@ -41,8 +43,8 @@ class LayerRow:
 class HostRow:
     """Nodes that run on the host together, by onnxruntime.
 
-    nodes: their names.
-    ms: mean of a run with its copies, None where nothing was measured.
+    nodes: names of the nodes.
+    ms: mean time of a run with its copies, or None if not measured.
     flops: operations of one run, estimated from shapes.
     """
 
@@ -53,10 +55,11 @@ class HostRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MovedRow:
-    """Nodes that have no kernel as they should.
-    nodes: their names.
-    to: what they have instead, a name of `Rung`, in lower case.
-    reason: why.
+    """Nodes that have another kernel than intended, or none.
+
+    nodes: names of the nodes.
+    to: their lowering, a name of `Rung` in lower case.
+    reason: why the intended kernel was not possible.
     """
 
     nodes: tuple[str, ...]
@@ -66,23 +69,22 @@ class MovedRow:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
-    """A tuned model.
+    """The results of tuning a model.
 
-    default_ms, tuned_ms: the whole model with default and with tuned schedules, median in milliseconds, one session.
-    relative_l2_error: of the tuned model's outputs against onnxruntime, the worst output; None where it was not
-    checked.
-    tolerance: what `relative_l2_error` may be.
-    launching: how the tuned model's runs were launched when it was timed, see `TunedModel.launching`.
-    outcomes: how the trials of this run and its resumed ones ended, by name.
-    records: the folder that keeps them; None where they were not kept.
+    default_ms, tuned_ms: medians of the whole model with default and tuned schedules, in milliseconds, in one session.
+    relative_l2_error: error of the tuned model's worst output against onnxruntime, or None if not checked.
+    tolerance: bound of `relative_l2_error`.
+    launching: how runs of the tuned model were launched while they were timed, see `TunedModel.launching`.
+    outcomes: name of an outcome -> number of trials, of this run and the runs that it resumed.
+    records: folder of the records, or None if they were not kept.
     host: nodes that run on the host, in order.
-    moved: nodes that have other kernels than they should, or none, and why.
-    nodes, flops: all nodes of the model, and their operations in one run, estimated from shapes.
-    by_tvm: nodes with a schedule of TVM's.
-    precision: what was asked for: "float32", "float16" or "mixed".
-    fp32_layers: in fp16 and mixed models, first outputs of the nodes that stayed fp32.
-    memory: on the device; None in models that older versions saved.
-    checked_on: name of the device on which the outputs were checked; "" where they were not.
+    moved: nodes that have another kernel than intended, or none.
+    nodes, flops: number of nodes of the model, and operations of one run, estimated from shapes.
+    by_tvm: nodes with one of TVM's schedules.
+    precision: the requested precision, "float32", "float16" or "mixed".
+    fp32_layers: first outputs of the nodes that stayed fp32 in fp16 and mixed models.
+    memory: memory on the device, or None in models saved by older versions.
+    checked_on: name of the device that the outputs were checked on, "" if not checked.
     """
 
     target: str
@@ -108,13 +110,13 @@ class Summary:
 
     @property
     def host_share(self) -> float | None:
-        """Share of the tuned model's time that its host nodes take; None where that was not measured."""
+        """Share of the tuned model's time that its host nodes take, or None if not measured."""
         if self.tuned_ms is None or any(row.ms is None for row in self.host):
             return None
         if self.host_node_share == 1:
-            # Both times are means of runs that were not the same.
+            # The two times are means of different runs.
             return 1.0
-        # A model without kernels takes no time.
+        # A model without kernels takes no time on the device.
         host_ms = sum(row.ms or 0.0 for row in self.host)
         return min(1.0, host_ms / self.tuned_ms) if host_ms else 0.0
 
@@ -125,17 +127,17 @@ class Summary:
 
     @property
     def host_flop_share(self) -> float:
-        """Share of the model's operations that its host nodes have; that of the nodes where nothing computes."""
+        """Share of the model's operations that its host nodes have, or their share of nodes if nothing computes."""
         return sum(row.flops for row in self.host) / self.flops if self.flops else self.host_node_share
 
     @property
     def is_off_device(self) -> bool:
-        """Whether more of the model's operations run on the host than a compiled model should leave there."""
+        """True if more operations run on the host than a compiled model should leave there."""
         return self.host_flop_share > MOST_ON_HOST
 
     @property
     def is_right(self) -> bool | None:
-        """Whether the outputs agree with onnxruntime's; None where that was not checked."""
+        """True if the outputs agree with onnxruntime's, or None if not checked."""
         return (
             None
             if self.relative_l2_error is None or self.tolerance is None
@@ -143,7 +145,7 @@ class Summary:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, derived numbers included."""
+        """Return plain data, with derived numbers."""
         data = dataclasses.asdict(self)
         data["rows"] = [{**dataclasses.asdict(r), "gflops": r.gflops, "speedup": r.speedup} for r in self.rows]
         data["memory"] = None if self.memory is None else self.memory.to_dict()
@@ -155,13 +157,13 @@ class Summary:
 
     @classmethod
     def unmeasured(cls, *, target: str, rows: tuple[LayerRow, ...], seconds: float, **known: Any) -> Summary:
-        """Return the summary of a model that was compiled and not measured. known: other fields."""
+        """Return the summary of a model that was compiled but not measured. known: other fields."""
         measured: dict[str, Any] = {"default_ms": None, "tuned_ms": None, "relative_l2_error": None}
         return cls(target=target, device="", rows=rows, outcomes={}, seconds=seconds, **measured, **known)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Summary:
-        """Inverse of `to_dict`."""
+        """Return the inverse of `to_dict`."""
         fields = {f.name for f in dataclasses.fields(LayerRow)}
         rows = tuple(LayerRow(**{k: v for k, v in row.items() if k in fields}) for row in data["rows"])
         host = tuple(

@@ -1,4 +1,4 @@
-"""Arrays on a device."""
+"""Tensors on a device."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def device_tensor(array: np.ndarray, device: Any, scope: str) -> Any:
-    """`array` on a device, in a memory scope: "global" for a buffer, a texture scope for an image."""
+    """Copy `array` to a device, into a memory scope: "global" for a buffer, a texture scope for an image."""
     import tvm
 
     if scope == "global":

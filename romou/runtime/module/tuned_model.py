@@ -1,4 +1,4 @@
-"""A compiled model that runs: in the process that tuned it, or loaded from its folder in another."""
+"""A compiled model that can run, in the process that tuned it or loaded from its folder."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ from tvm_patches.quiet import quiet_stderr
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Argument:
-    """A tensor that a function of a model takes: shape, dtype, and the memory scope, "global" or that of an image."""
+    """A tensor argument of a function. scope: "global", or the memory scope of an image."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -46,31 +46,31 @@ class Argument:
 class TunedModel:
     """A model compiled for a target, with the record of how it was tuned.
 
-    `romou.tune`, `romou.compile` and `romou.load` make one.
+    `romou.tune`, `romou.compile` and `romou.load` create instances.
 
     Parameters
     ----------
     executable
-        What was compiled, or the shared library that it was saved as.
+        The compiled executable, or the shared library that it was saved as.
     target
-        What it was compiled for.
+        The target that it was compiled for.
     inputs
         Name -> (shape, numpy dtype name), in call order.
     outputs
         Names, in the order of `run`.
     summary
-        How it was tuned.
+        Results of tuning.
     device_index
-        Number of the device of this machine that it runs on.
+        Number of the device of this machine that runs the model.
     remote
-        Where it runs, if not on this machine.
+        The device that runs the model, if it is not on this machine.
     rebuild
-        Compiles it again, with host code for an LLVM triple.
+        Function that compiles the model again, with host code for an LLVM triple.
     capture
-        Whether a run is captured once and started as a whole from then on (an OpenCL command buffer, a CUDA graph).
-        None: where that is no slower. Behind a connection it is not done.
+        Whether to capture a run once and launch it as a whole afterwards (an OpenCL command buffer, a CUDA graph).
+        None: if that is not slower. Runs behind a connection are not captured.
     settled
-        Inputs that each run is checked for, because the shapes that the model declares decide them.
+        Inputs whose values are checked in each run, because the model's declared shapes determine them.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class TunedModel:
         self.capture = capture
         self._settled = tuple(settled)
         self._local: Machine | None = None
-        # Threads that run a model for the first time load it, and link what is sent to a server, once.
+        # Only one thread loads the model, and links the library that is sent to a server.
         self._lock = threading.Lock()
         self._folder: HeldFolder | None = None
         if remote is not None:
@@ -106,13 +106,13 @@ class TunedModel:
 
     @property
     def host_nodes(self) -> tuple[str, ...]:
-        """Nodes that run on the host, by onnxruntime, between kernels: operator and name of each."""
+        """Nodes that run on the host between kernels, by onnxruntime: operator and name of each."""
         return tuple(name for row in self._summary.host for name in row.nodes)
 
     @property
     def settled(self) -> dict[str, np.ndarray]:
-        """Inputs whose value the shapes decide that the model declares, with that value: the shape of a Reshape, say."""  # noqa: E501
-        return {one.name: one.array for one in self._settled}
+        """Inputs with a value that the model's declared shapes determine, such as the shape of a Reshape."""
+        return {entry.name: entry.array for entry in self._settled}
 
     def _refuse_host_nodes(self, what: str) -> None:
         if self.host_nodes:
@@ -123,11 +123,11 @@ class TunedModel:
             )
 
     def summary(self) -> Summary:
-        """What tuning brought, layer by layer."""
+        """Return the results of tuning, layer by layer."""
         return self._summary
 
     def with_summary(self, summary: Summary) -> TunedModel:
-        """Replace the summary by `summary`; returns the model itself."""
+        """Replace the summary, and return the model itself."""
         self._summary = summary
         return self
 
@@ -150,7 +150,7 @@ class TunedModel:
 
     @property
     def device(self) -> tvm.runtime.Device:
-        """The device of this machine that the model runs on.
+        """The device of this machine that runs the model.
 
         Raises
         ------
@@ -177,7 +177,7 @@ class TunedModel:
                 ) from error
 
     def _machine(self) -> Machine:
-        # Before the lock, which another thread may have held at the fork.
+        # Checked without the lock, which another thread may have held at the fork.
         check_process()
         with self._lock:
             if self._local is None:
@@ -194,7 +194,7 @@ class TunedModel:
                     }
                     programs = self.target.backend.programs(self._executable, self.device_index)
                     machine = Machine(self._executable, self.device, module_of, programs=programs, **how)
-                # It may have something to tell.
+                # Outside of quiet_stderr, because the driver may print warnings.
                 try:
                     machine.prepare()
                 except DeviceError as error:
@@ -207,28 +207,30 @@ class TunedModel:
                     raise DeviceError(error.message, hint=hint, **error.fields) from error
                 self._local = machine
                 if isinstance(self._given, Path):
-                    # The device has them, and the file: `release` and whoever links the library read it again.
+                    # The weights are on the device and in the file. `release` and exports read the file again.
                     self.target.backend.drop_weights(executable_of(self._executable))
             return self._local
 
     @property
     def programs(self) -> ProgramReport | None:
-        """Where the model's compiled programs came from: the cache or the driver's compiler. None behind a connection,
-        and where no cache is kept.
+        """Sources of the model's compiled programs: the cache or the driver's compiler. None if they are not cached.
+
+        Behind a connection it is None as well.
         """
         return None if self.remote is not None else self._machine().program_report
 
     @property
     def launching(self) -> str:
-        """How runs are launched: kernel by kernel, and why, or captured, and what that brings. Known after the second
-        run, or after `times`.
+        """Launch mode of runs: kernel by kernel with the reason, or captured with the gain.
+
+        It is decided in the second run, or in `times`.
         """
         if self.remote is not None:
             return "kernel by kernel: runs behind a connection are not captured"
         return self._machine().launching
 
     def _library(self) -> Path:
-        """The shared library that is sent to a server."""
+        """Return the shared library that is sent to a server."""
         if isinstance(self._given, Path):
             return self._given
         with self._lock:
@@ -246,8 +248,9 @@ class TunedModel:
             export_library(self._executable, path, host=self.target.host, weight_bytes=memory.weights if memory else 0)
 
     def release(self) -> None:
-        """Let go of the device: of one behind a connection, so that others get it; of the memory on one here. The next
-        run takes it anew.
+        """Release the device: end the session with a remote one, free the memory on a local one.
+
+        The next run acquires it again.
         """
         if self.remote is not None:
             self.remote.release()
@@ -258,29 +261,30 @@ class TunedModel:
         free_idle_memory()
 
     def sources(self) -> dict[str, str]:
-        """Name of a kernel
-        ->  its source, ready for the driver's compiler; in the order of the module. No device is needed.
+        """Return (name of a kernel -> source for the driver's compiler), in the order of the module.
+
+        No device is needed.
         """
-        found: dict[str, str] = {}
+        kernels: dict[str, str] = {}
         for module in modules_of(self._executable):
             if module.kind == self.target.backend.tvm_kind:
-                found.update(self.target.backend.split_kernels(module.inspect_source()))
-        return found
+                kernels.update(self.target.backend.split_kernels(module.inspect_source()))
+        return kernels
 
     def run(self, inputs: Mapping[str, np.ndarray]) -> Outputs:
-        """Run once; the outputs as a list, and by name: `outputs[0]`, `outputs["logits"]`. Threads may share a model;
-        their runs take turns.
+        """Run once, and return the outputs as a list and by name: `outputs[0]`, `outputs["logits"]`.
+
+        Threads may share a model. Their runs take turns.
 
         Parameters
         ----------
         inputs
-            An array for every input, of exactly its shape and dtype (`inputs` of the model says which).
+            An array for every input, with exactly its shape and dtype (see `inputs`).
 
         Raises
         ------
         UsageError
-            If an input is missing, unknown, or of another shape or dtype, or contradicts the shapes that the model
-            declares (`settled`).
+            An input is missing or unknown, has another shape or dtype, or contradicts the declared shapes (`settled`).
         DeviceError
             The device failed, or cannot be reached.
         """
@@ -292,13 +296,11 @@ class TunedModel:
         )
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
-        """Median time of `repeat` runs in milliseconds, on random inputs of `seed` that already lie on the device;
-        errors as of `times`.
-        """
+        """Return the median of `times` in milliseconds."""
         return float(np.median(self.times(repeat=repeat, seed=seed)))
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True) -> list[float]:
-        """Times of `repeat` runs in milliseconds, after one warm-up, on random inputs that already lie on the device.
+        """Return the times of `repeat` runs in milliseconds after one warm-up, on random inputs on the device.
 
         Parameters
         ----------
@@ -307,18 +309,18 @@ class TunedModel:
         seed
             Seed of the inputs.
         clock
-            "device" adds up the time of all kernels, from the device's events; a captured run is timed from its first
-            kernel to its last. "wall" is the time until the device is idle again, launches and host code included, and
-            the network where the device is behind a connection. Models with nodes on the host are always timed by it.
+            "device" sums the times of all kernels, from the device's events. A captured run is timed from its first
+            kernel to its last. "wall" is the time until the device is idle, with launches, host code, and the network
+            to a remote device. Models with nodes on the host always use it.
         capture
-            False launches kernel by kernel, whatever `run` does.
+            Whether a captured run may be timed. False launches kernel by kernel.
 
         Raises
         ------
         UsageError
-            Another `clock`, or no whole number of runs.
+            `clock` is unknown, or `repeat` is no positive integer.
         DeviceError
-            The device failed, or cannot be reached; or the run has to be captured and cannot be.
+            The device failed or cannot be reached, or capturing is required and fails.
         """
         repeat = whole_of("repeat", repeat, lowest=1)
         if clock not in ("device", "wall"):
@@ -329,7 +331,7 @@ class TunedModel:
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
 
     def host_times(self, repeat: int = 3) -> tuple[HostRow, ...]:
-        """The host nodes, each group with its mean time of `repeat` runs and a warm-up, on random inputs."""
+        """Return the host nodes, each group with its mean time over `repeat` runs and a warm-up, on random inputs."""
         LEDGER.seconds.clear()
         if self.host_nodes:
             self.times(repeat=repeat, clock="wall")
@@ -340,22 +342,21 @@ class TunedModel:
     def operator_timer(
         self, function: str, arguments: Sequence[Argument], arrays: Sequence[np.ndarray]
     ) -> Callable[[int, int], list[float]]:
-        """Return a timer of one function of the model, alone: (launches of a repeat, repeats) -> milliseconds of a launch, a mean for each repeat.
+        """Return a timer of one function: (launches per repeat, repeats) -> mean milliseconds of a launch per repeat.
 
         Parameters
         ----------
         function
             Name of a function in the compiled module.
         arguments, arrays
-            All of its parameters and what they hold; copied to the device now, into tensors that live as long as the
-            timer. Behind a
-            connection: with every call of the timer, into new ones.
+            Its parameters and their contents. They are copied to the device now, into tensors that live as long as the
+            timer. Behind a connection, every call of the timer copies them again.
 
         Raises
         ------
         UsageError
-            The model has no such function; behind a connection, the timer raises it.
-        """  # noqa: E501
+            The model has no such function. Behind a connection, the timer raises it.
+        """
         scopes = [argument.scope for argument in arguments]
         if self.remote is None:
             return self._machine().timer(function, scopes, arrays)
@@ -363,23 +364,20 @@ class TunedModel:
         return lambda number, repeat: remote.operator_times(library, function, scopes, arrays, number, repeat)
 
     def save(self, path: str | Path) -> Path:
-        """Write the model to the folder `path`: a shared library and its description. An earlier model there is
-        replaced.
+        """Write the model to the folder `path`: a shared library and its manifest. An earlier model is replaced.
 
-        Who loads the folder runs the library's code. What was loaded is copied from where it was loaded.
+        Loading the folder runs the library's code. A loaded model is copied from its folder.
 
         Raises
         ------
         UsageError
-            `path` exists and is no saved model, or cannot be written: no permission, no space; what was there is as it
-            was.
+            `path` exists and is no saved model, or cannot be written. Its earlier contents stay.
         BuildError
             The library cannot be linked.
         """
         path = path_of("path", path)
         with replacing(path, marker=META, what="a saved model") as fresh:
-            # A name of its own for each save: a process that has the old file loaded would get that again under the
-            # same name.
+            # Each save has a new file name, because a process that has loaded the old file would get it again.
             library = library_name()
             self._export(fresh / library)
             write_manifest(fresh, {**self._meta(), "library": library})
@@ -388,31 +386,34 @@ class TunedModel:
     def export_android(
         self, folder: str | Path, *, host: str = "aarch64-linux-android", runtime: str | Path | None = None
     ) -> Path:
-        """Write the model as files that run on a phone without Romou and Python, with the runtime that
-        `scripts/build_phone_runtime.sh` makes.
+        """Write the model as files that run on a phone without Romou and Python.
 
-        model.so: kernels and host code.   weights.bin: the graph and its weights.   model.json: inputs and outputs.   run_model.cc, run_model.py:
-        samples, one that runs on the phone and one that runs the phone over RPC; both print what loading, the first run
-        (the driver compiles the
-        kernels), copies and a run cost.   run_model: the former, compiled, if `runtime` is given.
+        They need the runtime that `scripts/build_phone_runtime.sh` builds.
+
+        - model.so: kernels and host code
+        - weights.bin: the graph and its weights
+        - model.json: inputs and outputs
+        - run_model.cc, run_model.py: samples that run on the phone, and from here over RPC. Both print the times of
+          loading, the first run (the driver compiles the kernels), copies and a run.
+        - run_model: run_model.cc compiled, if `runtime` is given
 
         Parameters
         ----------
         folder
-            New, or an earlier export, which is replaced.
+            A new folder, or an earlier export, which is replaced.
         host
-            LLVM triple of the machine that is to run it: "aarch64-linux-gnu" for arm64 Linux, "x86_64-linux-gnu".
+            LLVM triple of the machine that runs it: "aarch64-linux-gnu" for arm64 Linux, "x86_64-linux-gnu".
         runtime
-            The folder that was, or will be, pushed: its libraries are linked to.
+            The folder that is pushed to the phone, to link against its libraries.
 
         Raises
         ------
         UsageError
-            A wrong argument; no phone has devices of the target's kind; the model was loaded from a folder and compiled
+            A wrong argument, no phone has devices of the target's kind, the model was loaded from a folder and compiled
             for another host, or `folder` or `runtime` holds something else.
         BuildError
             There is no compiler for `host` (ANDROID_NDK_HOME names the NDK), or it fails.
-        """  # noqa: E501
+        """
         folder = path_of("folder", folder)
         HOST.checked(host)
         self._refuse_host_nodes("the model cannot be exported")
@@ -430,13 +431,13 @@ class TunedModel:
                     " measured again."
                 ),
             )
-        place = None if is_here(host) else host
+        triple = None if is_here(host) else host
         runtime = None if runtime is None else path_of("runtime", runtime)
         return export_model(
             executable,
             folder,
             kind=self.target.kind,
-            host=place,
+            host=triple,
             inputs=self.inputs,
             outputs=self.outputs,
             runtime=runtime,
@@ -448,5 +449,5 @@ class TunedModel:
             "inputs": {n: [list(s), d] for n, (s, d) in self.inputs.items()},
             "outputs": list(self.outputs),
             "summary": self._summary.to_dict(),
-            "settled": [one.to_dict() for one in self._settled],
+            "settled": [entry.to_dict() for entry in self._settled],
         }

@@ -1,4 +1,4 @@
-"""Where devices are served: one server, or a tracker that knows several."""
+"""Addresses of served devices: one RPC server, or a tracker of several."""
 
 from __future__ import annotations
 
@@ -14,13 +14,12 @@ _TRACKER = "tracker://"
 
 @dataclass(frozen=True, kw_only=True)
 class Address:
-    """host:port/key of an RPC server, or tracker://host:port/key of a tracker with any number of servers under that
-    key.
+    """host:port/key of an RPC server, or tracker://host:port/key of a tracker with any number of servers under a key.
 
-    host:port/@FILE takes the key from a file, host:port alone from ROMOU_RPC_KEY: other users can read a command line.
-    As text it shows no key.
+    host:port/@FILE reads the key from a file, host:port from ROMOU_RPC_KEY, because other users can read a command
+    line. The text of an address contains no key.
 
-    The prefix tells them apart, not the first bytes that they answer: a server that is busy answers nothing.
+    A prefix marks trackers, because a busy server does not answer and cannot be told from one.
     """
 
     host: str
@@ -30,17 +29,17 @@ class Address:
 
     @classmethod
     def parse(cls, text: str) -> Address:
-        """An address from its text; UsageError for anything else."""
+        """Return an address from its text. Raise UsageError for anything else."""
         key = r"@(?P<file>.+)|(?P<key>[^\s/:@][^\s/:]*)"
         pattern = rf"(?P<tracker>{_TRACKER})?(?P<host>\[[^\]\s]+\]|[^/\s:]+):(?P<port>\d{{1,5}})(?:/(?:{key}))?"
         parts = re.fullmatch(pattern, text) if isinstance(text, str) else None
-        found = (
+        key_text = (
             None
             if parts is None
             else parts["key"]
             or (keys.from_file(Path(parts["file"]).expanduser()) if parts["file"] else keys.from_environment())
         )
-        if parts is None or found is None or not 0 < int(parts["port"]) < 65536:
+        if parts is None or key_text is None or not 0 < int(parts["port"]) < 65536:
             raise UsageError(
                 f"{text!r} names no RPC server; write host:port/key, for example 192.168.1.20:9090/phone",
                 hint=(
@@ -49,9 +48,8 @@ class Address:
                 ),
                 address=text,
             )
-        return cls(
-            host=parts["host"].strip("[]"), port=int(parts["port"]), key=found, is_tracker=parts["tracker"] is not None
-        )
+        is_tracker = parts["tracker"] is not None
+        return cls(host=parts["host"].strip("[]"), port=int(parts["port"]), key=key_text, is_tracker=is_tracker)
 
     @property
     def where(self) -> str:

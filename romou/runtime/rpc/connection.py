@@ -1,7 +1,6 @@
-"""One session with one RPC server, opened only where both sides have the same versions.
+"""A session with an RPC server, opened only if both sides have the same versions.
 
-Calls of a session cannot be interrupted. Where a server may hang, a session belongs into a `ChildProcess`, which can be
-killed.
+Calls of a session cannot be interrupted. If a server may hang, use a session in a `ChildProcess`, which can be killed.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from romou.base.errors import CompatError, ConnectionLostError, DeviceError, UsageError
+from romou.base.errors import CompatError, ConnectionLostError, DeviceError, UsageError, first_line
 from romou.devices.backends import DEFAULT_KIND, backend
 from romou.runtime.rpc.address import Address
 
@@ -30,9 +29,11 @@ _T = TypeVar("_T")
 class Connection:
     """An open session.
 
-    session: TVM's `RPCSession`.   server: host:port, which names the device in messages.
-    kind: of the devices that it is about.   devices: their facts, as `Backend.list_devices` gives them.
-    host: LLVM triple of the machine that the server runs on.
+    session: TVM's `RPCSession`.
+    server: host:port, which names the device in messages.
+    kind: kind of the devices in use.
+    devices: facts of the devices, as `Backend.list_devices` returns them.
+    host: LLVM triple of the server's machine.
     """
 
     session: Any = field(repr=False)
@@ -42,14 +43,12 @@ class Connection:
     host: str
 
     def device(self, index: int) -> Any:
-        """TVM's handle of a device there."""
+        """Return TVM's handle of a device on the server."""
         return self.session.device(backend(self.kind).device_type, index)
 
     @contextlib.contextmanager
     def calling(self, what: str, kind: type[DeviceError] = DeviceError) -> Iterator[None]:
-        """For a block of calls: what the server raises becomes `kind`, all else a ConnectionLostError; `what` says what
-        was being done.
-        """
+        """Raise errors of the server in a block as `kind`, all others as ConnectionLostError. what: description."""
         from tvm.error import RPCError
 
         try:
@@ -60,13 +59,13 @@ class Connection:
             raise self.lost(error, what) from error
 
     def lost(self, error: Exception, what: str) -> ConnectionLostError:
-        """The error for a connection that ended in the middle of something."""
+        """Return the error for a connection that ended during `what`."""
         return ConnectionLostError(
-            f"the connection to {self.server} was cut while {what}: {_first_line(error)[:300]}", address=self.server
+            f"the connection to {self.server} was cut while {what}: {first_line(error)[:300]}", address=self.server
         )
 
     def close(self) -> None:
-        """End the session, so that the server can begin the next one; never raises."""
+        """End the session, so that the server can begin the next one. Never raises."""
         with contextlib.suppress(Exception):
             self.session._sess["CloseRPCConnection"]()
 
@@ -76,13 +75,14 @@ def connect(
 ) -> Connection:
     """Open a session.
 
-    address: of a tracker: on whichever of its servers is free first.   kind: the device kind that is asked for.
-    patience_s: for the server's answers until the session is open; it serves one session at a time.
-    limit_s: after which the server ends the session, whatever runs there.
+    address: server, or tracker. A tracker's first free server is used.
+    kind: requested device kind.
+    patience_s: time to wait for the server until the session is open. A server has one session at a time.
+    limit_s: time after which the server ends the session in any case.
 
-    UsageError where devices of this kind are not served. ConnectionLostError where nobody answers, or not in time:
-    trying again may help. DeviceError where the key is another one, the server has no Romou, or a tracker has no server
-    with that key. CompatError where the other side has other versions of TVM or Romou.
+    Raise UsageError if devices of this kind are not served. Raise ConnectionLostError if no server answers in time,
+    which another attempt may fix. Raise DeviceError if the key is wrong, the server has no Romou, or a tracker has no
+    server with the key. Raise CompatError if the server has another version of TVM or Romou.
     """
     if not backend(kind).is_served:
         raise UsageError(
@@ -96,10 +96,10 @@ def connect(
 
         with contextlib.closing(Tracker(address)) as tracker:
             tracker.check_key()
-            found = tracker.request(patience_s)
-        if found is None:
+            free_server = tracker.request(patience_s)
+        if free_server is None:
             raise ConnectionLostError(f"no device of {address} was free within {patience_s:g} s", address=str(address))
-        address = found
+        address = free_server
     try:
         return _checked(_open(address, end, limit_s), address.where, kind, end)
     except concurrent.futures.TimeoutError as error:
@@ -114,7 +114,7 @@ def connect(
 def _open(address: Address, end: float, limit_s: float | None) -> Any:
     from tvm import rpc
 
-    # What a tracker gives away ends in a secret that holds for one session.
+    # The key from a tracker ends in a secret that is valid for one session.
     secret = address.key.partition(":")[2]
     where = address.where
     try:
@@ -133,7 +133,7 @@ def _open(address: Address, end: float, limit_s: float | None) -> Any:
                 address=where,
             ) from error
         raise ConnectionLostError(
-            f"no TVM RPC server answers at {where} ({_first_line(error)})",
+            f"no TVM RPC server answers at {where} ({first_line(error)})",
             hint=(
                 f"Start one there: romou serve --port {address.port} --key-file FILE. If a tracker listens there, write"
                 f" tracker://{where}/KEY."
@@ -143,7 +143,7 @@ def _open(address: Address, end: float, limit_s: float | None) -> Any:
 
 
 def _checked(session: Any, where: str, kind: str, end: float) -> Connection:
-    """The connection, once the other side is known to be one that kernels of ours run on."""
+    """Return the connection after a check that the server can run kernels of this version."""
     from tvm_patches.compat import romou_versions
 
     def ask(name: str) -> Any:
@@ -154,17 +154,17 @@ def _checked(session: Any, where: str, kind: str, end: float) -> Connection:
     ours = romou_versions()
     try:
         theirs = ask("romou.rpc.versions")
-        # A server of another version is asked nothing else.
+        # Nothing else is requested from a server of another version.
         devices = ask(served.function("devices")) if {name: theirs.get(name) for name in ours} == ours else ()
     except AttributeError as error:
         raise DeviceError(
-            f"the RPC server at {where} lacks Romou's {served.title} runtime ({_first_line(error)})",
+            f"the RPC server at {where} lacks Romou's {served.title} runtime ({first_line(error)})",
             hint="Install this version of romou there.",
             address=where,
         ) from error
     except RuntimeError as error:
         raise ConnectionLostError(
-            f"the connection to {where} was cut before it told its versions ({_first_line(error)})", address=where
+            f"the connection to {where} was cut before it told its versions ({first_line(error)})", address=where
         ) from error
     connection = Connection(
         session=session, server=where, kind=kind, devices=tuple(devices), host=str(theirs.get("host", ""))
@@ -186,10 +186,9 @@ def _checked(session: Any, where: str, kind: str, end: float) -> Connection:
 
 
 def patiently(call: Callable[[], _T], end: float) -> _T:
-    """What `call` returns or raises; TimeoutError where that is not before `end` on `time.monotonic`.
+    """Return or raise the result of `call`. Raise TimeoutError if it takes until `end` on `time.monotonic`.
 
-    In a thread that is not waited for: a server that is busy answers only once it is free, and the call cannot be
-    ended.
+    The call runs in a thread that is not joined, because it cannot be ended while a server is busy.
     """
     answer: concurrent.futures.Future[_T] = concurrent.futures.Future()
 
@@ -204,14 +203,9 @@ def patiently(call: Callable[[], _T], end: float) -> _T:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches `host`."""
+    """Return whether only this machine can reach `host`."""
     try:
-        found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
+        addresses = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None)}
     except OSError:
         return False
-    return all(ipaddress.ip_address(entry.partition("%")[0]).is_loopback for entry in found)
-
-
-def _first_line(error: BaseException) -> str:
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return all(ipaddress.ip_address(address.partition("%")[0]).is_loopback for address in addresses)

@@ -1,4 +1,4 @@
-"""Handshakes of TVM's RPC protocol with many clients at a time, so that none of them keeps another waiting."""
+"""Handshakes of TVM's RPC protocol with many clients at once, so that a slow client does not delay the others."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tvm.rpc import base
 
 logger = logging.getLogger("romou.serve")
 
-# The whole of a client's side of a handshake.
+# Time limit for the client's part of a handshake.
 HANDSHAKE_S = 5.0
-# Connections that wait; one more displaces the oldest that has not said what it wants.
+# Limit of waiting connections. A new one displaces the oldest with an incomplete greeting.
 _MOST_GUESTS = 64
 _HEAD_BYTES = 8
 _LONGEST_KEY_BYTES = 1023
@@ -24,7 +24,7 @@ _LONGEST_KEY_BYTES = 1023
 
 @dataclass(kw_only=True, eq=False)
 class Guest:
-    """A client that came: its connection, and what it said so far, magic and length of its greeting in front."""
+    """A client that has connected, and the bytes of its greeting so far: magic, length, text."""
 
     connection: socket.socket
     client: str
@@ -32,7 +32,7 @@ class Guest:
     received: bytearray = field(default_factory=bytearray)
 
     def missing_bytes(self) -> int:
-        """How many bytes its greeting still lacks. ValueError where it speaks another protocol."""
+        """Return the number of missing bytes of the greeting. Raise ValueError for another protocol."""
         if len(self.received) < _HEAD_BYTES:
             return _HEAD_BYTES - len(self.received)
         magic, length = struct.unpack("<ii", self.received[:_HEAD_BYTES])
@@ -43,7 +43,7 @@ class Guest:
         return _HEAD_BYTES + int(length) - len(self.received)
 
     def read(self) -> None:
-        """Take what it sent. OSError or ValueError where it is gone, or no client."""
+        """Read available bytes. Raise OSError or ValueError if the client is gone or speaks another protocol."""
         while missing := self.missing_bytes():
             try:
                 data = self.connection.recv(missing)
@@ -54,12 +54,12 @@ class Guest:
             self.received += data
 
     def greeting(self) -> list[str]:
-        """The words that it greets with, its key first."""
+        """Return the words of the greeting, the key first."""
         return self.received[_HEAD_BYTES:].decode().split() or [""]
 
 
 class Guests:
-    """Clients that came to `listener` and have not been served."""
+    """Clients that have connected to `listener` and are not served yet."""
 
     def __init__(self, listener: socket.socket) -> None:
         self._listener = listener
@@ -67,7 +67,7 @@ class Guests:
         self._waiting: list[Guest] = []
 
     def next(self, seconds: float) -> Guest | None:
-        """The first whose greeting is whole, waited for no longer than so; it is no longer among these."""
+        """Remove and return the first client with a complete greeting, or None after `seconds`."""
         end = time.monotonic() + seconds
         while True:
             self._accept()
@@ -92,7 +92,7 @@ class Guests:
             )
 
     def close(self) -> None:
-        """Let go of all, in a process that is not theirs; they hear nothing of it."""
+        """Close this process's copies of the connections after a fork. The clients do not notice."""
         self._listener.close()
         for guest in self._waiting:
             guest.connection.close()

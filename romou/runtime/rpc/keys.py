@@ -1,4 +1,4 @@
-"""The key of an RPC server, from where other users of this machine cannot read it."""
+"""The key of an RPC server, read from sources that other users of this machine cannot read."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ WARNING = (
 
 
 def checked(key: str) -> str:
-    """Return the key; UsageError where it is none."""
+    """Return the key. Raise UsageError if it is invalid."""
     if not key or any(c.isspace() or c in "/:" for c in key) or key.startswith("@"):
         raise UsageError(
             "the key must be a word without spaces, slashes and colons, and not begin with @",
@@ -25,7 +25,7 @@ def checked(key: str) -> str:
 
 
 def from_file(path: Path) -> str:
-    """Return the key that stands in a file; UsageError where it cannot be read, is none, or other users can read it."""
+    """Return the key in a file. Raise UsageError if it cannot be read, is invalid, or other users can read it."""
     try:
         is_open, key = bool(path.stat().st_mode & 0o077), path.read_text(encoding="utf-8").strip()
     except (OSError, ValueError) as error:
@@ -36,6 +36,6 @@ def from_file(path: Path) -> str:
 
 
 def from_environment() -> str | None:
-    """Return the key in the environment; None where there is none."""
+    """Return the key in the environment, or None."""
     key = environment.variable(VARIABLE)
     return None if key is None else checked(key)

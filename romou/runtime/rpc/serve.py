@@ -1,8 +1,7 @@
-"""The device side, `romou serve`: a watchdog that holds the port, and a serving process (serving.py) that it starts
-again whenever it dies or hangs.
+"""The watchdog of `romou serve`: holds the port, and restarts the serving process (serving.py) if it dies or hangs.
 
-The watchdog touches neither TVM nor a driver, so no candidate can take it down; and since the port is its, connections
-made while the other starts anew wait instead of being refused.
+The watchdog uses neither TVM nor a driver, so no candidate can crash it. Connections made during a restart wait instead
+of being refused, because the watchdog keeps the port open.
 """
 
 from __future__ import annotations
@@ -26,19 +25,20 @@ from romou.base.interpreter import child_environment, python_command
 from romou.runtime.rpc.connection import is_loopback
 from romou.runtime.rpc.keys import checked
 
-# Until the serving process has loaded TVM.
+# Time limit for the serving process to load TVM.
 _START_S = 120.0
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S, _STABLE_S = 0.2, 10.0, 30.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServeOptions:
-    """
-    host, port    where to listen; port 0: any free one
-    key           what a client has to name
-    tracker       host:port of a tracker to register with, or None
-    limit_s       no session lives longer; clients ask for less, by the candidate
-    hang_s        the serving process, which says every second that it is alive, is killed when it does not for so long
+    """Options of `romou serve`.
+
+    host, port: address to listen on. Port 0: any free port.
+    key: key that clients have to send.
+    tracker: host:port of a tracker to register with, or None.
+    limit_s: limit of a session. Clients may request less for a candidate.
+    hang_s: the serving process reports every second, and is killed after this time without a report.
     """
 
     host: str = "127.0.0.1"
@@ -55,7 +55,7 @@ class ServeOptions:
 
 
 def warning(options: ServeOptions) -> str | None:
-    """What has to be said of an address that other machines reach."""
+    """Return the warning for an address that other machines can reach, or None."""
     if is_loopback(options.host):
         return None
     return (
@@ -72,9 +72,10 @@ def serve(
 ) -> NoReturn:
     """Serve until a signal ends the process.
 
-    say: is told what happens, line by line.   on_listening: is told host and port, once.
+    say: called with each line of status.
+    on_listening: called once with host and port.
 
-    DeviceError where the address cannot be listened on.
+    Raise DeviceError if the address cannot be listened on.
     """
     listener = _listener(options)
     found = listener.getsockname()
@@ -101,7 +102,7 @@ def _listener(options: ServeOptions) -> socket.socket:
         family = socket.getaddrinfo(options.host, options.port, type=socket.SOCK_STREAM)[0][0]
         listener = socket.socket(family, socket.SOCK_STREAM)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        # Inherited by every connection: a host that lost its cable must not hold the device for ever.
+        # Accepted connections inherit these options. A client that lost its network must not hold the device forever.
         for level, option, value in (
             (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
             (socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, 10),
@@ -119,7 +120,7 @@ def _listener(options: ServeOptions) -> socket.socket:
 
 
 def _one_life(listener: socket.socket, options: ServeOptions) -> str:
-    """Start the serving process and watch it; how it ended. What sessions leave behind goes with it."""
+    """Start the serving process, watch it, and return how it ended. Files of its sessions are removed."""
     ours, theirs = os.pipe()
     with HeldFolder("serve") as folder:
         process = subprocess.Popen(
@@ -145,7 +146,7 @@ def _one_life(listener: socket.socket, options: ServeOptions) -> str:
 
 
 def _watch(process: subprocess.Popen[bytes], heartbeat: int, hang_s: float) -> str:
-    """Return when the process ended or said nothing for too long; how that was."""
+    """Return how the process ended, once it has exited or has been silent for too long."""
     patience_s = _START_S
     while select.select([heartbeat], [], [], patience_s)[0]:
         if not os.read(heartbeat, 4096):

@@ -1,8 +1,8 @@
-"""The serving process: TVM's RPC protocol, one session at a time, each in a process of its own that can be killed.
+"""The serving process: TVM's RPC protocol, one session at a time, each in a process that can be killed.
 
-Started as `python -m romou.runtime.rpc.serving LISTENER HEARTBEAT FOLDER`, with its options as JSON on stdin, because
-the key must not stand in a command line; serve.py watches it. TVM's own server does not survive a session that crashes,
-ends none that hangs, and waits for ever for a client that says nothing.
+Started as `python -m romou.runtime.rpc.serving LISTENER HEARTBEAT FOLDER`, with its options as JSON on stdin, because a
+command line must not contain the key. serve.py watches the process. TVM's server does not survive a session that
+crashes, does not end one that hangs, and waits forever for a silent client.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from romou.runtime.rpc.tracker import greeted
 logger = logging.getLogger("romou.serve")
 
 _TICK_S = 1.0
-# What a session has to end by itself once its client is gone, before it is killed.
+# Time for a session to end after its client is gone, before it is killed.
 _GRACE_S = 2.0
-# A secret that was fetched from the tracker and not used for so long is replaced.
+# A secret that was taken from the tracker and not used for this long is replaced.
 _UNUSED_S = 8.0
 _POLLRDHUP = getattr(select, "POLLRDHUP", 0x2000)
 _PR_SET_PDEATHSIG = 1
@@ -46,9 +46,7 @@ _PR_SET_PDEATHSIG = 1
 
 @dataclasses.dataclass(kw_only=True)
 class _Session:
-    """A session under way. `connection` is the other process's too; here it only tells whether the client is still
-    there.
-    """
+    """A running session. Its process uses `connection`, this process only polls whether the client is there."""
 
     pid: int
     connection: socket.socket
@@ -58,7 +56,7 @@ class _Session:
     abandoned_at: float | None = None
 
     def is_abandoned(self, now: float) -> bool:
-        """Whether the client left, and the session had time to notice."""
+        """Return whether the client left and the session had time to notice."""
         poll = select.poll()
         poll.register(self.connection, _POLLRDHUP)
         if self.abandoned_at is None and poll.poll(0):
@@ -70,7 +68,7 @@ class _Files(TempDirectory):
     """The files of a session. Names come from the client and stay in the folder, as on a phone: "../../x" is x."""
 
     def relpath(self, name: str) -> str:
-        """See TVM's."""
+        """Return the path of a file, see TVM's method."""
         last = os.path.basename(name)
         if last in ("", ".", ".."):
             raise ValueError(f"{name!r} is no name of a file")
@@ -78,9 +76,9 @@ class _Files(TempDirectory):
 
 
 class Registration:
-    """This server at a tracker: it is offered while it is free, under a new secret for each session.
+    """The registration of this server at a tracker, which offers it while it is free, with a new secret per session.
 
-    A tracker that is gone is tried again at every tick.
+    If the tracker is gone, every tick tries again.
     """
 
     def __init__(self, options: ServeOptions, port: int) -> None:
@@ -89,13 +87,11 @@ class Registration:
         self._socket: socket.socket | None = None
         self._unused_since: float | None = None
         self._is_silent = False
-        # None while the server is busy or the tracker does not know of it.
+        # None while the server is busy, or while it is not registered.
         self.secret: str | None = None
 
     def offer(self) -> None:
-        """Have the tracker give this server to a client; again and again until it worked, and a new secret where the
-        old one was not used.
-        """
+        """Offer this server at the tracker, with a new secret if the old one was taken but not used."""
         assert self._options.tracker is not None
         try:
             if self._socket is None:
@@ -113,7 +109,7 @@ class Registration:
             self._socket = self.secret = None
 
     def take(self) -> None:
-        """A session begins: the secret holds for no other."""
+        """Invalidate the secret when a session begins."""
         self.secret = None
 
     def _connect(self, tracker: str) -> None:
@@ -137,7 +133,7 @@ class Registration:
 
 
 class Serving:
-    """The loop: accept a client, hand it to a process of its own, end that process in time."""
+    """The main loop: accept a client, hand it to a new process, and end that process in time."""
 
     def __init__(self, options: ServeOptions, listener: socket.socket, heartbeat: int, folder: str) -> None:
         self._options = options
@@ -168,8 +164,8 @@ class Serving:
                 self._begin(guest.connection, guest.client, limit_s)
 
     def _greet(self, guest: Guest) -> float:
-        """Answer a greeting; how long the session may take. ValueError or OSError where there is to be none."""
-        # Our answer is short: it fits into an empty socket, or nobody reads at the other end.
+        """Answer a greeting, and return the session's time limit. Raise ValueError or OSError to refuse the client."""
+        # The answer is short and fits into an empty socket. If it does not, the client does not read.
         guest.connection.settimeout(HANDSHAKE_S)
         key, *rest = guest.greeting()
         wanted = self._options.key if self._registration is None else self._registration.secret
@@ -195,7 +191,7 @@ class Serving:
         )
 
     def _be_a_session(self, connection: socket.socket, folder: str, parent: int) -> NoReturn:
-        """In the new process: serve, and end without a look back; drivers crash in destructors."""
+        """Serve in the new process, and exit without cleaning up, because drivers crash in destructors."""
         code = 1
         try:
             os.setpgid(0, 0)
@@ -212,7 +208,7 @@ class Serving:
             os._exit(code)
 
     def _attend(self, session: _Session) -> None:
-        """Wait a moment for the session's end, or bring it about."""
+        """Wait a moment for the session's end, or kill it."""
         now = time.monotonic()
         if now > session.ends_at:
             self._kill(session, "took too long")
@@ -236,7 +232,7 @@ class Serving:
 
 
 def _wait(pid: int, seconds: float) -> tuple[int, int]:
-    """`os.waitpid` that gives up: (0, 0) where the process still runs after `seconds`."""
+    """Wait for a process as `os.waitpid` does, or return (0, 0) if it still runs after `seconds`."""
     ended = os.pidfd_open(pid)
     try:
         if not select.select([ended], [], [], seconds)[0]:
@@ -247,7 +243,7 @@ def _wait(pid: int, seconds: float) -> tuple[int, int]:
 
 
 def main(listener: str, heartbeat: str, folder: str) -> None:
-    """Entry point; the arguments are those of the command line."""
+    """Run the serving process. The arguments come from the command line."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
     tvm_server.logger.setLevel(logging.WARNING)
     forget_import_path()

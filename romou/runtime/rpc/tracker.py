@@ -1,6 +1,6 @@
-"""A client of TVM's tracker, which hands out servers under a key, one session each.
+"""A client of TVM's tracker, which assigns servers under a key, each for one session.
 
-TVM's own client waits without a limit and does not tell which server it got, so that an ill one could not be named.
+TVM's client waits without a limit and does not report the server that it got, so a broken one could not be named.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ _ANSWER_S = 10.0
 
 
 class Tracker:
-    """One connection to the tracker at `address`, opened at the first call and again after it was lost.
+    """A connection to the tracker at `address`, opened at the first call and again after it was lost.
 
-    ConnectionLostError from any method: the tracker does not answer.
+    All methods raise ConnectionLostError if the tracker does not answer.
     """
 
     def __init__(self, address: Address) -> None:
@@ -29,8 +29,8 @@ class Tracker:
         self._socket: socket.socket | None = None
 
     def servers(self) -> dict[str, list[str]]:
-        """Key -> host:port of every server that is registered under it, busy ones included."""
-        found: dict[str, list[str]] = {}
+        """Return (key -> host:port of every server that is registered under it, busy ones included)."""
+        servers: dict[str, list[str]] = {}
         try:
             _, summary = self._ask([base.TrackerCode.SUMMARY], _ANSWER_S)
         except TimeoutError as error:
@@ -39,14 +39,14 @@ class Tracker:
             ) from error
         for entry in summary["server_info"]:
             host, port = entry["addr"]
-            found.setdefault(entry["key"].removeprefix("server:"), []).append(f"{host}:{port}")
-        return found
+            servers.setdefault(entry["key"].removeprefix("server:"), []).append(f"{host}:{port}")
+        return servers
 
     def check_key(self) -> None:
-        """DeviceError where there is no server under the address's key."""
-        found = self.servers()
-        if self._address.key not in found:
-            known = ", ".join(sorted(found)) or "no servers at all"
+        """Raise DeviceError if no server has the address's key."""
+        servers = self.servers()
+        if self._address.key not in servers:
+            known = ", ".join(sorted(servers)) or "no servers at all"
             raise DeviceError(
                 f"the tracker at {self._address.where} has no server with the key {self._address.key!r}; it has"
                 f" {known}",
@@ -55,7 +55,7 @@ class Tracker:
             )
 
     def request(self, timeout_s: float) -> Address | None:
-        """A server that now is ours for one session, its secret for a key; None where none was free in time."""
+        """Return a server reserved for one session, with a secret as its key, or None if none was free in time."""
         try:
             _, (host, port, key) = self._ask([base.TrackerCode.REQUEST, self._address.key, "", 1], timeout_s)
         except TimeoutError:
@@ -63,7 +63,7 @@ class Tracker:
         return Address(host=host, port=port, key=key)
 
     def _ask(self, question: list[Any], timeout_s: float) -> Any:
-        """The tracker's answer; TimeoutError where it takes longer."""
+        """Return the tracker's answer. Raise TimeoutError if it takes longer."""
         try:
             if self._socket is None:
                 self._socket = greeted(self._address.host, self._address.port, _ANSWER_S)
@@ -71,7 +71,7 @@ class Tracker:
             base.sendjson(self._socket, question)
             answer = base.recvjson(self._socket)
         except TimeoutError:
-            # Closing withdraws a request.
+            # Closing the connection withdraws a request.
             self.close()
             raise
         except (OSError, ValueError, struct.error) as error:
@@ -86,7 +86,7 @@ class Tracker:
         return answer
 
     def close(self) -> None:
-        """Let go of the tracker."""
+        """Close the connection to the tracker."""
         if self._socket is not None:
             with contextlib.suppress(OSError):
                 self._socket.close()
@@ -94,7 +94,7 @@ class Tracker:
 
 
 def greeted(host: str, port: int, timeout_s: float) -> socket.socket:
-    """A connection to a tracker after the handshake; OSError, but no TimeoutError, where there is none."""
+    """Return a connection to a tracker after the handshake. Raise OSError (never TimeoutError) on failure."""
     try:
         connection = socket.create_connection((host, port), timeout=timeout_s)
     except TimeoutError as error:

@@ -11,18 +11,18 @@ _ERROR_CHARS = 1200
 
 
 def resolve(name: str) -> Any:
-    """The object that "package.module:Class.attribute" names."""
+    """Return the object that "package.module:Class.attribute" names."""
     module, colon, path = name.partition(":")
     if not colon:
         raise UsageError(f"{name!r} does not name a function; write it as 'module:name'")
-    found: Any = importlib.import_module(module)
+    obj: Any = importlib.import_module(module)
     for part in path.split("."):
-        found = getattr(found, part)
-    return found
+        obj = getattr(obj, part)
+    return obj
 
 
 def shorten(text: str, limit: int = _ERROR_CHARS) -> str:
-    """`text` cut to `limit` characters in its middle: the first lines name the error, the last ones the place."""
+    """Cut the middle of `text` beyond `limit` characters. Its first lines name the error, the last the location."""
     text = text.strip()
     if len(text) <= limit:
         return text

@@ -1,8 +1,8 @@
-"""A worker process that may hang, crash or run out of memory without taking the tuner with it.
+"""A child process that may hang, crash or run out of memory without taking the caller with it.
 
-Not multiprocessing: its "spawn" and "forkserver" import the caller's main script again, which tunes twice where the
-script lacks a main guard, and "fork" after TVM has started threads deadlocks. Not TVM's popen pool: it does not tell by
-which signal a worker died.
+multiprocessing does not fit: its "spawn" and "forkserver" import the caller's main script again, which runs it twice if
+the script lacks a main guard, and "fork" deadlocks after TVM has started threads. TVM's popen pool does not report the
+signal that ended a worker.
 """
 
 from __future__ import annotations
@@ -29,17 +29,18 @@ class ChildTimeoutError(Exception):
 
 
 class ChildCrashError(Exception):
-    """The process ended in the middle of a call. The text names the signal and holds the end of its error output."""
+    """The process ended during a call. The text names the signal and the end of the error output."""
 
 
 class ChildBugError(Exception):
-    """The called function raised something that is no RomouError; the text holds the traceback of the other process."""
+    """The called function raised an error that is no RomouError. The text holds the traceback of the child process."""
 
 
 class ChildProcess:
-    """One worker process, started at the first call and again after each death. For one thread at a time.
+    """A child process, started at the first call and after each death. Only one thread may use it.
 
-    name: stands in error texts.   environment: variables set for the process beside this one's own.
+    name: name in error messages.
+    environment: variables set for the process besides this process's.
     """
 
     def __init__(self, name: str, *, environment: dict[str, str] | None = None) -> None:
@@ -51,11 +52,10 @@ class ChildProcess:
         self._stderr: Any = None
 
     def call(self, function: str, *arguments: Any, timeout_s: float = math.inf) -> Any:
-        """What "module:name" returns for `arguments`, computed in the process. Starting the process does not count as
-        time.
+        """Run "module:name" with `arguments` in the process and return its result. Starting does not count as time.
 
-        ChildTimeoutError, ChildCrashError, ChildBugError as they say; after the first two the next call starts a new
-        process. RomouError as raised by the function.
+        Raise ChildTimeoutError, ChildCrashError or ChildBugError. After the first two, the next call starts a new
+        process. Raise the function's RomouError again.
         """
         if self._process is None or self._process.poll() is not None:
             self._start()
@@ -65,7 +65,7 @@ class ChildProcess:
             self._connection.send((function, arguments, timeout_s))
             kind, value = self._receive(timeout_s, start_of_output)
         except BaseException:
-            # Also after Ctrl-C: the reply would be taken for that of the next call.
+            # After Ctrl-C as well: the reply would be taken for the reply of the next call.
             self.kill()
             raise
         if kind == "romou_error":
@@ -113,17 +113,17 @@ class ChildProcess:
         assert kind == "ready"
 
     def interrupt(self) -> None:
-        """End the process from another thread than the one that calls it, whose call ends with ChildCrashError."""
+        """End the process from a thread other than the caller's. The call ends with ChildCrashError."""
         process = self._process
         if process is None:
             return
-        # One that is just starting has no group of its own yet.
+        # A process that is just starting has no process group yet.
         for kill in (os.kill, os.killpg):
             with contextlib.suppress(ProcessLookupError):
                 kill(process.pid, signal.SIGKILL)
 
     def kill(self) -> None:
-        """End the process and everything it started, at once."""
+        """Kill the process and all processes that it started."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -137,7 +137,7 @@ class ChildProcess:
 
 
 def seconds_left(stop_at: float | None) -> float:
-    """Seconds until `stop_at` on `time.monotonic`, never below zero; infinite without one."""
+    """Return the seconds until `stop_at` on `time.monotonic`, never below zero. Without a limit it is infinite."""
     return math.inf if stop_at is None else max(0.0, stop_at - time.monotonic())
 
 

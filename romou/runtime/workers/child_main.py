@@ -1,6 +1,6 @@
-"""The loop inside a worker process: receive a call, run it, send back its value or its error.
+"""The main loop of a child process: receive a call, run it, and send its value or its error.
 
-Forked by nursery.py; child.py is the other end. A call is (function name, arguments, limit in seconds).
+nursery.py forks the process, child.py is the other end. A call is (function name, arguments, limit in seconds).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from romou.base.errors import RomouError
 from romou.base.interpreter import forget_import_path
 from romou.runtime.workers.calls import resolve
 
-# The parent kills at the limit. If the parent itself is gone, the kernel ends this process a little later: SIGALRM with
-# its default action needs neither the interpreter lock nor a return from the driver.
+# The parent kills the process at the limit. If the parent is gone, the kernel does so a little later: SIGALRM with its
+# default action needs neither the interpreter lock nor a return from the driver.
 _ALARM_GRACE_S = 5.0
 
 

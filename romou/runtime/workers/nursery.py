@@ -1,7 +1,7 @@
-"""A process that has imported what workers need, and is forked for each of them: a worker then starts at once, where
-importing TVM takes over a second.
+"""A process that has imported the modules of child processes and forks them, so that they start without importing TVM.
 
-The process runs no threads, opens no device and calls no kernel, so a fork of it is as good as a fresh process.
+Importing TVM takes over a second. The nursery runs no threads, opens no device and calls no kernel, so its forks are
+equivalent to fresh processes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from socket import socketpair
 
 from romou.base.interpreter import become, child_environment, forget_import_path, python_command
 
-# What calls of workers name: those of `Toolchain`, and the jobs.
+# Modules of the functions that child processes call.
 _PRELOADED = (
     "romou.compiler.task",
     "romou.compiler.assembly.kernel",
@@ -30,10 +30,10 @@ _PRELOADED = (
     "romou.tuner.measure.rpc_job",
     "romou.tuner.measure.run_job",
 )
-# Variables that are read when they are needed, or by no library of a worker: scikit-learn, which XGBoost imports where
-# it is installed, sets OpenMP's in this process. Others may be read by a library that is being loaded: a change of one
-# takes a fresh process.
-_READ_LATE = ("ROMOU_", "PYTEST_", "KMP_")
+# Prefixes of variables that a running nursery may see changed, because they are read late or by no library of a child.
+# (scikit-learn, which XGBoost imports, sets OpenMP's in this process.) Other variables may be read while a library is
+# loaded, so a change of them starts a new nursery.
+_SAFE_TO_CHANGE = ("ROMOU_", "PYTEST_", "KMP_")
 
 
 class NurseryError(Exception):
@@ -41,7 +41,7 @@ class NurseryError(Exception):
 
 
 class Worker:
-    """A forked process, with what is needed of `subprocess.Popen`; its parent is the nursery."""
+    """A forked process with the methods of `subprocess.Popen` that `ChildProcess` needs. Its parent is the nursery."""
 
     def __init__(self, nursery: _Nursery, pid: int) -> None:
         self._nursery = nursery
@@ -49,13 +49,13 @@ class Worker:
         self._code: int | None = None
 
     def poll(self) -> int | None:
-        """Exit code, the negative signal that ended it, or None while it runs."""
+        """Return the exit code, the negated signal that ended the process, or None while it runs."""
         if self._code is None:
             self._code = self._nursery.exit_code(self.pid)
         return self._code
 
     def wait(self, timeout_s: float) -> int:
-        """The exit code, once it has ended; TimeoutError where that takes longer."""
+        """Return the exit code once the process has ended. Raise TimeoutError if that takes longer."""
         stop_at, pause_s = time.monotonic() + timeout_s, 0.0005
         while (code := self.poll()) is None:
             if time.monotonic() > stop_at:
@@ -70,8 +70,8 @@ class _Nursery:
         ours, theirs = socketpair()
         self._lock = threading.Lock()
         self._is_ready = False
-        self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed as soon as it is ready, or has failed
-        # The end of the process is seen only when its end of the connection is the last.
+        self._output = tempfile.TemporaryFile()  # noqa: SIM115  closed when the process is ready or has failed
+        # The end of the process is noticed only if no other process holds its end of the connection.
         with theirs:
             self._process = subprocess.Popen(
                 python_command("romou.runtime.workers.nursery", str(theirs.fileno())),
@@ -113,10 +113,10 @@ class _Nursery:
                 raise NurseryError(f"the process that workers are forked of is gone: {error}") from error
 
     def end(self) -> None:
-        """Wait until the process has ended; its workers do so by themselves."""
+        """End the process and wait for it. Its children end when their connections close."""
         self._connection.close()
         if not self._is_ready:
-            # It has no workers, and would go on importing.
+            # The process has no children yet, and would continue importing.
             self._process.kill()
         self._process.wait()
 
@@ -126,7 +126,7 @@ class _Nursery:
                 self._connection.send(pid)
                 code: int | None = self._connection.recv()
             except (EOFError, OSError):
-                # Somebody killed all processes of this one.
+                # All processes of the nursery were killed.
                 return -9
             return code
 
@@ -136,23 +136,26 @@ _lock = threading.Lock()
 
 
 def begin() -> None:
-    """Start the process that workers are forked of, so that it is ready when the first one is wanted."""
+    """Start the nursery ahead of the first child process."""
     _nursery(is_new=False)
 
 
 def start_worker(environment: dict[str, str], calls: int, output: int) -> Worker:
-    """Start a worker with this process's environment and `environment`, which serves the socket `calls` and prints into
-    the file `output`.
+    """Fork a worker with this process's environment and `environment`.
+
+    calls: descriptor of the socket that it serves.
+    output: descriptor of the file that it prints to.
     """
     with contextlib.suppress(NurseryError):
         return _nursery(is_new=False).fork(environment, calls, output)
-    # Somebody killed it.
+    # The nursery was killed.
     return _nursery(is_new=True).fork(environment, calls, output)
 
 
 def _nursery(*, is_new: bool) -> _Nursery:
     global _current
-    key = os.getpid(), {name: value for name, value in child_environment().items() if not name.startswith(_READ_LATE)}
+    environment = child_environment().items()
+    key = os.getpid(), {name: value for name, value in environment if not name.startswith(_SAFE_TO_CHANGE)}
     with _lock:
         if is_new or _current is None or _current[0] != key or not _current[1].is_alive():
             _current = key, _Nursery()
@@ -167,7 +170,7 @@ def main(descriptor: int) -> None:
         importlib.import_module(module)
     from romou.runtime.workers import child_main
 
-    # Collections in workers leave alone what was imported, and so do their copies of its memory.
+    # Garbage collections in children must not touch imported objects, so that their memory stays shared.
     gc.freeze()
     connection = Connection(descriptor)
     connection.send("ready")
@@ -194,7 +197,7 @@ def main(descriptor: int) -> None:
 
 
 def _lead_a_group(output: int) -> None:
-    # A group of its own: a compiler started by the worker dies with it.
+    # A compiler that the worker starts is in its process group and dies with it.
     os.setsid()
     for stream in (1, 2):
         os.dup2(output, stream)
