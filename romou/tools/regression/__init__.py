@@ -1,4 +1,4 @@
-"""Regression runs: what a model's operators take and use, kept in a file, and whether another version of them is worse."""  # noqa: E501
+"""Regression tests of kernels: a model's operators, their times and measures, kept in a file and compared."""
 
 from romou.tools.regression.bench import Bench, OperatorBench, load_module
 from romou.tools.regression.comparison import Comparison, Row, compare_benches, compare_recorded, parse_threshold

@@ -1,6 +1,4 @@
-"""What `romou bench` keeps of a model: every repeat of every time, and the measures that do not depend on the machine.
-Data only.
-"""
+"""The data that `romou bench` keeps of a model: every repeat of every time, and measures that need no device."""
 
 from __future__ import annotations
 
@@ -23,9 +21,9 @@ if TYPE_CHECKING:
     from romou.runtime.module import TunedModel
 
 KIND = "romou bench"
-# Raised when a field changes its meaning; a field that is added keeps the number and has a default.
+# Incremented when a field changes its meaning. A new field has a default and keeps the number.
 SCHEMA = 2
-# Schema -> measures that had another meaning in it: they are left out of what is read, and so not compared.
+# Schema -> measures that had another meaning in it. They are left out when a file is read, and so not compared.
 _REPLACED = {1: frozenset({"registers"}), SCHEMA: frozenset[str]()}
 
 # A round's repeats, in milliseconds of one call.
@@ -35,7 +33,7 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OperatorBench:
-    """One distinct function of a model.
+    """A distinct function of a model.
 
     name      what it computes, with shapes; by it, operators of two benches belong together
     key       16 hex digits of its unscheduled structure
@@ -61,7 +59,7 @@ class OperatorBench:
 
     @property
     def time_ms(self) -> float | None:
-        """Median over the rounds of a round's shortest repeat; None where nothing was timed."""
+        """The median over the rounds of each round's shortest repeat, or None if nothing was timed."""
         return round_median(self.times_ms)
 
 
@@ -93,7 +91,7 @@ class Bench:
 
     @property
     def time_ms(self) -> float | None:
-        """The whole model: median over the rounds of a round's shortest repeat; None where nothing was timed."""
+        """The model's median over the rounds of each round's shortest repeat, or None if nothing was timed."""
         return round_median(self.model_times_ms)
 
     def to_json(self) -> str:
@@ -109,8 +107,7 @@ class Bench:
         return f'{{\n{head} "operators": [\n{lines}\n ]\n}}\n'
 
     def save(self, path: str | Path, *, module: bool = True) -> Path:
-        """Write the bench, and beside it the compiled model, where there is one; an earlier bench of that name is
-        replaced.
+        """Write the bench and, beside it, the compiled model if there is one. An earlier bench of the name is replaced.
 
         Raises
         ------
@@ -133,7 +130,7 @@ class Bench:
 
     @classmethod
     def load(cls, path: str | Path) -> Bench:
-        """Read what `save` wrote, without the compiled model; UsageError for anything else."""
+        """Read a file of `save`, without the compiled model. Raise UsageError for anything else."""
         path = path_of("path", path)
         renew = f"Write it anew: romou bench MODEL --save {path}"
         try:
@@ -149,7 +146,7 @@ class Bench:
 
     @classmethod
     def from_json(cls, text: str) -> Bench:
-        """Inverse of `to_json`; UsageError that names the field."""
+        """Return the inverse of `to_json`. Raise UsageError that names the field."""
         try:
             data = json.loads(text)
         except ValueError as error:
@@ -161,8 +158,8 @@ class Bench:
             raise UsageError(f"written in schema {schema!r}, this Romou reads {' and '.join(map(str, _REPLACED))}")
         operators = _read(data, "operators", list)
         replaced = _REPLACED[schema]
-        found = tuple(_field(f"operators[{i}]", partial(_operator, o, replaced)) for i, o in enumerate(operators))
-        names = [o.name for o in found]
+        benches = tuple(_field(f"operators[{i}]", partial(_operator, o, replaced)) for i, o in enumerate(operators))
+        names = [o.name for o in benches]
         if len(set(names)) != len(names):
             raise UsageError("two operators have one name")
         return cls(
@@ -172,7 +169,7 @@ class Bench:
             romou=_read(data, "romou", str),
             tvm=_read(data, "tvm", str),
             time=_read(data, "time", str),
-            operators=found,
+            operators=benches,
             model_times_ms=_rounds(data, "model_times_ms"),
             reference_times_ms=_rounds(data, "reference_times_ms"),
             module=_read(data, "module", str, type(None)),
@@ -182,12 +179,12 @@ class Bench:
 def load_module(
     bench: Bench, path: str | Path, *, device: Callable[[], int], rpc: str | None = None
 ) -> TunedModel | None:
-    """The compiled model that lies beside a bench's file; None where it was not kept, or is gone.
+    """Return the compiled model beside a bench's file, or None if it was not kept or is gone.
 
-    device: gives the index of the device to run it on; asked only if there is a model.
-    rpc: the address that it runs at instead.
+    device: returns the index of the device to run it on. Called only if there is a model.
+    rpc: address of a device elsewhere to run it on instead.
 
-    UsageError where another model lies there.
+    Raise UsageError if the folder holds another model.
     """
     folder = module_folder(Path(path))
     if bench.module is None or not folder.is_dir():
@@ -209,17 +206,17 @@ def load_module(
 
 
 def module_folder(path: Path) -> Path:
-    """Where the compiled model of a bench's file lies."""
+    """Return the folder of the compiled model that belongs to a bench's file."""
     return path.with_suffix(".romou")
 
 
 def library_of(folder: Path) -> str:
-    """File name of a saved model's library; a new one with every save."""
+    """Return the file name of a saved model's library. Every save has a new name."""
     return next((p.name for p in sorted(folder.glob("module-*.so"))), "")
 
 
 def round_median(rounds: Rounds) -> float | None:
-    """Median over the rounds of each one's shortest repeat: what other processes do on the machine only adds."""
+    """Return the median of the rounds' shortest repeats, because other processes can only add time."""
     return median(min(r) for r in rounds) if rounds else None
 
 

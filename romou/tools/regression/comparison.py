@@ -1,6 +1,4 @@
-"""Two benches of a model held against each other: which operators are slower, and which kernels worse by what can be
-read off them.
-"""
+"""Compare two benches of a model: operators that became slower, and kernels with worse measures."""
 
 from __future__ import annotations
 
@@ -19,11 +17,11 @@ from romou.tools.regression.statistics import Shift, holm, paired_shift, unpaire
 from romou.tools.regression.timing import MODEL
 from romou.tuner.records.record import Origin
 
-# Chance that a comparison of equals, of all operators together, calls any of them slower.
+# Probability that a comparison of equal benches calls any operator slower.
 ALPHA = 0.01
-# In turns, what is still open is measured with twice the pairs, and twice again.
+# Alternating measurements: undecided operators are measured with twice the pairs, and twice again.
 STAGES = 3
-# Slow rounds by fast ones (`_spread`): beyond this, a session's times tell more of its neighbours than of the kernel.
+# Largest ratio of slow to fast rounds (`_spread`). Beyond it, times depend more on other processes than on the kernel.
 _QUIET = 1.25
 
 IN_TURNS, RECORDED, NOT_TIMED = "in turns", "recorded", "not compared"
@@ -31,12 +29,11 @@ IN_TURNS, RECORDED, NOT_TIMED = "in turns", "recorded", "not compared"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TimeVerdict:
-    """What the times of one operator say.
+    """The verdict on the times of one operator.
 
-    verdict: "slower" and "faster" are shifted for certain and by more than the limit; "same" is within the limit for
-    certain, or not
-        shifted; "undecided" may be slower than the limit: the machine is too noisy for the pairs that there are.
-    p: that of `Shift.p_slower` (of `p_faster` where it is faster), adjusted for the number of operators and stages.
+    verdict: "slower" and "faster" are significant shifts beyond the limit. "same" is significantly within the limit, or
+        not shifted. "undecided" may be slower than the limit, because the times are too noisy for the number of pairs.
+    p: `Shift.p_slower`, or `p_faster` if faster, adjusted for the number of operators and stages.
     """
 
     verdict: str
@@ -48,9 +45,7 @@ class TimeVerdict:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Rise:
-    """A measure that became worse by more than the limit. Values are divided by the second measure, where `JUDGED`
-    names one.
-    """
+    """A measure that rose beyond the limit. Values are divided by the second measure, if `JUDGED` names one."""
 
     measure: str
     before: float
@@ -59,9 +54,11 @@ class Rise:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Row:
-    """One operator, or the whole model.
+    """The comparison of one operator, or of the whole model.
 
-    times: None where they were not compared.   rises: what is worse.   notes: what changed and is no failure.
+    times: None if they were not compared.
+    rises: measures that became worse.
+    notes: changes that are no failures.
     """
 
     name: str
@@ -72,7 +69,7 @@ class Row:
 
     @property
     def is_regression(self) -> bool:
-        """Slower for certain, or worse in a measure."""
+        """Return whether the operator is significantly slower, or worse in a measure."""
         return bool(self.rises) or (self.times is not None and self.times.verdict == "slower")
 
 
@@ -99,22 +96,22 @@ class Comparison:
 
     @property
     def regressions(self) -> list[Row]:
-        """What is worse."""
+        """Rows that became slower or worse in a measure."""
         return [row for row in self.rows if row.is_regression]
 
     @property
     def undecided(self) -> list[Row]:
-        """What the times leave open."""
+        """Rows that the times do not decide."""
         return [row for row in self.rows if row.times is not None and row.times.verdict == "undecided"]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         rows = [{**dataclasses.asdict(row), "is_regression": row.is_regression} for row in self.rows]
         return {**dataclasses.asdict(self), "rows": rows, "is_regression": bool(self.regressions)}
 
 
 def parse_threshold(text: str | float) -> float:
-    """ "5%" -> 0.05; 0.05 and "0.05" too. UsageError for anything else: a bare 5 may mean five times."""
+    """Return a threshold, "5%", 0.05 or "0.05", as a share. Raise UsageError for others: 5 may mean five times."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(%?)\s*", str(text))
     value = float(match[1]) / (100 if match[2] else 1) if match else math.nan
     if not value <= (10 if match and match[2] else 1):
@@ -162,7 +159,7 @@ def time_verdicts(
 
 
 def drift(machine: tuple[Rounds, Rounds]) -> float:
-    """How many times slower the machine was in the second session."""
+    """Return the factor by which the machine was slower in the second session."""
     return unpaired_shift(*map(shortest, machine)).ratio
 
 

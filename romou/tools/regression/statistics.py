@@ -17,7 +17,7 @@ _CONFIDENCE = 0.99
 
 @dataclass(frozen=True, kw_only=True)
 class Shift:
-    """How many times longer the second of two takes.
+    """The ratio of the second of two times to the first.
 
     ratio: Hodges and Lehmann's estimate.   low, high: its 99% bounds.
     p_slower: chance of ranks like these, or clearer, were it no slower.   p_faster: the same, no faster.

@@ -1,1 +1,1 @@
-"""What a person reads: tables of a tuned model."""
+"""Tables and figures of a tuned model for a person."""

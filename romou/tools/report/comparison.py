@@ -20,7 +20,7 @@ _NO_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF])
 
 
 def comparison_table(comparison: Comparison) -> Table:
-    """One line an operator; what is worse stands out."""
+    """Return a table with one line per operator that marks regressions."""
     table = Table(title=escape(headline(comparison)))
     for title in _COLUMNS:
         is_text = title in (_COLUMNS[0], *_COLUMNS[-2:])
@@ -31,7 +31,7 @@ def comparison_table(comparison: Comparison) -> Table:
 
 
 def bench_table(bench: Bench) -> Table:
-    """One line an operator: its time and what can be read off its kernels."""
+    """Return a table with one line per operator: its time and its kernels' measures."""
     table = Table(title=escape(f"{bench.model}, {bench.target}"))
     table.add_column("operator", no_wrap=True)
     for title in ("calls", "ms", "registers", "integer operations in loops", "bytes an iteration"):
@@ -57,7 +57,7 @@ def headline(comparison: Comparison) -> str:
 
 
 def remarks(comparison: Comparison) -> Iterator[str]:
-    """How the times were compared, and what that leaves open."""
+    """Return lines on how the times were compared, and on undecided operators."""
     if comparison.timing == "in turns":
         yield f"Times: both measured in turns on {comparison.device}" + (
             f"; {comparison.reason}." if comparison.reason else "."

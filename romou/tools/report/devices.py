@@ -1,4 +1,4 @@
-"""What is known of devices, for a person: a line a fact."""
+"""Facts of devices for a person, one per line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def facts_table(spec: HardwareSpec, nearest: HardwareSpec | None) -> Table:
 
 
 def comparison_table(one: HardwareSpec, other: HardwareSpec) -> Table:
-    """The facts in which two devices differ, side by side."""
+    """Return a table of the facts that differ between two devices."""
     table = Table("fact", one.name, other.name, "unit", title=f"{one.title}, {other.title}: where they differ")
     for key, (unit, _) in SCHEMA.items():
         values = getattr(one, key), getattr(other, key)

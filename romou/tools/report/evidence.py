@@ -25,7 +25,7 @@ NEEDS_MODEL = "The records do not hold the kernels: name the network with --mode
 
 
 class UnknownError(Exception):
-    """A figure has nothing to show; the text says what would have to be given."""
+    """Raised if a figure has nothing to show. The text names the missing data."""
 
 
 @dataclass(frozen=True, kw_only=True)

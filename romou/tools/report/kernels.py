@@ -1,4 +1,4 @@
-"""One kernel for a person: its source, what Romou reads off it, and what Mesa's mobile compilers make of it."""
+"""A kernel for a person: its source, Romou's measures, and the output of Mesa's mobile compilers."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def print_kernel(
 
 
 def kernel_table(kernel: InspectedKernel, statistics: Mapping[str, KernelStatistics | str]) -> Table:
-    """One line a measure, one column for Romou and one for each GPU's compiler."""
+    """Return a table with a line per measure, and a column for Romou and for each GPU's compiler."""
     read = {gpu: said for gpu, said in statistics.items() if not isinstance(said, str)}
     table = table_of_numbers("of one work-item", ("Romou's estimate", *(f"Mesa, {gpu}" for gpu in read)))
 

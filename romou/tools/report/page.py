@@ -49,7 +49,7 @@ def write_page(evidence: Evidence, path: Path) -> Path:
 
 
 def check_library() -> None:
-    """UsageError where what draws the figures is not installed: said before hours of tuning."""
+    """Raise UsageError if the plotting library is missing, before hours of tuning."""
     _library()
 
 

@@ -56,7 +56,7 @@ def criteria_table(reports: Sequence[PruningReport]) -> Table:
 
 
 def percent(share: float) -> str:
-    """0.999 -> "99.9%"; what is not quite all never reads 100%."""
+    """Format a share, 0.999 as "99.9%". A share below one is never shown as 100%."""
     return f"{min(share, 0.9999) if share < 1 else share:.2%}"
 
 

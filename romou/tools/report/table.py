@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def number(value: float | None, digits: int = 3) -> str:
-    """Fixed digits, or a dash for what was not measured."""
+    """Format a number with fixed digits, or a dash if it was not measured."""
     return "-" if value is None else f"{value:.{digits}f}"
 
 
@@ -108,7 +108,7 @@ def _width(column: Column) -> int:
 
 
 def layer_table(rows: Sequence[LayerRow]) -> Table:
-    """One line per task, the most expensive first, and a last line with the sums over all calls."""
+    """Return a table with one line per task, the most expensive first, and the sums over all calls."""
     before, after = _total_ms(rows, "default_ms"), _total_ms(rows, "tuned_ms")
     table = table_of_numbers(
         "layer", ("calls", "before", "after", "faster", "GFLOPS", "trials"), title="Time per layer (ms of one call)"

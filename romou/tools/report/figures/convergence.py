@@ -1,4 +1,4 @@
-"""The search as it went on: every trial, the best so far, and what the cost model had expected."""
+"""The progress of a search: every trial, the best so far, and the cost model's prediction."""
 
 from __future__ import annotations
 

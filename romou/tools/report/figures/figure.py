@@ -17,7 +17,7 @@ LAYER_AXIS: dict[str, Any] = {"field": "layer", "type": "nominal", "sort": None,
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One figure.
+    """A figure of the report.
 
     name    of its place in the page
     note    one or two sentences on what is seen

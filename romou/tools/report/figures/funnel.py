@@ -1,4 +1,4 @@
-"""From all combinations of knobs to the configs that were measured: what each pruning criterion removes."""
+"""The number of configs from all combinations of knobs to measured ones, by pruning criterion."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How fast the measured configs are, and how many did not work."""
+"""A histogram of the speed of measured configs, with the number of failures."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each of Romou's passes brings, kernel by kernel (Romou paper, Fig. 17)."""
+"""The gain of each of Romou's passes, per kernel (Romou paper, Fig. 17)."""
 
 from __future__ import annotations
 
