@@ -169,13 +169,13 @@ def shortest(rounds: Rounds) -> list[float]:
 
 
 def _spread(times: Sequence[float]) -> float:
-    """How many times longer the slow rounds take than the fast ones; a tenth at either end does not count."""
+    """Return the ratio of slow to fast rounds, without a tenth of the rounds at either end."""
     fast, slow = np.quantile(times, (0.1, 0.9))
     return float(slow / fast)
 
 
 def open_names(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float) -> list[str]:
-    """Subjects measured in turns that more pairs may still decide."""
+    """Return the subjects of alternating measurements that more pairs may still decide."""
     return [name for name, times in time_verdicts(pairs, fail_over).items() if times.verdict == "undecided"]
 
 
@@ -209,9 +209,7 @@ def refusal_of_recorded(before: Bench, after: Bench) -> str | None:
 
 
 def compiled_elsewhere(before: Bench, device: Mapping[str, Any]) -> str | None:
-    """What to know of times in turns: that the baseline's kernels were chosen for another device than `device`; None
-    where they were not.
-    """
+    """Return a remark if the baseline's kernels were chosen for a device other than `device`, or None."""
     if before.device is None or (before.device.get("kind"), before.device.get("name")) == (
         device.get("kind"),
         device.get("name"),

@@ -1,4 +1,4 @@
-"""The operators of a scheduled model, as a bench lists them, with what can be read off their kernels on any machine."""
+"""The operators of a scheduled model for a bench, with measures of their kernels that need no device."""
 
 from __future__ import annotations
 

@@ -19,8 +19,10 @@ _CONFIDENCE = 0.99
 class Shift:
     """The ratio of the second of two times to the first.
 
-    ratio: Hodges and Lehmann's estimate.   low, high: its 99% bounds.
-    p_slower: chance of ranks like these, or clearer, were it no slower.   p_faster: the same, no faster.
+    ratio: Hodges and Lehmann's estimate.
+    low, high: its 99% bounds.
+    p_slower: probability of ranks at least as clear as these if the second were not slower.
+    p_faster: the same if it were not faster.
     """
 
     ratio: float
@@ -57,8 +59,10 @@ def unpaired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
 
 
 def _shift(differences: np.ndarray, spread: float, p_slower: float, p_faster: float) -> Shift:
-    """From the sorted differences of which a rank statistic counts the positive ones; `spread` is that statistic's
-    standard deviation.
+    """Return the shift of a rank statistic.
+
+    differences: sorted. The statistic counts the positive ones.
+    spread: standard deviation of the statistic.
     """
     z = float(scipy.stats.norm.ppf((1 + _CONFIDENCE) / 2))
     cut = max(0, math.floor(len(differences) / 2 - z * spread))

@@ -34,10 +34,10 @@ MODEL, _REFERENCE = "whole model", "reference model"
 
 
 def subjects(model: TunedModel, operators: Collection[OperatorBench], seed: int) -> dict[str, Subject]:
-    """What can be timed of a model: the whole of it, and each operator, by name."""
+    """Return the subjects that can be timed: the whole model and each operator, by name."""
 
     def whole() -> Timer:
-        # What is judged are kernels; and one side must not be recorded and the other not.
+        # Kernels are judged, and both sides must be launched in the same way, so nothing is captured.
         return lambda number, repeat: model.times(repeat=repeat, seed=seed, capture=False)
 
     def operator(one: OperatorBench) -> Subject:

@@ -13,9 +13,7 @@ UNKNOWN = "not known"
 
 
 def facts_table(spec: HardwareSpec, nearest: HardwareSpec | None) -> Table:
-    """Each fact with its unit and source; of one that is not known what the nearest device of which more was measured
-    has.
-    """
+    """Return a table of facts with unit and source. For an unknown fact, it shows the value of the nearest device."""
     table = Table("fact", "value", "unit", "source", title=f"{spec.name}: {spec.title}")
     for key, (unit, _) in SCHEMA.items():
         value = getattr(spec, key)

@@ -1,6 +1,4 @@
-"""What is known of a model, its device and its search: all that figures are drawn from. Data only; `romou.api.report`
-collects it.
-"""
+"""The data of all figures: a model, its device and its search. `romou.api.report` collects it."""
 
 from __future__ import annotations
 
@@ -75,7 +73,7 @@ class Evidence:
 
     @cached_property
     def best_s(self) -> dict[str, float]:
-        """Task key -> the best time in seconds; only of kernels of which one worked."""
+        """Task key -> best time in seconds, for tasks with a working kernel."""
         times = {key: [r.time_s for r in found if r.time_s is not None] for key, found in self.by_task.items()}
         return {key: min(found) for key, found in times.items() if found}
 

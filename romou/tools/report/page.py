@@ -24,8 +24,9 @@ _HINT = "pip install 'romou[report]'"
 
 
 def write_page(evidence: Evidence, path: Path) -> Path:
-    """Write the report of what is known and return its path; UsageError where the file cannot be written, or
-    vl-convert-python is missing.
+    """Write the report and return its path.
+
+    Raise UsageError if the file cannot be written, or vl-convert-python is missing.
     """
     figures = [_drawn(figure, evidence) for figure in FIGURES]
     layers = [

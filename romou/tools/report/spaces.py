@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
 
 def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Table:
-    """Return a table with a line for each task: configs by its knobs, those that its template admits, those that are
-    left, and which criteria gave way.
+    """Return a table with a line for each task.
+
+    Its columns are the configs of the knobs, of the template and after pruning, and the criteria that gave way.
     """
     table = table_of_numbers("task", ("declared", "before", "kept", "pruned"), "gave way", title=title)
     for name, report in rows:
@@ -69,9 +70,7 @@ def _by_criterion(reports: Sequence[PruningReport]) -> dict[str, list[tuple[Prun
 
 
 def knob_rows(spaces: Sequence[Space]) -> list[dict[str, Any]]:
-    """Return one entry a knob of some tasks' spaces: its choices in any of them, how many have it, and what is declared
-    of it.
-    """
+    """Return an entry per knob of `spaces`: its choices in any space, the number of spaces, and its declaration."""
     declared = {name: knob for space in spaces for name, knob in space.declared.items()}
     rows = []
     for name, knob in declared.items():

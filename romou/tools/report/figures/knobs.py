@@ -27,9 +27,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
 
 
 def menus(found: list[Row]) -> dict[str, list[str]]:
-    """Return all knobs for each of the two axes; first those that most trials have, of these the ones with the most
-    choices.
-    """
+    """Return all knobs for each axis, sorted by the number of trials that have them, then by choices."""
     values: dict[str, list[object]] = {}
     for row in found:
         for name in row:
