@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.cli.models import read_model
 from romou.cli.options import precision_options, shape_options, target_option
+
+if TYPE_CHECKING:
+    from romou.devices.targets import Target
+    from romou.tuner.pruning import Rules
 
 
 @click.command("space")
@@ -21,10 +25,18 @@ from romou.cli.options import precision_options, shape_options, target_option
     is_flag=True,
     help="Count bytes as the Romou paper does: a work-item's times the work group's size.",
 )
+@click.option(
+    "--compare-devices",
+    "compared",
+    metavar="A,B",
+    help="Show what the facts of two devices change in the pruned spaces: names that -device= accepts.",
+)
 @precision_options
 @json_option
 @debug_option
-def command(model: str, target: str, count_per_work_item: bool, is_json: bool, **options: Any) -> None:
+def command(
+    model: str, target: str, count_per_work_item: bool, compared: str | None, is_json: bool, **options: Any
+) -> None:
     """Show how many configs each task of MODEL has, of which knobs, and what each criterion removes by itself and
     together with the others.
 
@@ -39,6 +51,9 @@ def command(model: str, target: str, count_per_work_item: bool, is_json: bool, *
     from romou.tuner.pruning import Rules
 
     rules = Rules(count_per_work_item=count_per_work_item)
+    if compared is not None:
+        _compare(source, parsed, _two_devices(compared), rules, options, is_json=is_json)
+        return
     spaces = pruned_spaces(source, target=parsed, rules=rules, **options)
     if is_json:
         tasks = [
@@ -58,3 +73,41 @@ def command(model: str, target: str, count_per_work_item: bool, is_json: bool, *
     print_table(space_table(rows, title=f"Configs on {parsed}"), out)
     print_table(criteria_table([report for _, report in rows]), out)
     print_table(knob_table([space for _, space in spaces], title="Knobs, with the choices of all tasks"), out)
+
+
+def _two_devices(text: str) -> tuple[str, str]:
+    """Return the names in "A,B"."""
+    from romou.base.errors import UsageError
+
+    names = [name.strip() for name in text.split(",")]
+    if len(names) != 2 or not all(names):
+        raise UsageError(f"--compare-devices {text!r}: expected two names, A,B", hint="Write adreno640,pixel4.")
+    return names[0], names[1]
+
+
+def _compare(
+    source: Any, target: Target, names: tuple[str, str], rules: Rules, options: dict[str, Any], *, is_json: bool
+) -> None:
+    """Print each task's configs that are kept on each of two devices and on both, and what each criterion removes."""
+    from romou.api.spaces import pruned_spaces
+    from romou.tools.report.spaces import compared_criteria_table, compared_spaces_table, shared_shares
+    from romou.tools.report.table import print_table
+
+    both = [pruned_spaces(source, target=target.with_options(device=name), rules=rules, **options) for name in names]
+    # Devices may fuse differently: tasks are compared by name.
+    others = {task.name: space for task, space in both[1]}
+    rows = [(task.name, space, others[task.name]) for task, space in both[0] if task.name in others]
+    if is_json:
+        tasks = [
+            {
+                "task": name,
+                "shared": list(shared_shares(one, other)),
+                "spaces": {device: space.report.to_dict() for device, space in zip(names, (one, other), strict=True)},
+            }
+            for name, one, other in rows
+        ]
+        print_json({"devices": names, "tasks": tasks})
+        return
+    out = console(is_json=False)
+    print_table(compared_spaces_table(rows, names), out)
+    print_table(compared_criteria_table([(one.report, other.report) for _, one, other in rows], names), out)

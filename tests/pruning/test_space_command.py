@@ -42,3 +42,17 @@ def test_tables_name_tasks_and_criteria(model: Path) -> None:
     assert "l1_cache" in text
     assert "all together" in text
     assert "dropped" in text or " x2" in text or " x4" in text or " x8" in text
+
+
+def test_two_devices_are_compared(model: Path) -> None:
+    data = json.loads(run(str(model), "--compare-devices", "adreno640,adreno640", "--json"))
+    assert data["tasks"]
+    assert all(task["shared"] == [1.0, 1.0] for task in data["tasks"])
+    data = json.loads(run(str(model), "--compare-devices", "adreno640,mali_g76", "--json"))
+    assert any(min(task["shared"]) < 1 for task in data["tasks"])
+    text = run(str(model), "--compare-devices", "adreno640,mali_g76")
+    assert "kept on" in text
+    assert "buffers" in text
+    wrong = CliRunner().invoke(main, ["space", str(model), "--compare-devices", "adreno640"])
+    assert wrong.exit_code == 2
+    assert "expected two names, A,B" in wrong.output

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.markup import escape
 from rich.table import Table
 
@@ -13,8 +14,12 @@ from romou.base.space import Space
 from romou.tools.report.table import table_of_numbers
 
 if TYPE_CHECKING:
-    from romou.tuner.pruning import PruningReport
+    from romou.tuner.pruning import PrunedSpace, PruningReport
     from romou.tuner.pruning.prune import CriterionCount
+
+
+# Configs of a space that a comparison draws.
+_SAMPLE = 300
 
 
 def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Table:
@@ -53,6 +58,45 @@ def criteria_table(reports: Sequence[PruningReport]) -> Table:
         table.add_row(name, percent(alone), percent(only), str(gave_way), escape(counts[0][1].source))
     together = sum(r.pruned_share for r in reports) / len(reports) if reports else 0.0
     table.add_row("all together", percent(together), "", "", "")
+    return table
+
+
+def shared_shares(one: PrunedSpace, other: PrunedSpace) -> tuple[float, float]:
+    """Return the share of each space's configs that the other one keeps as well, from a sample of each."""
+    return _share_in(one, other), _share_in(other, one)
+
+
+def _share_in(one: Space, other: Space) -> float:
+    sample = one.sample(np.random.default_rng(0), _SAMPLE)
+    kept = sum(other.knows(config) and bool(other.is_valid(config)) for config in sample)
+    return kept / len(sample) if sample else 1.0
+
+
+def compared_spaces_table(rows: Sequence[tuple[str, PrunedSpace, PrunedSpace]], names: tuple[str, str]) -> Table:
+    """Return a table with a line for each task: its configs on two devices, and how many of each the other keeps."""
+    one, other = names
+    columns = (f"kept on {one}", f"kept on {other}", f"of {one}'s on {other}", f"of {other}'s on {one}")
+    table = table_of_numbers("task", columns, title=f"Pruned spaces by the facts of {one} and {other}")
+    for name, *spaces in rows:
+        shares = shared_shares(*spaces)
+        table.add_row(escape(name), *(str(space.report.kept) for space in spaces), *map(percent, shares))
+    return table
+
+
+def compared_criteria_table(reports: Sequence[tuple[PruningReport, PruningReport]], names: tuple[str, str]) -> Table:
+    """Return a table with a line for each criterion: the mean share of the spaces that it removes on each device. A
+    dash: the device's facts do not allow the criterion.
+    """
+    table = table_of_numbers("criterion", names, title="What each criterion removes by itself, mean over the tasks")
+    sides = [_by_criterion([pair[side] for pair in reports]) for side in (0, 1)]
+    for name in dict.fromkeys(name for side in sides for name in side):
+        shares = [
+            percent(sum(count.alone / report.before for report, count in side[name]) / len(reports))
+            if name in side
+            else "-"
+            for side in sides
+        ]
+        table.add_row(name, *shares)
     return table
 
 
