@@ -49,8 +49,8 @@ def passes(folder: str) -> set[str]:
     return found
 
 
-FOLDERS = ("graph", "memory", "passes")
-PACKAGES = tuple(f"romou.compiler.{folder}" for folder in FOLDERS)
+FOLDERS = ("graph", "graph/memory", "passes")
+PACKAGES = tuple(f"romou.compiler.{folder.replace('/', '.')}" for folder in FOLDERS)
 ALL_PASSES = {name for folder in FOLDERS for name in passes(folder)}
 
 

@@ -240,11 +240,14 @@ def test_every_converter_has_a_row(name: str) -> None:
 
 
 def test_the_wheel_has_no_opencl_or_vulkan_devices() -> None:
-    code = "import tvm; print(tvm.opencl(0).exist, tvm.vulkan(0).exist)"
+    code = (
+        "import tvm\n"
+        "print(tvm.opencl(0).exist, tvm.vulkan(0).exist)\n"
+        "print(tvm.get_global_func('target.build.vulkan', allow_missing=True))"
+    )
     environment = {**os.environ, "TVM_DEVICE_BACKEND_AUTOLOAD": "0"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert done.stdout.split() == ["False", "False"]
-    assert tvm.get_global_func("target.build.vulkan", allow_missing=True) is None
+    assert done.stdout.split() == ["False", "False", "None"]
 
 
 @I.ir_module
@@ -357,10 +360,6 @@ def with_adreno_pipeline() -> None:
         (with_adreno_pipeline, "cannot unpack non-iterable ModulePass object"),
         (lambda: compiled_for_adreno(convolution(8, "float32")), "Divide by zero"),
         (lambda: compiled_for_adreno(convolution(1, "float16")), "Argument 2 type mismatch"),
-        (
-            lambda: tvm.compile(Scaled, tvm.target.Target("vulkan", host="llvm")),
-            "Cannot find global function target.build.vulkan",
-        ),
     ],
 )
 def test_code_for_phones_fails(call: Callable[[], object], text: str) -> None:

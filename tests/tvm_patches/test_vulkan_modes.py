@@ -44,7 +44,8 @@ def test_the_validation_layer_is_silent(vulkan_device: tvm.runtime.Device, witho
 _FORGETS_A_BARRIER = """
 import sys
 sys.path.insert(0, {tests!r})
-import glsl, numpy as np, tvm
+import numpy as np, tvm
+from support.kernels import glsl
 device = tvm.device("vulkan", 0)
 liar = glsl.module(scale=glsl.entry(glsl.SCALE, ("buffer:r", "buffer:{said}", "scalar:float32")))["scale"]
 a, b = (tvm.runtime.tensor(np.zeros(64, "float32"), device) for _ in range(2))

@@ -127,7 +127,7 @@ class TunedModel:
         return self._summary
 
     def with_summary(self, summary: Summary) -> TunedModel:
-        """Replace the summary, and return the model itself."""
+        """Replace the model's summary by `summary`, and return the model itself."""
         self._summary = summary
         return self
 
@@ -296,7 +296,9 @@ class TunedModel:
         )
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
-        """Return the median of `times` in milliseconds."""
+        """Return the median time of `repeat` runs in milliseconds, on random inputs of `seed` on the device. Errors are
+        those of `times`.
+        """
         return float(np.median(self.times(repeat=repeat, seed=seed)))
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device", capture: bool = True) -> list[float]:

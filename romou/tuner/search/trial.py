@@ -14,13 +14,13 @@ from romou.base.outcome import Outcome
 class Trial:
     """A finished trial.
 
-    task: name of the kernel
-    number: 1 for the first trial; trials in the records are counted before it
-    config: knob -> choice
-    outcome: how the trial ended; equal to its text, "ok"
-    time_s: median of one call in seconds; None unless the outcome is OK
-    best_s: the task's best time so far in seconds, this trial included; None if none worked yet
-    error: why the trial failed; None if the outcome is OK
+    task      name of the kernel
+    number    1 for the first trial; trials in the records are counted before it
+    config    knob -> choice
+    outcome   how the trial ended; equal to its text, "ok"
+    time_s    median of one call in seconds; None unless the outcome is OK
+    best_s    the task's best time so far in seconds, this trial included; None if none worked yet
+    error     why the trial failed; None if the outcome is OK
     """
 
     task: str
