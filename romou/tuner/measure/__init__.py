@@ -1,4 +1,4 @@
-"""Build candidates, run them on a device, check them against a reference and time those that are right."""
+"""Measurement: build candidates, run them on a device, compare them with a reference, and time the right ones."""
 
 from romou.runtime.workers.child import ChildBugError
 from romou.tuner.measure.builder import LocalBuilder

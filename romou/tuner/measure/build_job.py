@@ -1,4 +1,4 @@
-"""What a build process does for one candidate."""
+"""The job of a build process: one candidate."""
 
 from __future__ import annotations
 
@@ -86,9 +86,9 @@ _TVM_FOLDERS = (f"{os.sep}tvm{os.sep}", f"{os.sep}tvm_ffi{os.sep}")
 
 
 def outcome_of_build(error: BaseException) -> Outcome | None:
-    """INVALID or BUILD_ERROR where `error` belongs to the candidate, None where it is a bug or a broken machine.
+    """Return INVALID or BUILD_ERROR for an error of the candidate; None for a bug or a broken machine.
 
-    A failed candidate is data and the search goes on; a bug must stop the run, or every candidate would quietly become
+    A failed candidate is data, and the search goes on. A bug must stop the run, or every candidate would quietly become
     a BUILD_ERROR.
     """
     if isinstance(error, InvalidConfigError):

@@ -1,4 +1,4 @@
-"""Processes that build candidates: those of a builder on this machine, and those of a worker of an engine."""
+"""Processes that build candidates, for a builder on this machine or a worker of dask."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Built: TypeAlias = "tuple[Outcome, float, str | None, tuple[str, ...], tuple[Sto
 
 
 class BuildProcesses:
-    """Child processes that build into files, as many as there are builds at a time; several threads may share them.
+    """Child processes that build into files, one for each concurrent build. Several threads may share them.
 
-    folder: where they keep temporary files. What a killed one leaves, the compiler's files too, goes with it.
+    folder: for temporary files. Files that a killed process leaves, the compiler's included, are removed with it.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -29,10 +29,10 @@ class BuildProcesses:
         self._idle: list[ChildProcess] = []
 
     def build(self, arguments: tuple[Any, ...], limit_s: float, build_timeout_s: float) -> Built | None:
-        """Return what `build_job.build` does for `arguments`.
+        """Return the result of `build_job.build` for `arguments`; None if a `limit_s` below `build_timeout_s` cut it
+        off.
 
-        A crash is the candidate's BUILD_ERROR, and so is a build that takes longer than `build_timeout_s`; None where a
-        lower `limit_s` cut it off.
+        A crash is a BUILD_ERROR of the candidate, and so is a build that takes longer than `build_timeout_s`.
         """
         with self._lock:
             if not self._idle:

@@ -21,9 +21,9 @@ _MOST_WORKERS = 8
 
 
 class FolderBuilder(ABC):
-    """A `Builder` that puts libraries into a folder. Each build under way has a thread, at most `most` of them.
+    """A `Builder` that writes libraries into a folder. Each current build has a thread, at most `most` of them.
 
-    folder: where the libraries of candidates go; a temporary folder, removed by `close`, where None.
+    folder: for the libraries of candidates. None for a temporary folder, which `close` removes.
     """
 
     def __init__(
@@ -47,17 +47,18 @@ class FolderBuilder(ABC):
     def _build(
         self, job: tuple[Any, ...], entry: str, library: Path, limit_s: float, stop_at: float | None
     ) -> Built | None:
-        """Build into the file `library`. `job`: toolchain, task, config and target as `build_job.build` takes them;
-        None where `stop_at` came first.
+        """Build into the file `library`. None if `stop_at` came first.
+
+        job: toolchain, task, config and target for `build_job.build`.
         """
 
     def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
-        """See `Builder.start`. Exceptions of a bug in a worker are those of the futures."""
+        """See `Builder.start`. A bug in a worker is the exception of its future."""
         return [self._threads.submit(self._build_one, candidate, stop_at) for candidate in batch]
 
     def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
-        """Start a batch and wait for it: the results in the order of `batch`; those not finished at `stop_at`
-        (`time.monotonic`) are left out.
+        """Build a batch and return the results in its order, without builds that were not finished at `stop_at`
+        (`time.monotonic`).
         """
         futures = self.start(batch, stop_at=stop_at)
         try:
@@ -94,7 +95,7 @@ class FolderBuilder(ABC):
 
     @abstractmethod
     def _end_builds(self) -> None:
-        """End builds that are under way."""
+        """End current builds."""
 
     def close(self) -> None:
         """End all workers, also in the middle of a build, and remove the temporary folder."""
@@ -106,14 +107,13 @@ class FolderBuilder(ABC):
 
 
 class LocalBuilder(FolderBuilder):
-    """`Builder` with `build_workers` processes that live as long as the builder.
+    """A `Builder` with `build_workers` processes that live as long as the builder.
 
-    A build that exceeds `build_timeout_s`, crashes or runs out of memory ends as BUILD_ERROR of its candidate alone.
+    A build that exceeds `build_timeout_s`, crashes or runs out of memory is a BUILD_ERROR of its candidate only.
 
     folder: see `FolderBuilder`.
-    compile_for: a device ("opencl:0") whose driver compiles the kernels in the workers already: drivers keep the
-    result, so that the one process that runs
-        candidates need not wait for its compiler. Not for a device that is this machine's CPU, which is busy enough.
+    compile_for: a device ("opencl:0") whose driver compiles the kernels in the workers. Drivers keep the result, so the
+        process that runs candidates does not wait for its compiler. None for this machine's CPU, which is busy enough.
     """
 
     def __init__(

@@ -29,18 +29,24 @@ _MOST_THREADS = 1024
 
 
 class DaskBuilder(FolderBuilder):
-    """`Builder` whose candidates are built by the workers of a dask scheduler, each in a child process of the worker.
+    """A `Builder` whose candidates are built by the workers of a dask scheduler, each in a child process of the worker.
 
-    Workers may come and go: what a lost one had is built by another one, and one that comes has its share from the next
-    candidates on. Each has to have the tuner's versions of Romou and TVM. Kernels reach the device's compiler when they
-    run, as a worker has no device.
+    Workers may come and go. The builds of a lost worker are repeated by another one, and a new worker gets its share
+    with the next candidates. Each worker needs the tuner's versions of Romou and TVM. Workers have no device, so the
+    device's compiler compiles kernels when they run.
 
     address: "dask://host:8786".
     is_trusted: the scheduler may be on another machine, reached without TLS (`dask_scheduler.connect`).
 
-    UsageError for an address of another form, one that is not trusted, or where dask is not installed.
-    ConnectionLostError where no scheduler answers within `connect_timeout_s`, has no worker by then, or is without one
-    for `unreachable_s` later on. CompatError where a worker has other versions, or answers with anything but a build.
+    Raises
+    ------
+    UsageError
+        The address has another form or is not trusted, or dask is not installed.
+    ConnectionLostError
+        No scheduler answers within `connect_timeout_s` or has a worker by then, or it has none for `unreachable_s`
+        later.
+    CompatError
+        A worker has other versions, or its answer is no build.
     """
 
     def __init__(
@@ -88,7 +94,7 @@ class DaskBuilder(FolderBuilder):
 
     @property
     def workers(self) -> int:
-        """Builds at a time: `build_workers`, or the threads of all workers that are there now."""
+        """The number of concurrent builds: `build_workers`, or the threads of all current workers."""
         return self._options.build_workers or max(1, self._threads_there())
 
     def _threads_there(self) -> int:
@@ -98,7 +104,7 @@ class DaskBuilder(FolderBuilder):
                 try:
                     self._count = sum(self._client.nthreads().values())
                 except (OSError, RuntimeError, TypeError, AttributeError):
-                    # While the client connects again it has no scheduler to ask.
+                    # While the client reconnects, there is no scheduler to query.
                     self._count = 0
                 self._asked_at = time.monotonic()
                 self._seen_at = self._asked_at if self._count else self._seen_at
@@ -133,7 +139,7 @@ class DaskBuilder(FolderBuilder):
                     raise self._lost(f"is gone: {first_line(error)}") from None
                 if isinstance(error, RuntimeError) and self._client.status == "running":
                     raise
-                # The connection was cut, and what it had is lost with the scheduler; the client connects again.
+                # The connection was cut and its builds are lost with the scheduler. The client reconnects.
                 future = None
                 time.sleep(_POLL_S)
             if seconds_left(stop_at) <= 0:
@@ -154,7 +160,7 @@ class DaskBuilder(FolderBuilder):
 
 
 def _checked(answer: Any, address: str) -> tuple[Built, bytes]:
-    """Return what a worker answered, if it has the form of what `dask_job.build` returns; CompatError otherwise."""
+    """Return a worker's answer if it has the form of a `dask_job.build` result. CompatError otherwise."""
     match answer:
         case ((Outcome() as outcome, float(), None | str(), tuple() as scopes, tuple() as stored), bytes() as content):
             is_text = all(isinstance(scope, str) for scope in scopes)

@@ -1,4 +1,4 @@
-"""What a worker of dask does for one candidate: the same as a build process of this machine, which is its child."""
+"""The job of a dask worker: one candidate, built as on this machine, in a child process of the worker."""
 
 from __future__ import annotations
 
@@ -28,10 +28,11 @@ _HINT = (
 
 
 def build(expected: dict[str, str], job: tuple[Any, ...], entry: str, limit_s: float) -> tuple[Built, bytes]:
-    """Build one candidate in a child process, so that a crash, a hang or a leak is the candidate's alone; also return
-    the bytes of its library.
+    """Build one candidate in a child process, so that a crash, a hang or a leak affects only the candidate. Return the
+    result and the bytes of its library.
 
-    expected: `identity` of the tuner; CompatError where this worker's differs.   job: see `FolderBuilder._build`.
+    expected: `identity` of the tuner. CompatError if this worker's identity differs.
+    job: see `FolderBuilder._build`.
     """
     check_same(expected, identity(job[-1]), f"dask worker {platform.node()}, process {os.getpid()},")
     folder, processes = _processes()
@@ -45,7 +46,7 @@ def build(expected: dict[str, str], job: tuple[Any, ...], entry: str, limit_s: f
 
 
 def check_same(ours: dict[str, str], theirs: dict[str, str], where: str) -> None:
-    """Raise CompatError where two of `identity` differ: the worker `where` would build other kernels."""
+    """Raise CompatError if two identities differ, so that the worker `where` would build other kernels."""
     differences = [
         f"{name} is {theirs.get(name, 'missing')}, here {value}"
         for name, value in ours.items()
@@ -56,13 +57,15 @@ def check_same(ours: dict[str, str], theirs: dict[str, str], where: str) -> None
 
 
 def identity(target_json: str) -> dict[str, str]:
-    """Return what a built candidate depends on beside its task, config and target: versions, Romou's source, the
+    """Return everything that a built candidate depends on besides task, config and target: versions, Romou's source,
+    the
     device's file, and the machine.
     """
     target = Target.from_json(target_json)
     found = {"romou": f"{__version__} (source {_source()})"}
     found |= {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
-    # PoCL was seen to tell the next process another size of images. Where kernels may use them, the limits say it.
+    # PoCL was seen to report another size of images to the next process. If kernels may use images, the limits contain
+    # it.
     spec = dataclasses.replace(target.spec, max_image_width_texels=None, max_image_height_texels=None)
     found[f"the device file of {target.device_name or 'the target'}"] = _digest(repr((spec, target.limits)).encode())
     return found if target.host is not None else {**found, "the machine": platform.machine()}

@@ -1,8 +1,7 @@
-"""The connection to a dask scheduler: whether it may be trusted, whether one answers at all, and a client within a time
-limit.
+"""The connection to a dask scheduler: trust, a check that one answers, and a client with a time limit.
 
-Messages of dask are pickles, so that a scheduler or a worker can run any code in the tuner; and what a worker built is
-loaded here. Both have to be one's own.
+Messages of dask are pickles, so a scheduler or a worker can run any code in the tuner. Libraries that workers build are
+loaded here. Both must belong to the user.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
 
 _DEFAULT_PORT = 8786
 _RETRY_S = 0.2
-# A message begins with its length. The first one, which a server sends before it is asked, has some hundred bytes.
+# A message starts with its length. A server's greeting has some hundred bytes.
 _LENGTH_BYTES, _LONGEST_GREETING = 8, 1 << 20
 
 
@@ -40,7 +39,7 @@ class SchedulerAddress:
 
     @classmethod
     def parse(cls, text: str) -> SchedulerAddress:
-        """An address from its text; UsageError for anything else."""
+        """Return the address in a text. UsageError for anything else."""
         parts = (
             re.fullmatch(r"dask(?P<tls>\+tls)?://(?P<host>\[[^\]\s]+\]|[^/\s:]+)(?::(?P<port>\d{1,5}))?", text)
             if isinstance(text, str)
@@ -68,8 +67,12 @@ class SchedulerAddress:
 def connect(address: SchedulerAddress, timeout_s: float, *, is_trusted: bool) -> distributed.Client:
     """Connect to a scheduler.
 
-    UsageError where its machine is neither this one nor reached by TLS, and not trusted; or where dask is not
-    installed. ConnectionLostError where no scheduler answers within `timeout_s`.
+    Raises
+    ------
+    UsageError
+        Its machine is neither this one nor reached by TLS, and not trusted; or dask is not installed.
+    ConnectionLostError
+        No scheduler answers within `timeout_s`.
     """
     if not (is_trusted or address.has_tls or is_loopback(address.host)):
         hint = (
@@ -88,7 +91,7 @@ def connect(address: SchedulerAddress, timeout_s: float, *, is_trusted: bool) ->
         raise UsageError(
             f"builders={address.text!r} needs dask, which is not installed", hint="pip install romou[dask]"
         ) from None
-    # What it says of a lost connection comes as an error of ours.
+    # Romou reports a lost connection with its own error.
     logging.getLogger("distributed").setLevel(logging.CRITICAL)
     stop_at = time.monotonic() + timeout_s
     if not address.has_tls:
@@ -104,8 +107,9 @@ def connect(address: SchedulerAddress, timeout_s: float, *, is_trusted: bool) ->
 
 
 def _hear(address: SchedulerAddress, stop_at: float) -> None:
-    """Wait for a server's greeting, which dask's client would wait for without end; ConnectionLostError where none
-    comes, or none of dask's.
+    """Wait for a server's greeting, for which dask's client would wait forever. ConnectionLostError if none comes, or
+    if it
+    is not dask's.
     """
     while True:
         greeting, left_s = b"", max(_RETRY_S, stop_at - time.monotonic())

@@ -41,12 +41,15 @@ class DeviceFingerprint:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> DeviceFingerprint:
-        """Inverse of `to_dict`; TypeError for missing or unknown fields."""
+        """Return the fingerprint that `to_dict` wrote. TypeError for missing or unknown fields."""
         return DeviceFingerprint(**data)
 
 
 def split_device(device: str) -> tuple[str, int]:
-    """ "opencl:1" -> ("opencl", 1); "opencl" -> ("opencl", 0)."""
+    """Return kind and index of a device.
+
+    "opencl:1" -> ("opencl", 1), "opencl" -> ("opencl", 0)
+    """
     kind, _, index = device.partition(":")
     if not kind or not (index or "0").isdecimal():
         raise UsageError(f"device {device!r}: expected KIND:INDEX, for example opencl:0")
@@ -54,7 +57,7 @@ def split_device(device: str) -> tuple[str, int]:
 
 
 def device_fingerprint(device: str) -> DeviceFingerprint:
-    """Return the fingerprint of `device` ("opencl:0"); DeviceError if it does not exist.
+    """Return the fingerprint of `device` ("opencl:0"). DeviceError if it does not exist.
 
     Called in a worker process, because a broken driver may crash the process.
     """

@@ -1,12 +1,15 @@
-"""Guard zones around what a candidate gets: known bytes, compared after its first run.
+"""Guard zones around the arguments of a candidate: known bytes, compared after its first run.
 
-    buffer     | zone | tensor | zone |      the kernel takes a window of a larger buffer; without "window" in the runtime there is no zone in front
-    image      one row, one column and one layer more than the tensor has; of the output, as kernels cannot write any other
+    buffer     | zone | tensor | zone |
+    image      one more row, column and layer than the tensor
 
-A kernel that is right in its output and writes beside it would spoil other tensors of the model. Times are taken in
-tensors without zones. Vulkan's kernels reach nothing in front of a buffer: a negative index is a large one, whose
-access the device drops or takes to the zone behind.
-"""  # noqa: E501
+The kernel gets a window of a larger buffer. Without "window" in the runtime there is no zone in front. Only outputs
+have image zones, because kernels cannot write other images.
+
+A kernel with the right output that also writes outside of it would damage other tensors of the model. Timing uses
+tensors without zones. Vulkan's kernels cannot reach memory in front of a buffer: a negative index is a large one, whose
+access the device drops or moves to the zone behind.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +20,7 @@ from typing import Any
 
 import numpy as np
 
-# A multiple of what devices want buffers to begin at (4096 bits at most), and of a page, at which drivers let whole
-# buffers begin.
+# A multiple of the alignment of buffers (4096 bits at most), and of a page, which drivers align whole buffers to.
 ZONE_BYTES = 1 << 14
 _PATTERN = np.random.default_rng(0).integers(0, 256, ZONE_BYTES, np.uint8)
 # Above it a copy on the host takes longer than two more transfers.
@@ -28,9 +30,12 @@ _PLAIN_IMAGES = ("global.texture-2d", "global.texture-rows", "global.texture-row
 
 @dataclasses.dataclass(kw_only=True)
 class Guarded:
-    """A tensor of a candidate. tensor: what the kernel takes; whole: what is around it.
+    """A tensor of a candidate with guard zones.
 
-    before: bytes of the zone in front.   extents: layers, rows and columns of an image with a border.
+    tensor: the kernel's argument.
+    whole: the allocation around it.
+    before: bytes of the zone in front.
+    extents: layers, rows and columns of an image with a border.
     """
 
     name: str
@@ -44,7 +49,7 @@ class Guarded:
     extents: tuple[int, int, int] | None = None
 
     def output(self) -> tuple[np.ndarray, str | None]:
-        """Return what the tensor holds, and what was written beside it, or None."""
+        """Return the tensor's contents, and a description of writes outside of it, or None."""
         if self.whole is None:
             return self.tensor.numpy(), None
         found = self.whole.numpy()
@@ -55,7 +60,7 @@ class Guarded:
         return data, self._described(found[: self.before], found[self.before + size :])
 
     def fault(self) -> str | None:
-        """Return what was written beside the tensor, or None; reads the zones only, where it can."""
+        """Return a description of writes outside of the tensor, or None. Reads only the zones if possible."""
         if self.whole is None or self.extents is not None:
             return None
         end = math.prod(self.whole.shape) - ZONE_BYTES
@@ -70,7 +75,9 @@ class Guarded:
         return self._described(zones[0] if self.before else np.empty(0, np.uint8), zones[-1])
 
     def without_zones(self, *, is_output: bool = False) -> Any:
-        """Return a tensor of the same contents without zones; an output's contents are left out. The device copies."""
+        """Return a tensor with the same contents and no zones, copied on the device. The contents of an output are left
+        out.
+        """
         import tvm
 
         if self.whole is None:
@@ -108,10 +115,10 @@ def guard(
     device: Any,
     window: Callable[[Any], Any] | None,
 ) -> list[Guarded]:
-    """Put a candidate's arrays, the output last, on a device, each with zones around it.
+    """Copy a candidate's arrays, the output last, to a device, each with zones around it.
 
-    window: the runtime's function that makes a view a tensor of its own; None where there is none, and then no zone is
-    in front.
+    window: the runtime's function that makes a tensor of a view; None if it has none, and then there is no zone in
+    front.
     """
     last = len(arrays) - 1
     return [
@@ -147,8 +154,9 @@ def _buffer(array: np.ndarray, name: str, device: Any, window: Callable[[Any], A
 
 
 def _is_remote(device: Any) -> bool:
-    """Whether a device is one of a connection, whose copies pass over a view's offset: only whole tensors go there and
-    come back.
+    """Return whether a device is behind a connection, whose copies ignore a view's offset, so that only whole tensors
+    can be
+    copied.
     """
     return bool(device.dlpack_device_type() >= 128)
 
@@ -171,7 +179,7 @@ def _image(array: np.ndarray, name: str, scope: str, device: Any, *, is_written:
             ).copyfrom(contents)
             return Guarded(**made, tensor=whole, whole=whole, extents=(layers, rows, columns))
         except RuntimeError:
-            # An image may have as many rows as the device allows.
+            # An image may already have the device's largest number of rows.
             pass
     return Guarded(
         **made, tensor=tvm.runtime.empty(array.shape, str(array.dtype), device, mem_scope=scope).copyfrom(array)

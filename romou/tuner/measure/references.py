@@ -1,5 +1,6 @@
-"""The reference result of each task, computed once a session in processes of their own: it is trusted code, and must
-not die with a candidate.
+"""The reference result of each task, computed once a session in separate processes: it is trusted code, and must
+survive
+a crash of a candidate.
 """
 
 from __future__ import annotations
@@ -26,10 +27,9 @@ _AGAIN_S = 0.05
 
 
 class References:
-    """Files with inputs and reference output, one a task, in `folder`, or in a temporary one, removed by `close`, where
-    that is None.
+    """Files with inputs and reference output, one for each task. Several threads may use them.
 
-    May be asked by several threads.
+    folder: for the files. None for a temporary folder, which `close` removes.
     """
 
     def __init__(self, options: MeasureOptions, toolchain: Toolchain, folder: Path | None) -> None:
@@ -40,14 +40,14 @@ class References:
         self._temporary = None if folder is not None else HeldFolder("run")
         self._folder = folder if folder is not None else self._temporary.path  # type: ignore[union-attr]
         self._found: dict[str, str] = {}
-        # Those that are computed ahead, each by one of the processes that stand idle.
+        # References that are computed ahead, each by an idle process.
         self._ahead: dict[str, Future[str | None]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
         self._others: list[ChildProcess] = []
 
     def expect(self, tasks: Sequence[TunableTask], processes: int) -> None:
-        """Begin with the references of tasks that will be asked for, in this order, so many at a time."""
+        """Start to compute the references of tasks in this order, `processes` at a time."""
         if self._pool is None:
             self._pool = ThreadPoolExecutor(processes, thread_name_prefix="romou-reference")
             self._others = [ChildProcess("reference") for _ in range(processes)]
@@ -65,7 +65,7 @@ class References:
             self._idle.put(child)
 
     def of(self, task: TunableTask, stop_at: float | None) -> str | None:
-        """The file of `task`; None where `stop_at` came first; BuildError where the reference cannot be computed."""
+        """Return the file of `task`; None if `stop_at` came first. BuildError if the reference cannot be computed."""
         with self._lock:
             if task.key not in self._found:
                 begun = self._ahead.get(task.key)
@@ -89,7 +89,8 @@ class References:
     def _compute(self, child: ChildProcess, task: TunableTask, stop_at: float | None) -> str | None:
         limit_s = min(self._options.reference_timeout_s, seconds_left(stop_at))
         if limit_s <= 0:
-            # Starting the process takes seconds, and a search that is over asks for each candidate that is left.
+            # Starting the process takes seconds, and a search that is over still requests the reference of each
+            # remaining candidate.
             return None
         arguments = (self._toolchain, task.to_json(), self._options.seed, str(self._folder))
         try:

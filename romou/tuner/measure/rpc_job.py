@@ -1,9 +1,8 @@
-"""What a host-side process does that holds one session with an RPC server: connect, send a candidate, run it there, and
-end the session.
+"""The job of a host-side process with one session of an RPC server: connect, upload a candidate, run it there, and end
+the session.
 
-A call that hangs is ended by killing this process, which cuts the connection; the server notices and ends its side. A
-server that fails raises ConnectionLostError here; what the device or the candidate fails at is the candidate's outcome,
-as in run_job.py.
+To end a call that hangs, this process is killed. That cuts the connection, and the server ends its side. A server that
+fails raises ConnectionLostError here. Failures of the device or the candidate are outcomes, as in run_job.py.
 """
 
 from __future__ import annotations
@@ -24,7 +23,8 @@ _connection: Connection | None = None
 
 
 def connect(address: Address, kind: str, patience_s: float, limit_s: float) -> tuple[tuple[dict[str, Any], ...], str]:
-    """Open the session of this process; facts of the server's devices and its LLVM triple. Errors are those of
+    """Open the session of this process. Return the facts of the server's devices and its LLVM triple. Errors are those
+    of
     `romou.runtime.rpc.connect`.
     """
     global _connection
@@ -42,10 +42,9 @@ def disconnect() -> None:
 
 
 def clock_check(device: str) -> float:
-    """Seconds of a fixed piece of arithmetic on the device, the least of a few launches.
-
-    ConnectionLostError where the connection was cut, or the device is ill: it cannot run the kernel, or computes
-    something else.
+    """Return the seconds of a fixed piece of arithmetic on the device, the least of a few launches. ConnectionLostError
+    if
+    the connection was cut, or the device cannot run the kernel or computes wrong numbers.
     """
     connection, (kind, index) = _open(), split_device(device)
     with connection.calling("running the reference kernel", ConnectionLostError):
@@ -56,7 +55,7 @@ def clock_check(device: str) -> float:
 
 
 def upload(library: str, name: str) -> None:
-    """Send a file, which lies under `name` until the session ends. ConnectionLostError, or DeviceError where the server
+    """Send a file, which is kept under `name` until the session ends. ConnectionLostError, or DeviceError if the server
     cannot keep it.
     """
     connection = _open()
@@ -65,9 +64,8 @@ def upload(library: str, name: str) -> None:
 
 
 def run(spec: RunSpec, name: str) -> RunReply:
-    """Load, run, compare and time the candidate that was uploaded under `name`; see `run_job.check_and_time`.
-
-    ConnectionLostError where the server died or the connection was cut: of the candidate nothing is known.
+    """Load, run, compare and time the candidate that was uploaded under `name`, see `run_job.check_and_time`.
+    ConnectionLostError if the server died or the connection was cut, so that the candidate has no result.
     """
     from tvm.error import RPCError
 

@@ -1,5 +1,5 @@
-"""Indices as sums of variables times numbers: which constant bytes an access of local memory has, and what an unrolled
-iteration adds to them.
+"""Indices as linear sums of variables: the constant bytes of a local memory access, and their change in an unrolled
+iteration.
 """
 
 from __future__ import annotations
@@ -17,10 +17,9 @@ from romou.tuner.analysis.registers.values import Values
 
 @dataclass(frozen=True, eq=False)
 class IndexSum:
-    """Variables times numbers, of which those that count a loop's iterations add `strides` each iteration, and a
-    constant.
+    """A linear sum of variables and a constant. Loop counters among them add `strides` in each iteration.
 
-    is_plain: whether the index is a mere sum; otherwise `variables` are all that are in it.
+    is_plain: whether the index is such a sum. Otherwise `variables` lists all variables in it.
     """
 
     variables: Mapping[Value, int] = field(default_factory=dict)
@@ -51,16 +50,16 @@ def _added(a: Mapping[Any, int], b: Mapping[Any, int]) -> dict[Any, int]:
 
 
 class IndexSums:
-    """Sums of a function's indices, and variables that are sums themselves.
+    """The sums of a function's indices, and variables that are sums.
 
-    uses_of: gives the values that an expression uses which is no sum.
+    uses_of: returns the values that a nonlinear expression uses.
     """
 
     def __init__(self, values: Values, uses_of: Callable[[Any], tuple[Value, ...]]) -> None:
         self._values = values
         self._uses_of = uses_of
         self._counters: set[int] = set()
-        # Variables that are sums with counters, and values that are sums without any.
+        # Variables that are sums with counters, and values that are sums without counters.
         self._with_counters: dict[int, IndexSum] = {}
         self._invariants: dict[Value, IndexSum] = {}
 
@@ -69,8 +68,9 @@ class IndexSums:
         self._counters.add(self._values.number_of(var))
 
     def bind(self, var: tirx.Var, value: tirx.Expr) -> bool:
-        """Note what a variable is; True where it is a sum with counters: then only the constant differs between
-        iterations that are unrolled.
+        """Note the value of a variable. Return whether it is a sum with counters, so that unrolled iterations differ
+        only in the
+        constant.
         """
         found = self.of(value)
         if found.strides and found.is_plain:
@@ -81,7 +81,7 @@ class IndexSums:
         return False
 
     def known(self, var: tirx.Var) -> IndexSum | None:
-        """What `bind` took as a sum with counters."""
+        """Return the sum with counters that `bind` noted for a variable; None for other variables."""
         return self._with_counters.get(self._values.number_of(var))
 
     def of(self, index: Any) -> IndexSum:
@@ -110,12 +110,12 @@ class IndexSums:
         of loops add.
         """
         whole = self._in_full(self.of(index)).times(element_bytes)
-        # Iterations are told by `strides`.
+        # `strides` distinguish iterations.
         base = frozenset((value, each) for value, each in whole.variables.items() if value[0] not in self._counters)
         return base, whole.constant, whole.strides
 
     def _in_full(self, found: IndexSum) -> IndexSum:
-        """A sum in which variables that are sums themselves are taken apart."""
+        """Return a sum with its variables replaced by the sums that they stand for."""
         parts = (
             self._invariants.get(value, IndexSum({value: 1})).times(factor) for value, factor in found.variables.items()
         )

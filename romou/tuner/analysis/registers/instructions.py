@@ -1,6 +1,4 @@
-"""Instructions of a work-item, as the reader makes them and the scheduler puts them in order, and what is known of
-Adreno's.
-"""
+"""Instructions of a work-item, from the reader to the scheduler, and constants of Adreno's instructions."""
 
 from __future__ import annotations
 
@@ -15,11 +13,11 @@ Kind: TypeAlias = Literal["load", "store", "index", "value", "copy", "barrier"]
 
 # Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer.
 ADDRESS: dict[str, int] = {"image": 3, "buffer": 2}
-# For so many instructions what uses a load is put off (Mesa, soft_ss_delay and soft_sy_delay), and how many compute an
-# address, without its index.
+# The instructions by which the use of a load is delayed (Mesa, soft_ss_delay and soft_sy_delay), and the instructions
+# that compute an address, without its index.
 DELAY = {"local": 10, "image": 100, "buffer": 176}
 SLOTS = {"local": 1, "image": 6, "buffer": 10}
-# An offset in a load from local memory reaches so many bytes (12 bits); beyond, each load has an address of its own.
+# The largest offset of a load from local memory in bytes (12 bits). Beyond, each load needs an address.
 _LOCAL_REACH = 4096
 
 
@@ -27,16 +25,15 @@ _LOCAL_REACH = 4096
 class Instruction:
     """One load, store or group of arithmetic.
 
-    kind: "index" is integers, which wait for nothing that is loaded. A "copy" of values takes no registers. No access
-    of memory passes a "barrier".
+    kind: "index" is integer arithmetic that waits for no load. A "copy" needs no registers. No memory access moves
+        across a "barrier".
     uses, defines: values.
     place: memory that it reads or writes.
-    address: registers of its address. The values that it is made of are among `uses` of a load, and are `indices` of a
-    store.
-    base, offset: an address in local memory: the variables in it with the bytes that each adds, and its constant bytes,
-    those before its array included.
+    address: registers of its address. The values in it are among `uses` of a load, and are `indices` of a store.
+    base, offset: an address in local memory: its variables with the bytes that each adds, and its constant bytes, with
+        the start of its array.
     strides, moved: loops with the bytes that each of their iterations adds, and the bytes that iterations of unrolled
-    loops have added.
+        loops have added.
     slots: instructions that compute the index.
     """
 
@@ -65,8 +62,9 @@ class Instruction:
 
     @property
     def far_address(self) -> Value | None:
-        """The address that it needs because a constant offset does not reach so far from `base`; as much as is within
-        reach is left to the offset.
+        """The address that it needs because a constant offset from `base` would be too large. The offset keeps the part
+        within
+        reach.
         """
         if self.base is None or self.offset + self.moved < _LOCAL_REACH:
             return None
@@ -96,7 +94,7 @@ class BlockEnd:
 class Block:
     """A basic block, and the values that are live before and behind it.
 
-    carried: of the former, those that a loop, which the block begins, hands from iteration to iteration.
+    carried: the values that a loop starting with the block passes from iteration to iteration.
     """
 
     instructions: Sequence[Instruction]

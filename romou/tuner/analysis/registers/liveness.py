@@ -1,4 +1,4 @@
-"""From instructions to basic blocks with the values that are live before and behind each."""
+"""Liveness: instructions to basic blocks with the values that are live before and behind each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from romou.tuner.analysis.registers.instructions import Block, Code, Instruction
 
 
 def blocks_of(code: Sequence[Code], sizes: dict[Value, float]) -> Iterator[Block]:
-    """The basic blocks of a function. `sizes`: registers of each value; far addresses are added."""
+    """Yield the basic blocks of a function. sizes: registers of each value; far addresses are added."""
     yield from _flat(_live(code, frozenset(), sizes))
 
 
@@ -22,7 +22,9 @@ def _flat(code: Sequence[Code]) -> Iterator[Block]:
 
 
 def _live(code: Sequence[Code], behind: frozenset[Value], sizes: dict[Value, float]) -> list[Code]:
-    """The code in blocks, found from the end; loops twice, as the next iteration uses what one leaves."""
+    """Return the code in blocks, from the end. Loops are visited twice, because an iteration uses values of the one
+    before.
+    """
     found: list[Code] = []
     live = behind
 
@@ -83,7 +85,7 @@ def _defined_in(code: Sequence[Code]) -> frozenset[Value]:
 
 
 def _before(code: Sequence[Code], behind: frozenset[Value]) -> frozenset[Value]:
-    """What is live before code that `_live` made."""
+    """Return the values that are live before code of `_live`."""
     for item in code:
         return (
             item.before if isinstance(item, Block) else _before(item.body, behind) if isinstance(item, Loop) else behind

@@ -1,4 +1,4 @@
-"""From statements of lowered TIR to instructions, with the loops unrolled that Mesa's compiler for Adreno unrolls."""
+"""Reader: statements of lowered TIR to instructions, with the loops unrolled that Mesa's Adreno compiler unrolls."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from romou.tuner.analysis.registers.index_sums import IndexSums
 from romou.tuner.analysis.registers.instructions import ADDRESS, BlockEnd, Code, Instruction, Loop, Place, Value
 from romou.tuner.analysis.registers.values import Values, loads_lane_by_lane, place_of
 
-# Loops that a compiler unrolls: so many iterations at most (Mesa's limit), and so many operations when done. What an
-# operation counts: each product of floats by lanes, an index as 2, an access of memory with its 64-bit address or an
-# image's coordinates as 8, of local memory as 2, a condition with the selection behind it as 20, and so does an
-# iteration. Fitted: it tells for 94% of 556 random kernels how many loops Mesa's Adreno compiler keeps.
+# Limits of loops that a compiler unrolls: iterations (Mesa's limit), and operations of the unrolled loop. Operations: 1
+# for each lane of a float product, 2 for an index, 8 for a memory access with its 64-bit address or an image's
+# coordinates, 2 for local memory, 20 for a condition with its selection and for an iteration. Fitted: they predict the
+# loops that Mesa's Adreno compiler keeps in 94% of 556 random kernels.
 _MOST_ITERATIONS, _MOST_OPERATIONS = 32, 1600
-# Up to so many operations (Mesa's limit; products by lanes, accesses and indices as 1) a loop is unrolled before
-# addresses are taken apart.
+# Up to this number of operations (Mesa's limit; products by lanes, accesses and indices as 1) a loop is unrolled before
+# addresses are split.
 _MOST_EARLY_OPERATIONS = 832
 _INDEX_COST, _ACCESS_COST, _LOCAL_COST, _CONDITION_COST = 2, 8, 2, 20
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, tirx.RShift, tirx.FloorDiv, tirx.FloorMod)
@@ -38,7 +38,7 @@ class _Cost:
 
 
 class Reader:
-    """Reads one function; `values` then knows the registers of each value in it."""
+    """The reader of one function. Afterwards `values` has the registers of each of its values."""
 
     def __init__(self, body: tirx.Stmt) -> None:
         self.values = Values(body)
@@ -190,7 +190,7 @@ class Reader:
         one = Instruction("load", uses, values, place, 0 if is_plain else ADDRESS.get(place, 1), slots=slots)
         if is_plain:
             one = self._in_local_memory(one, load.source, load.indices[0])
-        # What is no vector in memory is read number by number.
+        # A value that is no vector in memory is read lane by lane.
         parts = [(value,) for value in values] if is_by_lane and len(values) == lanes_of(load) else [values]
         return [*code, *(replace(one, defines=part, offset=one.offset + 4 * lane) for lane, part in enumerate(parts))]
 
@@ -233,7 +233,7 @@ class Reader:
                 lane, tirx.IntImm
             ) else uses
         if isinstance(expr, tirx.Let):
-            # The variable is no register of its own: the compiler computes its value where it is used.
+            # The variable needs no register: the compiler computes its value at each use.
             code, self.values.copies[self.values.number_of(expr.var)] = self._expression(expr.value)
             more, uses = self._expression(expr.body)
             return [*code, *more], uses
@@ -250,8 +250,8 @@ class Reader:
         return code, tuple(dict.fromkeys(uses))
 
     def _conditional(self, expr: tvm.ir.Call) -> tuple[list[Code], tuple[Value, ...]]:
-        """A load under a condition is a branch of its own. Where the condition has two parts, the way past it leaves
-        the value undefined: it then keeps its registers from one iteration to the next.
+        """Read a load under a condition, which is a branch. If the condition has two parts, the path around the load
+        leaves the value undefined, and the value keeps its registers from one iteration to the next.
         """
         condition, then, otherwise = expr.args
         self._cost.operations += _CONDITION_COST
@@ -291,7 +291,7 @@ def _is_power_of_two(expr: Any) -> bool:
 
 
 def _is_copy(expr: Any) -> bool:
-    """Whether an expression is lanes of values that there are."""
+    """Return whether an expression selects lanes of existing values."""
     match expr:
         case tirx.Var():
             return True

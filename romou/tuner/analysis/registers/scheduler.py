@@ -1,4 +1,4 @@
-"""The order in which Mesa's scheduler puts a basic block, and the registers that are live in it (Mesa 25, ir3_sched.c)."""  # noqa: E501
+"""The order of a basic block by Mesa's scheduler, and its live registers (Mesa 25, ir3_sched.c)."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from bisect import insort
 
 from romou.tuner.analysis.registers.instructions import DELAY, SLOTS, Block, Value
 
-# Loads from memory, and from local memory, of which so many may be under way before what uses them is waited for.
+# Loads in flight, from memory and from local memory, after which the scheduler waits for one.
 _UNDER_WAY = 8
 # While an address is computed it takes more registers (an index, its sign, half an address, a carry), and four are at a
 # time: a result can be used three cycles later.
 _COMPUTED, _COMPUTED_AT_ONCE = 4, 4
-# A value that is defined again is another one: it goes by its key and the instruction that defines it, -1 for what is
-# there before.
+# A value that is defined again is another value: its key and the number of the defining instruction, -1 for values from
+# before the block.
 _Definition = tuple[Value, int]
 
 
 class _Dependences:
-    """Which instructions of a block use, and follow, which. They go by their number, without copies."""
+    """The dependences between instructions of a block, by their numbers. Copies are left out."""
 
     def __init__(self, block: Block, sizes: dict[Value, float]) -> None:
         self.instructions = [one for one in block.instructions if one.kind != "copy"]
@@ -43,7 +43,7 @@ class _Dependences:
                 self.uses_left[definition] = self.uses_left.get(definition, 0) + 1
             self.used.append(used)
             self.sources.append({source for _, source in used if source >= 0})
-            # What a store writes is none of what its address waits for.
+            # A store's address does not wait for the stored value.
             in_address = used if one.kind == "load" else used[len(one.uses) :]
             self.address_sources.append({source for _, source in in_address if source >= 0} if one.address else set())
             self.previous.append(-1)
@@ -60,7 +60,7 @@ class _Dependences:
                 self.followers[source].append(number)
             current.update((value, (value, number)) for value in one.defines)
         self.final = {current.get(value, (value, -1)) for value in block.behind}
-        # Registers of what each instruction defines and somebody uses.
+        # Registers of values that each instruction defines and another instruction uses.
         self.defined = [
             sum(
                 sizes[value]
@@ -72,9 +72,7 @@ class _Dependences:
 
 
 def live_as_written(block: Block, sizes: dict[Value, float]) -> float:
-    """Return the most registers that are live at once where instructions stay in their order, each address right before
-    its access.
-    """
+    """Return the most live registers if instructions keep their order, each address right before its access."""
     found = _Dependences(block, sizes)
     left = dict(found.uses_left)
     now = peak = sum(sizes[value] for value in block.before)
@@ -91,9 +89,7 @@ def live_as_written(block: Block, sizes: dict[Value, float]) -> float:
 
 
 class Scheduler:
-    """One basic block, put in order instruction by instruction. A load and a store are put in order twice, first their
-    address.
-    """
+    """The scheduler of one basic block. Loads and stores are scheduled in two steps, their address first."""
 
     def __init__(self, block: Block, sizes: dict[Value, float]) -> None:
         found = _Dependences(block, sizes)
@@ -105,7 +101,7 @@ class Scheduler:
         self._address_waits = [len(sources) for sources in self._address_sources]
         self._loads_left = sum(one.kind == "load" and one.place != "local" for one in self._instructions)
         self._is_done = [False] * len(self._instructions)
-        # Instructions whose sources are there: those whose address is to come, and everything else.
+        # Instructions whose sources are ready: those without an address yet, and all others.
         self._addresses: list[int] = []
         self._ready: list[int] = []
         # Is local -> loads that nothing has waited for, and for how many more instructions what uses them is put off.
@@ -114,7 +110,9 @@ class Scheduler:
         self._now = self._peak = self._written = sum(sizes[value] for value in block.before)
 
     def run(self) -> tuple[float, float]:
-        """Return the most registers live at once, and those written one after the other, with those that were there."""
+        """Return the most live registers, and the registers written in sequence together with those live before the
+        block.
+        """
         for number, one in enumerate(self._instructions):
             if one.address:
                 self._waits[number] += 1  # for its address
@@ -127,8 +125,8 @@ class Scheduler:
         return self._peak, self._written
 
     def _advance(self) -> None:
-        """Do what comes next: first what frees registers, or adds none; then what is used next. What would wait comes
-        when nothing else is left.
+        """Schedule the next instruction: first one that frees registers or adds none, then one that is used next. An
+        instruction that would wait comes last.
         """
         ready = [number for number in self._ready if not self._is_barred(number)]
         put_off = [number for number in ready if self._is_put_off(number)]
@@ -245,8 +243,9 @@ class Scheduler:
             insort(self._ready, number)
 
     def _freed(self, number: int, *, counted_only: bool = False) -> float:
-        """Registers whose last use it is; `counted_only`: those that Mesa counts, which are not there before the block
-        unless a loop carries them.
+        """Return the registers whose last use an instruction is. counted_only: only those that Mesa counts, which are
+        not
+        live before the block unless a loop carries them.
         """
         return sum(
             self._sizes[one[0]]

@@ -1,4 +1,4 @@
-"""What a kernel holds in registers: variables, private arrays and their lanes, and how many registers each takes."""
+"""Values of a kernel in registers: variables, private arrays and their lanes, and the registers of each."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from romou.tuner.analysis.registers.instructions import Place, Value
 
 
 class Values:
-    """Values of a function, by what they stand for. Variables and arrays go by a number."""
+    """The values of a function. Variables and arrays have numbers."""
 
     def __init__(self, body: tirx.Stmt) -> None:
         # Registers of each value.
         self.sizes: dict[Value, float] = {}
-        # Variables that are lanes of others, and so take no registers.
+        # Variables that are lanes of others and need no registers.
         self.copies: dict[int, tuple[Value, ...]] = {}
         # Bytes of local memory before each of its arrays.
         self.local_starts: dict[int, int] = {}
@@ -70,7 +70,7 @@ class Values:
             body,
             [(tirx.AllocBuffer, allocation), accesses, (tirx.Bind, bind), (tvm.ir.Call, call), (tirx.Shuffle, lanes)],
         )
-        # What is read by lane as a copy lives by lane.
+        # A copy that is read by lane is live by lane.
         self._by_lane.update(variable for variable, buffer in copied if buffer in self._by_lane)
 
     def number_of(self, var: Any) -> int:
@@ -78,11 +78,11 @@ class Values:
         return self._names.setdefault(var, len(self._names) + 1)
 
     def is_whole(self, buffer: tirx.Var) -> bool:
-        """Whether a private array lives as a whole, because some access to it is not known before the kernel runs."""
+        """Return whether a private array is live as a whole, because some access to it depends on run-time values."""
         return self.number_of(buffer) in self._whole
 
     def variable(self, var: tirx.Var) -> tuple[Value, ...]:
-        """The values of a variable; several where it lives by lane."""
+        """Return the values of a variable: several if it is live by lane."""
         kind = tvm.DataType(dtype_of(var) or "handle")
         return self._value(
             (self.number_of(var),),
@@ -121,7 +121,7 @@ class Values:
 
 
 def place_of(expr: Any) -> Place | None:
-    """Where an expression loads from; None for what is no load, or one of a private array."""
+    """Return the memory that an expression loads from; None for other expressions, and for private arrays."""
     if isinstance(expr, tvm.ir.TensorLoad) or is_load_for_tensor_cores(expr):
         scope = scope_of(expr)
         return None if scope == PRIVATE else "local" if scope in LOCAL else "buffer"
@@ -129,5 +129,5 @@ def place_of(expr: Any) -> Place | None:
 
 
 def loads_lane_by_lane(expr: Any) -> bool:
-    """Whether an expression loads a vector of what is none in memory."""
+    """Return whether an expression loads a vector that is no vector in memory."""
     return isinstance(expr, tvm.ir.TensorLoad) and place_of(expr) is not None and isinstance(expr.indices[0], tirx.Ramp)
