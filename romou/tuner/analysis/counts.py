@@ -121,7 +121,7 @@ def count_text_operations(source: str) -> TextOperations:
     counts = {"/": 0, "%": 0}
 
     def statement(at: int, in_loop: bool) -> int:
-        """Count one statement or block from token `at` on; returns where the next one starts."""
+        """Count one statement or block from token `at` on. Return the start of the next one."""
         while at < len(tokens):
             token = tokens[at]
             if token in ("for", "while"):
@@ -140,11 +140,11 @@ def count_text_operations(source: str) -> TextOperations:
         return at
 
     def alternative(at: int, in_loop: bool) -> int:
-        """What follows a statement that ended before token `at`: the rest of an if that it belonged to."""
+        """Return the end of the rest of an if, for a statement of it that ended before token `at`."""
         return statement(at + 1, in_loop) if tokens[at : at + 1] == ["else"] else at
 
     def head(at: int, *, is_for: bool, in_loop: bool) -> int:
-        """Count what stands in the parentheses after `for` or `while`; returns what follows them."""
+        """Count the parentheses after `for` or `while`. Return the position behind them."""
         depth, semicolons = 0, 0
         while at < len(tokens):
             token = tokens[at]
@@ -166,12 +166,11 @@ def count_text_operations(source: str) -> TextOperations:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """One iteration of the innermost loop with the most multiply-adds, by one work-item; the whole kernel where no loop
-    is left.
+    """One iteration of the innermost loop with the most multiply-adds, by one work-item; the whole kernel if no loop is
+    left.
 
-    buffer_bytes, image_bytes, local_bytes: loaded from buffers, images and local memory, as the code stands: what a
-    condition guards counts, and what two
-        expressions load twice counts twice.
+    buffer_bytes, image_bytes, local_bytes: loaded from buffers, images and local memory, as the code is written.
+        Conditional loads count, and equal loads of two expressions count twice.
     multiply_adds: multiplications of floats, by lanes.
     """
 

@@ -1,6 +1,4 @@
-"""How many instructions a work-item executes: the compiler's loops, weighted by the trip counts that the lowered TIR
-knows.
-"""
+"""Instructions that a work-item executes: the compiler's loops, weighted by trip counts from the lowered TIR."""
 
 from __future__ import annotations
 
@@ -46,8 +44,8 @@ class TripLoop:
 
 
 def trip_loops(func: tirx.PrimFunc) -> TripLoop:
-    """The loops of a lowered device function, as a nest with the kernel itself outermost; UnknownTripCountError where a
-    loop's trip count is not constant.
+    """Return the loops of a lowered device function, as a nest with the kernel as the outermost loop.
+    UnknownTripCountError if a loop's trip count is not constant.
     """
     nests: list[list[TripLoop]] = [[]]
     products: list[int] = [0]
@@ -73,7 +71,7 @@ def trip_loops(func: tirx.PrimFunc) -> TripLoop:
 
 @dataclass(frozen=True)
 class Executed:
-    """What one work-item executes: instructions, and what they add to `LoopStatistics.units`."""
+    """The instructions that one work-item executes, and their sums of `LoopStatistics.units`."""
 
     instructions: float
     units: tuple[float, float, float] = (0, 0, 0)
@@ -93,11 +91,11 @@ class Executed:
 
 
 def executed_instructions(code: LoopStatistics, loops: TripLoop) -> Executed | None:
-    """Instructions that one work-item executes, conditional code counted as if it ran; None where the two nests cannot
-    be matched.
+    """Return the instructions that one work-item executes, conditional code included; None if the two nests cannot be
+    matched.
 
-    A compiler keeps a loop or unrolls it whole; what it did is found by the multiply-adds, which every iteration must
-    have the same number of in both.
+    A compiler keeps a loop or unrolls it completely. The multiply-adds show which: every iteration has the same number
+    of them in both nests.
 
         for 16: for 3: 4 multiply-adds      and      loop of 12 multiply-adds, 30 instructions
             ->  16 * 30 instructions
@@ -110,8 +108,9 @@ def executed_instructions(code: LoopStatistics, loops: TripLoop) -> Executed | N
 def _match(
     code: LoopStatistics, products: int, kept: Sequence[LoopStatistics], loops: Sequence[TripLoop]
 ) -> Executed | None:
-    """Instructions of one iteration of `code`; `products` multiply-adds are its own, by the loops that were taken as
-    unrolled so far.
+    """Return the instructions of one iteration of `code`, of which `products` multiply-adds are outside of inner loops,
+    if
+    the loops so far were unrolled.
     """
     if products > code.multiply_adds or len(loops) > _MAX_UNROLLED:
         return None

@@ -1,4 +1,4 @@
-"""What single expressions and buffers of lowered TIR stand for: products, lanes, bytes, registers, parameters."""
+"""Properties of expressions and buffers of lowered TIR: products, lanes, bytes, registers, parameters."""
 
 from __future__ import annotations
 
@@ -28,7 +28,10 @@ _WARP, _TENSOR_CORE_NUMBERS, TENSOR_CORE_DEPTH = 32, 8, 16
 
 
 def multiply_adds_of(node: tirx.Mul | tvm.ir.Call) -> int:
-    """Multiply-adds that this expression alone stands for, by lanes: a product of floats, or a call of mad or fma."""
+    """Return the multiply-adds of this expression without its operands, by lanes: a product of floats, or a call of mad
+    or
+    fma.
+    """
     if isinstance(node, tirx.Mul):
         return lanes_of(node) if "float" in dtype_of(node) else 0
     if is_tensor_core_fma(node):
@@ -49,7 +52,7 @@ def dtype_of(expr: Any) -> str:
 
 
 def lanes_of(expr: Any) -> int:
-    """How many values an expression has."""
+    """Return the number of an expression's values."""
     return int(tvm.DataType(dtype_of(expr)).lanes)
 
 
@@ -64,7 +67,9 @@ def array_bytes(buffer: tirx.Var) -> int:
 
 
 def value_bytes(expr: Any) -> int:
-    """Bytes of an expression's value; of a call that reads texels for tensor cores, of these texels."""
+    """Return the bytes of an expression's value; for a call that reads texels for tensor cores, the bytes of these
+    texels.
+    """
     if is_load_for_tensor_cores(expr):
         return texels_for_tensor_cores(expr) * texel_bytes(expr)
     return _bytes_of(dtype_of(expr))

@@ -138,10 +138,9 @@ def take_device(path: Path) -> None:
 
 
 def run(spec: RunSpec, lock: Path | None = None) -> RunReply:
-    """Load, run, compare and time one candidate. A candidate that is not right is not timed; DeviceError where the
-    device is gone.
+    """Load, run, compare and time one candidate. A wrong candidate is not timed. DeviceError if the device is gone.
 
-    lock: what `take_device` got.
+    lock: the file of `take_device`.
     """
     import tvm
 
@@ -161,11 +160,16 @@ def run(spec: RunSpec, lock: Path | None = None) -> RunReply:
 def check_and_time(
     spec: RunSpec, device: Any, load: Callable[[], Any], window: Callable[[Any], Any] | None
 ) -> RunReply:
-    """Run, compare and time the module that `load` gives, on a device of this machine or of a connection. window: see
-    `guards.guard`.
+    """Run, compare and time the module that `load` returns, on a device of this machine or of a connection.
 
-    KernelError where the driver, the kernel, or what lies between here and the device failed. LookupError where the
-    module is that of another candidate.
+    window: see `guards.guard`.
+
+    Raises
+    ------
+    KernelError
+        The driver, the kernel or the connection failed.
+    LookupError
+        The module is another candidate's.
     """
     inputs, reference = _reference(spec.reference)
     stored = enumerate(zip(inputs, spec.stored[: len(inputs)], strict=True))
@@ -216,8 +220,9 @@ def check_and_time(
 
 
 def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], arrays: Sequence[np.ndarray]) -> str | None:
-    """What changed in repeated runs of a kernel on the same inputs, or None. Runs on its inputs and on these reversed
-    take turns; there is a pause between.
+    """Return the change in the output of repeated runs on the same inputs, or None. Runs on the inputs and on the
+    reversed
+    inputs alternate, with a pause between.
     """
     if not spec.trust_runs:
         return None
@@ -249,7 +254,7 @@ def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], array
 
 
 def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[float, ...]:
-    """Seconds of one launch, one mean for each repeat; a single one where the first is already too slow."""
+    """Return seconds of one launch, a mean for each repeat; only one if the first is already too slow."""
     with _kernel_call("timing the kernel"):
         first_s = float(module.time_evaluator(spec.entry, device, number=1, repeat=1)(*tensors).results[0])
         if first_s > spec.skip_above_s or first_s * spec.repeat > spec.timing_limit_s:
@@ -274,7 +279,7 @@ def _device(device: str) -> Any:
 
 @functools.lru_cache(_KEPT_TASKS)
 def _stored(path: str, place: int, form: StoredAs) -> np.ndarray:
-    """An input of a reference as a kernel takes it; many candidates have the same."""
+    """Return an input of a reference in the kernel's layout. Many candidates share it."""
     return form(_reference(path)[0][place])
 
 

@@ -17,14 +17,14 @@ from romou.tuner.measure.options import MeasureOptions
 
 logger = logging.getLogger("romou")
 
-# Failures of a server in a row, after which it is set aside where there are others.
+# Failures of a server in a row after which it is set aside, if there are other servers.
 _FAILURES = 3
 GO_ON = "What was measured is recorded; the same call goes on where it stopped."
 
 
 @dataclasses.dataclass(kw_only=True)
 class _Server:
-    """What is known of one. reason: why it was set aside, or None."""
+    """A server's state. reason: why it was set aside, or None."""
 
     clock: ClockWatch
     failures: int = 0
@@ -32,9 +32,9 @@ class _Server:
 
 
 class Servers:
-    """All servers under the key of a tracker, or the one at an address; several threads may share it.
-
-    DeviceError where the tracker has no server with this key. ConnectionLostError where the tracker does not answer.
+    """All servers under the key of a tracker, or the one server at an address. Several threads may share it.
+    DeviceError if
+    the tracker has no server with this key. ConnectionLostError if the tracker does not answer.
     """
 
     def __init__(self, address: Address, options: MeasureOptions) -> None:
@@ -49,7 +49,8 @@ class Servers:
         self._count = 1
 
     def count(self) -> int:
-        """Return how many there are now, less those that are set aside: a tracker's come and go. For one thread at a
+        """Return the current number of servers that are not set aside: a tracker's servers come and go. For one thread
+        at a
         time.
         """
         if self._tracker is None:
@@ -60,12 +61,12 @@ class Servers:
         return self._count
 
     def aside(self) -> dict[str, str]:
-        """Return the servers that are set aside, and why."""
+        """Return the servers that are set aside, each with the reason."""
         with self._lock:
             return {where: server.reason for where, server in self._known.items() if server.reason is not None}
 
     def is_aside(self, server: Address, tracker: Tracker) -> bool:
-        """Whether a server that `tracker` gave is set aside; DeviceError where all of the tracker's are."""
+        """Return whether a server that `tracker` gave is set aside. DeviceError if all of the tracker's servers are."""
         aside = self.aside()
         if server.where not in aside:
             return False
@@ -125,7 +126,7 @@ class Servers:
 
 
 def first_line(error: Exception) -> str:
-    """Return what an error says, in one line."""
+    """Return an error's message in one line."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
@@ -146,14 +147,16 @@ class ClockWatch:
     _cooled_s: float = 0.0
 
     def is_due(self, now: float) -> bool:
-        """Whether the kernel should be timed again."""
+        """Return whether the kernel should be timed again."""
         return self._asked_at is None or now - self._asked_at >= self.every_s
 
     def tell(self, seconds: float, now: float, *, longest_s: float) -> float:
-        """A new time of the kernel; for how many seconds the device should be left alone, and the kernel be timed again
-        then. 0: go on.
+        """Note a new time of the kernel. Return the seconds for which the device should cool down before the kernel is
+        timed
+        again; 0 to continue.
 
-        Pauses double. After `longest_s` of them in a row it goes on: hot days have no end, and the ratio tells.
+        Pauses double. After `longest_s` of consecutive pauses the search continues: hot days do not end, and the ratio
+        is recorded.
         """
         self._asked_at = now
         self.best_s = seconds if self.best_s is None else min(self.best_s, seconds)

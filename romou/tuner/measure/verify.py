@@ -18,13 +18,11 @@ from romou.base.files import regular
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
 
-# Relative L2 error of the whole output. One wrong element of a large tensor does not reach it (1 in 10^6 gives 10^-3 at
-# most where the element is of usual size, and far less where it is small), so that no element may be off by more than
-# the second limit either, in units of |ref| + rms(ref).
-#
-# Factors that are rounded to TF32 are off by 2^-11 at most, by 2^-12.3 in the root mean square; both together by 2.8e-4
-# of a product, and so is the sum of products whose signs are random, in the L2 norm and however long it is. Seven times
-# that is accepted: a share of 1% is not.
+# Limits of the relative L2 error of the whole output. One wrong element of a large tensor does not reach them (1 in
+# 10^6 adds 10^-3 at most if it has the usual size, and far less if it is small). So no element may be off by more than
+# the second limit either, in units of |ref| + rms(ref). Factors rounded to TF32 are off by 2^-11 at most, by 2^-12.3 in
+# the root mean square. Both together change a product by 2.8e-4, and in the L2 norm also a sum of products with random
+# signs, of any length. Seven times that is accepted; an error of 1% is not.
 _L2_LIMITS = {"float16": 2e-2, "tf32": 2e-3, "float32": 1e-4, "float64": 1e-8}
 # |ref| whose squares neither vanish nor overflow in single precision.
 _LEAST_NORM, _MOST_NORM = 1e-12, 1e18
@@ -33,7 +31,7 @@ _ELEMENT_LIMITS = {"float16": 1e-1, "tf32": 1e-2, "float32": 1e-3, "float64": 1e
 
 @dataclasses.dataclass(frozen=True)
 class Comparison:
-    """How far an output is from its reference; `problem` is None where it counts as right."""
+    """The difference between an output and its reference. `problem` is None if the output counts as right."""
 
     relative_l2_error: float | None
     max_error: float | None
@@ -41,12 +39,11 @@ class Comparison:
 
 
 def make_inputs(task: TunableTask, seed: int, *, is_positive: bool = False) -> list[np.ndarray]:
-    """Random values for every parameter of `task.func` but the last, the same for the same task and seed.
+    """Return random values for every parameter of `task.func` except the last, always the same for a task and a seed.
 
-    Floats are normal, scaled so that a sum over the reduction has about unit variance: an epilogue that clips (ReLU6)
-    must not hide the result. For k multiplications per output both factors are scaled by k^-1/4, which needs no
-    knowledge of which input is the weight. int32 and int64 may be indices and are 0 or 1; narrower integers take their
-    whole range.
+    Floats are normal, scaled so that a sum over the reduction has about unit variance: a clipping epilogue (ReLU6) must
+    not hide the result. For k multiplications per output both factors are scaled by k^-1/4, so the weight need not be
+    identified. int32 and int64 may be indices and are 0 or 1. Narrower integers have their whole range.
     """
     rng = np.random.default_rng([seed, int(task.key, 16) & 0xFFFFFFFF])
     *inputs, output = task.func.params
@@ -61,8 +58,9 @@ def output_spec(task: TunableTask) -> tuple[tuple[int, ...], str]:
 
 
 def poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """What the output holds before the kernel runs: NaN, or an integer's largest value, so that an unwritten element
-    shows.
+    """Return the output's contents before the kernel runs: NaN, or an integer's largest value, so that an unwritten
+    element
+    is visible.
     """
     kind = np.dtype(dtype)
     if kind.kind == "f":
@@ -71,9 +69,9 @@ def poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def compare(output: np.ndarray, reference: np.ndarray, precision: str | None = None) -> Comparison:
-    """Hold `output` against `reference` of the same shape and type; integers must be equal.
+    """Compare `output` with `reference` of the same shape and type. Integers must be equal.
 
-    precision: what the kernel rounds its factors to ("tf32"); None: they are of the output's type.
+    precision: the format that the kernel rounds its factors to ("tf32"); None for the output's type.
     """
     if output.dtype.kind != "f":
         wrong = int(np.count_nonzero(output != reference))
@@ -94,8 +92,8 @@ def compare(output: np.ndarray, reference: np.ndarray, precision: str | None = N
         )
     name = precision or str(output.dtype)
     l2_limit, element_limit = _L2_LIMITS.get(name, 1e-4), _ELEMENT_LIMITS.get(name, 1e-3)
-    # Single precision tells a right output of single or half precision several times faster; whatever it finds wrong,
-    # by overflow too, is judged in double precision.
+    # In fp32 a right output of fp32 or fp16 is recognised several times faster. Anything that seems wrong in fp32, by
+    # overflow too, is judged in fp64.
     if output.dtype.itemsize <= np.dtype("float32").itemsize:
         l2, errors = _errors(output, reference, np.float32)
         worst = float(errors.max(initial=0.0))
@@ -116,9 +114,9 @@ def compare(output: np.ndarray, reference: np.ndarray, precision: str | None = N
 
 
 def _errors(output: np.ndarray, reference: np.ndarray, precision: type[np.floating[Any]]) -> tuple[float, np.ndarray]:
-    """(|out - ref| / |ref|, |out - ref| / (|ref| + rms(ref)) of every element), computed in `precision`.
+    """Return (|out - ref| / |ref|, |out - ref| / (|ref| + rms(ref)) of every element), computed in `precision`.
 
-    The first is infinite where squares of the reference leave the range of `precision`.
+    The first is infinite if squares of the reference overflow in `precision`.
     """
     with np.errstate(over="ignore", invalid="ignore"):
         out, ref = output.astype(precision, copy=False), reference.astype(precision, copy=False)
@@ -132,12 +130,12 @@ def _errors(output: np.ndarray, reference: np.ndarray, precision: type[np.floati
 
 
 def reference_path(folder: Path, task: TunableTask, seed: int) -> Path:
-    """Where inputs and reference output of a task lie."""
+    """Return the file of a task's inputs and reference output."""
     return folder / f"{task.key}-{seed}.npz"
 
 
 def save_reference(path: Path, inputs: Sequence[np.ndarray], output: np.ndarray) -> None:
-    """Write inputs and output so that a reader sees all or nothing; results for other seeds of the same task are
+    """Write inputs and output so that a reader sees all or nothing. Results for other seeds of the same task are
     removed.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -150,7 +148,7 @@ def save_reference(path: Path, inputs: Sequence[np.ndarray], output: np.ndarray)
 
 
 def load_reference(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
-    """(inputs, output) as saved; OSError or ValueError where there is none or it cannot be read."""
+    """Return (inputs, output) as saved. OSError or ValueError if there is no file or it cannot be read."""
     try:
         with open(path, "rb", opener=regular) as file, np.load(file) as data:
             return [data[f"input{i}"] for i in range(len(data.files) - 1)], data["output"]
@@ -159,7 +157,7 @@ def load_reference(path: Path) -> tuple[list[np.ndarray], np.ndarray]:
 
 
 def finite_or_raise(task: TunableTask, output: np.ndarray) -> None:
-    """BuildError where the reference itself is useless."""
+    """Raise BuildError if the reference has no finite values."""
     if output.dtype.kind == "f" and not np.isfinite(output).all():
         raise BuildError(
             f"{task.name}: the reference result is not finite for random inputs, no candidate could be checked",
