@@ -1,4 +1,4 @@
-"""How candidates are built, run, checked and timed."""
+"""Options for building, running, checking and timing candidates."""
 
 from __future__ import annotations
 

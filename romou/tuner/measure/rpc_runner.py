@@ -1,9 +1,9 @@
-"""Runs candidates on devices behind RPC servers, and goes on when servers die, hang or throttle.
+"""A runner for devices behind RPC servers, which continues when servers die, hang or throttle.
 
-Each candidate has a session of its own, in a process here that can be killed: connect, upload, run, end. So whatever a
-candidate leaves behind ends with it, and the next one goes to whichever device is free. What fails before a candidate
-runs is blamed on the device, which is tried again and in the end set aside; where it fails while the candidate runs,
-the candidate is tried once more, then it is to blame.
+Each candidate has a separate session, in a local process that can be killed: connect, upload, run, end. Whatever a
+candidate leaves behind ends with the session, and the next one uses any free device. A failure before the candidate
+runs counts against the device, which is tried again and finally set aside. After a failure during the run the candidate
+is tried once more, and then counts as failed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
 
 @dataclasses.dataclass(kw_only=True)
 class _Lane:
-    """One session at a time: the process that holds it, and a connection to the tracker."""
+    """One session at a time: its process, and a connection to the tracker."""
 
     child: ChildProcess
     tracker: Tracker | None
@@ -50,15 +50,19 @@ class _Lane:
 
 
 class RpcRunner(CheckingRunner):
-    """`Runner` on the server at an address, or on all servers under the key of a tracker.
+    """A `Runner` for the server at an address, or all servers under the key of a tracker.
 
-    `run` may be called by `width` threads. All devices must be of the same kind and driver as the first; another one is
-    set aside.
+    `width` threads may call `run`. All devices must have the kind and driver of the first one; others are set aside.
 
-    DeviceError where the tracker has no server with this key. ConnectionLostError where the tracker does not answer.
-
-    kind, device_name: the target's; "host" stands for the server's CPU, anything else for its first device.
+    kind, device_name: the target's. "host" is the server's CPU, any other name its first device.
     folder: see `CheckingRunner`.
+
+    Raises
+    ------
+    DeviceError
+        The tracker has no server with this key.
+    ConnectionLostError
+        The tracker does not answer.
     """
 
     def __init__(
@@ -88,7 +92,7 @@ class RpcRunner(CheckingRunner):
 
     @property
     def width(self) -> int:
-        """Return how many servers there are now, less those that are set aside. For one thread at a time."""
+        """Return the current number of servers that are not set aside. For one thread at a time."""
         width = self._servers.count()
         self._add_lanes(width)
         return width
@@ -101,7 +105,7 @@ class RpcRunner(CheckingRunner):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the device's facts, see `Backend.list_devices`; errors as of `fingerprint`."""
+        """Return the device's facts, see `Backend.list_devices`. Errors are those of `fingerprint`."""
         if self._facts is None:
             lane = self._idle.get()
             try:
@@ -114,14 +118,13 @@ class RpcRunner(CheckingRunner):
 
     @property
     def host(self) -> str:
-        """LLVM triple of the machine that the device belongs to; errors as of `fingerprint`."""
+        """The LLVM triple of the device's machine. Errors are those of `fingerprint`."""
         return self._host if self.facts else ""
 
     def fingerprint(self) -> DeviceFingerprint:
-        """Name, driver and platform of the devices.
+        """Return name, driver and platform of the devices.
 
-        DeviceError, ConnectionLostError, CompatError where there is none, or none that can be used; see
-        `romou.runtime.rpc.connect`.
+        DeviceError, ConnectionLostError or CompatError if there is no usable device, see `romou.runtime.rpc.connect`.
         """
         return self._fingerprint_of(self.facts)
 
@@ -140,7 +143,10 @@ class RpcRunner(CheckingRunner):
     def _run_on(
         self, lane: _Lane, built: BuildResult, reference: str, best_s: float, stop_at: float | None
     ) -> RunReply | None:
-        """The reply of a candidate, tried again once where a server failed under it; None where `stop_at` came first."""  # noqa: E501
+        """Return the reply of a candidate, which is tried once more if a server failed during its run. None if
+        `stop_at` came
+        first.
+        """
         options = self._options
         spec = run_spec(built, reference, self._device, best_s, options)
         name = f"{built.entry}.so"
@@ -190,7 +196,7 @@ class RpcRunner(CheckingRunner):
         )
 
     def _open(self, lane: _Lane, stop_at: float | None, *, with_clock: bool = True) -> str | None:
-        """Begin a session with a device that is well and cool; its server's name, or None where `stop_at` came first."""  # noqa: E501
+        """Start a session with a healthy, cool device. Return its server's name, or None if `stop_at` came first."""
         retry_s = _FIRST_PAUSE_S
         while not self._closing.is_set() and seconds_left(stop_at) > 0:
             server: Address | None = None
@@ -232,8 +238,9 @@ class RpcRunner(CheckingRunner):
         return None
 
     def _next_server(self, lane: _Lane, stop_at: float | None) -> Address | None:
-        """Return a server that is ours for a session; None where none was free for a while. DeviceError where all of
-        the tracker's are set aside.
+        """Return a server reserved for a session. None if none was free for a while. DeviceError if all of the
+        tracker's
+        servers are set aside.
         """
         if lane.tracker is None:
             return self._address
@@ -244,9 +251,9 @@ class RpcRunner(CheckingRunner):
         return None
 
     def _begin(self, lane: _Lane, server: Address, *, with_clock: bool) -> float:
-        """Connect, check that it is the device that is meant, and its clock; for how long it has to cool down first."""
+        """Connect, and check the device and its clock. Return the seconds for which it has to cool down first."""
         options = self._options
-        # The server's own limit stands behind ours, should the connection be lost.
+        # The server's limit is longer, and only counts if the connection is lost.
         limit_s = 2 * options.connect_timeout_s + options.upload_timeout_s + 2 * options.run_timeout_s
         arguments = (server, self._kind, options.connect_timeout_s, limit_s)
         devices, host = lane.child.call(
@@ -279,7 +286,7 @@ class RpcRunner(CheckingRunner):
         return pause_s
 
     def _end(self, lane: _Lane) -> None:
-        """End the lane's session, by force where it has to be."""
+        """End the lane's session, by force if necessary."""
         lane.is_open = False
         if self._closing.is_set():
             # A call would start the process anew.

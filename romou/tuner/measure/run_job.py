@@ -1,8 +1,7 @@
-"""What the device process does: the reference of a task once, then each candidate: load, run, compare, time.
+"""The job of the device process: the reference of a task once, then each candidate: load, run, compare, time.
 
-The device, and the tensors of the tasks seen last, stay alive between calls. Everything that calls into the driver or a
-built kernel stands inside `_kernel_call`: an exception there, of whatever type, is the kernel's failure; everywhere
-else it is a bug.
+The device and the tensors of the last tasks stay alive between calls. All calls of the driver or a built kernel are
+inside `_kernel_call`: an exception there, of any type, is the kernel's failure. Anywhere else it is a bug.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _compiled: dict[str, Any] = {}
 
 
 class KernelError(Exception):
-    """A built kernel or the driver failed; the text is for the record, the cause is what was raised."""
+    """A failure of a built kernel or the driver. The text is for the record. The cause is the original exception."""
 
 
 @contextlib.contextmanager
@@ -50,11 +49,12 @@ def _kernel_call(what: str) -> Iterator[None]:
 class RunSpec:
     """One candidate for `run`, in a form that crosses the process border.
 
-    entry: the function of the library that is the candidate, under a name that no other candidate's library has.
+    entry: the candidate's function in the library, under a name that no other candidate's library has.
     scopes, names: the memory scope of each parameter, "global" for a buffer, and its name.
     stored: see `BuildResult`.
     precision: see `verify.compare`.
-    trust_runs, trust_s: see `MeasureOptions`.   trust_pause_s: between two halves of these runs.
+    trust_runs, trust_s: see `MeasureOptions`.
+    trust_pause_s: between two halves of these runs.
     """
 
     library: str
@@ -76,9 +76,7 @@ class RunSpec:
 
 
 def open_device(device: str) -> tuple[DeviceFingerprint, str]:
-    """`identified_device`, after the driver has done what it does before a first allocation: CUDA's makes its context
-    then.
-    """
+    """Return `identified_device`, after the driver prepared for a first allocation: CUDA creates its context then."""
     import tvm
 
     identified = identified_device(device)
@@ -90,10 +88,8 @@ def open_device(device: str) -> tuple[DeviceFingerprint, str]:
 
 
 def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str:
-    """Compute inputs and reference output of a task on the CPU, unless they are there; returns the file that holds
-    them.
-
-    BuildError where the reference is not finite.
+    """Compute inputs and reference output of a task on the CPU, unless they exist. Return their file. BuildError if the
+    reference is not finite.
     """
     import tvm
 
@@ -117,9 +113,8 @@ def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str
 
 
 def compile_kernels(library: str, device: str) -> None:
-    """Let the driver compile a candidate's kernels, without touching the device, for the call of `run` that follows.
-
-    What fails here fails again in `run`, which tells it.
+    """Let the driver compile a candidate's kernels, without touching the device, for the next call of `run`. An error
+    here occurs again in `run`, which reports it.
     """
     kind, index = split_device(device)
     _compiled.clear()
@@ -254,7 +249,7 @@ def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], array
 
 
 def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[float, ...]:
-    """Return seconds of one launch, a mean for each repeat; only one if the first is already too slow."""
+    """Return seconds of one launch, a mean for each repeat. Only one repeat if the first is already too slow."""
     with _kernel_call("timing the kernel"):
         first_s = float(module.time_evaluator(spec.entry, device, number=1, repeat=1)(*tensors).results[0])
         if first_s > spec.skip_above_s or first_s * spec.repeat > spec.timing_limit_s:
