@@ -68,24 +68,10 @@ def find_period(
     if margin < needed:
         return declined(unit, f"steps of {best} and of {rival} explain the curve alike (noise {sigma:.1%})")
     misfit = (scores[best] - (np.ceil(x[-1] / best) + 1) * np.log(x.size)) / x.size
-    if misfit > 3.0:
-        return declined(
-            unit,
-            f"no period explains the curve: with the best one, {best}, the points lie {misfit**0.5:.1f} times the noise"
-            " off its stairs",
-        )
     rises = _rises(x, y, best)
-    clear = int((rises > max(_MIN_STEP, 4 * sigma / np.sqrt(best))).sum())
-    if rises.size and rises[0] < 4 * sigma / np.sqrt(max(min(best, (x > best).sum()), 1)):
-        return declined(unit, f"the first step, after {best}, is no higher than the noise ({sigma:.1%})")
-    if rises.size and rises[0] < _MIN_STEP:
-        return declined(
-            unit, f"the first step, after {best}, is only {np.expm1(rises[0]):.1%} high: that may as well be drift"
-        )
-    if clear == 0 or (rises.size >= 3 and clear < 0.7 * rises.size):
-        return declined(
-            unit, f"of {rises.size} steps of {best} only {clear} rise clearly above the noise ({sigma:.1%})"
-        )
+    doubt = _doubt(best, misfit, rises, int((x > best).sum()), sigma)
+    if doubt is not None:
+        return declined(unit, doubt)
     confidence = 1 - np.exp(-margin / 2)
     notes: tuple[str, ...] = ()
     if is_stopped_at_jump and (x > best).sum() < 3:
@@ -103,6 +89,28 @@ def find_period(
         f"time rises by {rises[0]:.1%} after {best} and in steps of {best}; noise {sigma:.2%}",
         notes=notes,
     )
+
+
+def _doubt(period: int, misfit: float, rises: np.ndarray, points_past: int, sigma: float) -> str | None:
+    """Return why the best period explains the curve badly; None if it does not.
+
+    misfit: mean squared residual over the noise
+    rises: heights of the steps
+    points_past: points behind the first step
+    """
+    if misfit > 3.0:
+        return (
+            f"no period explains the curve: with the best one, {period}, the points lie {misfit**0.5:.1f} times the"
+            " noise off its stairs"
+        )
+    clear = int((rises > max(_MIN_STEP, 4 * sigma / np.sqrt(period))).sum())
+    if rises.size and rises[0] < 4 * sigma / np.sqrt(max(min(period, points_past), 1)):
+        return f"the first step, after {period}, is no higher than the noise ({sigma:.1%})"
+    if rises.size and rises[0] < _MIN_STEP:
+        return f"the first step, after {period}, is only {np.expm1(rises[0]):.1%} high: that may as well be drift"
+    if clear == 0 or (rises.size >= 3 and clear < 0.7 * rises.size):
+        return f"of {rises.size} steps of {period} only {clear} rise clearly above the noise ({sigma:.1%})"
+    return None
 
 
 def _labels(x: np.ndarray, period: int) -> np.ndarray:

@@ -66,16 +66,8 @@ def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1)
             _REGISTERS,
             f"the rise after {int(n[over - 1])} registers, {rise:.0%}, is not far above the noise ({sigma:.1%})",
         )
-    steps = np.diff(time / time[over - 1])[over - 1 :][:8]
-    cliff = over - 1 + int(np.argmax(steps))
-    # In noise the first cheap spills go unseen: the truth may lie as far down as the time was last on the line.
-    middle = np.median([excess[:-2], excess[1:-1], excess[2:]], axis=0)
-    calm = 1 + int(np.flatnonzero(middle[: over - 1] < max(0.5 * sigma, 0.005)).max(initial=0))
-    value, low, high = int(n[over - 1]), int(n[min(left - 1, calm)]), int(n[cliff])
-    # A point that noise may have lifted over the limit belongs to the line still.
-    high = max(high, int(n[int(np.flatnonzero(excess < max(SPILL, 4 * sigma)).max())]))
-    cost = float(excess[over]) / max(1, n[over] - low)
-    low -= int(sigma / cost)
+    low, high = _spill_span(n, time, excess, left, over, sigma)
+    value = int(n[over - 1])
     if high - low > max(8, 0.15 * value):
         return declined(
             _REGISTERS,
@@ -90,6 +82,26 @@ def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1)
     return answered(
         value, _REGISTERS, confidence, reason, low=min(low, value), high=max(high, int(n[over]) - 1)
     ).measured(repeats)
+
+
+def _spill_span(
+    n: np.ndarray, time: np.ndarray, excess: np.ndarray, left: int, over: int, sigma: float
+) -> tuple[int, int]:
+    """Return the register counts between which the first spill is.
+
+    excess: time over the line of the arithmetic, minus 1
+    left, over: positions where the time leaves the line, and where it stays `SPILL` above it
+    """
+    steps = np.diff(time / time[over - 1])[over - 1 :][:8]
+    cliff = over - 1 + int(np.argmax(steps))
+    # In noise the first cheap spills go unseen: the truth may lie as far down as the time was last on the line.
+    middle = np.median([excess[:-2], excess[1:-1], excess[2:]], axis=0)
+    calm = 1 + int(np.flatnonzero(middle[: over - 1] < max(0.5 * sigma, 0.005)).max(initial=0))
+    low, high = int(n[min(left - 1, calm)]), int(n[cliff])
+    # A point that noise may have lifted over the limit belongs to the line still.
+    high = max(high, int(n[int(np.flatnonzero(excess < max(SPILL, 4 * sigma)).max())]))
+    cost = float(excess[over]) / max(1, n[over] - low)
+    return low - int(sigma / cost), high
 
 
 def concurrent_groups(
