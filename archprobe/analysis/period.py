@@ -76,19 +76,11 @@ def find_period(
     notes: tuple[str, ...] = ()
     if is_stopped_at_jump and (x > best).sum() < 3:
         confidence = min(confidence, 0.85)
-        notes = (
-            (
-                f"the sweep stopped at the first jump: {int((x > best).sum())} point lies past the step, and whether"
-                f" {best} repeats was not seen"
-            ),
-        )
-    return answered(
-        best,
-        unit,
-        confidence,
-        f"time rises by {rises[0]:.1%} after {best} and in steps of {best}; noise {sigma:.2%}",
-        notes=notes,
-    )
+        past = int((x > best).sum())
+        note = f"the sweep stopped at the first jump: {past} point lies past the step, and whether {best} repeats was"
+        notes = (f"{note} not seen",)
+    reason = f"time rises by {rises[0]:.1%} after {best} and in steps of {best}; noise {sigma:.2%}"
+    return answered(best, unit, confidence, reason, notes=notes)
 
 
 def _doubt(period: int, misfit: float, rises: np.ndarray, points_past: int, sigma: float) -> str | None:
