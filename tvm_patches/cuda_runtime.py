@@ -55,7 +55,7 @@ def device_count() -> int:
 
 
 def device_uuid(index: int) -> str:
-    """Return the hex digits that name a GPU, the same in OpenCL and Vulkan; "" if the driver does not give them."""
+    """Return the hex digits that name a GPU, the same in OpenCL and Vulkan. "" if the driver does not give them."""
     driver, device, uuid = ctypes.CDLL(_DRIVER), ctypes.c_int(0), (ctypes.c_ubyte * 16)()
     if (
         driver.cuInit(0) != 0

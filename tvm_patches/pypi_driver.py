@@ -23,13 +23,13 @@ def libraries() -> list[str]:
 
 
 def problem() -> str | None:
-    """Return a message about the missing parts of an installed driver; None if it is complete or not installed."""
+    """Return a message about the missing parts of an installed driver. None if it is complete or not installed."""
     missing = _find()[1]
     return f"{DRIVER} is installed, but lacks {', '.join(missing)}" if missing and _files(DRIVER) else None
 
 
 def wheel_of(library: str) -> str | None:
-    """Return the driver's wheel and version if `library` is the driver; None for any other library."""
+    """Return the driver's wheel and version if `library` is the driver. None for any other library."""
     return f"{DRIVER} {importlib.metadata.version(DRIVER)}" if libraries()[-1:] == [library] else None
 
 

@@ -120,7 +120,7 @@ def alone_on(device: str, identity: str) -> Iterator[None]:
 
 
 def _locked(path: Path) -> int | None:
-    """Wait for the lock of a file, and return the descriptor that holds it; None if the file cannot be locked."""
+    """Wait for the lock of a file, and return the descriptor that holds it. None if the file cannot be locked."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     except OSError:

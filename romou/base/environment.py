@@ -101,7 +101,7 @@ class Settings:
 
 
 def variable(name: str) -> str | None:
-    """Return the text of a declared variable; None if it is not set or is empty."""
+    """Return the text of a declared variable. None if it is not set or is empty."""
     assert name in VARIABLES, f"{name} is not declared in VARIABLES"
     return os.environ.get(name) or None
 

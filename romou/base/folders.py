@@ -24,7 +24,7 @@ class HeldFolder(tempfile.TemporaryDirectory[str]):
     for a left-over, even if containers that share a folder use the same process numbers.
 
     purpose: part of the folder's name.
-    inside: its parent folder; None for the system's temporary folder. Left-overs there are removed first, once a
+    inside: its parent folder. None for the system's temporary folder. Left-overs there are removed first, once a
     process.
     """
 
@@ -59,7 +59,7 @@ def _remove_left_overs(where: str) -> None:
 
 
 def _lock(path: str, *, is_ours: bool = False) -> int | None:
-    """Return a descriptor that holds the lock of a folder; None if another process holds it or the folder is gone.
+    """Return a descriptor that holds the lock of a folder. None if another process holds it or the folder is gone.
 
     is_ours: the folder was made just now, so it is taken even on a file system without locks.
     """

@@ -39,28 +39,28 @@ class Limits:
 
     max_work_group_size, local_memory_bytes: of a work group.
     preset: numbers of default configs that are fitted to the device.
-    family: family of the device (romou/devices/hardware/families); None if it is not known.
+    family: family of the device (romou/devices/hardware/families). None if it is not known.
     is_mobile: whether the device is a mobile GPU.
     busy_work_items: work-items that keep all cores busy.
     warp_size: work-items that a core runs in step; 1 if it is not known.
-    most_with_local_memory: work-items of a group beyond which local memory is no gain (`LOCAL_MEMORY_ALPHA`); None if
+    most_with_local_memory: work-items of a group beyond which local memory is no gain (`LOCAL_MEMORY_ALPHA`). None if
         it is not known.
-    registers: 32-bit registers that a work-item can have; None if it is not known.
+    registers: 32-bit registers that a work-item can have. None if it is not known.
     registers_of_all: 32-bit registers of all cores, if the work-items in flight share them and the number is known.
-    max_buffers: buffers that a kernel can bind; None if there is no practical limit.
-    max_buffer_bytes: bytes of a buffer or an image; None if it is not known, or if there is no practical limit.
-    max_image: width, height and layers in texels; None if kernels keep to buffers.
+    max_buffers: buffers that a kernel can bind. None if there is no practical limit.
+    max_buffer_bytes: bytes of a buffer or an image. None if it is not known, or if there is no practical limit.
+    max_image: width, height and layers in texels. None if kernels keep to buffers.
     has_fp16_arithmetic: whether the device computes in fp16 (cl_khr_fp16). Storing fp16 needs no support.
     prefers_fp16: whether fp16 arithmetic is no slower than fp32; then loads need no conversion.
     has_vector_arithmetic: whether the language adds and multiplies vectors. In CUDA each lane is an operation, and the
         compiler fuses multiply-adds however they are spelled.
-    instructions_per_byte: instructions that all cores issue while the memory delivers a byte; None if not known.
+    instructions_per_byte: instructions that all cores issue while the memory delivers a byte. None if not known.
     prefers_images: whether images are read faster than buffers and may be used.
     has_tensor_cores: whether warps multiply matrices of fp16 (CUDA, compute capability 8.0 and newer).
     allows_tf32: whether tensor cores may multiply fp32, rounded to TF32.
     has_cooperative_matrices: whether the language multiplies matrices of fp16 that a warp of 32 holds together
         (VK_KHR_cooperative_matrix).
-    sub_groups: what kernels can do with sub-groups; None if nothing, or if it is not known.
+    sub_groups: what kernels can do with sub-groups. None if nothing, or if it is not known.
     without: (knob, choice as text) that spaces leave out because a driver miscompiles it.
     """
 

@@ -23,7 +23,7 @@ def export_library(
 ) -> None:
     """Link a TVM module or executable into the shared library `path`.
 
-    host: LLVM triple of the machine that loads it; None for this one.
+    host: LLVM triple of the machine that loads it. None for this one.
     entry: a second name for the module's function `main`.
     weight_bytes: bytes of the module's weights.
 

@@ -50,7 +50,7 @@ def option(
 
     doc: its documentation in Python.
     help_text: its help on the command line.
-    lowest: the lowest number allowed, or "above 0"; None for an option that is no number.
+    lowest: the lowest number allowed, or "above 0". None for an option that is no number.
     cli: its form on the command line, as `romou.cli.options` reads it.
     """
     metadata = {"doc": textwrap.dedent(doc).strip(), "help": help_text, "lowest": lowest, "is_whole": is_whole, **cli}

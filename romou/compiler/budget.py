@@ -26,11 +26,11 @@ def leaner_config(
     max_memory: int | None,
 ) -> tuple[str, Config, int] | None:
     """Return the task that has to change so that the model fits, its direct config, and the bytes that its workspaces
-    or weights take now; None if the model fits.
+    or weights take now. None if the model fits.
 
     plan: the model's memory with `configs` (task key -> config).
     task_of: function name -> task.
-    max_memory: bytes of the whole model; None for no limit.
+    max_memory: bytes of the whole model. None for no limit.
 
     Raises
     ------

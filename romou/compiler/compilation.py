@@ -167,7 +167,7 @@ class Compilation:
         return replace(self, program=program)
 
     def after_wrong_outputs(self, error: NumericError) -> Compilation | None:
-        """Return the imported model with the first wrong operator, named by a check, on another kernel; None if it has
+        """Return the imported model with the first wrong operator, named by a check, on another kernel. None if it has
         no other.
         """
         fallbacks = self.fallbacks.after_wrong_outputs(error, self.functions)

@@ -100,7 +100,7 @@ class TunableTask(Task):
         return self.template.direct(self.default_config(target))
 
     def with_fp32_sums(self, config: Config, target: Target) -> Config | None:
-        """Return `config` with sums in fp32; None if the space on `target` has no such config."""
+        """Return `config` with sums in fp32. None if the space on `target` has no such config."""
         changed, space = self.template.with_fp32_sums(config), self.space(target)
         return changed if space.knows(changed) and space.is_valid(changed) else None
 

@@ -75,7 +75,7 @@ def is_attached(target: Target, device: int | None) -> bool:
 
 
 def stand_in(target: Target) -> int | None:
-    """Return the index of the CPU that runs kernels for a device that is not attached; None if there is none.
+    """Return the index of the CPU that runs kernels for a device that is not attached. None if there is none.
 
     Of several, it is the one whose limits leave most kernels as they are.
     """
@@ -113,7 +113,7 @@ def _until_right(
     """Return the first model with right outputs: this one, or one with other kernels for wrong operators.
 
     running: returns a model on the device that runs it.
-    on: the site of this device; None for `site`.
+    on: the site of this device. None for `site`.
 
     Raises
     ------

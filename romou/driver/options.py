@@ -444,7 +444,7 @@ class TuneOptions(ModelOptions):
         return MeasureOptions.from_dict({"seed": self.seed, **self.measure})
 
     def address(self) -> Address | None:
-        """Return the address of the devices; None for the attached one."""
+        """Return the address of the devices. None for the attached one."""
         from romou.runtime.rpc import Address
 
         return None if self.rpc is None else Address.parse(self.rpc)

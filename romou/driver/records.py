@@ -67,7 +67,7 @@ def recorded_configs(
 
     Only configs in the task's space on `target` count.
 
-    device: only its records count; None for records of all devices.
+    device: only its records count. None for records of all devices.
     """
     if work_dir is None:
         return {}, {}

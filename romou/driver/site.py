@@ -25,7 +25,7 @@ class TimingSite:
     target: the target within the limits of the device.
     device: None if no device was looked at.
     index: index of the attached device.
-    remote: the device behind a connection; None for an attached one.
+    remote: the device behind a connection. None for an attached one.
     compile_for: the device whose driver compiles programs ahead, see `LocalBuilder`.
     """
 
@@ -38,7 +38,7 @@ class TimingSite:
 
     @property
     def name(self) -> str:
-        """The device's name; "" if no device was looked at."""
+        """The device's name. "" if no device was looked at."""
         return "" if self.device is None else self.device.name
 
     @property

@@ -46,7 +46,7 @@ _RANDOM = ("RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLi
 class OutputCheck(NamedTuple):
     """A model's outputs against onnxruntime's.
 
-    error: relative L2 error of the worst output, infinite for another shape or dtype; None if nothing was compared.
+    error: relative L2 error of the worst output, infinite for another shape or dtype. None if nothing was compared.
     limit: the largest error that counts as right.
     """
 

@@ -52,7 +52,7 @@ def load(name: str, *, seed: int = 0) -> onnx.ModelProto:
 
 
 def bundled(model: object) -> onnx.ModelProto | None:
-    """Return the network that "bundled:NAME" names; None for anything else.
+    """Return the network that "bundled:NAME" names. None for anything else.
 
     Raises
     ------

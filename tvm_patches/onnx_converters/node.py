@@ -90,14 +90,14 @@ class Node:
         return str(self.input(index).ty.dtype)
 
     def constant(self, index: int) -> np.ndarray | None:
-        """Return the value of a constant input; None if it is computed at run time or left out."""
+        """Return the value of a constant input. None if it is computed at run time or left out."""
         if not self.has(index):
             return None
         value = self.input(index)
         return value.value.numpy() if isinstance(value, tvm.ir.GenericConst) else None
 
     def integers(self, index: int) -> tuple[int, ...] | None:
-        """Return a constant as a tuple of integers; None if it is left out.
+        """Return a constant as a tuple of integers. None if it is left out.
 
         Raises
         ------

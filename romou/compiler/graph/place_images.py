@@ -156,12 +156,12 @@ def _shape(var: relax.Var) -> list[int]:
 
 
 def _row(shape: list[int], scope: str) -> int:
-    """Return the elements in a row of a tensor's image; 0 if the tensor has too few axes."""
+    """Return the elements in a row of a tensor's image. 0 if the tensor has too few axes."""
     return math.prod(shape[-ROW_AXES[scope] :]) if len(shape) > ROW_AXES[scope] else 0
 
 
 def _source_of_view(value: relax.Expr, mod: tvm.IRModule) -> relax.Var | None:
-    """Return the operand of a call that reshapes; None for any other expression."""
+    """Return the operand of a call that reshapes. None for any other expression."""
     callee = called_function(value)
     if callee is None or not is_view(mod[callee]):
         return None

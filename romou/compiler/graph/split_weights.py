@@ -60,7 +60,7 @@ class _Splitter(MainRewriter):
 
 
 def _columns(value: relax.Expr, most: int) -> int:
-    """Return the output channels of each slice, in whole texels; 0 if the weight fits or cannot be split."""
+    """Return the output channels of each slice, in whole texels. 0 if the weight fits or cannot be split."""
     axes = _CHANNELS.get(op_name(value)) if isinstance(value, relax.Call) else None
     if axes is None or not is_constant(value.args[1]) or int(getattr(value.attrs, "groups", 1)) != 1:
         return 0

@@ -156,7 +156,7 @@ class Algorithm(ABC):
         return tuple(int(d) for d in self.contracted.weight.shape)
 
     def stored_weight(self) -> StoredWeight | None:
-        """Return the form of the weight that the kernel reads; None for the function's own form."""
+        """Return the form of the weight that the kernel reads. None for the function's own form."""
         return None
 
     def fits(self, limits: Limits) -> bool:

@@ -87,11 +87,11 @@ class Template(ABC):
         return config
 
     def stored_weight(self, config: Mapping[str, Any]) -> StoredWeight | None:
-        """Return the form of the weight that the kernel of `config` reads; None for the function's own form."""
+        """Return the form of the weight that the kernel of `config` reads. None for the function's own form."""
         return None
 
     def precision(self, config: Mapping[str, Any]) -> str | None:
-        """Return the precision that the kernel of `config` rounds its factors to; None if it does not round."""
+        """Return the precision that the kernel of `config` rounds its factors to. None if it does not round."""
         return None
 
     @abstractmethod

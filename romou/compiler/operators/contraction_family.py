@@ -31,7 +31,7 @@ class ContractionFamily(Operator[W], Family):
 
     @abstractmethod
     def match(self, call: relax.Call) -> W | None:
-        """Return the workload of a call of one of `operators`; None if another family handles it."""
+        """Return the workload of a call of one of `operators`. None if another family handles it."""
 
     @abstractmethod
     def operands(self, w: W) -> Mapping[str, Shape]:

@@ -60,7 +60,7 @@ class Operator(ABC, Generic[W]):
         return frozenset()
 
     def pixel_rows(self, w: W) -> int | None:
-        """Return the rows of pixels that the knob `pixels` lays out; None without the knob."""
+        """Return the rows of pixels that the knob `pixels` lays out. None without the knob."""
         return None
 
     def pieces(self, w: W) -> Sequence[int]:

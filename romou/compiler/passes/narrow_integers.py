@@ -87,7 +87,7 @@ def _fits(extent: tirx.Expr) -> bool:
 
 
 def _narrowed(expr: tirx.Expr, analyzer: tvm.sym.Analyzer) -> tirx.Expr | None:
-    """Return a number of 64 bits in 32, by a conversion only where it takes one; None for a number that may not fit."""
+    """Return a number of 64 bits in 32, by a conversion only where it takes one. None for a number that may not fit."""
     bound = analyzer.const_int_bound(expr)
     if bound.min_value < _LEAST or bound.max_value > _MOST:
         return None

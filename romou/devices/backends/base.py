@@ -163,7 +163,7 @@ class Backend:
         raise NotImplementedError
 
     def device_of(self, facts: Mapping[str, Any]) -> str | None:
-        """Return the name of an attached device's file, by the driver's name of it; None without a file, and for a CPU.
+        """Return the name of an attached device's file, by the driver's name of it. None without a file, and for a CPU.
 
         facts: the device's entry of `list_devices`.
         """
@@ -238,7 +238,7 @@ class Backend:
     # Devices
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """Return the facts of every attached device, in the order of `device(i)`; empty without one.
+        """Return the facts of every attached device, in the order of `device(i)`. Empty without one.
 
         Each entry has at least name, platform, vendor, driver, type ("cpu" or "gpu"), compute_units,
         max_work_group_size, local_mem_bytes, has_images and extensions.
@@ -289,7 +289,7 @@ class Backend:
     def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
         """Return the index of the device that a target runs on: the first one. DeviceError if none is attached.
 
-        found: the devices of another machine; None for this machine's.
+        found: the devices of another machine. None for this machine's.
         """
         if not (self.list_devices() if found is None else found):
             raise self.no_device_error(0, [])
@@ -327,7 +327,7 @@ class Backend:
         )
 
     def origin(self, facts: Mapping[str, Any]) -> str | None:
-        """Return the origin of a device's driver for a person: the system, or a package with its version; None if
+        """Return the origin of a device's driver for a person: the system, or a package with its version. None if
         unknown.
         """
         return None
@@ -350,7 +350,7 @@ class Backend:
         return f"Update or reinstall the vendor's driver{choose}."
 
     def manifest_line(self, library: str) -> str | None:
-        """Return the line of an Android app's manifest that allows the app to open a driver's library; None if no app
+        """Return the line of an Android app's manifest that allows the app to open a driver's library. None if no app
         needs one.
         """
         return None
@@ -358,7 +358,7 @@ class Backend:
     # Compiler and runtime
 
     def toolchain(self) -> tuple[str, Callable[[], str]] | None:
-        """Return (name, version call) of a compiler that Romou needs for kernels; None without one. The call raises
+        """Return (name, version call) of a compiler that Romou needs for kernels. None without one. The call raises
         RomouError if the compiler is missing.
         """
         return None
@@ -401,12 +401,12 @@ class Backend:
         return compiler is not None
 
     def programs(self, library: Any, index: int, connection: Connection | None = None) -> Programs | None:
-        """Return the programs of a model on a device; None if the device's facts lack `keeps_programs`.
+        """Return the programs of a model on a device. None if the device's facts lack `keeps_programs`.
 
         A runtime with `keeps_programs` has the functions "prepare", "keep" and "program_folder".
 
         library: TVM's executable or module, or the connection's.
-        connection: to the device's machine; None for this machine.
+        connection: to the device's machine. None for this machine.
         """
         import tvm
 

@@ -72,7 +72,7 @@ class ComputeApi(Backend):
         return found | ({BUFFER_BYTES: spec.max_buffer_bytes} if spec.max_buffer_bytes else {})
 
     def sub_groups(self, spec: HardwareSpec) -> SubGroups | None:
-        """Return the operations of sub-groups that kernels may use; None if there are none or they are unknown."""
+        """Return the operations of sub-groups that kernels may use. None if there are none or they are unknown."""
         reductions, shuffles = bool(spec.has_sub_group_reductions), bool(spec.has_sub_group_shuffles)
         if spec.sub_group_size is None or not (reductions or shuffles):
             return None
@@ -80,7 +80,7 @@ class ComputeApi(Backend):
 
     def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
         """Return the sub-groups that kernels for `wanted` get on an attached device, of the wanted size if the device
-        lets kernels choose it; None for none.
+        lets kernels choose it. None for none.
         """
         raise NotImplementedError
 

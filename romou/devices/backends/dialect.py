@@ -98,7 +98,7 @@ class Dialect:
         raise NotImplementedError
 
     def keep_nan(self, extreme: tirx.Max | tirx.Min) -> tirx.Expr | None:
-        """Return a maximum or minimum of floats that propagates NaN; None if comparisons do (`passes/nan.py`)."""
+        """Return a maximum or minimum of floats that propagates NaN. None if comparisons do (`passes/nan.py`)."""
         return None
 
     def fp32_of_fp16(self, bits: tirx.Expr) -> tirx.Expr:

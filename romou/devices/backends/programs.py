@@ -100,8 +100,8 @@ class Programs:
     model's next start.
 
     prepare, keep, folder: functions of the device's runtime, on this machine or behind a connection.
-    missing, module_bytes: the same, on this machine only; None elsewhere, or if the runtime lacks them.
-    threads: compiling threads; 0 for one on each core.
+    missing, module_bytes: the same, on this machine only. None elsewhere, or if the runtime lacks them.
+    threads: compiling threads. 0 for one on each core.
     is_kept: False if the driver must not be given binaries.
     crashes: whether the driver's compiler is known to crash.
     """

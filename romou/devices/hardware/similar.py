@@ -17,7 +17,7 @@ _told: set[str] = set()
 
 
 def nearest_of(spec: HardwareSpec, candidates: Iterable[HardwareSpec]) -> HardwareSpec | None:
-    """Return the candidate with the least distance from the spec; None if none shares enough numbers.
+    """Return the candidate with the least distance from the spec. None if none shares enough numbers.
 
     The distance is the mean of |log2(a / b)| over the facts that both devices have.
     """

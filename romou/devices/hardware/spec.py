@@ -104,7 +104,7 @@ class HardwareSpec:
 
     @property
     def registers_per_core(self) -> int | None:
-        """Return the 32-bit registers of one shader core; None if a factor is not known."""
+        """Return the 32-bit registers of one shader core. None if a factor is not known."""
         if self.register_lanes_per_core is None or self.registers_per_lane is None:
             return None
         return self.register_lanes_per_core * self.registers_per_lane

@@ -63,7 +63,7 @@ def compile_statistics(
 
     source: one or more kernels.
     gpu: a name of `GPUS`, e.g. "a630" (Adreno 630) or "g76" (Mali-G76).
-    work_group: reqd_work_group_size of kernels whose source has none; None for any work group.
+    work_group: reqd_work_group_size of kernels whose source has none. None for any work group.
     folder: folder of the compilers, see `find_compilers`.
     """
     (result,) = compile_all([source], gpu, work_group, folder=folder)

@@ -42,7 +42,7 @@ class LoopStatistics:
 
     @property
     def instructions_per_multiply_add(self) -> float | None:
-        """Return instructions / multiply_adds; None if the loop multiplies nothing."""
+        """Return instructions / multiply_adds. None if the loop multiplies nothing."""
         return self.instructions / self.multiply_adds if self.multiply_adds else None
 
     def busiest(self) -> LoopStatistics:

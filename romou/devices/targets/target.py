@@ -75,12 +75,12 @@ class Target:
 
     @property
     def device_name(self) -> str | None:
-        """Return the name of the device whose facts are used; None for the attached one."""
+        """Return the name of the device whose facts are used. None for the attached one."""
         return self._options.get("device")
 
     @property
     def host(self) -> str | None:
-        """Return the LLVM triple of the machine that runs the host code; None for this machine."""
+        """Return the LLVM triple of the machine that runs the host code. None for this machine."""
         return self._options.get("host")
 
     @property

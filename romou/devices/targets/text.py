@@ -107,7 +107,7 @@ def _without_implied(device_backend: Backend, options: dict[str, Any], *, is_our
 
 
 def _host_triple(host: Any) -> str | None:
-    """Return the LLVM triple of a host given as text, dict or tvm Target; None for this machine."""
+    """Return the LLVM triple of a host given as text, dict or tvm Target. None for this machine."""
     if host is None or host == "llvm":
         return None
     if isinstance(host, str):

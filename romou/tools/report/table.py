@@ -140,7 +140,7 @@ def layer_table(rows: Sequence[LayerRow]) -> Table:
 
 
 def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
-    """The sum over all calls in ms; None as soon as one row was not measured, since a part is no total."""
+    """The sum over all calls in ms. None as soon as one row was not measured, since a part is no total."""
     total = 0.0
     for row in rows:
         value = getattr(row, field)
@@ -160,7 +160,7 @@ _INSTEAD = {
 
 def device_lines(summary: Summary) -> list[str]:
     """Return lines on nodes that are not as they should be: shares on the host, nodes that moved and why, TVM's
-    schedules; empty if there are none.
+    schedules. Empty if there are none.
     """
     lines = []
     if summary.host:

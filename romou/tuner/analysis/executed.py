@@ -91,7 +91,7 @@ class Executed:
 
 
 def executed_instructions(code: LoopStatistics, loops: TripLoop) -> Executed | None:
-    """Return the instructions that one work-item executes, conditional code included; None if the two nests cannot be
+    """Return the instructions that one work-item executes, conditional code included. None if the two nests cannot be
     matched.
 
     A compiler keeps a loop or unrolls it completely. The multiply-adds show which: every iteration has the same number

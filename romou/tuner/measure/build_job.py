@@ -86,7 +86,7 @@ _TVM_FOLDERS = (f"{os.sep}tvm{os.sep}", f"{os.sep}tvm_ffi{os.sep}")
 
 
 def outcome_of_build(error: BaseException) -> Outcome | None:
-    """Return INVALID or BUILD_ERROR for an error of the candidate; None for a bug or a broken machine.
+    """Return INVALID or BUILD_ERROR for an error of the candidate. None for a bug or a broken machine.
 
     A failed candidate is data, and the search goes on. A bug must stop the run, or every candidate would quietly become
     a BUILD_ERROR.

@@ -29,7 +29,7 @@ class BuildProcesses:
         self._idle: list[ChildProcess] = []
 
     def build(self, arguments: tuple[Any, ...], limit_s: float, build_timeout_s: float) -> Built | None:
-        """Return the result of `build_job.build` for `arguments`; None if a `limit_s` below `build_timeout_s` cut it
+        """Return the result of `build_job.build` for `arguments`. None if a `limit_s` below `build_timeout_s` cut it
         off.
 
         A crash is a BUILD_ERROR of the candidate, and so is a build that takes longer than `build_timeout_s`.

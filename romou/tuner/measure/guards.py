@@ -117,7 +117,7 @@ def guard(
 ) -> list[Guarded]:
     """Copy a candidate's arrays, the output last, to a device, each with zones around it.
 
-    window: the runtime's function that makes a tensor of a view; None if it has none, and then there is no zone in
+    window: the runtime's function that makes a tensor of a view. None if it has none, and then there is no zone in
     front.
     """
     last = len(arrays) - 1

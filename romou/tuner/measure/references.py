@@ -65,7 +65,7 @@ class References:
             self._idle.put(child)
 
     def of(self, task: TunableTask, stop_at: float | None) -> str | None:
-        """Return the file of `task`; None if `stop_at` came first. BuildError if the reference cannot be computed."""
+        """Return the file of `task`. None if `stop_at` came first. BuildError if the reference cannot be computed."""
         with self._lock:
             if task.key not in self._found:
                 begun = self._ahead.get(task.key)

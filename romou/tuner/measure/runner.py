@@ -118,7 +118,7 @@ class LocalRunner(CheckingRunner):
         return 1
 
     def fingerprint(self) -> DeviceFingerprint:
-        """Return name, driver and platform of the device; DeviceError if there is none."""
+        """Return name, driver and platform of the device. DeviceError if there is none."""
         return self._identify(self._children[0])[0]
 
     def _identify(self, child: ChildProcess) -> tuple[DeviceFingerprint, str]:
@@ -177,7 +177,7 @@ class LocalRunner(CheckingRunner):
 
 
 def run_spec(built: BuildResult, reference: str, device: str, best_s: float, options: MeasureOptions) -> RunSpec:
-    """Return the data with which a worker runs a built candidate; UsageError if it has no library."""
+    """Return the data with which a worker runs a built candidate. UsageError if it has no library."""
     if built.library is None:
         raise UsageError(
             f"trial {built.candidate.trial} was not built ({built.outcome}); only built candidates can run"

@@ -153,7 +153,7 @@ class ClockWatch:
     def tell(self, seconds: float, now: float, *, longest_s: float) -> float:
         """Note a new time of the kernel. Return the seconds for which the device should cool down before the kernel is
         timed
-        again; 0 to continue.
+        again. 0 to continue.
 
         Pauses double. After `longest_s` of consecutive pauses the search continues: hot days do not end, and the ratio
         is recorded.

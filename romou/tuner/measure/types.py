@@ -82,11 +82,11 @@ class BuildResult:
 class RunReply:
     """The result of running a candidate, from the process that ran it.
 
-    times_s: every repeat, each the mean of the launches that fill `min_repeat_ms`; empty unless the outcome is OK
-    relative_l2_error: |out - ref| / |ref|; None if the output was not compared or not finite
-    max_error: largest |out - ref| / (|ref| + rms(ref)) of an element; None in the same cases
+    times_s: every repeat, each the mean of the launches that fill `min_repeat_ms`. Empty unless the outcome is OK
+    relative_l2_error: |out - ref| / |ref|. None if the output was not compared or not finite
+    max_error: largest |out - ref| / (|ref| + rms(ref)) of an element. None in the same cases
     run_s: seconds to load, run, check and time it
-    clock_ratio: time of a reference kernel shortly before, relative to its best (1: full speed); None if not measured
+    clock_ratio: time of a reference kernel shortly before, relative to its best (1: full speed). None if not measured
     """
 
     outcome: Outcome
@@ -117,7 +117,7 @@ class Builder(Protocol):
         """Number of candidates that are built at the same time."""
 
     def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
-        """Start builds, and return their results in the order of `batch`; None if one was not finished at `stop_at`.
+        """Start builds, and return their results in the order of `batch`. None if one was not finished at `stop_at`.
 
         stop_at: by `time.monotonic`
         """

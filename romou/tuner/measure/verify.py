@@ -71,7 +71,7 @@ def poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 def compare(output: np.ndarray, reference: np.ndarray, precision: str | None = None) -> Comparison:
     """Compare `output` with `reference` of the same shape and type. Integers must be equal.
 
-    precision: the format that the kernel rounds its factors to ("tf32"); None for the output's type.
+    precision: the format that the kernel rounds its factors to ("tf32"). None for the output's type.
     """
     if output.dtype.kind != "f":
         wrong = int(np.count_nonzero(output != reference))

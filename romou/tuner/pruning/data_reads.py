@@ -240,7 +240,7 @@ class _Read:
 
     indices: expressions over (o, h, w, lane, reduction)
     pitches: address difference of a step of each index
-    condition: of reads inside the padding; None if there is no check
+    condition: of reads inside the padding. None if there is no check
     """
 
     extents: tuple[int, int, int]

@@ -44,7 +44,7 @@ def can_estimate(spec: HardwareSpec) -> bool:
 
 
 def missing_facts(spec: HardwareSpec) -> tuple[str, ...]:
-    """Return the facts without which nothing can be estimated; empty if none is missing, and for a CPU."""
+    """Return the facts without which nothing can be estimated. Empty if none is missing, and for a CPU."""
     is_cpu = spec.warp_sizes == (1,)
     return () if is_cpu else tuple(key for key in _NEEDED if getattr(spec, key) is None)
 
@@ -66,7 +66,7 @@ def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:
 
 
 def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
-    """Return the estimated seconds of one launch, comparable between configs of one operator; None without facts.
+    """Return the estimated seconds of one launch, comparable between configs of one operator. None without facts.
 
     Fields of the usage may be arrays that broadcast.
     """
@@ -86,7 +86,7 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
 
 
 def needed_registers(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any] | None:
-    """Return the registers that a work-item needs without spills, and those that it can have; None without such facts.
+    """Return the registers that a work-item needs without spills, and those that it can have. None without such facts.
 
     Dedicated register files, as on Mali, are so small that compilers move no load ahead.
     """
@@ -98,7 +98,7 @@ def needed_registers(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any] 
 
 
 def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] | None:
-    """Return the cycles of each part of a launch by itself; None without enough facts.
+    """Return the cycles of each part of a launch by itself. None without enough facts.
 
     issuing, waiting: a core's cycles for instructions and for loads
     buffers, images, l2: cycles for bytes out of the first-level caches, and out of the second-level cache

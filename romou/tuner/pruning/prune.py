@@ -37,7 +37,7 @@ class CriterionCount:
     only: removed by it and by no other
     left: removed neither by it nor by those before it
     source: of its limit
-    slack: factor by which its limit was loosened because too few configs would be left; None if it was dropped
+    slack: factor by which its limit was loosened because too few configs would be left. None if it was dropped
     """
 
     criterion: str

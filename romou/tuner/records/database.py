@@ -40,8 +40,8 @@ class TunedSchedule:
     """The best config of an operator on a device. One line of a database file.
 
     record: the measurement of the config
-    family: the operator family; empty if it is not known
-    workload: the operator's numbers (`Workload.to_dict`); empty if it has none or they are not known
+    family: the operator family. Empty if it is not known
+    workload: the operator's numbers (`Workload.to_dict`). Empty if it has none or they are not known
     source: where the measurement is from
     """
 
@@ -57,7 +57,7 @@ class TunedSchedule:
 
     @classmethod
     def from_line(cls, line: str) -> TunedSchedule:
-        """Return the schedule that `to_line` wrote; RecordError if the line is none, or its config did not work."""
+        """Return the schedule that `to_line` wrote. RecordError if the line is none, or its config did not work."""
         record = Record.from_line(line)
         if record.time_s is None:
             raise RecordError("no schedule: it lacks a time")
@@ -131,7 +131,7 @@ def _valid_schedules(path: Path, lines: Iterable[bytes]) -> Iterator[TunedSchedu
 
 
 def write_schedules(path: Path, schedules: Iterable[TunedSchedule]) -> None:
-    """Write a file of schedules, ordered by name and key, in one piece; RecordError if that cannot be done."""
+    """Write a file of schedules, ordered by name and key, in one piece. RecordError if that cannot be done."""
     ordered = sorted(schedules, key=lambda s: (s.record.task_name, s.record.task_key, str(s.record.device)))
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -179,7 +179,7 @@ def merged(old: Iterable[TunedSchedule], new: Iterable[TunedSchedule]) -> list[T
 
 
 def workload_of(task: TunableTask) -> dict[str, Any]:
-    """Return the numbers of a task's operator as they are read from JSON; empty if its template has none."""
+    """Return the numbers of a task's operator as they are read from JSON. Empty if its template has none."""
     template = task.template
     return json.loads(json.dumps(template.workload.to_dict())) if isinstance(template, ContractionTemplate) else {}
 
@@ -212,7 +212,7 @@ def distance(workload: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 
 
 def _numbers(value: object) -> list[float] | None:
-    """Return a number or a list of numbers as a list; None for all else."""
+    """Return a number or a list of numbers as a list. None for all else."""
     values: list[Any] = value if isinstance(value, list) else [value]
     is_numeric = all(isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in values)
     return [float(v) for v in values] if is_numeric else None

@@ -37,14 +37,14 @@ class Record:
     config: knob -> choice
     device: `DeviceFingerprint.to_dict()` of the device that ran it
     outcome: how the trial ended
-    times_s: every repeat in seconds, each the mean of several launches; empty unless the outcome is OK
+    times_s: every repeat in seconds, each the mean of several launches. Empty unless the outcome is OK
     build_s: seconds of the build
-    relative_l2_error, max_error: against the reference; None if it was not compared
-    error: shortened text; None for OK
+    relative_l2_error, max_error: against the reference. None if it was not compared
+    error: shortened text. None for OK
     seed: of the inputs that it was checked with
     clock_ratio: time of a reference kernel shortly before, relative to its best on the device. Above 1 if the device
-        throttles; None if it was not measured.
-    expected_s: time that the cost model predicted when it proposed the candidate; None without a prediction
+        throttles. None if it was not measured.
+    expected_s: time that the cost model predicted when it proposed the candidate. None without a prediction
     is_again: whether it is the second measurement, at the end of the search, which counts
     target, time, romou, tvm: target text, UTC time in ISO 8601, versions
     """
@@ -70,7 +70,7 @@ class Record:
 
     @property
     def time_s(self) -> float | None:
-        """The median of the repeats in seconds; None if there is no time."""
+        """The median of the repeats in seconds. None if there is no time."""
         return median(self.times_s) if self.outcome == Outcome.OK and self.times_s else None
 
     def to_line(self) -> str:
@@ -141,7 +141,7 @@ class Origin:
         return cls(device=device, romou=__version__, tvm=tvm.__version__)
 
     def refusal(self, other: Origin) -> str | None:
-        """Return the reason why times of `other` are not comparable; None if they are."""
+        """Return the reason why times of `other` are not comparable. None if they are."""
         if other.device != self.device:
             mine, theirs = dict(self.device), dict(other.device)
             if {**theirs, "driver": ""} == {**mine, "driver": ""}:

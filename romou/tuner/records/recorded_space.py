@@ -130,7 +130,7 @@ class RecordedSpace:
 
     @classmethod
     def load(cls, path: Path) -> RecordedSpace:
-        """Read a file; a last member that was cut off is left out; RecordError for what is no such file, or one of a
+        """Read a file; a last member that was cut off is left out. RecordError for what is no such file, or one of a
         newer schema.
         """
         try:

@@ -171,7 +171,7 @@ class RecordStore:
         return [r for r in self._records if r.task_key == task_key and r.device == device]
 
     def best(self, task_key: str, device: dict[str, Any]) -> Record | None:
-        """Return the fastest record of a task on this device; None if none has a time."""
+        """Return the fastest record of a task on this device. None if none has a time."""
         timed = [r for r in self.of(task_key, device) if r.time_s is not None]
         return min(timed, key=lambda r: r.time_s or 0.0, default=None)
 

@@ -194,7 +194,7 @@ class CostModel:
 
 
 def train_on(data: TransferData, seed: int = 0) -> Trees | None:
-    """Return trees that correct the estimate, trained on transfer data; None if there is none."""
+    """Return trees that correct the estimate, trained on transfer data. None if there is none."""
     joined = data.joined()
     if joined is None:
         return None

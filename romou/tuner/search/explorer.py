@@ -102,7 +102,7 @@ class Explorer:
         return list(chosen.values())
 
     def expected_s(self, config: Config) -> float | None:
-        """Return the seconds predicted for a config when it was proposed; None if there was no prediction."""
+        """Return the seconds predicted for a config when it was proposed. None if there was no prediction."""
         if config.key in self._expected_s:
             return self._expected_s[config.key]
         if (

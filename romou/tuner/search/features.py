@@ -96,7 +96,7 @@ class TaskFeatures:
     parts and the occupancy, else 0. A word of a knob counts as its index among the choices, a missing knob as 0. Each
     config is computed once.
 
-    spec: of the device that measures; None if there is no estimate for it
+    spec: of the device that measures. None if there is no estimate for it
     correct: a pretrained model that corrects the estimate
     """
 

@@ -95,7 +95,7 @@ class ShippedModel:
         return expected if model is None else model(rows, columns, expected)
 
     def read(self) -> PretrainedModel | None:
-        """Return the model; None if it does not fit this version."""
+        """Return the model. None if it does not fit this version."""
         with self._lock:
             return self._model
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 @dataclasses.dataclass
 class Progression:
-    """The trials of one task so far. Times in seconds; None for a failed trial."""
+    """The trials of one task so far. Times in seconds. None for a failed trial."""
 
     calls: int
     times: list[float | None] = dataclasses.field(default_factory=list)
@@ -16,7 +16,7 @@ class Progression:
 
     @property
     def best_s(self) -> float | None:
-        """The best time; None if no trial worked yet."""
+        """The best time. None if no trial worked yet."""
         return min((t for t in self.times if t is not None), default=None)
 
     @property
@@ -51,7 +51,7 @@ class Progression:
 
 
 def next_task(tasks: Sequence[Progression], *, patience: int) -> int | None:
-    """Return the index of the task with the largest expected gain; None if all are exhausted.
+    """Return the index of the task with the largest expected gain. None if all are exhausted.
 
     Tasks without a trial come first, in order, so that a complete model exists early. A task without an improvement for
     `patience` trials waits until all others are in the same state.

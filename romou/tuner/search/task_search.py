@@ -36,8 +36,8 @@ _NEAR_DEFAULT = 1.2
 class TaskResult:
     """The result of a task's search. Times are medians of one call in milliseconds.
 
-    config: the best config; None if none worked, so that the caller falls back to TVM's own schedule
-    default_ms: time of the default config; None if it was not measured or failed
+    config: the best config. None if none worked, so that the caller falls back to TVM's own schedule
+    default_ms: time of the default config. None if it was not measured or failed
     """
 
     task_key: str
@@ -120,7 +120,7 @@ class TaskSearch:
         return close if len(close) > 1 and any(config.key not in self.again for config in close) else []
 
     def best(self) -> Config | None:
-        """Return the fastest of the configs that were measured again, or of all if none was; None if none worked."""
+        """Return the fastest of the configs that were measured again, or of all if none was. None if none worked."""
         again = [(t, self.measured[key][0]) for key, t in self.again.items() if t is not None and key in self.measured]
         return (
             min(again, key=lambda pair: pair[0])[1] if again else next((config for _, config in self.fastest()), None)

@@ -59,7 +59,7 @@ class TransferData:
         return tuple(dict.fromkeys(name for columns, *_ in self._groups for name in columns))
 
     def joined(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray] | None:
-        """Return all rows over `columns`, their scores, expected scores, and weights; None if there is no data.
+        """Return all rows over `columns`, their scores, expected scores, and weights. None if there is no data.
 
         Fast configs weigh more. All tasks weigh the same.
         """

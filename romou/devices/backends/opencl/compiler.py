@@ -124,7 +124,7 @@ class _Building(threading.local):
     """The kernels that this thread makes TVM write now.
 
     kernels: by their names.
-    pieces: the parts of a module that are written already; None outside of `build`.
+    pieces: the parts of a module that are written already. None outside of `build`.
     """
 
     kernels: Mapping[str, _Kernel] = MappingProxyType({})

@@ -44,12 +44,12 @@ _VALUES = {
 
 
 def size_of(text: str) -> int | None:
-    """Return the size of the sub-groups that a kernel is written for; None for a kernel without sub-groups."""
+    """Return the size of the sub-groups that a kernel is written for. None for a kernel without sub-groups."""
     return next((int(size) for _, size in SUB_GROUP_CALL.findall(text)), None)
 
 
 def definitions(texts: Sequence[str]) -> str:
-    """Return the text in front of kernels that call functions of sub-groups; "" if none does."""
+    """Return the text in front of kernels that call functions of sub-groups. "" if none does."""
     called = sorted({found for text in texts for found in SUB_GROUP_CALL.findall(text)})
     if not called:
         return ""

@@ -30,7 +30,7 @@ def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:
     analyzer = tvm.sym.Analyzer()
 
     def start(buffer: tirx.Buffer, indices: Sequence[tirx.Expr]) -> tirx.Expr | None:
-        """Return a pointer to the first of adjacent numbers that may be unaligned; None for any other access."""
+        """Return a pointer to the first of adjacent numbers that may be unaligned. None for any other access."""
         index = indices[-1]
         if (
             len(indices) > 1

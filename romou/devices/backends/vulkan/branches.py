@@ -67,7 +67,7 @@ def is_simple(condition: Any) -> bool:
 
 
 def loaded_anyway(value: Any, flag: tirx.Var) -> Any | None:
-    """Return a load that reads the first elements if `flag` is false; None for other expressions, and if the index
+    """Return a load that reads the first elements if `flag` is false. None for other expressions, and if the index
     cannot be
     computed in that case.
     """

@@ -6,7 +6,7 @@ from typing import Any
 
 
 def op_of(expr: Any) -> str:
-    """Return the name of a call's operator; "" for other expressions."""
+    """Return the name of a call's operator. "" for other expressions."""
     return str(getattr(getattr(expr, "op", None), "name", ""))
 
 
@@ -16,7 +16,7 @@ def extern_of(call: Any) -> str:
 
 
 def pointed(pointer: Any) -> tuple[Any, Any | None]:
-    """Return the buffer that a pointer points into, and the element; None for the first element."""
+    """Return the buffer that a pointer points into, and the element. None for the first element."""
     if op_of(pointer) == "tirx.address_of":
         (access,) = pointer.args
         return access.source, access.indices[0]

@@ -115,7 +115,7 @@ def describe() -> str:
 
 
 def knows_matrices() -> bool:
-    """Return whether the compiler knows GL_KHR_cooperative_matrix; False without a compiler."""
+    """Return whether the compiler knows GL_KHR_cooperative_matrix. False without a compiler."""
     with contextlib.suppress(BuildError):
         return int(version().partition(":")[2].partition(".")[0]) >= _MATRICES_FROM
     return False

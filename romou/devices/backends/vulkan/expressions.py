@@ -297,7 +297,7 @@ class Expressions(Text):
         return f"{kind.register}({', '.join(read(f'{name}[{self.lane(index, lane)}]') for lane in range(lanes))})"
 
     def whole(self, index: Any, found: Parameter, element: Type) -> Any | None:
-        """Return the index into an array of vectors of an access that covers a whole vector; None for other accesses,
+        """Return the index into an array of vectors of an access that covers a whole vector. None for other accesses,
         and
         for buffers that are both read and written.
         """

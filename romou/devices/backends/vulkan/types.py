@@ -86,7 +86,7 @@ class Type(NamedTuple):
         return text if self.stored == self.register else f"{self.stored}({text})"
 
     def needs(self, *, is_stored: bool = False) -> str | None:
-        """Return the Vulkan feature that such a variable, or such an element of a buffer, needs; None for none."""
+        """Return the Vulkan feature that such a variable, or such an element of a buffer, needs. None for none."""
         if is_stored and self.bits < 32:
             return f"storageBuffer{self.bits}BitAccess"
         return _NEEDS.get(self.base)

@@ -81,7 +81,7 @@ class IndexSums:
         return False
 
     def known(self, var: tirx.Var) -> IndexSum | None:
-        """Return the sum with counters that `bind` noted for a variable; None for other variables."""
+        """Return the sum with counters that `bind` noted for a variable. None for other variables."""
         return self._with_counters.get(self._values.number_of(var))
 
     def of(self, index: Any) -> IndexSum:

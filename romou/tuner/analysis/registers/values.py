@@ -121,7 +121,7 @@ class Values:
 
 
 def place_of(expr: Any) -> Place | None:
-    """Return the memory that an expression loads from; None for other expressions, and for private arrays."""
+    """Return the memory that an expression loads from. None for other expressions, and for private arrays."""
     if isinstance(expr, tvm.ir.TensorLoad) or is_load_for_tensor_cores(expr):
         scope = scope_of(expr)
         return None if scope == PRIVATE else "local" if scope in LOCAL else "buffer"
