@@ -5,9 +5,11 @@ Opening a pipe would wait for its other end without a limit, and opening a devic
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 
@@ -21,6 +23,21 @@ def regular(path: str | Path, flags: int) -> int:
         return descriptor
     os.close(descriptor)
     raise OSError(errno.EINVAL, "is no regular file", str(path))
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """Yield the path of a new file, which replaces the file `path` when the block ends. The folder is made.
+
+    A reader sees the old file or the whole new one. After an exception the old one stays.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        yield partial
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def read_file(path: Path) -> bytes:

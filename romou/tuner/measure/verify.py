@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from romou.base.errors import BuildError
-from romou.base.files import regular
+from romou.base.files import regular, replacing
 
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
@@ -138,13 +137,11 @@ def save_reference(path: Path, inputs: Sequence[np.ndarray], output: np.ndarray)
     """Write inputs and output so that a reader sees all or nothing. Results for other seeds of the same task are
     removed.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     for old in path.parent.glob(f"{path.name.partition('-')[0]}-*.npz"):
         old.unlink(missing_ok=True)
-    partial = path.with_name(f".{path.stem}.{os.getpid()}.npz")
     arrays: dict[str, Any] = {f"input{i}": array for i, array in enumerate(inputs)}
-    np.savez(partial, output=output, **arrays)
-    partial.replace(path)
+    with replacing(path) as partial, partial.open("wb") as file:
+        np.savez(file, output=output, **arrays)
 
 
 def load_reference(path: Path) -> tuple[list[np.ndarray], np.ndarray]:

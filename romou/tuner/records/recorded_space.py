@@ -14,7 +14,7 @@ from statistics import median
 from typing import Any
 
 from romou.base.errors import RecordError
-from romou.base.files import read_file, regular
+from romou.base.files import read_file, regular, replacing
 from romou.base.outcome import Outcome
 from romou.base.space import Space
 
@@ -112,10 +112,8 @@ class RecordedSpace:
 
     def start(self, path: Path) -> None:
         """Write the file anew, in one piece: what was there is replaced as a whole or not at all."""
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial = path.with_name(f".{path.name}.partial")
-        partial.write_bytes(_packed([self.header(), *(c.to_list() for c in self.configs.values())]))
-        partial.replace(path)
+        with replacing(path) as partial:
+            partial.write_bytes(_packed([self.header(), *(c.to_list() for c in self.configs.values())]))
 
     def append(self, path: Path, found: Iterable[RecordedConfig]) -> None:
         """Add configs to the file; one that is there already is replaced by the later one.

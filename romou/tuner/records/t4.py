@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from romou.base.errors import RecordError
+from romou.base.files import replacing
 from romou.base.outcome import Outcome
 from romou.tuner.records.record import SCHEMA, Origin, Record
 
@@ -183,13 +184,11 @@ def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
         groups.setdefault((record.task_key, origin), []).append(record)
     written: list[Path] = []
     try:
-        folder.mkdir(parents=True, exist_ok=True)
         for (key, _), group in groups.items():
             count = sum(path.name.startswith(key) for path in written)
             path = folder / f"{key}{f'-{count + 1}' if count else ''}.t4.json"
-            partial = path.with_name(f".{path.name}.partial")
-            partial.write_text(json.dumps(to_t4(group), indent=1, allow_nan=False), encoding="utf-8")
-            partial.replace(path)
+            with replacing(path) as partial:
+                partial.write_text(json.dumps(to_t4(group), indent=1, allow_nan=False), encoding="utf-8")
             written.append(path)
     except OSError as error:
         raise RecordError(f"{folder}: cannot write: {error}") from error

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
 
-from romou.base.files import read_file
+from romou.base.files import read_file, replacing
 from romou.compiler.task import TunableTask
 
 logger = logging.getLogger("romou")
@@ -22,18 +21,11 @@ _MOST = 64
 def keep_tasks(folder: Path, tasks: Iterable[TunableTask]) -> None:
     """Write each task to `folder`/tasks/KEY.json unless the file exists. A folder that is not writable is no error."""
     with contextlib.suppress(OSError):
-        (folder / FOLDER_NAME).mkdir(exist_ok=True)
         for task in tasks:
             path = folder / FOLDER_NAME / f"{task.key}.json"
             if not path.exists():
-                # Renamed when complete, so that no reader sees half a file.
-                fresh = path.with_suffix(f".{os.getpid()}")
-                try:
+                with replacing(path) as fresh:
                     fresh.write_text(TunableTask.to_json(task), encoding="utf-8")
-                    fresh.replace(path)
-                except OSError:
-                    fresh.unlink(missing_ok=True)
-                    raise
 
 
 def other_tasks(folder: Path, counts: Counter[str]) -> list[TunableTask]:
