@@ -26,7 +26,7 @@ from romou.tuner.search.features import TaskFeatures
 from support.kernels.emulated_matrices import emulated_error, error_on_device
 from support.kernels.operators import conv, task_of
 from support.kernels.shaders import shaders_of, validate
-from support.kernels.tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE
+from support.kernels.tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE, warp_config
 from support.suite.exhaustive import few
 
 TARGET = Target("vulkan -device=nvidia_h200")
@@ -36,21 +36,7 @@ SHAPES = [PLAIN, ODD, POINTWISE, DENSE, FILLED, FIRST]
 
 def matrix_config(task: TunableTask, **knobs: int | str) -> Config:
     """The smallest tile of one warp, and what `knobs` change of it."""
-    warp = {
-        "multiply_add": COOPMAT,
-        "tile_o": 1,
-        "tile_h": 1,
-        "tile_w": 4,
-        "wg_o": 8,
-        "wg_w": 4,
-        "split_k": 1,
-        "local": 0,
-        "unroll": "lanes",
-        "steps": 1,
-    }
-    config = task.default_config(TARGET).replace(**{**warp, "vector_width": 4, **knobs})
-    assert task.space(TARGET).is_valid(config), config
-    return config
+    return warp_config(task, TARGET, **{"multiply_add": COOPMAT, "tile_w": 4, **knobs})
 
 
 @pytest.mark.parametrize(

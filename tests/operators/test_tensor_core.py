@@ -39,7 +39,7 @@ from support.kernels.operators import (
     target_of,
     task_of,
 )
-from support.kernels.tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE
+from support.kernels.tensor_core_works import DENSE, FILLED, FIRST, HALF, ODD, PLAIN, POINTWISE, warp_config
 from support.suite.exhaustive import few
 
 # It changes nothing for fp16.
@@ -65,21 +65,7 @@ FLOAT_SHAPES = [dataclasses.replace(work, dtype="float32") for work in SHAPES]
 def tensor_core_config(task: TunableTask, **knobs: int | str) -> Config:
     """The smallest tile of one warp, and what `knobs` change of it."""
     choice = MMA if task.template.workload.dtype == "float16" else TF32
-    warp = {
-        "multiply_add": choice,
-        "tile_o": 1,
-        "tile_h": 1,
-        "tile_w": 2,
-        "wg_o": 8,
-        "wg_w": 4,
-        "split_k": 1,
-        "local": 0,
-        "unroll": "lanes",
-        "steps": 1,
-    }
-    config = task.default_config(TARGET).replace(**{**warp, "vector_width": 4, **knobs})
-    assert task.space(TARGET).is_valid(config), config
-    return config
+    return warp_config(task, TARGET, **{"multiply_add": choice, "tile_w": 2, **knobs})
 
 
 def error_of_text(task: TunableTask, config: Config) -> float:

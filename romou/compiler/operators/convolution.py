@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 from tvm import relax, s_tir, te, tirx
@@ -89,12 +89,7 @@ class ConvolutionFamily(ContractionFamily[C]):
         return sch, sch.get_loops(output)
 
     def case(self, w: C) -> Case:
-        settings = {
-            "strides": list(w.stride),
-            "padding": list(w.padding),
-            "dilation": list(w.dilation),
-            "groups": w.groups,
-        }
+        settings = attributes(w)
         return Case(
             name=w.name,
             inputs=[(w.batch, w.in_channels, *w.in_hw)],
@@ -102,6 +97,29 @@ class ConvolutionFamily(ContractionFamily[C]):
             build=lambda x, weight: relax.op.nn.conv2d(x, weight, **settings),
             compute=lambda x, weight: convolve(w, x, weight),
         )
+
+
+class Window(Protocol):
+    """The workload of a convolution in one, two or three dimensions."""
+
+    @property
+    def stride(self) -> Shape: ...
+    @property
+    def padding(self) -> Shape: ...
+    @property
+    def dilation(self) -> Shape: ...
+    @property
+    def groups(self) -> int: ...
+
+
+def attributes(w: Window) -> dict[str, Any]:
+    """Return the attributes of the Relax operator of a convolution."""
+    return {
+        "strides": list(w.stride),
+        "padding": list(w.padding),
+        "dilation": list(w.dilation),
+        "groups": w.groups,
+    }
 
 
 def is_channels_first(call: relax.Call, kernel_layout: str) -> bool:

@@ -1,10 +1,13 @@
 """Operators in fp16 that tensor cores and cooperative matrices multiply: tests of both hold them against the same
-shapes.
+shapes and configs.
 """
 
 from __future__ import annotations
 
+from romou.base.space import Config
 from romou.compiler.operators.families.dense import Dense
+from romou.compiler.task import TunableTask
+from romou.devices.targets import Target
 from support.kernels.operators import conv
 
 HALF = {"dtype": "float16"}
@@ -17,3 +20,21 @@ DENSE = Dense(m=61, k=256, n=70, **HALF)
 FILLED = conv(528, (7, 9), 37, (1, 1), batch=2, **HALF)
 # Fewer texels than a group has: the window's taps are the texels.
 FIRST = conv(3, (30, 30), 37, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3), batch=2, **HALF)
+
+
+def warp_config(task: TunableTask, target: Target, **knobs: int | str) -> Config:
+    """A config of one warp without local memory, with one output tile except for `knobs`."""
+    warp = {
+        "tile_o": 1,
+        "tile_h": 1,
+        "wg_o": 8,
+        "wg_w": 4,
+        "split_k": 1,
+        "local": 0,
+        "unroll": "lanes",
+        "steps": 1,
+        "vector_width": 4,
+    }
+    config = task.default_config(target).replace(**{**warp, **knobs})
+    assert task.space(target).is_valid(config), config
+    return config

@@ -39,6 +39,19 @@ class PlannedTensor:
     first: int
     last: int
 
+    @classmethod
+    def used_at(cls, place: int, function: str, shape: tuple[int, ...], dtype: str, scope: str) -> PlannedTensor:
+        """Return a tensor that only the call at a position uses so far."""
+        return cls(
+            function=function,
+            shape=shape,
+            dtype=dtype,
+            scope=scope,
+            bytes=bytes_of(shape, dtype),
+            first=place,
+            last=place,
+        )
+
     @property
     def is_workspace(self) -> bool:
         """Whether it is only live inside one function."""
@@ -223,15 +236,7 @@ class _Reader:
             device = expr.ty.vdevice
             scope = "global" if device is None else str(device.memory_scope)
             shape, dtype = tuple(map(int, expr.value.shape)), str(expr.value.dtype)
-            weight = PlannedTensor(
-                function=function,
-                shape=shape,
-                dtype=dtype,
-                scope=scope,
-                bytes=bytes_of(shape, dtype),
-                first=place,
-                last=place,
-            )
+            weight = PlannedTensor.used_at(place, function, shape, dtype, scope)
             # The virtual machine keeps equal constants once, whatever reads them.
             self.weights.setdefault((structural_hash(expr.value), shape, dtype, scope), weight)
         for var in _vars(expr):
@@ -239,16 +244,7 @@ class _Reader:
             if whole in self.tensors:
                 self.tensors[whole] = dataclasses.replace(self.tensors[whole], last=place)
             elif whole in self._allocated:
-                shape, dtype, scope = self._allocated[whole]
-                self.tensors[whole] = PlannedTensor(
-                    function=function,
-                    shape=shape,
-                    dtype=dtype,
-                    scope=scope,
-                    bytes=bytes_of(shape, dtype),
-                    first=place,
-                    last=place,
-                )
+                self.tensors[whole] = PlannedTensor.used_at(place, function, *self._allocated[whole])
 
     def end(self, result: relax.Expr) -> None:
         """End a run: tuples are freed, and only the outputs stay."""

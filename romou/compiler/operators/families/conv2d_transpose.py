@@ -25,6 +25,7 @@ from romou.compiler.operators.contraction import Contraction
 from romou.compiler.operators.contraction.stages import Stage
 from romou.compiler.operators.convolution import (
     ConvolutionFamily,
+    attributes,
     common_fields,
     is_channels_first,
     is_of_images,
@@ -317,13 +318,7 @@ class Conv2dTransposeFamily(ConvolutionFamily[Conv2dTranspose]):
         return sch, sch.get_loops(sch.get_sblock(name))
 
     def case(self, w: Conv2dTranspose) -> Case:
-        settings = {
-            "strides": w.stride,
-            "padding": w.padding,
-            "output_padding": w.output_padding,
-            "dilation": w.dilation,
-            "groups": w.groups,
-        }
+        settings = {**attributes(w), "output_padding": list(w.output_padding)}
         return Case(
             name=w.name,
             inputs=[(w.batch, w.in_channels, *w.in_hw)],

@@ -21,6 +21,7 @@ from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.convolution import (
     ConvolutionFamily,
     all_sides,
+    attributes,
     common_fields,
     convolve,
     is_channels_first,
@@ -222,12 +223,7 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
         return _of_frames(w).output_loops(sch, output, w.frames, config)
 
     def case(self, w: Conv3d) -> Case:
-        settings = {
-            "strides": list(w.stride),
-            "padding": list(w.padding),
-            "dilation": list(w.dilation),
-            "groups": w.groups,
-        }
+        settings = attributes(w)
         return Case(
             name=w.name,
             inputs=[(w.batch, w.in_channels, *w.in_dhw)],
