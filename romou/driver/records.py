@@ -16,7 +16,7 @@ from romou.base.errors import RecordError, UsageError
 from romou.base.space import Config
 from romou.devices.targets import Target
 from romou.tuner.measure import DeviceFingerprint
-from romou.tuner.records import Records, RecordStore
+from romou.tuner.records import Record, Records, RecordStore, fastest
 
 if TYPE_CHECKING:
     from romou.compiler.compilation import Compilation
@@ -73,8 +73,7 @@ def recorded_configs(
         return {}, {}
     if not path_of("work_dir", work_dir).is_dir():
         raise UsageError(f"work_dir {str(work_dir)!r} is no folder; give the one that `tune` wrote")
-    # A config may have been measured again: its last time counts.
-    times: dict[str, dict[Config, float | None]] = {}
+    records: dict[str, list[Record]] = {}
     spaces = {task.key: task.space(target) for task in (*compilation.tasks, *(pair.task for pair in compilation.pairs))}
     left_out = 0
     with RecordStore(work_dir) as store:
@@ -84,7 +83,7 @@ def recorded_configs(
             if record.task_key not in spaces or not is_of_device:
                 continue
             if spaces[record.task_key].knows(record.config):
-                times.setdefault(record.task_key, {})[Config(record.config)] = record.time_s
+                records.setdefault(record.task_key, []).append(record)
             else:
                 left_out += 1
     if left_out:
@@ -93,10 +92,10 @@ def recorded_configs(
         )
     seconds: dict[str, float] = {}
     configs: dict[str, Config | None] = {}
-    for key, time_of in times.items():
-        working = {config: time_s for config, time_s in time_of.items() if time_s is not None}
-        if working:
-            configs[key], seconds[key] = min(working.items(), key=lambda pair: pair[1])
+    for key, measured in records.items():
+        best = fastest(measured)
+        if best is not None and best.time_s is not None:
+            configs[key], seconds[key] = Config(best.config), best.time_s
     return seconds, configs
 
 

@@ -16,11 +16,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import RecordError
-from romou.base.files import read_file
+from romou.base.files import read_file, replacing
 from romou.base.knob import Choice, nearest
 from romou.base.space import Config, Space
 from romou.compiler.operators.template import ContractionTemplate
-from romou.tuner.records.record import Record
+from romou.tuner.records.record import Record, fastest
 
 if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
@@ -133,11 +133,9 @@ def _valid_schedules(path: Path, lines: Iterable[bytes]) -> Iterator[TunedSchedu
 def write_schedules(path: Path, schedules: Iterable[TunedSchedule]) -> None:
     """Write a file of schedules, ordered by name and key, in one piece. RecordError if that cannot be done."""
     ordered = sorted(schedules, key=lambda s: (s.record.task_name, s.record.task_key, str(s.record.device)))
-    partial = path.with_name(f".{path.name}.partial")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        partial.write_text("".join(f"{s.to_line()}\n" for s in ordered), encoding="utf-8")
-        partial.replace(path)
+        with replacing(path) as partial:
+            partial.write_text("".join(f"{s.to_line()}\n" for s in ordered), encoding="utf-8")
     except OSError as error:
         raise RecordError(f"{path}: cannot write: {error}") from error
 
@@ -145,22 +143,19 @@ def write_schedules(path: Path, schedules: Iterable[TunedSchedule]) -> None:
 def best_schedules(records: Iterable[Record], tasks: Mapping[str, TunableTask]) -> list[TunedSchedule]:
     """Return the fastest config of each task on each device and driver.
 
-    If a config was measured again, its last time counts.
-
     tasks: task key -> task. Other tasks have neither family nor workload.
     """
-    last_of: dict[str, dict[str, Record]] = {}
+    groups: dict[str, list[Record]] = {}
     for record in records:
         identity = json.dumps([record.task_key, record.device], sort_keys=True)
-        last_of.setdefault(identity, {})[Config(record.config).key] = record
+        groups.setdefault(identity, []).append(record)
     schedules = []
-    for by_config in last_of.values():
-        timed = [record for record in by_config.values() if record.time_s is not None]
-        if timed:
-            best = min(timed, key=lambda record: record.time_s or 0.0)
+    for group in groups.values():
+        best = fastest(group)
+        if best is not None:
             task = tasks.get(best.task_key)
             family, workload = ("", {}) if task is None else (task.family, workload_of(task))
-            source = f"romou tune, {len(by_config)} configs"
+            source = f"romou tune, {len({Config(record.config) for record in group})} configs"
             schedules.append(TunedSchedule(record=best, family=family, workload=workload, source=source))
     return schedules
 

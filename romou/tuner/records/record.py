@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import math
+from collections.abc import Iterable
 from statistics import median
 from typing import Any
 
 from romou.base.errors import RecordError
 from romou.base.outcome import Outcome
+from romou.base.space import Config
 from romou.base.version import __version__
 
 # Incremented if a field changes its meaning. A new field has a default and keeps the number.
@@ -155,3 +157,10 @@ class Origin:
 
 def _text(device: dict[str, Any]) -> str:
     return f"{device.get('name')!r} ({device.get('kind')}, {device.get('platform')}, driver {device.get('driver')})"
+
+
+def fastest(records: Iterable[Record]) -> Record | None:
+    """Return the fastest record. If a config was measured again, its last time counts. None if none has a time."""
+    last = {Config(record.config): record for record in records}
+    timed = [record for record in last.values() if record.time_s is not None]
+    return min(timed, key=lambda record: record.time_s or 0.0, default=None)
