@@ -19,7 +19,6 @@ from romou.devices.hardware import load_device, load_spec
 from romou.devices.targets import Target
 from romou.driver.options import ReportOptions
 from romou.driver.records import recorded_configs
-from romou.driver.site import as_target
 from romou.runtime.module import Summary
 from romou.runtime.module.manifest import META, read_manifest
 from romou.tools.inspection.breakdown import operations_step_by_step
@@ -71,7 +70,7 @@ def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Pa
             " report"
         )
     evidence, target, folder = _evidence_in([path_of("source", source) for source in sources])
-    target = target if options.target is None else as_target(options.target)
+    target = target if options.target is None else Target(options.target)
     evidence = replace(evidence, target=target, spec=evidence.spec or _spec_of(target))
     if options.model is not None:
         if target is None:

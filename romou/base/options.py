@@ -44,16 +44,25 @@ class CheckedOptions:
 
 
 def option(
-    default: Any, doc: str = "", *, help_text: str = "", lowest: Any = None, is_whole: bool = False, **cli: Any
+    default: Any,
+    doc: str = "",
+    *,
+    help_text: str = "",
+    lowest: Any = None,
+    why: str = "",
+    is_whole: bool = False,
+    **cli: Any,
 ) -> Any:
     """Return a dataclass field for an option.
 
     doc: its documentation in Python.
     help_text: its help on the command line.
     lowest: the lowest number allowed, or "above 0". None for an option that is no number.
+    why: the reason for `lowest`, for messages.
     cli: its form on the command line, as `romou.cli.options` reads it.
     """
-    metadata = {"doc": textwrap.dedent(doc).strip(), "help": help_text, "lowest": lowest, "is_whole": is_whole, **cli}
+    checks = {"lowest": lowest, "why": why, "is_whole": is_whole}
+    metadata = {"doc": textwrap.dedent(doc).strip(), "help": help_text, **checks, **cli}
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -97,8 +106,9 @@ def _check_number(field: dataclasses.Field[Any], value: Any) -> None:
     is_finite = is_number and math.isfinite(value)
     if not is_finite or not (value > 0 if lowest == _ABOVE_0 else value >= lowest):
         limit = lowest if lowest == _ABOVE_0 else f"at least {lowest}"
+        why = field.metadata["why"] and f": {field.metadata['why']}"
         raise UsageError(
-            f"{field.name}={value!r}: must be a {'whole ' if is_whole else ''}number, {limit}",
+            f"{field.name}={value!r}: must be a {'whole ' if is_whole else ''}number, {limit}{why}",
             option=field.name,
             value=value,
         )

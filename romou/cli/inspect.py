@@ -10,7 +10,8 @@ import click
 
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.cli.models import read_model
-from romou.cli.options import precision_options, shape_options, target_option
+from romou.cli.options import options_of, precision_options, shape_options, target_option
+from romou.driver.options import InspectOptions
 
 if TYPE_CHECKING:
     from romou.devices.mobile_compilers import KernelStatistics
@@ -25,13 +26,7 @@ OWN = "own"
 @click.argument("model")
 @target_option
 @shape_options
-@click.option(
-    "--work-dir",
-    type=click.Path(file_okay=False, path_type=Path),
-    default=None,
-    help="Folder of tune's records: show the best configs.",
-)
-@click.option("--kernel", default=None, help="Only this kernel, function or task. [default: all]")
+@options_of(InspectOptions, "work_dir", "kernel")
 @click.option(
     "--gpu",
     "gpus",
@@ -44,7 +39,7 @@ OWN = "own"
         " without a name, or `own`, that of the target's GPU. May be repeated."
     ),
 )
-@click.option("--passes", is_flag=True, help="Show the IR before and after each pass.")
+@options_of(InspectOptions, "passes")
 @click.option("--source/--no-source", "has_source", default=True, show_default=True, help="Show the OpenCL source.")
 @click.option(
     "--knobs",
@@ -79,8 +74,6 @@ OWN = "own"
 def command(
     model: str,
     target: str,
-    shapes: dict[str, tuple[int, ...]] | None,
-    constants: dict[str, Any] | None,
     work_dir: Path | None,
     kernel: str | None,
     gpus: tuple[str, ...],
@@ -91,7 +84,7 @@ def command(
     stages: str | None,
     output: Path,
     is_json: bool,
-    **precision: Any,
+    **options: Any,
 ) -> None:
     """Show the kernels of MODEL: source, registers, bytes loaded, integer operations in loops; no device needed.
 
@@ -105,27 +98,24 @@ def command(
     from romou.base.errors import UsageError
     from romou.devices.targets import Target
 
-    given: dict[str, Any] = {"shapes": shapes, "constants": constants}
     parsed = Target(target)
     if gpus and parsed.backend.language != "OpenCL C":
         text = f"--gpu asks compilers of OpenCL C; the kernels of target {target!r} are no such text"
         raise UsageError(text, hint="Give an opencl target, or leave --gpu out.")
     source: Any = read_model(model)
     if has_knobs:
-        _explain_knobs(source, parsed, given, kernel, precision=precision["precision"], is_json=is_json)
+        _explain_knobs(source, parsed, options, kernel, is_json=is_json)
         return
     if has_memory:
-        _show_memory(source, parsed, given, work_dir, precision, is_json=is_json)
+        _show_memory(source, parsed, {**options, "work_dir": work_dir}, is_json=is_json)
         return
     if stages is not None:
-        _write_stages(source, parsed, {**given, **precision, "work_dir": work_dir}, stages, output, is_json=is_json)
+        _write_stages(source, parsed, {**options, "work_dir": work_dir}, stages, output, is_json=is_json)
         return
     gpus = _checked_gpus(gpus, parsed)  # before the long part
     import romou
 
-    kernels = romou.inspect(
-        source, target=parsed, work_dir=work_dir, kernel=kernel, passes=passes, **given, **precision
-    )
+    kernels = romou.inspect(source, target=parsed, work_dir=work_dir, kernel=kernel, passes=passes, **options)
     statistics = _statistics(kernels, gpus)
     if is_json:
         rows = [
@@ -171,31 +161,23 @@ def _print_kernels(
 
 
 def _write_stages(
-    source: Any, target: Target, given: dict[str, Any], stages: str, folder: Path, *, is_json: bool
+    source: Any, target: Target, options: dict[str, Any], stages: str, folder: Path, *, is_json: bool
 ) -> None:
     from romou.api.inspect import dump_stages
 
-    files = dump_stages(source, folder, stages, target=target, **given)
+    files = dump_stages(source, folder, stages, target=target, **options)
     if is_json:
         print_json({"target": str(target), "stages": [str(path) for path in files]})
     else:
         console(is_json=False).print(f"{len(files)} files in {folder}", markup=False)
 
 
-def _show_memory(
-    source: Any,
-    target: Target,
-    given: dict[str, Any],
-    work_dir: Path | None,
-    precision: dict[str, Any],
-    *,
-    is_json: bool,
-) -> None:
+def _show_memory(source: Any, target: Target, options: dict[str, Any], *, is_json: bool) -> None:
     import romou
     from romou.tools.report.memory import memory_table, tensor_table
     from romou.tools.report.table import print_table
 
-    plan = romou.memory_plan(source, target=target, **given, work_dir=work_dir, **precision)
+    plan = romou.memory_plan(source, target=target, **options)
     if is_json:
         print_json({"target": str(target), "memory": plan.to_dict()})
         return
@@ -204,15 +186,13 @@ def _show_memory(
     print_table(memory_table(plan.use), out)
 
 
-def _explain_knobs(
-    source: Any, target: Target, given: dict[str, Any], task: str | None, *, precision: str, is_json: bool
-) -> None:
+def _explain_knobs(source: Any, target: Target, options: dict[str, Any], task: str | None, *, is_json: bool) -> None:
     from romou.api.spaces import knob_spaces
     from romou.base.errors import unknown_name
     from romou.tools.report.spaces import knob_rows, knob_table
     from romou.tools.report.table import print_table
 
-    found = knob_spaces(source, target=target, **given, precision=precision)
+    found = knob_spaces(source, target=target, **options)
     spaces = [space for one, space in found if task in (None, one.name)]
     if task is not None and not spaces:
         raise unknown_name("task", task, {one.name for one, _ in found})

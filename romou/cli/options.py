@@ -42,8 +42,7 @@ def _click_option(field: dataclasses.Field[Any]) -> Callable[[_F], _F]:
 
 def _form_of(field: dataclasses.Field[Any]) -> dict[str, Any]:
     """Return the arguments of `click.option` for a field of a plain type."""
-    default, metadata = field.default, field.metadata
-    lowest = metadata.get("at_least", metadata["lowest"])
+    default, metadata, lowest = field.default, field.metadata, field.metadata["lowest"]
     form: dict[str, Any] = {"default": default, "show_default": default is not None}
     if default is False:
         return {"is_flag": True}

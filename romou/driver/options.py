@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict
+from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
 
-from romou.base.arguments import whole_of
+from romou.base.arguments import instance_of, whole_of
 from romou.base.errors import UsageError
 from romou.base.options import CheckedOptions, number, option, whole
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from romou.devices.targets import Target
     from romou.runtime.rpc import Address
     from romou.tuner.measure import MeasureOptions
+    from romou.tuner.pruning import Rules
     from romou.tuner.search import TrialCallback, TuningOptions
 
 
@@ -78,6 +79,25 @@ class TuneKeywords(ModelKeywords, total=False):
     verify: bool
     strict: bool
     max_memory: int | None
+
+
+class RecordedKeywords(ModelKeywords, total=False):
+    """Options of `romou.memory_plan`."""
+
+    work_dir: str | Path | None
+
+
+class InspectKeywords(RecordedKeywords, total=False):
+    """Options of `romou.inspect`."""
+
+    kernel: str | None
+    passes: bool
+
+
+class SpaceKeywords(ModelKeywords, total=False):
+    """Options of `romou.pruned_spaces`."""
+
+    rules: Rules | None
 
 
 class ReportKeywords(TypedDict, total=False):
@@ -169,11 +189,6 @@ class ImportOptions(CheckedOptions):
         from romou.compiler.frontend import Precision
 
         return Precision.checked(self.precision, self.io_precision, self.calibration)
-
-    def import_keywords(self) -> dict[str, Any]:
-        """Return the options of the import as keywords of another function that takes a model."""
-        names = ("shapes", "constants", "precision", "io_precision", "calibration")
-        return {name: getattr(self, name) for name in names}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -451,6 +466,57 @@ class TuneOptions(ModelOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RecordedOptions(ModelOptions):
+    """Options of the functions that read a model with its recorded configs: `romou.memory_plan`, `dump_stages`."""
+
+    noun: ClassVar[str] = "option"
+
+    work_dir: str | Path | None = option(
+        None,
+        """
+        Folder of the records of `tune`: a task with a measured candidate gets the config of the fastest one, whatever
+        device it was measured on. None: default schedules.
+        """,
+        help_text="Folder of tune's records: show the best configs.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectOptions(RecordedOptions):
+    """Options of `romou.inspect`."""
+
+    noun: ClassVar[str] = "option of inspect"
+
+    kernel: str | None = option(
+        None,
+        "Name of one kernel, of the function that it belongs to, or of a task. All others are left out.",
+        help_text="Only this kernel, function or task. [default: all]",
+    )
+    passes: bool = option(
+        False, "Keep the IR before and after each pass.", help_text="Show the IR before and after each pass."
+    )
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.kernel is not None:
+            instance_of("kernel", self.kernel, str)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SpaceOptions(ModelOptions):
+    """Options of `romou.pruned_spaces`."""
+
+    noun: ClassVar[str] = "option of pruned_spaces"
+
+    rules: Rules | None = option(
+        None,
+        """
+        Choices that the criteria leave open, e.g. `Rules(count_per_work_item=True)` to count bytes as the paper does.
+        """,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReportOptions(ImportOptions):
     """Options of `romou.write_report`."""
 
@@ -505,14 +571,15 @@ class BenchOptions(ModelOptions):
         """,
         help_text="Folder of tune's records: best configs, not default ones.",
     )
-    repeats: int = option(
+    repeats: int = whole(
         16,
         """
         Rounds, at least 8. In each, every operator and the whole model are timed once more, in random order, three
         repeats by the device's events.
         """,
         help_text="Rounds; in each, everything is timed once more.",
-        at_least=8,
+        lowest=8,
+        why="fewer can prove no difference",
     )
     seed: int = option(
         0,
@@ -529,10 +596,6 @@ class BenchOptions(ModelOptions):
         None,
         'Where the device is, as in `tune`: "host:port/key" or "tracker://host:port/key". None: the attached one.',
     )
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        _check_repeats(self.repeats)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -551,11 +614,12 @@ class CompareOptions(ImportOptions):
         "Folder of the records of `tune`, to take configs from. None: the baseline's configs.",
         help_text="Records to take configs from. [default: BASELINE's configs]",
     )
-    repeats: int = option(
+    repeats: int = whole(
         16,
         "Pairs that are timed at first, at least 8. Open cases are measured with up to four times as many.",
         help_text="Pairs that are timed at first; what stays open gets more.",
-        at_least=8,
+        lowest=8,
+        why="fewer can prove no difference",
     )
     seed: int = option(
         0,
@@ -580,15 +644,8 @@ class CompareOptions(ImportOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_repeats(self.repeats)
         if not self.times and not self.measures:
             raise UsageError("neither times nor measures are left to compare")
-
-
-def _check_repeats(repeats: object) -> None:
-    if not isinstance(repeats, int) or repeats < 8:
-        rule = "must be a whole number, at least 8: fewer can prove no difference"
-        raise UsageError(f"repeats={repeats!r}: {rule}", value=repeats)
 
 
 def _check_memory(options: CheckedOptions, max_memory: object) -> None:

@@ -52,11 +52,6 @@ class TimingSite:
             self.remote.release()
 
 
-def as_target(target: Target | str | Mapping[str, object]) -> Target:
-    """Return the Target that a string or a mapping describes."""
-    return target if isinstance(target, Target) else Target(target)
-
-
 @contextlib.contextmanager
 def timing(target: Target, rpc: str | None) -> Iterator[Callable[[], TimingSite]]:
     """Yield a function that looks for the device on its first call. Connections are closed at the end."""

@@ -24,7 +24,11 @@ CLASSES: dict[str, tuple[type[CheckedOptions], Any]] = {
     "bench": (options.BenchOptions, options.BenchKeywords),
     "compare": (options.CompareOptions, options.CompareKeywords),
     "write_report": (options.ReportOptions, options.ReportKeywords),
+    "inspect": (options.InspectOptions, options.InspectKeywords),
+    "memory_plan": (options.RecordedOptions, options.RecordedKeywords),
+    "pruned_spaces": (options.SpaceOptions, options.SpaceKeywords),
 }
+COMMANDS = {"write_report": "report", "memory_plan": "inspect", "pruned_spaces": "space"}
 # Fields that only a caller from Python can give
 PYTHON_ONLY = {
     "tune": {"progress", "callback"},
@@ -32,6 +36,9 @@ PYTHON_ONLY = {
     "bench": {"label"},
     "compare": {"label", "times", "measures"},
     "write_report": set[str](),
+    "inspect": set[str](),
+    "memory_plan": set[str](),
+    "pruned_spaces": {"rules"},
 }
 
 
@@ -65,7 +72,7 @@ def test_options_are_frozen_and_keyword_only(name: str) -> None:
 
 @pytest.mark.parametrize("name", CLASSES)
 def test_the_command_line_has_every_option_with_its_default(name: str) -> None:
-    command = main.get_command(click.Context(main), "report" if name == "write_report" else name)
+    command = main.get_command(click.Context(main), COMMANDS.get(name, name))
     assert command is not None
     shown: dict[str | None, Any] = {parameter.name: parameter for parameter in command.params}
     assert fields_of(name).keys() - shown.keys() == PYTHON_ONLY[name]
@@ -83,6 +90,9 @@ def test_the_command_line_has_every_option_with_its_default(name: str) -> None:
         (lambda: romou.compile(prime_net(), shape={}), "unknown option of compile(?s:.*)Did you mean 'shapes'"),
         (lambda: romou.bench(prime_net(), repeat=9), "unknown option of bench(?s:.*)Did you mean 'repeats'"),
         (lambda: romou.compare("a.json", "b.json", fail=1), "unknown option of compare(?s:.*)Did you mean 'fail_over'"),
+        (lambda: romou.inspect(prime_net(), kernels="x"), "unknown option of inspect(?s:.*)Did you mean 'kernel'"),
+        (lambda: romou.memory_plan(prime_net(), shape={}), "unknown option 'shape'(?s:.*)Did you mean 'shapes'"),
+        (lambda: romou.pruned_spaces(prime_net(), rule=1), "unknown option of pruned_spaces(?s:.*)mean 'rules'"),
         (lambda: romou.tune("bundled:squeezenet1_1"), "Did you mean 'squeezenet1_0'"),
         (lambda: romou.compile("bundled:resnet"), "unknown bundled model 'resnet'(?s:.*)Did you mean 'resnet18'"),
         (lambda: romou.inspect("bundled:vgg"), "unknown bundled model 'vgg'"),
