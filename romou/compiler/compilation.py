@@ -73,8 +73,8 @@ class Compilation:
     fallbacks: the imported model, and the nodes that fell back to other kernels.
     target: the target within the limits of the device.
     kernels: a cache of scheduled and lowered functions, shared by all states.
-    configs: task key -> config. Other tasks have their default config; None leaves a task to TVM's schedules.
-    program: the assembled model; None before `assembled`.
+    configs: task key -> config. None leaves a task to TVM's schedules. A missing task has its default config.
+    program: the assembled model, or None before `assembled`.
     """
 
     fallbacks: Fallbacks
@@ -118,10 +118,9 @@ class Compilation:
         return self._with_fallbacks(lambda state: state._lower().assembled())._announced()
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> Compilation:
-        """Join every pair whose task key satisfies `is_chosen` into one kernel, and return the lowered model with new
-        tasks.
+        """Join every pair whose task key satisfies `is_chosen` into one kernel.
 
-        It is this state itself if no pair is chosen.
+        Return the lowered model with new tasks, or this state itself if no pair is chosen.
         """
         return self._with_functions(self.functions.joined_where(is_chosen))
 

@@ -25,7 +25,7 @@ DEFAULT_FOLDER = "romou-dump"
 class Dumps:
     """Files of the chosen stages in a folder.
 
-    stages: names of the stages that are written.
+    stages: names of the written stages.
     files: all files so far.
     """
 
@@ -40,7 +40,7 @@ class Dumps:
         Raises
         ------
         UsageError
-            A name is not in `known`; says the nearest one.
+            A name is not in `known`. The message says the nearest one.
         """
         chosen = {name.strip() for name in names.split(",") if name.strip()}
         for name in sorted(chosen - {ALL}):
@@ -76,7 +76,7 @@ def dumping(dumps: Dumps) -> Iterator[Dumps]:
 
 
 def without_dumps() -> contextlib.AbstractContextManager[Dumps]:
-    """Write no dumps while the context is open, for kernels that are lowered only to look at them."""
+    """Write no dumps while the context is open. It is for kernels lowered only for inspection."""
     return dumping(Dumps(folder=Path(), stages=frozenset()))
 
 

@@ -73,9 +73,9 @@ class Move:
 class Fallbacks:
     """An imported model, and how each of its nodes is computed. Immutable: each step down returns the next state.
 
-    imported: the model; nodes that fell to the host are there already.
+    imported: the model, in which nodes that fell to the host already run there.
     is_strict: nothing may run on the host.
-    rungs: first output of a node -> its rung; other nodes have their fused kernel.
+    rungs: first output of a node -> its rung. Other nodes have their fused kernel.
     moves: all steps down, in order.
     tried_in_fp32: nodes of an fp16 model that were converted back to fp32.
     reported_faults: places in Romou's code whose errors are logged already.
@@ -108,7 +108,7 @@ class Fallbacks:
 
         error: the exception of the step. It is raised again if its nodes cannot be found, or may not move.
         lowered: the model that the step failed with, None if it was still being lowered.
-        builds: lowers and builds a part of the model; raises if that fails.
+        builds: lowers and builds a part of the model, and raises if that fails.
         """
         state = self._without_faults_of_ours(error)
         if isinstance(error, BrokenFunctionsError):

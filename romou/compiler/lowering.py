@@ -24,7 +24,7 @@ class LoweredModel:
 
     unshared: the fused functions before pairs are joined and tensors become slices of others.
     fused: the fused functions.
-    task_of: function name -> task; functions without a task have no knobs.
+    task_of: function name -> task. Functions without a task have no knobs.
     """
 
     target: Target
@@ -53,16 +53,17 @@ class LoweredModel:
         return {pair.task.key: pair.keys for pair in self.pairs}
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> LoweredModel:
-        """Return a copy with the pairs joined whose task keys satisfy `is_chosen`; the model itself if no pair is
-        chosen.
+        """Return a copy in which every pair whose task key satisfies `is_chosen` is joined into one kernel.
+
+        Return the model itself if no pair is chosen.
         """
         chosen = [pair for pair in self.pairs if is_chosen(pair.task.key)]
         return LoweredModel.of(self.unshared, self.target, chosen) if chosen else self
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> LoweredModel:
-        """Return a copy with the pairs joined that are faster as one kernel than as two.
+        """Return a copy in which every pair that is faster as one kernel than as two is joined.
 
-        seconds: task key -> time of its fastest kernel; tasks without a working kernel are missing.
+        seconds: task key -> time of its fastest kernel. Tasks without a working kernel are missing.
         """
 
         def is_faster(key: str) -> bool:
@@ -78,7 +79,7 @@ def lower(relax_module: tvm.IRModule, target: Target, rungs: Rungs = NO_RUNGS) -
     Raises
     ------
     BrokenNodesError, BrokenFunctionsError
-        A pass failed at some nodes, or for some functions; the error names them.
+        A pass failed at some nodes, or for some functions. The error names them.
     BuildError
         A pass failed for no node in particular.
     """

@@ -12,7 +12,7 @@ from romou.compiler.task import TunableTask
 def conv(
     channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any
 ) -> Conv2d:
-    """Return a convolution. Other fields are those of `Conv2d`."""
+    """Return a convolution. `given` sets other fields of `Conv2d`."""
     return Conv2d(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
 
 

@@ -39,7 +39,7 @@ class Kernels(Protocol):
 class Context:
     """Inputs of stages besides the module.
 
-    rungs: nodes that are computed in a simpler way, see `romou.compiler.fallback`.
+    rungs: nodes computed in a simpler way, see `romou.compiler.fallback`.
     pairs: functions that share a kernel.
     operators: the graph before operators were grouped. `run` fills it in.
     kernels: configs. Only stages of a module read them.
@@ -125,7 +125,7 @@ def stage(run: Callable[..., tvm.IRModule], reason: str, *reads: str, keeps: str
 
 
 def listed(level: str, *stages: Stage, after: Sequence[Stage] = ()) -> tuple[Stage, ...]:
-    """Return the stages of a level, numbered behind those in `after`."""
+    """Return the stages of a level, numbered behind the stages in `after`."""
     first = after[-1].number + 1 if after else 1
     return tuple(replace(each, level=level, number=number) for number, each in enumerate(stages, first))
 

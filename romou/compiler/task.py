@@ -51,8 +51,8 @@ class TunableTask(Task):
 
     @property
     def is_small(self) -> bool:
-        """Whether its time is the time of a launch, so that tuning gains nothing: it moves few bytes and sums no
-        products.
+        """Return whether it moves few bytes and sums no products. It then takes the time of a launch, so tuning gains
+        nothing.
         """
         return not self.template.sums_products and self.moved_bytes < _SMALL_BYTES
 
@@ -147,7 +147,7 @@ class TunableTask(Task):
         """Raise InvalidConfigError if a lowered kernel may not be built. Tasks without pruning accept every kernel."""
 
     def to_json(self) -> str:
-        """Return text from which `from_json` makes an equal task."""
+        """Return the task as text, which `from_json` reads."""
         return json.dumps({"func": tvm.ir.save_json(self.func), "calls": self.calls})
 
     @staticmethod

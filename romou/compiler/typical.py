@@ -24,9 +24,7 @@ def typical_tasks(target: Target, dtype: str = "float32") -> list[TunableTask]:
 
 
 def graph_of(case: Case, target: Target, dtype: str = "float32") -> tuple[tvm.IRModule, list[np.ndarray]]:
-    """Return a typical case as fused functions, convolutions in pairs where they fit, and the weights that were drawn
-    for it.
-    """
+    """Return a typical case as fused functions and its drawn weights. Convolutions are joined in pairs if they fit."""
     rng = np.random.default_rng(0)
     weights = [rng.standard_normal(shape).astype(dtype) for shape in case.weights]
     context = Context(target=target)

@@ -1,6 +1,6 @@
-"""One library of many functions. Each function is lowered separately, so that a failure names its function.
+"""Building of compiled functions into one library, each lowered separately, so that a failure names its function.
 
-Lowered functions are cached. A model that is built again is built in the time of its changed functions.
+Lowered functions are cached, so building a model again only takes the time of its changed functions.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Kept:
 
 
 def build_executable(scheduled: tvm.IRModule, target: Target, tir_pipeline: str, kept: Kept) -> relax.VMExecutable:
-    """Build a scheduled module, whose graph is lowered to calls, into a program of TVM's virtual machine.
+    """Build a scheduled module into a program of TVM's virtual machine. The module's graph is already lowered to calls.
 
     Raises
     ------
@@ -83,7 +83,8 @@ def _lower(var: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: Target, tir_pipel
     lower, finish_host, finish_device = tirx.get_tir_pipeline(tir_pipeline)
     bound = tirx.transform.BindTarget(target.tvm_target)(tvm.IRModule({var: func}))
     host, devices = split_host_device_mods(lower(bound))
-    # A function that is alone in its module is the entry of its library, and a library has one.
+    # TVM marks the only function of a module as the entry of its library. A library of many functions may have only one
+    # entry, so the mark is removed.
     plain = {v: f.without_attr(_ENTRY) if f.attrs and _ENTRY in f.attrs else f for v, f in host.functions_items()}
     host = finish_host()(tvm.IRModule(plain, attrs=host.attrs))
     return Lowered(host=host, device={str(device): (device, finish_device()(mod)) for device, mod in devices.items()})
@@ -121,7 +122,7 @@ def _dump_sources(functions: Mapping[str, Lowered], module: tvm.runtime.Module, 
 
 
 def _name_broken(functions: Mapping[str, Lowered], target: Target) -> None:
-    """Generate code for each function separately, and raise BrokenFunctionsError with those that fail."""
+    """Generate code for each function separately, and raise BrokenFunctionsError with the functions that fail."""
     failures = Failures()
     for name, one in functions.items():
 

@@ -38,7 +38,7 @@ RULES = (
 
 
 def default_schedule(func: tirx.PrimFunc, target: Target) -> tirx.PrimFunc:
-    """Schedule a function by the first rule whose kernels fit, or by the plain schedule."""
+    """Schedule a function by the first rule with kernels that fit, or by the plain schedule."""
     simple = without_single_terms(func)
     for rule in RULES:
         scheduled = _by_rule(rule, simple, target)

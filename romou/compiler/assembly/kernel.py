@@ -36,7 +36,7 @@ def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime
         return build_reference(task, target)
     mod = task.schedule(config, target)
     check = _Check(lambda kernel: task.check(kernel, config, target))
-    # A new context knows nothing of the one around it, where a caller may have left passes out.
+    # A new context does not inherit the passes that the caller's context disables, so they are passed on.
     with tvm.transform.PassContext(
         instruments=[check], disabled_pass=list(tvm.transform.PassContext.current().disabled_pass)
     ):

@@ -19,7 +19,7 @@ _SAME_ORDER = ("relax.reshape", "relax.expand_dims", "relax.squeeze", "relax.fla
 def reshape_constants(mod: tvm.IRModule) -> tvm.IRModule:
     """Fold reshapes and transposes of constants.
 
-    y = reshape(const, shape); z = add(x, y)      ->      z = add(x, const of that shape)
+    add(x, reshape(const, shape))      ->      add(x, const of that shape)
     """
     changed = tvm.IRModule(dict(mod.functions_items()), attrs=mod.attrs, global_infos=dict(mod.global_infos))
     changed["main"] = _Reshaper(changed).visit_expr(mod["main"])

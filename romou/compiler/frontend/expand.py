@@ -33,7 +33,7 @@ EXPANDED = {
     "SwiGLU",
 }
 _DOMAINS = ("", "ai.onnx", "ai.onnx.preview")
-# Rounds of expansion: a body may call functions that are expanded in turn.
+# Rounds of expansion: the body of an expanded function may call further functions.
 _ROUNDS = 4
 
 

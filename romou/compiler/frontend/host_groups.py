@@ -255,7 +255,8 @@ def _host_node(
     try:
         runner = host_runner(text)
         arrays = [array for name in inputs if (array := _ones(values, name)) is not None]
-        # Ones are wrong for integers that are shapes, axes, indices or lengths. With floats, only a broken graph fails.
+        # Ones are wrong for integer inputs such as shapes, axes, indices or lengths. With floats, only a broken graph
+        # fails.
         if len(arrays) == len(inputs) and all(
             array.dtype.name in ("float16", "float32", "float64", "bool") for array in arrays
         ):

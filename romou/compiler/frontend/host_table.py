@@ -30,7 +30,7 @@ UNSERVED: dict[str, tuple[Callable[[onnx.NodeProto], object], str]] = {
     "RoiAlign": (lambda node: _attribute(node, "mode", b"avg") == b"max", "TVM takes the maximum of other samples"),
 }
 
-# Operator -> element types for which its kernels are wrong.
+# Operator -> element types that its kernels compute wrongly.
 UNSERVED_TYPES: dict[str, frozenset[int]] = {
     **dict.fromkeys(("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"), _SHORT_FLOATS),
 }

@@ -162,7 +162,7 @@ def _warn_of_overflow(layers: list[Layer], *, is_calibrated: bool) -> None:
 def _sensitive(check: _Check, others: _Check, kept: frozenset[str]) -> frozenset[str]:
     """Return the first outputs of the nodes that have to stay fp32.
 
-    These are `kept`, nodes that overflow, and as few as possible of the layers that add most error.
+    These are `kept`, nodes that overflow, and a minimal set of the layers that add most error.
 
     others: the model on other inputs. The choice has to hold for them as well, because errors may cancel on one set.
     """
@@ -218,9 +218,10 @@ class _LayerGraph:
 def _worst_layers(
     check: _Check, others: _Check, needed: frozenset[str], graph: _LayerGraph, layers: list[Layer]
 ) -> frozenset[str]:
-    """Return the layers that add most error, with their neighbours, as few as the bound needs.
+    """Return the smallest number of layers that keeps the error bound, with their neighbours.
 
-    The count doubles until the error is small enough. Then bisection finds the smallest count.
+    Layers that add most error come first. Their count doubles until the error is small enough. Then bisection finds the
+    smallest count.
     """
     errors = {layer.output: layer.error for layer in layers}
     added = {

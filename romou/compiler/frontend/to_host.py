@@ -21,7 +21,7 @@ _MOST_SEARCHES = 8
 
 
 def with_more_on_host(imported: ImportedModel) -> ImportedModel | None:
-    """Return a model that cannot be imported as it is, with as few nodes as possible on the host.
+    """Return a model that cannot be imported unchanged, with a minimal set of its nodes on the host.
 
     The candidates are nodes that cannot be imported separately, then nodes of unknown shapes, then, one by one, the
     first node whose import fails. Before all of them, nodes that fail in fp16 are tried in fp32. Return None if

@@ -42,7 +42,7 @@ _NORMALIZATIONS = frozenset(
         "RMSNormalization",
     }
 )
-# Element-wise operators that are almost free if they are fused.
+# Element-wise operators, almost free if they are fused.
 _ARITHMETIC = frozenset(
     {
         "Abs",

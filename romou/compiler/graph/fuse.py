@@ -56,7 +56,7 @@ def legalize_operators(mod: tvm.IRModule, target: Target) -> tvm.IRModule:
 def group_operators(mod: tvm.IRModule) -> tvm.IRModule:
     """Fuse element-wise operators into the contraction before them.
 
-    conv2d(x, w); add(_, bias); add(_, skip); relu(_)   ->   fused_conv2d_add_add_relu(x, w, bias, skip)
+    relu(add(add(conv2d(x, w), bias), skip))      ->      fused_conv2d_add_add_relu(x, w, bias, skip)
 
     The operators behind a contraction (bias, residual, activation) become its epilogue. Other element-wise chains
     become one group each.

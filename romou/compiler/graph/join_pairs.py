@@ -1,6 +1,6 @@
 """Join depthwise convolutions with the pointwise convolution behind them, one kernel for chosen pairs.
 
-    y = depthwise(x, w);  z = conv2d(y, v)      ->      z = depthwise_conv2d(x, w, v)
+    conv2d(depthwise(x, w), v)      ->      depthwise_conv2d(x, w, v)
 
 Measurement decides whether a joined kernel is faster. Until the model is assembled, both forms are kept: the fused
 functions as they are, and the joined functions as additional tasks.

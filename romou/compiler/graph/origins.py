@@ -108,7 +108,7 @@ def name_origins(mod: tvm.IRModule, operators: tvm.IRModule) -> tvm.IRModule:
 def part_groups(mod: tvm.IRModule, operators: tvm.IRModule, rungs: Rungs) -> tvm.IRModule:
     """Undo the fusion of groups that hold a node on the rung `APART` or below.
 
-    y = fused_conv2d_add_relu(x, w, bias)   ->   c = conv2d(x, w);  a = add(c, bias);  y = relu(a)
+    y = fused_conv2d_add_relu(x, w, bias)   ->   y = relu(add(conv2d(x, w), bias)), in three calls
 
     operators: `mod` before fusion.
     """

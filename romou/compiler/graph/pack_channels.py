@@ -48,7 +48,7 @@ def pack_channels(mod: tvm.IRModule, rungs: Rungs = NO_RUNGS) -> tvm.IRModule:
 def _split_into_slices(mod: tvm.IRModule) -> tvm.IRModule:
     """Replace splits by slices.
 
-    a, b = split(x); exp(a)      ->      exp(slice(x))
+    exp(split(x)[0])      ->      exp(slice(x))
 
     A kernel with several outputs cannot be fused. A slice is read in place by its reader, without a copy.
     """

@@ -1,16 +1,22 @@
 """Place activations into images for the whole graph at once, so that kernels pass images on without a copy.
 
-    x = conv(image);  y = conv(x);  z = conv(y, x)
+    x = conv(image)
+    y = conv(x)
+    z = conv(y, x)
         ->  x, y in scope "global.texture", read and written as texels
 
 A tensor is placed into an image if Romou's templates access it as whole texels in the kernel that writes it and in all
-that read it, and if it fits the device's limits. All other tensors stay in buffers. If a product reads a matrix, its
-rows are cut into texels (scope "global.texture-rows"). A reshape between the two keeps the image if the rows of both
-sides are the last axis, or the last two axes as one ("global.texture-rows-joined"):
+kernels that read it, and if it fits the device's limits. All other tensors stay in buffers. If a product reads a
+matrix, its rows are cut into texels (scope "global.texture-rows"). A reshape between the two keeps the image if the
+rows of both sides are the last axis, or the last two axes as one ("global.texture-rows-joined"):
 
-    y = gelu(dense(x));  z = dense(y)
+    y = gelu(dense(x))
+    z = dense(y)
         ->  y in scope "global.texture-rows"
-    y = dense(x);  h = reshape(y, (m, heads, n));  z = h @ h'
+
+    y = dense(x)
+    h = reshape(y, (m, heads, n))
+    z = h @ h'
         ->  y in scope "global.texture-rows", which z reads as "global.texture-rows-joined"
 """
 

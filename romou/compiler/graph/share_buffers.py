@@ -1,13 +1,16 @@
 """Replace concatenations and slices of channels by kernels that access slices of the whole buffer in place.
 
-    a = conv(x);  b = conv(y);  c = concat(a, b);  d = conv(c)
-        ->      c = conv'(x);  c = conv'(y, c);  d = conv(c)
-    b = slice(a, 4, 8);  c = conv(b)
-        ->      c = conv'(a)
+    a = conv(x)
+    b = conv(y)                    c = conv'(x)
+    c = concat(a, b)        ->     c = conv'(y, c)
+    d = conv(c)                    d = conv(c)
+
+    b = slice(a, 4, 8)
+    c = conv(b)             ->     c = conv'(a)
 
 A function' is a variant whose accesses are shifted along the channels (`romou/compiler/tir/slices.py`). The rewrite
 does not depend on how a device allocates memory, so it holds for any batch, for images, and for captured graphs. Slices
-are whole texels. `_Slices` says which tensors keep a separate buffer.
+are whole texels. `_Slices` decides which tensors keep a separate buffer.
 """
 
 from __future__ import annotations

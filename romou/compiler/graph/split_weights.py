@@ -72,6 +72,6 @@ def _columns(value: relax.Expr, most: int) -> int:
     texels = -(-shape[axes[0]] // LANES)
     if texels * texel_bytes <= most or texel_bytes > most:
         return 0
-    # Slices of about equal size, as few as possible.
+    # The fewest slices that fit, of about equal size.
     count = -(-texels // (most // texel_bytes))
     return int(-(-texels // count) * LANES)

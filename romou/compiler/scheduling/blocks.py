@@ -180,7 +180,11 @@ def reduced_axes(block: s_tir.SBlock) -> list[tirx.IterVar]:
 
 @dataclass(frozen=True)
 class Reduction:
-    """A block that reduces: buffer[i] = start; for reduced axes: buffer[i] = operation(buffer[i], term)."""
+    """A block that reduces.
+
+    buffer[i] = start
+    for reduced axes: buffer[i] = operation(buffer[i], term)
+    """
 
     block: s_tir.SBlock
     operation: type

@@ -26,7 +26,7 @@ from romou.compiler.scheduling.blocks import (
     substitute,
 )
 
-# Indices of an element, and the conditions under which the tensor has that element.
+# Indices of an element, and conditions. The tensor has the element if all of them hold.
 GuardedIndex: TypeAlias = tuple[Sequence[tirx.Expr], Sequence[tirx.Expr]]
 
 
@@ -131,7 +131,8 @@ def renest(
 def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Compute every spatial block but the last one at its uses.
 
-    a[i] = exp(x[i]);  out[i] = a[i] + 1      ->      out[i] = exp(x[i]) + 1
+    a[i] = exp(x[i])
+    out[i] = a[i] + 1      ->      out[i] = exp(x[i]) + 1
     """
     if len(find_blocks(func)) == 1:
         return as_module(func)["main"]
@@ -151,8 +152,9 @@ def inlined(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Split a block that computes two independent reductions, such as a sum and a sum of squares.
 
-    a[i], b[i] = a[i] + x[i, k], b[i] + x[i, k] * x[i, k]
-        ->  a[i] = a[i] + x[i, k];  b[i] = b[i] + x[i, k] * x[i, k]
+                                                                  a[i] = a[i] + x[i, k]
+    a[i], b[i] = a[i] + x[i, k], b[i] + x[i, k] * x[i, k]    ->
+                                                                  b[i] = b[i] + x[i, k] * x[i, k]
     """
 
     def split(nest: tirx.Stmt) -> list[tirx.Stmt]:
@@ -226,7 +228,8 @@ def _independent_stores(block: s_tir.SBlock) -> list[tuple[tirx.BufferStore, tir
 def without_single_terms(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Compute a reduction over a single term, as in a 1x1 convolution of one channel, like an element-wise block.
 
-    s[i] = 0;  for k in range(1): s[i] += a[i, k]      ->      s[i] = 0 + a[i, 0]
+    s[i] = 0
+    for k in range(1): s[i] += a[i, k]      ->      s[i] = 0 + a[i, 0]
 
     TVM's schedule rules drop axes of extent 1 but keep the initial value. They then apply the epilogue to both: f(f(0)
     + a) for f(a).

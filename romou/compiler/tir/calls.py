@@ -6,14 +6,13 @@ from typing import Any
 
 import tvm
 
-# Functions of one number that every kernel language here has for vectors too, or writes lane by lane. TVM does not say
-# so of them, and where one stands in a vectorized loop, it takes the loop apart into lanes, of which an image has none.
+# Functions of one number that every kernel language here also has for vectors, or writes lane by lane. TVM does not
+# declare them so, and takes a vectorized loop with such a function apart into lanes. An image has no single lanes.
 _ALSO_OF_VECTORS = ("acos", "acosh", "asin", "asinh", "atan", "atanh", "erf", "log1p", "nearbyint", "rsqrt")
 for _name in _ALSO_OF_VECTORS:
     tvm.ir.Op.get(f"tirx.{_name}").set_attr("TVectorizable", True)
 
-# TVM's number of operators that are functions of their operands alone; those of intrinsics that it only annotates are
-# lower.
+# TVM's effect number of pure functions. The numbers of intrinsics that only annotate are lower.
 _PURE = 1
 
 

@@ -45,7 +45,7 @@ _CALLS: dict[str, Callable[[Any, Any], Any]] = {
     "tirx.bitwise_xor": np.bitwise_xor,
 }
 
-# Under TIR's names and, less a suffix for single precision, under those of OpenCL C and CUDA.
+# Roundings by their names in TIR, OpenCL C and CUDA, without CUDA's suffix "f" for single precision.
 _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
     "floor": np.floor,
     "ceil": np.ceil,
@@ -57,10 +57,14 @@ _ROUNDINGS: dict[str, Callable[[Any], Any]] = {
 
 
 def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
-    """Return the value of an integer or boolean expression, floats in between included; variables are looked up in
-    `values`, whose arrays broadcast.
+    """Return the value of an integer or boolean expression, which may contain floats.
 
-    BuildError where the expression has an operation that is not known here.
+    values: variable -> number or array. Arrays broadcast.
+
+    Raises
+    ------
+    BuildError
+        The expression has an unsupported operation.
     """
     if isinstance(expr, int):
         return expr
@@ -95,5 +99,5 @@ def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
 
 
 def count_distinct(numbers: np.ndarray) -> int:
-    """Return how many different integers there are; several times faster than `np.unique`, which hashes them."""
+    """Return the number of distinct integers, several times faster than `np.unique`, which hashes them."""
     return int(np.count_nonzero(np.diff(np.sort(numbers, axis=None)))) + (numbers.size > 0)

@@ -17,7 +17,7 @@ from romou.compiler.tir.calls import is_conditional
 class GuardedLoad:
     """A load of a tensor.
 
-    conditions: conditions under which it is evaluated. A condition may itself be loaded.
+    conditions: all must hold for the load to be evaluated. A condition may itself be loaded.
     ranges: values of the variables of loops and launches around it.
     """
 

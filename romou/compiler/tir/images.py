@@ -1,4 +1,4 @@
-"""Tensors with one, two or three spatial axes as a batch of images, which is how they lie with packed channels.
+"""Tensors with one, two or three spatial axes as a batch of images, their layout with packed channels.
 
 (n, c, w)          ->   (n, c, 1, w)          a row is an image of height 1
 (n, c, h, w)       ->   (n, c, h, w)
@@ -31,7 +31,7 @@ def as_images(shape: Shape) -> tuple[int, int, int, int]:
 
 
 def index_in_images(shape: Shape, index: Sequence[tirx.Expr]) -> tuple[tirx.Expr | int, ...]:
-    """Return where an element of a tensor of `shape` is in the images: (image, channel, y, x)."""
+    """Return the position of an element of a tensor of `shape` in the images: (image, channel, y, x)."""
     n, c, *pixels = index
     if len(shape) == 5:
         n, *pixels = (n * shape[2] if shape[0] > 1 else 0) + pixels[0], *pixels[1:]

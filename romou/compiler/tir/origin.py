@@ -1,8 +1,8 @@
 """The ONNX nodes of a Relax variable: the names of their first outputs, as the source name of the variable's span.
 
 TVM's graph passes keep the variables that they rewrite, with their spans. `romou.compiler.graph.relax_rewriter`
-copies the origin to bindings that are emitted anew, `romou.compiler.graph.origins` to fused operators. So a kernel
-that cannot be built is traced back to the nodes of the model.
+copies the origin to new bindings, `romou.compiler.graph.origins` to fused operators. So a kernel that cannot be built
+is traced back to the nodes of the model.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def span_of(origin: Iterable[str]) -> Span | None:
 
 
 def with_origins(main: relax.Function, origins: Mapping[relax.Var, Origin]) -> relax.Function:
-    """Return a function without inner functions, in which these variables have these origins."""
+    """Return a function without inner functions, and with these origins of its variables."""
     changed = {
         var: type(var)(var.name, var.ty, span_of(origin))
         for var, origin in origins.items()
@@ -77,10 +77,9 @@ def origins_of(function: relax.Function) -> dict[relax.Var, Origin]:
 
 
 def with_heirs(before: relax.Function, after: relax.Function) -> relax.Function:
-    """Return `after`, made of `before`, in which nodes that no variable names any more belong to the readers of their
-    results.
+    """Return `after`, rewritten from `before`, with the origins of inlined nodes added to the readers of their results.
 
-    A kernel computes them on the fly.
+    No variable names these nodes any more, because the readers' kernels compute them on the fly.
     """
     origins, left = origins_of(before), {binding.var: origin_of(binding.var) for binding in bindings_of(after)}
     present = NOWHERE.union(*left.values())

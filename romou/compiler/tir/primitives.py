@@ -15,14 +15,13 @@ from tvm_ffi.structural import structural_map
 from romou.base.errors import BuildError
 from romou.devices.backends.launch import IMAGE, INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES
 
-# Scope of local memory of which each work-item uses a part of its own, so that no barrier is needed
-# (`passes/own_memory.py`).
+# Scope of local memory with a separate part for each work-item, so that no barrier is needed (`passes/own_memory.py`).
 OWN_MEMORY = "shared.own"
 LANES = 4
 # Memory scope -> how many leading axes make layers and rows: all but the last of them are layers, the last one is the
-# row. The rest, less the lanes, makes the column. The runtimes lay images out by the same rule
-# (tvm_patches/device_runtime/image_shape.h). Matrices (..., columns) lie as (rows, columns / 4, 4); the last two axes
-# may make the columns (`ROW_AXES`).
+# row. The rest, less the lanes, makes the column. The runtimes place images by the same rule
+# (tvm_patches/device_runtime/image_shape.h). Matrices (..., columns) are images of (rows, columns / 4, 4). Their last
+# two axes may make the columns (`ROW_AXES`).
 SEPARATORS = {
     IMAGE: -2,
     INSIDE_IMAGE: -2,
@@ -48,14 +47,14 @@ DOUBLE_BUFFER = "pragma_romou_double_buffer"
 # On a loop, which `passes/code_generator.py` carries out.
 UNROLL_BY_COMPILER = "pragma_romou_unroll_by_compiler"
 
-# On loops of so many iterations at least, which `passes/advancing_pointers.py` carries out: a pointer has to be made
-# before it saves anything.
+# On loops of at least `_LEAST_ADVANCED` iterations, which `passes/advancing_pointers.py` carries out. In shorter loops,
+# making the pointer costs more than it saves.
 ADVANCE_POINTERS, _LEAST_ADVANCED = "pragma_romou_advance_pointers", 4
 
 # On statements, which `passes/nan.py` carries out.
 IGNORE_NAN = "pragma_romou_ignore_nan"
 
-# On a function whose data and output no graph has placed: whether they lie in images is then a knob.
+# On a function whose data and output no graph has placed. A knob then decides whether they are in images.
 FREE_IMAGES = "romou.free_images"
 # A function with this attribute checks all that there is to its arguments; see passes/argument_checks.py.
 CHECKS_ARGUMENTS = "romou.checks_arguments"
@@ -99,7 +98,7 @@ def extents_of_texels(texels: Sequence[int], scope: str) -> tuple[int, int, int]
 
 
 def image_axes(buffer: tirx.Buffer) -> tuple[int, ...]:
-    """Return the axes of a tensor that are rows or columns of its image. Outside of them, the image reads as zero.
+    """Return the axes of a tensor that count rows or columns of its image. Outside of them, the image reads as zero.
 
     Empty for buffers, and for scopes of `ROW_AXES`.
     """
@@ -117,8 +116,9 @@ def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
     Raises
     ------
     BuildError
-        No parameter has that name, or its last axis is not the four lanes of a texel; in a scope of `ROW_AXES`, whole
-        texels.
+        No parameter has that name, or its last axis is not the four lanes of a texel. In a scope of `ROW_AXES`, the
+        last
+        axis must be whole texels.
     """
     old = _parameter(func, name)
     columns = int(old.shape[-1])
@@ -155,7 +155,9 @@ def autobroadcast(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
 
 
 def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: str) -> None:
-    """Write a * b + c in `block` as one call of `function`: "mad", whose rounding in between is undefined, or "fma"."""
+    """Write a * b + c in `block` as one call of `function`: "fma", or "mad", which leaves the rounding in between
+    undefined.
+    """
     sch.annotate(block, MULTIPLY_ADD, function)
 
 
@@ -215,5 +217,5 @@ class Place(str, Enum):
     BUFFER = "buffer"
     IMAGE = "image"
 
-    # Messages, records and kernels show the word alone.
+    # Messages, records and kernels show only the word.
     __str__, __repr__ = str.__str__, str.__repr__

@@ -38,7 +38,7 @@ class Slice:
 def with_slices(func: tirx.PrimFunc, slices: Sequence[Slice]) -> tirx.PrimFunc:
     """Return `func`, scheduled or not, on larger tensors. An attribute keeps the slices.
 
-    data[n, o, y, x, lane]      ->      data[n, o + first, y, x, lane], where axis 1 of data has the extent `whole`
+    data[n, o, y, x, lane]      ->      data[n, o + first, y, x, lane], with extent `whole` of axis 1 of data
     """
     for one in slices:
         func = _moved(func, one)

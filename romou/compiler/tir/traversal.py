@@ -1,10 +1,11 @@
-"""Passes rewrite a kernel statement by statement: thousands of small trees with the same callbacks.
+"""Rewriting of kernels statement by statement: thousands of small trees with the same callbacks.
 
 tvm-ffi's `structural_mutate` and `structural_walk` inspect each callback's signature at every call, which takes longer
-than most statements. These are the same functions with their callbacks looked at once.
+than most statements. These functions do the same, but inspect their callbacks once.
 
-tvm-ffi owns callbacks in C++, where Python's garbage collector does not look: an object that holds the result, and that
-a callback holds, would stay for ever, with the kernel that it read. So objects of bound methods are held weakly here.
+tvm-ffi owns callbacks in C++, outside of Python's garbage collector. If an object holds the result and a callback holds
+the object, none of them is ever freed, nor is the kernel that it read. So objects of bound methods are held weakly
+here.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def _weak(method: Any) -> Callable[..., Any]:
 
 
 def nodes_in(node: Any, *kinds: type) -> list[Any]:
-    """Return the nodes of some kinds in a statement or an expression, itself included; inner ones come first."""
+    """Return the nodes of some kinds in a statement or an expression, itself included. Inner nodes come first."""
     found: list[Any] = []
     structural_walk(node, (kinds, found.append))
     return found

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 def store_weights(
     mod: tvm.IRModule, stored: Mapping[str, tuple[int, Callable[[np.ndarray], np.ndarray]]]
 ) -> tvm.IRModule:
-    """call_tir(conv, (x, const))   ->   call_tir(conv, (x, function(const)))
+    """Store weights converted, as kernels read them.
+
+    call_tir(conv, (x, const))   ->   call_tir(conv, (x, function(const)))
 
     stored: function name -> position of an argument, and the conversion of its values.
 
@@ -46,7 +48,7 @@ def store_weights(
 
 
 def with_types_of_functions(mod: tvm.IRModule, names: Container[str]) -> tvm.IRModule:
-    """Return `mod` with new types for the variables of the named functions, whose parameters have changed."""
+    """Return `mod` with new types for the calls of the named functions, after their parameters have changed."""
     variables = {
         var: _with_type_of(var, func) if var.name_hint in names else var for var, func in mod.functions_items()
     }
@@ -66,7 +68,9 @@ def _with_type_of(var: tvm.ir.GlobalVar, func: tirx.PrimFunc) -> tvm.ir.GlobalVa
 
 
 def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], target: Target) -> tvm.IRModule:
-    """call_tir(conv, (x, const))   ->   call_tir(conv, (x, const in scope "global.texture-2d"))
+    """Place weights into images.
+
+    call_tir(conv, (x, const))   ->   call_tir(conv, (x, const in scope "global.texture-2d"))
 
     scopes: function name -> position of an argument -> memory scope.
 
@@ -78,7 +82,7 @@ def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], ta
     wanted = sorted({scope for positions in scopes.values() for scope in positions.values()})
     if not wanted:
         return mod
-    # The first one is where everything lies that names no device; those of activations are there already.
+    # The first device holds every tensor without a named device. The devices of activations are listed already.
     known = list(mod.global_infos.get("vdevice", [])) or [relax.VDevice(target.tvm_target, 0, "global")]
     devices = {str(device.memory_scope): device for device in known}
     for scope in wanted:

@@ -54,7 +54,7 @@ class PlannedTensor:
 
     @property
     def is_workspace(self) -> bool:
-        """Whether it is only live inside one function."""
+        """Return whether it is only live inside one function."""
         return self.first == self.last and self.function != ""
 
 
@@ -64,9 +64,9 @@ class MemoryUse:
 
     weights: all constants, in the form that kernels read.
     inputs: inputs of the model.
-    tensors: all tensors between kernels, with workspaces and outputs, also of the run before. Tensors that are not
-        live together share a buffer, and an image if width and height are equal.
-    least: the most bytes that are live at the same time, a lower bound of `tensors`.
+    tensors: all tensors between kernels, with workspaces and outputs, also of the run before. Tensors share a buffer if
+        they are never live together, and an image if also their width and height are equal.
+    least: the peak of live bytes, a lower bound of `tensors`.
     workspaces: workspaces of the function that needs most.
     """
 
@@ -97,7 +97,7 @@ class MemoryPlan:
 
     calls: functions, in the order of their launches.
     tensors: in the order of their first call.
-    live: bytes that are live during each call.
+    live: live bytes during each call.
     weights: constants, each with the first function that reads it.
     """
 
@@ -116,7 +116,7 @@ def plan_memory(scheduled: tvm.IRModule) -> MemoryPlan:
     """Return the memory plan of a module that `schedule_model` returned."""
     main = scheduled["main"]
     pool = _Pool()
-    # Twice: the outputs of a run are there until those of the next one are.
+    # Twice, because the outputs of a run stay live until the next run has written its own.
     for reader in (_Reader(pool), _Reader(pool)):
         for block in main.body.blocks:
             for binding in block.bindings:
@@ -174,13 +174,12 @@ class _Reader:
         self.tensors: dict[relax.Var, PlannedTensor] = {}
         self._pool = pool
         self._scopes: dict[relax.Var, str] = {}
-        # Storages that are images.
+        # Storages of images.
         self._images: set[relax.Var] = set()
         # A tensor -> its shape, type and scope.   Another name of a tensor, or a view of it -> the tensor.
         self._allocated: dict[relax.Var, tuple[tuple[int, ...], str, str]] = {}
         self._whole: dict[relax.Var, relax.Var] = {}
-        # What takes memory from the pool -> its size, and the names that hold it: a storage is held by its tensors,
-        # too.
+        # Allocation from the pool -> its size, and the names that hold it. Tensors also hold their storage.
         self._sizes: dict[relax.Var, tuple[int, ...]] = {}
         self._holders: dict[relax.Var, set[relax.Var]] = {}
 
@@ -196,8 +195,8 @@ class _Reader:
                 self._images.add(var)
                 self._take(var, (*extents_of_texels(shape[:-1], scope), shape[-1]), bytes_of(shape, "uint8"))
             else:
-                # TVM's plan of a graph with branches gives images a storage that holds next to nothing: each image in
-                # it is one of its own.
+                # In a graph with branches, TVM plans a storage for images that holds next to nothing. Each image in it
+                # is a separate allocation.
                 size = _paged(1 if scope in SEPARATORS else shape[0])
                 self._take(var, (size,), size)
         elif name == "relax.vm.alloc_tensor":

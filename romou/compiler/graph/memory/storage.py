@@ -5,9 +5,9 @@ Neural Net Inference, 2020, section 4).
 
 TVM's planner goes by the order of the calls, and gives a small tensor the large storage that the next large one needs.
 
-A storage of images is one image. Tensors of its width and height share it, whatever their number of layers, and use its
-first ones. Width and height must be equal, because kernels rely on zeros outside of them; no kernel relies on what lies
-behind the last layer, which OpenCL reads in its place.
+A storage of images is one image. Tensors of its width and height share it and use its first layers, whatever their
+number of layers. Width and height must be equal, because kernels rely on zeros outside of them. No kernel relies on a
+read behind the last layer, which OpenCL clamps to that layer.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ALLOCATE = "relax.builtin.alloc_tensor"
 
 
 def plan_storage(mod: tvm.IRModule) -> tvm.IRModule:
-    """alloc_tensor(shape)      ->      alloc_tensor(storage, shape)
+    """Allocate all tensors of `main` in shared storages, except outputs. A graph with branches stays as it is.
 
-    For all tensors of `main` that are not outputs. A graph with branches stays as it is.
+    alloc_tensor(shape)      ->      alloc_tensor(storage, shape)
     """
     main = mod["main"]
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
@@ -88,10 +88,10 @@ def _kind(shape: list[int], dtype: str, device: int, scope: str) -> tuple[object
 def _tensors(main: relax.Function) -> list[_Tensor]:
     """Return the tensors that `main` allocates, in order."""
     found: list[_Tensor] = []
-    # What a variable may share memory with: other names, views and tuples of tensors.
+    # A variable -> the tensors that it may share memory with, through other names, views and tuples.
     behind: dict[relax.Var, frozenset[_Tensor]] = {}
-    # A tuple -> what each of its fields may share memory with. Who reads a field needs no other: a kernel's output, but
-    # not its workspaces.
+    # A tuple -> the tensors that each of its fields may share memory with. The reader of one field does not keep the
+    # others live: it needs a kernel's output, but not its workspaces.
     fields: dict[relax.Var, list[frozenset[_Tensor]]] = {}
 
     def used(expr: relax.Expr) -> frozenset[_Tensor]:

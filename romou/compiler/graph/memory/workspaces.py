@@ -17,9 +17,9 @@ from romou.compiler.tir.calls import called_function, op_name
 
 
 def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
-    """call_tir(conv, (x, w), out)      ->      call_tir(conv, (x, w), (out, workspace, ...))[0]
+    """Give scheduled functions their buffers in global memory as arguments from the memory plan.
 
-    For scheduled functions that allocate buffers in global memory.
+    call_tir(conv, (x, w), out)      ->      call_tir(conv, (x, w), (out, workspace, ...))[0]
     """
     planned = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
     workspaces: dict[str, list[tirx.Buffer]] = {}
@@ -64,7 +64,7 @@ class _Caller(PyExprMutator):
     def __init__(self, mod: tvm.IRModule, workspaces: dict[str, list[tirx.Buffer]]) -> None:
         super().__init__(mod)
         self._workspaces = workspaces
-        # Tensors that name no device lie in the memory of the first one.
+        # Tensors without a named device are in the memory of the first one.
         self._device = next(
             (device for device in mod.global_infos.get("vdevice", []) if str(device.memory_scope) == "global"), None
         )
@@ -79,7 +79,7 @@ class _Caller(PyExprMutator):
         if op_name(call) == "relax.call_tir":
             both = relax.Call(call.op, call.args, call.attrs, [relax.TupleType([call.ty, *types])])
         else:
-            # -1: a tensor of its own, behind the arguments.
+            # -1: a separate tensor, behind the arguments.
             places = [*map(int, call.attrs.inplace_indices), *[-1] * len(types)]
             both = relax.op.call_tir_inplace(*call.args, places, [call.ty, *types])
         return relax.TupleGetItem(self.builder_.emit(both), 0)
