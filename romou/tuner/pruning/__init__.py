@@ -1,5 +1,5 @@
-"""Hardware-aware pruning: what a kernel uses, what a device allows, and a space without the configs that overuse it
-(Romou paper, section 4.2).
+"""Hardware-aware pruning: the resources that a kernel uses, the limits of a device, and a space without the configs
+that exceed them (Romou paper, section 4.2).
 """
 
 from romou.tuner.analysis.usage import KernelUsage

@@ -1,13 +1,12 @@
 """The form of contractions: formulas over knobs for the kernels of a whole space, a million configs in under a second.
 
 The formulas follow `compiler/operators/contraction`. The tests compare them with counts from one config's TIR
-(`tests/support/kernels/kernel_usage.py`). Columns of knobs are NumPy arrays that broadcast: those of `Space.blocks`
+(`tests/support/kernels/kernel_usage.py`). Columns of knobs are NumPy arrays that broadcast: columns from `Space.blocks`
 have an axis for each knob. A formula over three knobs then costs the product of these three, and only the last "and" of
 the verdicts runs over all configs.
 
-Bytes, sizes, local memory, widths and padding are equal to those of the TIR. Registers are a lower bound: what a kernel
-holds for addresses and epilogue is known only when it is lowered. So the formula rejects nothing that the exact pass
-would keep.
+Bytes, sizes, local memory, widths and padding are equal to the TIR's. Registers are a lower bound: the registers for
+addresses and epilogue are only known after lowering. So the formula rejects nothing that the exact pass would keep.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class ClosedForm(Form):
         self._varies = form.lhs_varies
         self._rhs_vector = form.rhs_vector
         self._has_lhs_vectors = form.lhs_vector
-        # Columns of the weight in memory; all lanes if the last texel is full or padded with zeros.
+        # Columns of the weight in memory. These are all lanes if the last texel is full or padded with zeros.
         self._columns = form.columns or form.extents[0] * LANES
         # In CUDA a scalar needs no copy into lanes.
         self._may_copy = limits.has_vector_arithmetic and form.lhs_varies != "by lane"
@@ -93,7 +92,7 @@ class ClosedForm(Form):
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
         tile = columns["tile_o"] * columns["tile_h"] * columns["tile_w"]
         steps = usage.multiply_adds / (tile * LANES)
-        # Staged weights are distributed over the work-items along the pixels, which read the same ones.
+        # Staged weights are distributed over the work-items along the pixels, which read the same weights.
         weights = columns["tile_o"] * steps * LANES / usage.access_width / np.where(usage.is_staged, columns["wg_w"], 1)
         return tile, np.maximum(loads_of_one(usage) - weights, 0), weights, *self.lines(columns, warp_size, line_bytes)
 
@@ -235,7 +234,7 @@ class ClosedForm(Form):
         tile_o, group_o, group_w = get("tile_o"), get("wg_o") * get("tile_o"), get("wg_w") * get("tile_w")
         weights = np.minimum(np.minimum(group_o, o) * LANES, self._columns) * taps * counts["steps"]
         spacing_o = np.where(get("arrangement") == "striped", get("wg_o"), 1)
-        # Beyond the last channel it is read again.
+        # Past the last channel, that channel is read again.
         texels_of_one = np.minimum(tile_o, -(-o // spacing_o) + ((o - 1) % spacing_o > 0))
         has_last = (tile_o - 1) * spacing_o >= o - 1
         channels_of_one = texels_of_one * LANES - has_last * (o * LANES - self._columns)
@@ -316,7 +315,7 @@ class ClosedForm(Form):
         of one iteration's weights, which a compiler computes ahead.
         """
         reads, pixels = self._reads, columns["tile_h"] * columns["tile_w"]
-        # Registers of four numbers; fp16 arithmetic packs two into one.
+        # Registers of four numbers. fp16 arithmetic packs two into one.
         vector = LANES - LANES // 2 * (columns["accumulate"] != FP32)
         # A reduction without a loop is done pixel by pixel.
         sums = (
@@ -328,7 +327,7 @@ class ClosedForm(Form):
         if self._varies == "by lane":
             return RegisterEstimate(sums, as_written=sums)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
-        # Guarded reads separate the weights of the taps; without guards those of all taps are loaded ahead.
+        # Guarded reads separate the weights of the taps. Without guards, the weights of all taps are loaded ahead.
         is_guarded = np.where(columns["data"] == Place.BUFFER, reads.is_guarded(False), reads.is_guarded(True))
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
         ahead = data + address_registers(loads, is_image=columns["weight"] == Place.IMAGE)
@@ -356,7 +355,7 @@ class _Phases:
 
     first: extent of the first axis
     pieces, together: pieces of the split, and adjacent steps of one iteration
-    ahead: iterations by which loads are prefetched
+    ahead: number of iterations that loads are prefetched ahead
     spacing_w: distance of two pixels of a work-item: 1, or the stride between work-items that alternate
     """
 
@@ -373,7 +372,9 @@ class _Phases:
 
 @dataclass(frozen=True, kw_only=True)
 class _IterationLoads:
-    """Numbers that one iteration loads, as columns: distinct ones of a work group, and those of one work-item."""
+    """Columns of the numbers that one iteration loads: the distinct numbers of a work group and the numbers of one
+    work-item.
+    """
 
     data: Any
     weights: Any
@@ -393,7 +394,7 @@ def _either(condition: Any, one: KernelUsage, other: KernelUsage) -> KernelUsage
 def _rounds(is_data: bool, high: int, wide: int, step_bytes: int) -> int:
     """Return `bank_conflict_rounds` of the first work-items of a group of `high` rows with `wide` work-items each.
 
-    is_data: each work-item of a row reads another pixel; else each row reads other weights.
+    is_data: each work-item of a row reads another pixel. Otherwise each row reads other weights.
     """
     items = np.arange(min(SERVED, high * wide))
     return bank_conflict_rounds((items % wide if is_data else items // wide) * step_bytes)

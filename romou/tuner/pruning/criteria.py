@@ -1,12 +1,14 @@
-"""Criteria: what makes a kernel not worth trying on a device. One function for each row of Table 1 of the Romou paper,
-and others of ours, from measurements.
+"""Criteria that exclude kernels not worth trying on a device.
+
+Each row of Table 1 of the Romou paper has one function. Criteria marked "Ours" are not in the paper but come from
+measurements.
 
 A criterion compares a `KernelUsage` with a `HardwareSpec` and returns a `Verdict`, or None if the device's number is
 unknown or meaningless. Fields of the usage may be arrays, so one function judges a single kernel and a whole space.
 
 To add a criterion, write its function under `@criterion(gives_way=...)` in this file. If criteria would leave too few
-configs of a space, the one with the lowest number gives way first. Ours come before the paper's. Criteria that a device
-punishes hardest come last.
+configs of a space, the criterion with the lowest number gives way first. Ours come before the paper's. The criteria
+whose violation costs most on a device come last.
 """
 
 from __future__ import annotations
@@ -62,14 +64,14 @@ class Rules:
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:
-    """The best that any config of the space can do. A kernel is not excluded if no config is better.
+    """The best values among all configs of a space. A kernel is not excluded if no config is better.
 
     An algorithm is identified by the bytes that its transforms move.
 
-    images: which of "data", "weight", "output" can be stored in an image
+    images: the tensors of "data", "weight", "output" that can be stored in an image
     access_width: widest access of any config, in lanes
-    fastest_s: algorithm -> estimated seconds of its fastest config; empty if nothing can be estimated
-    default_s: the same of the default config, for its algorithm
+    fastest_s: algorithm -> estimated seconds of its fastest config. Empty if nothing can be estimated
+    default_s: algorithm of the default config -> estimated seconds of the default config
     """
 
     images: frozenset[str] = frozenset()
@@ -82,8 +84,8 @@ class Choices:
 class Verdict:
     """The result of one criterion for one kernel, or for many.
 
-    used, limit: the kernel's number and the device's, in `unit`; arrays for many kernels
-    source: where the limit comes from
+    used, limit: the kernel's number and the device's, in `unit`. Arrays for many kernels
+    source: origin of the limit
     is_upper: whether `limit` is an upper bound, else a lower one
     """
 
@@ -96,7 +98,7 @@ class Verdict:
 
     @property
     def keep(self) -> Any:
-        """Whether the kernel is kept."""
+        """True if the kernel is kept."""
         return self.keep_within(1)
 
     def keep_within(self, factor: float) -> Any:
@@ -116,17 +118,17 @@ class Verdict:
 
 Criterion: TypeAlias = Callable[[KernelUsage, HardwareSpec, Rules, Choices], Verdict | None]
 
-# Name -> function, in the order in which they give way if too few configs would be left.
+# Name -> function, in the order of giving way if too few configs would be left.
 CRITERIA: dict[str, Criterion] = {}
 _GIVES_WAY: dict[str, int] = {}
-# Criteria on registers. Formulas give a lower bound of these, so kept kernels are judged again when they are lowered.
+# Criteria on registers. Formulas give a lower bound of registers, so kept kernels are judged again after lowering.
 BOUNDED: set[str] = set()
 
 
 def criterion(*, gives_way: int) -> Callable[[Criterion], Criterion]:
     """Return a decorator that adds a function to CRITERIA.
 
-    gives_way: position in the order in which criteria give way, the lowest number first. Numbers must differ.
+    gives_way: position in the order of giving way, the lowest number first. Numbers must differ.
     """
 
     def add(judged: Criterion) -> Criterion:
@@ -151,14 +153,16 @@ def bounded(judged: Criterion) -> Criterion:
 
 @criterion(gives_way=10)
 def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: tiles that do not divide the output compute elements that are not stored. Needs no fact of the device."""
+    """Ours: tiles that do not divide the output compute surplus elements, which are not stored. Needs no fact of the
+    device.
+    """
     return _verdict("padding", usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
 
 
 @criterion(gives_way=20)
 def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: so few work groups that more than half of the shader cores idle. Larger groups may outweigh fewer idle
-    cores.
+    """Ours: launch fewer work groups than half of the shader cores, so more than half of the cores idle. Launches with
+    fewer idle cores are kept, because their larger groups may outweigh the idle cores.
     """
     if spec.shader_cores is None:
         return None
@@ -171,8 +175,7 @@ def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices
 def code(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: a loop body so long that drivers compile it for tens of seconds and instruction caches do not hold it.
 
-    For none of 24 operators recorded on an NVIDIA H200, a config beyond the default limit came within 1.6 times the
-    best time.
+    On 24 operators recorded on an NVIDIA H200, no config beyond the default limit came within 1.6 times the best time.
     """
     used = usage.multiply_adds / np.where(usage.on_tensor_cores, _OF_TENSOR_CORE, 1)
     return _verdict("code", used, rules.longest_iteration, "multiply-adds in one iteration", "Rules.longest_iteration")
@@ -182,8 +185,8 @@ def code(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices)
 def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: much slower than another config of the same algorithm by `estimate_seconds`, beyond the estimate's error.
 
-    Algorithms are not compared with each other: the estimate is better for loops than for launches. Configs that are
-    estimated faster than the default config stay. Mobile compilers show the default to be lean, so its estimated time
+    Algorithms are not compared with each other: the estimate is better for loops than for launches. A config with a
+    lower estimate than the default config stays. Mobile compilers show the default to be lean, so its estimated time
     shows the estimate's error: on Mali-G76 up to 4 times the fastest time.
     """
     seconds = estimate_seconds(usage, spec)
@@ -224,7 +227,9 @@ def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
 @criterion(gives_way=60)
 @bounded
 def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: so many registers that the work groups in flight leave ALUs of a core idle."""
+    """Ours: registers limit the work groups in flight on a core to fewer work-items than it has ALUs, so some ALUs
+    idle.
+    """
     if spec.register_file != "pooled" or spec.registers_per_core is None or spec.alus_per_core is None or _is_cpu(spec):
         return None
     size = np.maximum(usage.work_group_size, 1)
@@ -271,7 +276,7 @@ def local_memory(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
 
 @criterion(gives_way=90)
 def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: use inefficient data access width, which is any below the best one that the operator allows."""
+    """Table 1: use inefficient data access width, which is any width below the best width that the operator allows."""
     if not spec.warp_sizes or _is_cpu(spec):
         return None
     limit = min(rules.access_width or spec.best_access_lanes or LANES, choices.access_width)
@@ -281,7 +286,8 @@ def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
 @criterion(gives_way=100)
 def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Table 1: access more data in one loop iteration than L1 cache. Images count for the texture cache, buffers for
-    theirs.
+    the
+    buffer cache.
 
     Data that no later iteration reads again does not count: weights, and the data if there is no window. Under Mesa's
     compiler for Adreno 630 the leanest kernels of 1x1 convolutions read more than the cache holds.
@@ -319,7 +325,7 @@ def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
 def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Table 1: work group size < warp size. If there are several sizes, the smallest one counts.
 
-    If the launch has less than a warp for each core, small groups on all cores are better than full ones on a few.
+    If the launch has less than a warp for each core, small groups on all cores are better than full groups on a few.
     """
     if not spec.warp_sizes or _is_cpu(spec):
         return None

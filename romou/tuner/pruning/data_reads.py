@@ -25,15 +25,15 @@ from romou.compiler.tir.traversal import nodes_in
 
 # Address difference between rows and between layers of an image, so that columns outside of it do not alias other rows.
 PITCH = 1 << 20
-# Rows are computed in multiples of this many pixels; shorter rows are prefixes.
+# Rows are computed in multiples of this many pixels. Shorter rows are prefixes.
 _STRETCH = 1024
 
 
 class Pixels(NamedTuple):
     """Pixels of the first work group in one iteration: every `stride`-th of a row of `width`, in `tile_h` rows.
 
-    order: of the pixels, "flat" or "rows"
-    tap: tap of the window; -1: the middle one, or all of them if `has_window`
+    order: order of the pixels, "flat" or "rows"
+    tap: tap of the window. -1 is the middle tap, or all taps if `has_window`
     """
 
     order: str
@@ -50,8 +50,8 @@ class Steps(NamedTuple):
 
     Pieces of a split are far apart. The `together` steps of one iteration are adjacent.
 
-    ahead: iterations by which loads are prefetched, if these go tap by tap
-    is_one: whether only the first work-item counts: one step of each group on tensor cores, else a single one
+    ahead: number of iterations that loads are prefetched ahead, if these go tap by tap
+    is_one: whether only the first work-item counts: one step of each group on tensor cores, else a single step
     """
 
     on_tensor_cores: bool
@@ -76,12 +76,12 @@ class DataReads:
         self._reduce = dict(form.reduce)
         self.first, *middle, self.last = self._reduce.values()
         self.window = math.prod(middle)
-        # The axes as tensor cores take them.
+        # The axes flattened as tensor cores read them.
         self._warp_forms = {name: tensor_core.flatten(form) for name, form in forms.items()}
         self.texels, *middle, _ = self._warp_forms["flat"].reduce.values()
         self.taps_of_texel = math.prod(middle)
         self._is_by_lane = form.lhs_varies == "by lane"
-        # Numbers of a texel of data: lanes of a reduction axis, if there is one.
+        # Numbers in a texel of data: lanes of a reduction axis, if there is one.
         self.texel = 1 if self._is_by_lane else form.texel or self.last
         self._read = functools.cache(self._make_read)
         self.distinct = functools.cache(self._distinct)
@@ -99,7 +99,7 @@ class DataReads:
     def lines(self, order: str, step: int, along_w: int, along_o: int, numbers: int) -> int:
         """Return the number of cache lines that neighbouring work-items touch by one load, in the middle iteration.
 
-        numbers: of one line
+        numbers: count of numbers in one cache line
         """
         read = self._read(order, False)
         o, w = np.ix_(
@@ -109,11 +109,11 @@ class DataReads:
         return count_distinct(read.address(o, 0, w, 0, *(extent // 2 for extent in self._reduce.values())) // numbers)
 
     def middle_tap(self, first: int, together: int, ahead: int) -> int:
-        """Return the tap of the window that the middle iteration's prefetched loads are for."""
+        """Return the tap of the window that the middle iteration prefetches."""
         return self._middle(first, together, ahead)[1]
 
     def distinct_steps(self, steps: Steps) -> int:
-        """Return the number of distinct steps of the weight. Beyond the end the last weights are read again."""
+        """Return the number of distinct steps of the weight. Past the end the last weights are read again."""
         return count_distinct(
             np.minimum(self._places_of(steps), self.texels - 1 if steps.on_tensor_cores else steps.first)
         )
@@ -127,7 +127,7 @@ class DataReads:
             return 0
         size, gap, parts = self._channels(pixels.order, pixels.is_image, group_o, steps, lanes)
         # Channels further apart than all pixels do not overlap. Tensor cores read whole texels, which differ for each
-        # channel; the count below would take long for overlapping batches.
+        # channel. The count below would take long for overlapping batches.
         if gap > reach or steps.on_tensor_cores:
             return count * size * self.texel
         places = self._addresses(_whole_stretches(pixels))[0][:count]
@@ -171,8 +171,10 @@ class DataReads:
         )
 
     def _make_addresses(self, pixels: Pixels) -> tuple[np.ndarray, ...]:
-        """Return the distinct addresses without the channel's offset, in the order of the first pixels that read them;
-        these pixels; and for each prefix the lowest, the highest, and whether some are not whole texels apart.
+        """Return the distinct addresses without the channel's offset, and arrays that describe them.
+
+        The addresses are in the order of the first pixels that read them. The second array has these pixels. The others
+        have, for each prefix, the lowest address, the highest address, and whether some are not whole texels apart.
         """
         found, is_inside = (part[:: pixels.stride] for part in self._stretch(pixels._replace(stride=1)))
         places, which = np.unique(found[is_inside], return_index=True)
@@ -183,7 +185,9 @@ class DataReads:
         return places, begins[order], np.minimum.accumulate(places), np.maximum.accumulate(places), is_uneven
 
     def _make_stretch(self, pixels: Pixels) -> tuple[np.ndarray, np.ndarray]:
-        """Return the addresses that each pixel of a row reads, (width, tile_h * taps), and which are not padding."""
+        """Return the addresses that each pixel of a row reads, (width, tile_h * taps), and a mask that is false in the
+        padding.
+        """
         read = self._read(pixels.order, pixels.is_image)
         h, w = (
             _as_read(np.arange(extent), read.extents[axis], pixels.is_image)
@@ -194,7 +198,7 @@ class DataReads:
             taps = [np.arange(extent) if pixels.has_window else np.asarray([extent // 2]) for extent in middle]
         else:
             taps = [np.asarray([tap]) for tap in np.unravel_index(pixels.tap, middle or [1])[: len(middle)]]
-        # Lanes of a texel are adjacent: one represents all.
+        # Lanes of a texel are adjacent, so one lane represents all.
         taps.append(np.arange(last if self._is_by_lane else 1))
         grid = np.ix_(w, h, *taps)
         at = (0, grid[1], grid[0], 0, first // 2, *grid[2:])
@@ -208,8 +212,9 @@ class DataReads:
     def _make_channels(
         self, order: str, is_image: bool, group_o: int, steps: Steps, lanes: int
     ) -> tuple[int, float, list[np.ndarray]]:
-        """Return the number of the channels' offsets, the smallest gap between two offsets that are equal modulo
-        `lanes`, and the offsets of each remainder.
+        """Return the number of the channels' offsets, the smallest gap between two offsets equal modulo `lanes`, and
+        the
+        offsets of each remainder.
         """
         read = self._read(order, is_image)
         o = _as_read(np.arange(group_o), read.extents[0], is_image)
@@ -240,7 +245,7 @@ class _Read:
 
     indices: expressions over (o, h, w, lane, reduction)
     pitches: address difference of a step of each index
-    condition: of reads inside the padding. None if there is no check
+    condition: true for reads inside the padding. None if there is no check
     """
 
     extents: tuple[int, int, int]

@@ -1,4 +1,6 @@
-"""What the kernel of a depthwise and a pointwise convolution uses: the pointwise formulas, plus the staged windows."""
+"""Usage of the fused kernel of a depthwise and a pointwise convolution: the pointwise formulas, plus the staged
+windows.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from romou.tuner.pruning.form import Form, form_of
 
 
 class DepthwisePointwiseForm(ClosedForm):
-    """The formulas of one pair. Arrays in, arrays out."""
+    """The formulas of one pair of convolutions, over arrays of knobs."""
 
     def __init__(self, template: DepthwisePointwiseTemplate, limits: Limits) -> None:
         super().__init__(template, limits)
@@ -34,8 +36,8 @@ class DepthwisePointwiseForm(ClosedForm):
     def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         usage = super()._contraction_usage(columns, counts)
         taps, is_image = math.prod(self._kernel), columns["data"] == Place.IMAGE
-        # Texels that a work-item computes in one iteration: of each, the pointwise convolution alone would load one
-        # texel.
+        # Texels that a work-item computes in one iteration. An unfused pointwise convolution would load one texel for
+        # each.
         staged = -(
             -(columns["local"] * columns["tile_h"] * columns["wg_w"] * columns["tile_w"]) // usage.work_group_size
         )
@@ -56,7 +58,9 @@ def _(template: DepthwisePointwiseTemplate, limits: Limits) -> Form:
 
 
 class _WindowReads(DataReads):
-    """Counts of the depthwise convolution's input instead of its output, which is the pointwise one's."""
+    """Counts of reads of the depthwise convolution's input. Its output, the pointwise convolution's input, is not
+    read.
+    """
 
     def __init__(self, forms: Mapping[str, Contraction], windows: Conv2d) -> None:
         super().__init__(forms)
@@ -64,11 +68,13 @@ class _WindowReads(DataReads):
         self._pixels_read = functools.cache(self._count_pixels)
 
     def _distinct(self, pixels: Pixels, steps: Steps, group_o: int) -> int:
-        """The channels of an iteration are whole texels, each with the same pixels."""
+        """Return the product of texels and pixels: an iteration's channels are whole texels, each with the same
+        pixels.
+        """
         return self._pixels_read(pixels.order, pixels.is_image, pixels.tile_h, pixels.width) * steps.together * LANES
 
     def _count_pixels(self, order: str, is_image: bool, tile_h: int, width: int) -> int:
-        """Input pixels under the windows of the first group; an image gives those in the padding too."""
+        """Count the input pixels under the windows of the first group. In an image, padding counts too."""
         w, at = self._windows, self._forms[order].extents
         _, place, _ = w.pixels(order == "flat")
         h, x, kh, kw = np.ix_(*map(np.arange, (tile_h, width, *w.kernel)))

@@ -66,7 +66,8 @@ def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:
 
 
 def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
-    """Return the estimated seconds of one launch, comparable between configs of one operator. None without facts.
+    """Return the estimated seconds of one launch, comparable between configs of one operator. None if facts are
+    missing.
 
     Fields of the usage may be arrays that broadcast.
     """
@@ -75,7 +76,7 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
         return None
     _, _, hertz, l2, _ = needed
     cycles = np.sqrt(sum(part * part for part in parts.values()))
-    # Transforms before and after only move data, through the memory if it does not fit into the cache.
+    # The transforms before and after only move data. If it does not fit into the cache, it goes through memory.
     is_cached = usage.transform_bytes <= (spec.l2_cache_bytes or np.inf)
     through = np.where(is_cached, l2, _rate(spec.dram_bandwidth_gbps, l2))
     cycles = cycles + usage.transform_bytes / (through / hertz) + 2 * _STARTED * (usage.transform_bytes > 0)
@@ -86,7 +87,7 @@ def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
 
 
 def needed_registers(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any] | None:
-    """Return the registers that a work-item needs without spills, and those that it can have. None without such facts.
+    """Return the registers that a work-item needs to avoid spills, and its limit. None if the facts are missing.
 
     Dedicated register files, as on Mali, are so small that compilers move no load ahead.
     """
@@ -98,7 +99,7 @@ def needed_registers(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any] 
 
 
 def estimate_parts(usage: KernelUsage, spec: HardwareSpec) -> Mapping[str, Any] | None:
-    """Return the cycles of each part of a launch by itself. None without enough facts.
+    """Return the cycles of each part of a launch, as if it ran without the others. None without enough facts.
 
     issuing, waiting: a core's cycles for instructions and for loads
     buffers, images, l2: cycles for bytes out of the first-level caches, and out of the second-level cache

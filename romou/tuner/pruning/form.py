@@ -54,7 +54,7 @@ class Form(ABC):
         """
 
     def usage_of_valid(self, block: Block) -> KernelUsage:
-        """Return the usage of a block's valid configs: arrays that broadcast to (valid ones, *axes that are free)."""
+        """Return the usage of a block's valid configs: arrays that broadcast to (valid configs, *free axes)."""
         return self.usage_with(*block.pick(block.columns, self.counts(block.columns)))
 
     def choices(
@@ -82,7 +82,7 @@ class Form(ABC):
         return Choices(images=images, access_width=width, fastest_s=fastest, default_s=own)
 
     def _seconds_of(self, config: Mapping[str, Any], spec: HardwareSpec) -> dict[int, float]:
-        """Return bytes of a config's transforms -> its estimated seconds; empty if nothing can be estimated."""
+        """Return bytes of a config's transforms -> its estimated seconds. Empty if nothing can be estimated."""
         usage = self.usage(columns_of([config]))
         seconds = estimate_seconds(usage, spec)
         return {} if seconds is None else {int(np.max(usage.transform_bytes)): float(np.max(seconds))}

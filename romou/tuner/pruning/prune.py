@@ -31,12 +31,12 @@ _LISTED = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class CriterionCount:
-    """What a criterion removed, in configs of the space before pruning.
+    """Numbers of configs that a criterion removed from the space before pruning.
 
     alone: removed by it, perhaps by others too
     only: removed by it and by no other
-    left: removed neither by it nor by those before it
-    source: of its limit
+    left: removed neither by it nor by the criteria before it
+    source: origin of its limit
     slack: factor by which its limit was loosened because too few configs would be left. None if it was dropped
     """
 
@@ -54,7 +54,7 @@ class PruningReport:
 
     declared: product of the knobs' choices
     before: configs that the template admits
-    kept: of these, configs that also pass the criteria
+    kept: configs that the template admits and that also pass the criteria
     """
 
     declared: int
@@ -90,7 +90,7 @@ class PruningReport:
 class _Left:
     """The result of pruning.
 
-    shape: number of choices of each knob; 1 if validity does not depend on it
+    shape: number of choices of each knob. 1 if validity does not depend on it
     kept: sorted flat indices of the valid configs in this shape
     """
 
@@ -101,17 +101,18 @@ class _Left:
 
 
 class PrunedSpace(Space):
-    """A space whose valid configs passed the criteria. Knobs, size and indices are those of the whole space, so records
-    fit both.
+    """A space with only the configs that pass the criteria.
 
-    prune: returns the valid configs; called when validity is first needed
+    Knobs, size and indices are the same as in the whole space, so records fit both.
+
+    prune: returns the valid configs. It is called when validity is first needed
     """
 
     def __init__(self, space: Space, prune: Callable[[], _Left]) -> None:
         super().__init__()
         self.knobs, self.declared = dict(space.knobs), space.declared
         self.divided_by = space.divided_by
-        # The template's constraints: `blocks` are still those of the whole space.
+        # The template's constraints: `blocks` still covers the whole space.
         self._spaces, self._constraints = space._spaces, space._constraints
         self._prune = prune
         self._digits = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
@@ -123,7 +124,7 @@ class PrunedSpace(Space):
 
     @property
     def is_pruned(self) -> bool:
-        """Whether the criteria were applied."""
+        """True if the criteria were applied."""
         return "left" in self.__dict__
 
     @property
@@ -133,7 +134,7 @@ class PrunedSpace(Space):
 
     @property
     def choices(self) -> Choices:
-        """The best that any config of the whole space can do."""
+        """The best values among all configs of the whole space."""
         return self.left.choices
 
     @property
@@ -227,7 +228,7 @@ def prune(
     to matter are restored. `PrunedSpace.report` has the slack of each.
 
     space: `template.space(limits)`
-    spec: facts of the device; unknown facts exclude nothing
+    spec: facts of the device. Unknown facts exclude nothing
     is_later: apply the criteria, and raise SpaceEmptyError, only when validity is first needed
 
     Raises
@@ -352,7 +353,7 @@ def _count(parts: Sequence[_Part], slacks: Mapping[str, float]) -> int:
 def _places(
     parts: Sequence[_Part], slacks: Mapping[str, float], extents: Sequence[int]
 ) -> tuple[tuple[int, ...], np.ndarray]:
-    """Return `_Left.shape`, and the sorted flat indices of the configs in it that are left."""
+    """Return `_Left.shape`, and the sorted flat indices in this shape of the configs left."""
 
     def depends(part: _Part, axis: int) -> bool:
         block = part.block
@@ -378,7 +379,7 @@ def _slacks(parts: Sequence[_Part], least: int) -> dict[str, float]:
     while not is_enough({}):
         name, slack = next(steps)
         slacks[name] = slack
-    # The last slack was needed. Those before it perhaps were not.
+    # The last slack was needed. The earlier ones perhaps were not.
     for name in [n for n, slack in slacks.items() if slack > 1]:
         slacks[name] = next(slack for slack in (1.0, *_SLACKS) if slack == slacks[name] or is_enough({name: slack}))
     return slacks

@@ -32,13 +32,15 @@ class StreamingForm(Form):
             for load in guarded_loads(value)
             if str(load.access.source.name) in template.inputs
         ]
-        # Values of the knobs that matter -> tensor -> distinct numbers that are read.
+        # Values of the relevant knobs -> tensor -> distinct numbers read.
         self._known: dict[tuple[str, Hashable], dict[str, int]] = {}
         self._counts = functools.cache(self._count)
 
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
-        """Return bytes read by the group and by one work-item, from buffers and from images; numbers read by one
-        work-item; numbers stored by the group; and the access width.
+        """Return counts of reads and stores, and the access width.
+
+        The reads are bytes read by the group and by one work-item, from buffers and from images, and numbers read by
+        one work-item. The stores are numbers stored by the group.
         """
         knobs = [columns[name] for name in self._template.knobs_of_traffic]
         names = ("group", "group_images", "one", "one_images", "numbers", "stored")
@@ -108,7 +110,7 @@ class StreamingForm(Form):
         return (*parts, sum(of_one.values()), template.stored_by_a_group(knobs))
 
     def _distinct(self, points: Points, knobs: Mapping[str, int] | None = None) -> dict[str, int]:
-        """Return tensor -> distinct numbers that are read at the points.
+        """Return tensor -> count of distinct numbers read at the points.
 
         knobs: if given, reads in loops count once for each iteration
         """

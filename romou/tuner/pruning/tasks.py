@@ -1,4 +1,4 @@
-"""Pruned tasks: tasks whose knob space is the pruned one, and the usage of their configs by formulas."""
+"""Tasks with a pruned knob space, and the usage of their configs by formulas."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def load_task(text: str) -> TunableTask:
 
 @dataclass(frozen=True)
 class PrunedTask(TunableTask):
-    """A task whose space on any target is the pruned one.
+    """A task with a pruned space on every target.
 
     given_slacks: `slacks`, if the space was pruned in another process.
     """
@@ -87,7 +87,7 @@ class PrunedTask(TunableTask):
 
     @property
     def slacks(self) -> Mapping[str, float]:
-        """Criterion -> factor by which its limit was loosened. Dropped criteria are missing."""
+        """Factor by which each criterion's limit was loosened. Dropped criteria are missing."""
         if self.given_slacks is not None:
             return self.given_slacks
         report = next(iter(self.spaces.values())).report
@@ -114,7 +114,7 @@ class PrunedTask(TunableTask):
         if config == self.default_config(target):
             return
         registers = estimate_registers(kernel)
-        # One kernel of several: their groups differ in size.
+        # One kernel of several. Their groups differ in size.
         counts = {
             "registers": registers.allocated,
             "needed_registers": registers.needed,

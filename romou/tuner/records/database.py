@@ -1,4 +1,4 @@
-"""The database of tuned schedules: for each device, the best config that was measured of an operator.
+"""The database of tuned schedules: for each device, the best measured config of each operator.
 
 The files are in `schedules/`, beside the package `romou`. A search tries these configs right after the default one.
 """
@@ -29,7 +29,7 @@ logger = logging.getLogger("romou")
 
 SHIPPED = Path(__file__).parents[3] / "schedules"
 SUFFIX = ".jsonl"
-# Configs that a search tries of the same operator, at most: it may be recorded with several epilogues.
+# Most configs of the same operator that a search tries. The operator may be recorded with several epilogues.
 _MOST_STARTS = 2
 # Two operators are similar if their numbers differ by at most this many factors of two in all.
 _FARTHEST = 4.0
@@ -42,7 +42,7 @@ class TunedSchedule:
     record: the measurement of the config
     family: the operator family. Empty if it is not known
     workload: the operator's numbers (`Workload.to_dict`). Empty if it has none or they are not known
-    source: where the measurement is from
+    source: origin of the measurement
     """
 
     record: Record
@@ -57,7 +57,9 @@ class TunedSchedule:
 
     @classmethod
     def from_line(cls, line: str) -> TunedSchedule:
-        """Return the schedule that `to_line` wrote. RecordError if the line is none, or its config did not work."""
+        """Return the schedule that `to_line` wrote. RecordError if the line is no schedule, or its config did not
+        work.
+        """
         record = Record.from_line(line)
         if record.time_s is None:
             raise RecordError("no schedule: it lacks a time")
@@ -89,10 +91,11 @@ class ScheduleDatabase:
     def starts(self, task: TunableTask, space: Space, default: Config, device: Mapping[str, Any]) -> list[Config]:
         """Return the configs that a search on the device starts with, the fastest first.
 
-        They are those of the same operator. If there are none, the config of the most similar operator of the family.
-        Choices that the task's space lacks are replaced by the next lower ones. Drivers may differ.
+        They are recorded for the same operator. If there are none, the config of the most similar operator of the
+        family is
+        returned. Choices that the task's space lacks are replaced by the next lower ones. Drivers may differ.
 
-        space, default: the task's
+        space, default: the task's space and default config
         device: `DeviceFingerprint.to_dict()`
         """
         of_device = [s for s in self._of_file(file_of(self._folder, device)) if _is_on(s, device)]
@@ -104,12 +107,12 @@ class ScheduleDatabase:
 
 
 def file_of(folder: Path, device: Mapping[str, Any]) -> Path:
-    """Return the database file of a device, which its driver's name of the device names."""
+    """Return the database file of a device. It is named by the driver's name of the device."""
     return folder / (re.sub(r"[^a-z0-9]+", "_", str(device.get("name", "")).lower()).strip("_") + SUFFIX)
 
 
 def read_schedules(path: Path) -> tuple[TunedSchedule, ...]:
-    """Return the schedules of a file; none if there is no file. A damaged line is skipped with a warning."""
+    """Return the schedules of a file. Empty if there is no file. A damaged line is skipped with a warning."""
     try:
         lines = read_file(path).splitlines()
     except FileNotFoundError:
@@ -161,7 +164,7 @@ def best_schedules(records: Iterable[Record], tasks: Mapping[str, TunableTask]) 
 
 
 def merged(old: Iterable[TunedSchedule], new: Iterable[TunedSchedule]) -> list[TunedSchedule]:
-    """Return one schedule for each task and device; of two the newer driver's, or else the faster one."""
+    """Return one schedule for each task and device: the newer driver's, or the faster one of the same driver."""
     best: dict[str, TunedSchedule] = {}
     for schedule in (*old, *new):
         device = {name: value for name, value in schedule.record.device.items() if name != "driver"}
@@ -184,7 +187,7 @@ def _is_on(schedule: TunedSchedule, device: Mapping[str, Any]) -> bool:
 
 
 def _most_similar(schedules: Sequence[TunedSchedule], task: TunableTask) -> list[TunedSchedule]:
-    """Return the schedule of the most similar operator of the task's family; none if all are too different."""
+    """Return the schedule of the most similar operator of the task's family. Empty if all are too different."""
     workload = workload_of(task)
     candidates = [(distance(s.workload, workload), s) for s in schedules if workload and s.family == task.family]
     near = [(apart, s) for apart, s in candidates if apart <= _FARTHEST]
@@ -192,7 +195,7 @@ def _most_similar(schedules: Sequence[TunedSchedule], task: TunableTask) -> list
 
 
 def distance(workload: Mapping[str, Any], other: Mapping[str, Any]) -> float:
-    """Return how many factors of two the numbers of two operators differ by in all; infinite if other data differs."""
+    """Return by how many factors of two the numbers of two operators differ in all. Infinite if other data differs."""
     if workload.keys() != other.keys():
         return math.inf
     apart = 0.0
@@ -207,14 +210,14 @@ def distance(workload: Mapping[str, Any], other: Mapping[str, Any]) -> float:
 
 
 def _numbers(value: object) -> list[float] | None:
-    """Return a number or a list of numbers as a list. None for all else."""
+    """Return a number or a list of numbers as a list. None for everything else."""
     values: list[Any] = value if isinstance(value, list) else [value]
     is_numeric = all(isinstance(v, int | float) and not isinstance(v, bool) and v >= 0 for v in values)
     return [float(v) for v in values] if is_numeric else None
 
 
 def _fitted(config: Mapping[str, Choice], space: Space, default: Config) -> Config:
-    """Return the config of a space whose choices are nearest to those of `config`; the default's if it lacks a knob."""
+    """Return the config of a space with the choices nearest to `config`. A missing knob gets the default's choice."""
     fitted: dict[str, Choice] = {}
     for name, choices in space.knobs.items():
         wanted = config.get(name, default[name])

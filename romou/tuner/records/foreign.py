@@ -1,5 +1,5 @@
-"""Spaces that others recorded, in T4 or in Kernel Tuner's cache format, plain or gzipped: for searches that know
-nothing but knobs and what was measured.
+"""Spaces recorded by other tools, in T4 or in Kernel Tuner's cache format, plain or gzipped. They serve searches that
+use only knobs and measured times.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from romou.tuner.records.recorded_space import RecordedConfig, RecordedSpace
 from romou.tuner.records.t4 import OUTCOME_OF
 
 _S_OF_MS = 1e-3
-# What Kernel Tuner's cache holds in place of the time of a config that failed.
+# Error texts that Kernel Tuner's cache stores in place of a failed config's time.
 _CACHE_ERRORS = {
     "CompilationFailedConfig": Outcome.BUILD_ERROR,
     "InvalidConfig": Outcome.INVALID,
@@ -28,18 +28,18 @@ _SUFFIXES = (".gz", ".json", "_T4")
 
 
 def load_foreign(path: Path) -> RecordedSpace:
-    """Read a T4 file (schema 1) or a cache of Kernel Tuner as a recorded space; RecordError where it is neither.
+    """Read a T4 file (schema 1) or a cache of Kernel Tuner as a recorded space. RecordError if it is neither.
 
-    Knobs are the parameters, choices what occurs of them, in ascending order. The space holds the recorded configs
-    alone, so constraints are kept. Of each config there is one time, the objective that the tuner saw. The first config
-    stands for a default, which such files do not name.
+    Knobs are the parameters. Their choices are the recorded values in ascending order. The space holds only the
+    recorded configs, so constraints are kept. Each config has one time, the objective that the tuner saw. Such files do
+    not name a default, so the first config is used as one.
     """
     try:
         raw = path.read_bytes()
         data = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
         found = list(_of_t4(data) if "results" in data else _of_cache(data))
         names = list(found[0][0])
-        # One kind of value each, so that they can be put in order.
+        # The values of each knob have one type, so they can be sorted.
         knobs = {name: tuple(sorted({config[name] for config, *_ in found})) for name in names}
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, EOFError, zlib.error) as error:
         raise RecordError(f"{path}: neither T4 nor a cache of Kernel Tuner: {type(error).__name__}: {error}") from error

@@ -35,15 +35,15 @@ _JSON_TYPES: dict[str, tuple[type, ...]] = {
 class Record:
     """A candidate and its outcome.
 
-    task_key, task_name: of the kernel (`Task.key`, `Task.name`)
+    task_key, task_name: `Task.key` and `Task.name` of the kernel
     config: knob -> choice
     device: `DeviceFingerprint.to_dict()` of the device that ran it
     outcome: how the trial ended
     times_s: every repeat in seconds, each the mean of several launches. Empty unless the outcome is OK
     build_s: seconds of the build
-    relative_l2_error, max_error: against the reference. None if it was not compared
+    relative_l2_error, max_error: error against the reference. None if it was not compared
     error: shortened text. None for OK
-    seed: of the inputs that it was checked with
+    seed: seed of the inputs that it was checked with
     clock_ratio: time of a reference kernel shortly before, relative to its best on the device. Above 1 if the device
         throttles. None if it was not measured.
     expected_s: time that the cost model predicted when it proposed the candidate. None without a prediction
@@ -81,7 +81,7 @@ class Record:
 
     @classmethod
     def from_line(cls, line: str) -> Record:
-        """Return the record that `to_line` wrote. RecordError if the line is none, or has a newer schema."""
+        """Return the record that `to_line` wrote. RecordError if the line is no record, or has a newer schema."""
         try:
             data = json.loads(line, parse_constant=_refuse)
         except (ValueError, RecursionError) as error:
@@ -160,7 +160,7 @@ def _text(device: dict[str, Any]) -> str:
 
 
 def fastest(records: Iterable[Record]) -> Record | None:
-    """Return the fastest record. If a config was measured again, its last time counts. None if none has a time."""
+    """Return the fastest record. If a config was measured again, its last time counts. None if no record has a time."""
     last = {Config(record.config): record for record in records}
     timed = [record for record in last.values() if record.time_s is not None]
     return min(timed, key=lambda record: record.time_s or 0.0, default=None)

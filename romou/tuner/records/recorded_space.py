@@ -1,6 +1,4 @@
-"""A space whose configs were measured one after another, kept in one file: what searches are compared on without a
-device.
-"""
+"""The measured configs of a space in one file. Searches are compared on it without a device."""
 
 from __future__ import annotations
 
@@ -18,22 +16,22 @@ from romou.base.files import read_file, regular, replacing
 from romou.base.outcome import Outcome
 from romou.base.space import Space
 
-# Raised when a field changes its meaning.
+# Incremented if a field changes its meaning.
 SPACE_SCHEMA = 1
 _SUFFIX = ".json.gz"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RecordedConfig:
-    """One measured config.
+    """A measured config.
 
-    index       of the config in the space (`Space.at`)
+    index       index of the config in the space (`Space.at`)
     outcome     how it ended
-    times_s     repeats in seconds; a single one where the candidate was cut short because it was slow
+    times_s     repeats in seconds. A single one if the candidate was cut short because it was slow
     build_s     seconds of the build
     run_s       seconds on the device: load, check and time
-    error       text; None for OK
-    again_s     repeats of a second measurement in which nothing else used the machine; empty where there was none
+    error       text. None for OK
+    again_s     repeats of a second measurement, during which nothing else used the machine. Empty if there was none
     """
 
     index: int
@@ -46,18 +44,18 @@ class RecordedConfig:
 
     @property
     def time_s(self) -> float | None:
-        """Median of the repeats, of the second measurement where there was one; None where the config did not work."""
+        """Median of the repeats, of the second measurement if there was one. None if the config did not work."""
         times = self.again_s or self.times_s
         return median(times) if self.outcome == Outcome.OK and times else None
 
     def to_list(self) -> list[Any]:
-        """JSON-ready, seconds rounded: times to 0.1 ns, durations to 0.1 ms."""
+        """Return a JSON-ready row with rounded seconds: times to 0.1 ns, durations to 0.1 ms."""
         times, again = ([round(t, 10) for t in repeats] for repeats in (self.times_s, self.again_s))
         return [self.index, self.outcome, times, round(self.build_s, 4), round(self.run_s, 4), self.error, again]
 
     @classmethod
     def from_list(cls, row: Sequence[Any]) -> RecordedConfig:
-        """Inverse of `to_list`."""
+        """Return the config that `to_list` wrote."""
         index, outcome, times, build_s, run_s, error, again = row
         return cls(
             index=int(index),
@@ -74,12 +72,12 @@ class RecordedConfig:
 class RecordedSpace:
     """The measured configs of one task on one device.
 
-    name        of the operator, and of the file
-    task        what the task is made of again: its workload, key, name and flops
-    knobs       name -> choices, in the order by which configs are numbered
+    name        name of the operator, and of the file
+    task        data that restores the task: its workload, key, name and flops
+    knobs       name -> choices, in the order that numbers the configs
     device      `DeviceFingerprint.to_dict()`
     context     target, limits, versions, time, and how it was measured
-    configs     index -> what was measured
+    configs     index -> measured config
     """
 
     name: str
@@ -91,34 +89,34 @@ class RecordedSpace:
 
     @staticmethod
     def path_in(folder: Path, name: str) -> Path:
-        """The file of an operator."""
+        """Return the file of an operator."""
         return folder / f"{name}{_SUFFIX}"
 
     def space(self) -> Space:
-        """The knobs without constraints: `at` and `index_of` translate between configs and their numbers."""
+        """Return the knobs without constraints: `at` and `index_of` translate between configs and their numbers."""
         space = Space()
         for name, choices in self.knobs.items():
             space.define_knob(name, choices)
         return space
 
     def is_same_space(self, other: RecordedSpace) -> bool:
-        """Whether configs of both may stand in one file: the same task, knobs and device."""
+        """Return whether one file may hold the configs of both: the task, knobs and device are equal."""
         ours, theirs = (
             json.dumps([getattr(s, n) for n in ("name", "task", "knobs", "device")], sort_keys=True)
             for s in (self, other)
         )
-        # The order of knobs numbers the configs.
+        # The order of knobs determines the numbers of the configs.
         return ours == theirs and list(self.knobs) == list(other.knobs)
 
     def start(self, path: Path) -> None:
-        """Write the file anew, in one piece: what was there is replaced as a whole or not at all."""
+        """Write the file anew, in one piece: the previous content is replaced as a whole or not at all."""
         with replacing(path) as partial:
             partial.write_bytes(_packed([self.header(), *(c.to_list() for c in self.configs.values())]))
 
     def append(self, path: Path, found: Iterable[RecordedConfig]) -> None:
-        """Add configs to the file; one that is there already is replaced by the later one.
+        """Add configs to the file. A config that the file has already is replaced by the later one.
 
-        They are a gzip member of their own: a writer that is killed loses nothing of what was appended before.
+        The configs form a separate gzip member: a writer that is killed loses nothing that was appended before.
         """
         rows = list(found)
         self.configs.update((c.index, c) for c in rows)
@@ -128,7 +126,8 @@ class RecordedSpace:
 
     @classmethod
     def load(cls, path: Path) -> RecordedSpace:
-        """Read a file; a last member that was cut off is left out. RecordError for what is no such file, or one of a
+        """Read a file. A last member that was cut off is left out. RecordError if the file is no recorded space, or has
+        a
         newer schema.
         """
         try:
@@ -155,19 +154,19 @@ class RecordedSpace:
             ) from error
 
     def header(self) -> dict[str, Any]:
-        """All but the configs, JSON-ready."""
+        """Return everything but the configs, JSON-ready."""
         fields = {name: getattr(self, name) for name in ("name", "task", "knobs", "device", "context")}
         return {"schema": SPACE_SCHEMA, **fields}
 
 
 def _packed(rows: Iterable[Any]) -> bytes:
     text = "".join(json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n" for row in rows)
-    # Without the time of writing: equal contents are equal files.
+    # Without the time of writing, equal contents give equal files.
     return gzip.compress(text.encode(), mtime=0)
 
 
 def _unpacked(data: bytes) -> str:
-    """The text of all whole gzip members."""
+    """Return the text of all whole gzip members."""
     parts = []
     while data:
         member = zlib.decompressobj(wbits=zlib.MAX_WBITS | 16)

@@ -33,7 +33,7 @@ class Records(Protocol):
 
 
 class RecordStore:
-    """All records of a folder, to which any number of processes append at the same time.
+    """The records of a folder. Any number of processes append at the same time.
 
     A record is on disk before `append` returns, so a killed tuner loses at most the line that it was writing. The next
     reader or writer moves such a partial line to `records.jsonl.damaged`. `append` also reads the records that others
@@ -78,7 +78,10 @@ class RecordStore:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _catch_up(self) -> list[Record]:
-        """Read what others appended since; only under the lock, where an unfinished line is that of a dead process."""
+        """Read the records that others appended since. Call it only under the lock: an unfinished line is then from a
+        dead
+        process.
+        """
         size = os.fstat(self._file).st_size
         content = (
             self._repaired(os.pread(self._file, size - self._known_bytes, self._known_bytes))
@@ -97,7 +100,9 @@ class RecordStore:
         return found
 
     def _repaired(self, content: bytes) -> bytes:
-        """The end of the file; a last line without its newline, or with unreadable content, is moved out of the way."""
+        """Return the end of the file. A last line without its newline, or with unreadable content, is moved out of the
+        way.
+        """
         end = content.rfind(b"\n", 0, max(0, len(content) - 1)) + 1
         last = content[end:]
         if last.endswith(b"\n") and _is_record(last):
@@ -106,7 +111,7 @@ class RecordStore:
             os.write(self._file, b"\n")  # whole but for its newline
             return content + b"\n"
         if last.endswith(b"\n") and last.strip().startswith(b"{") and last.strip().endswith(b"}"):
-            return content  # complete, but not ours: _catch_up says what is wrong with it
+            return content  # complete, but no record: _catch_up reports the error
         damaged = self.path.with_name(f"{FILE_NAME}.damaged")
         with open(damaged, "ab", opener=regular) as file:
             file.write(last if last.endswith(b"\n") else last + b"\n")
@@ -157,7 +162,9 @@ class RecordStore:
         return len(self._records)
 
     def add_missing(self, records: Iterable[Record]) -> int:
-        """Append the records whose task, config and origin are new; return their number. RecordError as `append`."""
+        """Append each record with a new combination of task, config and origin. Return their number. RecordError as in
+        `append`.
+        """
         known = {_identity(record) for record in self._records}
         before = len(self)
         for record in records:
@@ -171,7 +178,7 @@ class RecordStore:
         return [r for r in self._records if r.task_key == task_key and r.device == device]
 
     def best(self, task_key: str, device: dict[str, Any]) -> Record | None:
-        """Return the fastest record of a task on this device. None if none has a time."""
+        """Return the fastest record of a task on this device. None if no record has a time."""
         timed = [r for r in self.of(task_key, device) if r.time_s is not None]
         return min(timed, key=lambda r: r.time_s or 0.0, default=None)
 

@@ -36,7 +36,7 @@ _MEASURED = ("relative_l2_error", "max_error", "error", "seed", "clock_ratio")
 
 
 def to_t4(records: Sequence[Record]) -> dict[str, Any]:
-    """Return a T4 document. Times in milliseconds, as Kernel Tuner writes them.
+    """Return a T4 document. Times are in milliseconds, as Kernel Tuner writes them.
 
     RecordError if there are no records, or if they are of several tasks, devices or versions.
     """
@@ -196,7 +196,7 @@ def export_t4(records: Iterable[Record], folder: Path) -> list[Path]:
 
 
 def import_t4(path: Path, *, task_key: str | None = None, origin: Origin | None = None) -> list[Record]:
-    """Return the records of a T4 file; see `from_t4`. RecordError also if the file cannot be read."""
+    """Return the records of a T4 file. See `from_t4`. RecordError also if the file cannot be read."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -1,4 +1,4 @@
-"""Task files beside the records of a folder, by which a search for another model learns from these records."""
+"""Task files beside the records of a folder. A search for another model uses them to learn from these records."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from romou.compiler.task import TunableTask
 logger = logging.getLogger("romou")
 
 FOLDER_NAME = "tasks"
-# Most tasks that are read, those with most records first: each takes time at the start.
+# Most tasks to read, starting with the task with the most records. Reading each takes time at the start.
 _MOST = 64
 
 
