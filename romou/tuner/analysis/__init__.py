@@ -1,1 +1,1 @@
-"""What a kernel uses, read off its lowered TIR: registers, traffic, operations."""
+"""The usage of a kernel, from its lowered TIR: registers, traffic, operations."""

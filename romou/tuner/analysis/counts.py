@@ -38,7 +38,7 @@ class IntegerOperations:
     """Integer operations inside the loops of one work-item. An operation on a vector counts once.
 
     in_loops: operations in the code
-    in_loops_weighted: each times the trip counts of all loops around it; unknown trip counts are one
+    in_loops_weighted: each times the trip counts of all loops around it. An unknown trip count is taken as one
     divisions_in_loops: divisions and modulos among `in_loops`
     """
 
@@ -62,9 +62,9 @@ def count_integer_operations(func: tirx.PrimFunc) -> IntegerOperations:
         for i in range(8): a[i * 4 + threadIdx_x % 3] = 0
             ->  in_loops 3, in_loops_weighted 24, divisions_in_loops 1
 
-    func: lowered TIR of any pipeline. Serial, pragma-unrolled and while loops count; loops bound to work groups,
-        work-items or vector lanes do not. An expression counts as often as it is written. Comparisons and the loop
-        counter do not count.
+    func: lowered TIR of any pipeline. Serial, pragma-unrolled and while loops count. Loops bound to work groups,
+        work-items or vector lanes do not. An expression that is written twice counts twice. Comparisons and the
+        loop counter do not count.
     """
     found = divisions = 0
     weighted = 0
@@ -98,7 +98,7 @@ def count_integer_operations(func: tirx.PrimFunc) -> IntegerOperations:
         visitor.default_visit(node)
 
     def skip(_node: Any, _visitor: Any) -> None:
-        # A type's shape is no code.
+        # The shape of a type is no code.
         return
 
     structural_visit(
@@ -140,7 +140,7 @@ def count_text_operations(source: str) -> TextOperations:
         return at
 
     def alternative(at: int, in_loop: bool) -> int:
-        """Return the end of the rest of an if, for a statement of it that ended before token `at`."""
+        """Return the end of the `else` branch, if there is one, behind a statement that ended before token `at`."""
         return statement(at + 1, in_loop) if tokens[at : at + 1] == ["else"] else at
 
     def head(at: int, *, is_for: bool, in_loop: bool) -> int:
@@ -166,8 +166,9 @@ def count_text_operations(source: str) -> TextOperations:
 
 @dataclass(frozen=True, kw_only=True)
 class Traffic:
-    """One iteration of the innermost loop with the most multiply-adds, by one work-item; the whole kernel if no loop is
-    left.
+    """Loads and multiply-adds of one work-item in one iteration of the innermost loop with the most multiply-adds.
+
+    The whole kernel counts if no loop is left.
 
     buffer_bytes, image_bytes, local_bytes: loaded from buffers, images and local memory, as the code is written.
         Conditional loads count, and equal loads of two expressions count twice.
@@ -181,12 +182,12 @@ class Traffic:
 
     @property
     def bytes_loaded(self) -> int:
-        """Bytes from all three."""
+        """Bytes loaded from buffers, images and local memory."""
         return self.buffer_bytes + self.image_bytes + self.local_bytes
 
 
 def busiest_traffic(func: tirx.PrimFunc) -> Traffic:
-    """Return bytes loaded and multiply-adds of one iteration of the innermost reduction loop of a lowered device
+    """Return the loads and multiply-adds of one iteration of the innermost reduction loop of a lowered device
     function.
     """
     found = [_traffic(loop.body) for loop in nodes_in(func.body, tirx.For) if not nodes_in(loop.body, tirx.For)]

@@ -15,22 +15,23 @@ from romou.base.errors import BuildError
 from romou.devices.mobile_compilers.statistics import LoopStatistics
 from romou.tuner.analysis.expressions import multiply_adds_of
 
-# A loop that the compiler may have unrolled is taken apart no further than this; Mesa's own limit is lower.
+# A loop that the compiler may have unrolled is expanded to at most this many loops. Mesa's own limit is lower.
 _MAX_UNROLLED = 256
 
 
 class UnknownTripCountError(BuildError):
-    """A kernel has a loop whose trip count is not known before it runs."""
+    """The trip count of a loop in a kernel is not known before the kernel runs."""
 
 
-# It is raised inside a visitor, which TVM calls: without this it would come out as a RuntimeError.
+# The error is raised inside a visitor that TVM calls. Without this it would come out as a RuntimeError.
 tvm_ffi.register_error("UnknownTripCountError", UnknownTripCountError)
 
 
 @dataclass(frozen=True)
 class TripLoop:
-    """A loop of the lowered TIR: its iterations, the multiply-adds of one of them outside the loops inside it, and
-    those loops.
+    """A loop of the lowered TIR.
+
+    It has the number of iterations, the inner loops, and the multiply-adds of one iteration outside of them.
     """
 
     trips: int
@@ -83,8 +84,9 @@ class Executed:
 
     @property
     def bifrost_cycles(self) -> float:
-        """Cycles that the slowest unit of a Bifrost core takes: 24 lanes of arithmetic, half a cycle for an image, one
-        for an access of memory (Mesa).
+        """Cycles that the slowest unit of a Bifrost core takes: 24 lanes of arithmetic, half a cycle for an image
+        access,
+        one cycle for a memory access (Mesa).
         """
         arithmetic, images, accesses = self.units
         return max(arithmetic / 24, images / 2, float(accesses))
@@ -108,9 +110,9 @@ def executed_instructions(code: LoopStatistics, loops: TripLoop) -> Executed | N
 def _match(
     code: LoopStatistics, products: int, kept: Sequence[LoopStatistics], loops: Sequence[TripLoop]
 ) -> Executed | None:
-    """Return the instructions of one iteration of `code`, of which `products` multiply-adds are outside of inner loops,
-    if
-    the loops so far were unrolled.
+    """Return the instructions of one iteration of `code`, if the loops so far were unrolled.
+
+    products: multiply-adds of `code` outside of inner loops
     """
     if products > code.multiply_adds or len(loops) > _MAX_UNROLLED:
         return None

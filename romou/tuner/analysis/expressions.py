@@ -22,15 +22,15 @@ from romou.devices.backends.dialect import MATRIX
 PRIVATE, LOCAL = "local", ("shared", "shared.dyn")
 _REGISTER_BYTES = 4
 _MULTIPLY_ADDS = ("mad", "fma")
-# Work-items that share the products of matrices. A call of `tensor_core_fma` adds to two pixels of four lanes, 16
-# products each.
+# Work-items that share a matrix product. A call of `tensor_core_fma` adds 16 products to each of the four lanes of two
+# pixels.
 _WARP, _TENSOR_CORE_NUMBERS, TENSOR_CORE_DEPTH = 32, 8, 16
 
 
 def multiply_adds_of(node: tirx.Mul | tvm.ir.Call) -> int:
-    """Return the multiply-adds of this expression without its operands, by lanes: a product of floats, or a call of mad
-    or
-    fma.
+    """Return the multiply-adds of this expression without its operands, by lanes.
+
+    The expression is a product of floats, or a call of mad or fma.
     """
     if isinstance(node, tirx.Mul):
         return lanes_of(node) if "float" in dtype_of(node) else 0
@@ -42,12 +42,12 @@ def multiply_adds_of(node: tirx.Mul | tvm.ir.Call) -> int:
 
 
 def scope_of(load: tvm.ir.TensorLoad | tvm.ir.Call) -> str:
-    """Memory scope that a load, or a call that reads a texel of fp16, reads from."""
+    """Return the memory scope that a load, or a call that reads a texel of fp16, reads from."""
     return str((load.source if isinstance(load, tvm.ir.TensorLoad) else load.args[2].args[0]).scope())
 
 
 def dtype_of(expr: Any) -> str:
-    """Type of an expression's value, lanes included: "float32x4"."""
+    """Return the type of an expression's value, lanes included: "float32x4"."""
     return str(getattr(expr.ty, "dtype", ""))
 
 
@@ -57,17 +57,17 @@ def lanes_of(expr: Any) -> int:
 
 
 def element_bytes(buffer: tirx.Var) -> int:
-    """Bytes of one element of a buffer, all its lanes."""
+    """Return the bytes of one element of a buffer, all its lanes."""
     return _bytes_of(str(buffer.dtype))
 
 
 def array_bytes(buffer: tirx.Var) -> int:
-    """Bytes of a whole array."""
+    """Return the bytes of a whole array."""
     return _bytes_of(str(buffer.dtype), math.prod(int(extent) for extent in buffer.shape))
 
 
 def value_bytes(expr: Any) -> int:
-    """Return the bytes of an expression's value; for a call that reads texels for tensor cores, the bytes of these
+    """Return the bytes of an expression's value. If a call reads texels for tensor cores, return the bytes of these
     texels.
     """
     if is_load_for_tensor_cores(expr):
@@ -76,12 +76,12 @@ def value_bytes(expr: Any) -> int:
 
 
 def registers_of(expr: Any) -> int:
-    """32-bit registers of an expression's value."""
+    """Return the 32-bit registers of an expression's value."""
     return -(-value_bytes(expr) // _REGISTER_BYTES)
 
 
 def array_registers(buffer: tirx.Var) -> int:
-    """32-bit registers of a whole private array."""
+    """Return the 32-bit registers of a whole private array."""
     return -(-array_bytes(buffer) // _REGISTER_BYTES)
 
 

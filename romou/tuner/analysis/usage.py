@@ -11,27 +11,28 @@ from typing import Any
 class KernelUsage:
     """The usage of one kernel, or of many if the fields are arrays that broadcast (`romou.tuner.pruning.form`).
 
-    An iteration is one pass through the innermost loop that both reads memory and multiplies. If there is no such loop,
-    or the template sums no products (`Template.sums_products`), it is the whole kernel, and all that it reads is data.
+    An iteration is one pass through the innermost loop that both reads memory and multiplies. If there is no such
+    loop, or the template sums no products (`Template.sums_products`), it is the whole kernel, and everything that it
+    reads is data.
 
     registers: 32-bit registers that a compiler allocates for a work-item, estimated
-    needed_registers: registers without which it would spill or stall (`RegisterEstimate`)
+    needed_registers: fewest registers with which it neither spills nor stalls (`RegisterEstimate`)
     registers_as_written: the same for compilers that move no load ahead (`RegisterEstimate.as_written`)
     buffer_bytes, image_bytes: distinct bytes of data and weight that the first work group reads in the middle
         iteration, in buffers and in images. Reads skipped by a condition do not count. Zeros outside an image do.
     unshared_buffer_bytes, unshared_image_bytes: bytes of one work-item times the group's size (Romou paper, section
         4.2), so shared bytes count for each work-item. If data is staged, the bytes that one work-item stages.
-    access_width: lanes of the narrowest of these loads; a texel has 4
-    element_bytes: of a number in memory
+    access_width: lanes of the narrowest of these loads. A texel has 4
+    element_bytes: bytes of a number in memory
     output_bytes: bytes that the launch writes
-    iterations, multiply_adds: iterations of a work-item, and multiply-adds of one iteration, each lane counted. Without
-        products, one for each loaded number.
+    iterations, multiply_adds: iterations of a work-item, and multiply-adds of one iteration, each lane counted.
+        Without products, one for each loaded number.
     local_loads: bytes of staged data and weight that a work-item reads from local memory in one iteration. With
         products, bank conflicts are included.
     work_group_size, work_groups: work-items of a group, and groups of the launch
     local_memory_bytes, is_staged: local memory of a work group, and whether data or weight are staged in it
-    iterations_ahead: iterations by which copies to local memory run ahead. Prologue and epilogue iterations are not
-        counted in `iterations`.
+    iterations_ahead: number of iterations that copies to local memory run ahead. Prologue and epilogue iterations are
+        not counted in `iterations`.
     images: "data", "weight", "output" -> whether it is stored in an image
     has_copies: whether scalars are copied into vectors before they are multiplied
     on_tensor_cores: whether tensor cores compute the sums

@@ -5,10 +5,12 @@
 
 The scheduler follows Mesa's for Adreno (Mesa 25, ir3_sched.c), block by block:
 
-- Instructions that free registers or add none come first, then those that are used next.
+- Instructions that free registers or add none come first. Instructions with the nearest use come next.
 - An instruction that uses a load in flight is delayed while others are ready.
-- So is the next load of the same memory, because such loads are ordered. Up to eight loads of images may be in flight.
-- Addresses depend on nothing, so those of a whole block are live before its first product. They dominate the estimate.
+- The next load of the same memory is delayed too, because such loads are ordered. Up to eight image loads may be
+  in flight.
+- Addresses depend on nothing, so all addresses of a block are live before its first product. They dominate the
+  estimate.
 
 Mesa's compiler for Mali keeps the order of the kernel's text and few registers: `RegisterEstimate.as_written`.
 

@@ -1,4 +1,4 @@
-"""The estimate: registers that a compiler allocates for a work-item, and those that the work-item needs."""
+"""The estimate of a work-item's registers: the number that a compiler allocates, and the number that it needs."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from romou.tuner.analysis.registers.liveness import blocks_of
 from romou.tuner.analysis.registers.reader import Reader
 from romou.tuner.analysis.registers.scheduler import Scheduler, live_as_written
 
-# Live registers beyond which Mesa spills, and the number measured on the same GPU, as in device files.
+# Number of live registers above which Mesa spills, and the number measured on the same GPU, as in device files.
 _MOST, _MOST_MEASURED = 192, 181
-# Up to half of them, fewer registers allow more waves. Beyond, the compiler allocates all registers round-robin (Mesa,
-# ir3_ra.c), as far as a block writes as many; gaps between vectors cost the factor _GAPS. Between the first two numbers
-# the estimate is interpolated.
+# Up to _SAVED live registers, the compiler saves registers, because fewer of them allow more waves. From _TAKEN_IN_TURN
+# on, it allocates all registers round-robin (Mesa, ir3_ra.c), if a block writes enough of them. Gaps between vectors
+# cost the factor _GAPS. Between the two numbers the estimate is interpolated.
 _SAVED, _TAKEN_IN_TURN, _GAPS = 85, 110, 1.15
 
 
 @dataclass(frozen=True)
 class RegisterEstimate:
-    """Estimated 32-bit registers of a work-item; arrays for many kernels.
+    """Estimated 32-bit registers of a work-item. Arrays for many kernels.
 
     live: most live registers in the compiler's order of instructions
-    written: registers written in the longest basic block, and those that are live through it
+    written: registers written in the longest basic block, plus the registers live through it
     as_written: most live registers in the order of the kernel's text, which Mesa's compiler for Mali keeps
     """
 
@@ -36,13 +36,13 @@ class RegisterEstimate:
 
     @property
     def allocated(self) -> Any:
-        """Registers that a compiler with enough of them allocates, comparable with a compiler's output."""
+        """Registers that a compiler allocates if it has enough, comparable with a compiler's output."""
         in_turn = np.clip((self.live - _SAVED) / (_TAKEN_IN_TURN - _SAVED), 0, 1)
         return self.live + in_turn * np.maximum(np.minimum(_GAPS * self.written, _MOST) - self.live, 0)
 
     @property
     def needed(self) -> Any:
-        """Registers without which the work-item would spill or stall, comparable with a device's."""
+        """Fewest registers with which the work-item neither spills nor stalls, comparable with a device's number."""
         return _MOST_MEASURED / _MOST * self.live
 
     def error(self, registers: Any) -> Any:

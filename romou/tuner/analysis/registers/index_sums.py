@@ -17,7 +17,7 @@ from romou.tuner.analysis.registers.values import Values
 
 @dataclass(frozen=True, eq=False)
 class IndexSum:
-    """A linear sum of variables and a constant. Loop counters among them add `strides` in each iteration.
+    """A linear sum of variables and a constant. Each iteration of a loop adds its counter's stride.
 
     is_plain: whether the index is such a sum. Otherwise `variables` lists all variables in it.
     """
@@ -28,14 +28,14 @@ class IndexSum:
     is_plain: bool = True
 
     def plus(self, other: IndexSum) -> IndexSum:
-        """The sum of both."""
+        """Return the sum of both."""
         constant, is_plain = self.constant + other.constant, self.is_plain and other.is_plain
         return IndexSum(
             _added(self.variables, other.variables), _added(self.strides, other.strides), constant, is_plain
         )
 
     def times(self, factor: int) -> IndexSum:
-        """The product with a constant."""
+        """Return the product with a constant."""
         variables = {value: each * factor for value, each in self.variables.items()}
         return IndexSum(
             variables,
@@ -50,7 +50,7 @@ def _added(a: Mapping[Any, int], b: Mapping[Any, int]) -> dict[Any, int]:
 
 
 class IndexSums:
-    """The sums of a function's indices, and variables that are sums.
+    """The linear sums of a function's indices and variables.
 
     uses_of: returns the values that a nonlinear expression uses.
     """
@@ -59,18 +59,18 @@ class IndexSums:
         self._values = values
         self._uses_of = uses_of
         self._counters: set[int] = set()
-        # Variables that are sums with counters, and values that are sums without counters.
+        # Variable -> its sum, if that has counters. Below, value -> its sum without counters.
         self._with_counters: dict[int, IndexSum] = {}
         self._invariants: dict[Value, IndexSum] = {}
 
     def add_counter(self, var: tirx.Var) -> None:
-        """Note that a variable counts a loop's iterations."""
+        """Register a variable as a loop's counter."""
         self._counters.add(self._values.number_of(var))
 
     def bind(self, var: tirx.Var, value: tirx.Expr) -> bool:
-        """Note the value of a variable. Return whether it is a sum with counters, so that unrolled iterations differ
-        only in the
-        constant.
+        """Register the value of a variable. Return whether it is a sum with counters.
+
+        Unrolled iterations of such a sum differ only in the constant.
         """
         found = self.of(value)
         if found.strides and found.is_plain:
@@ -81,11 +81,11 @@ class IndexSums:
         return False
 
     def known(self, var: tirx.Var) -> IndexSum | None:
-        """Return the sum with counters that `bind` noted for a variable. None for other variables."""
+        """Return the sum with counters that `bind` registered for a variable. None for other variables."""
         return self._with_counters.get(self._values.number_of(var))
 
     def of(self, index: Any) -> IndexSum:
-        """The sum that an index is."""
+        """Return an index as a sum."""
         match index:
             case tirx.IntImm():
                 return IndexSum(constant=int(index))
@@ -106,11 +106,11 @@ class IndexSums:
     def address(
         self, index: tirx.Expr, element_bytes: int
     ) -> tuple[frozenset[tuple[Value, int]], int, Mapping[int, int]]:
-        """Variables of an address in local memory with their bytes, its constant bytes, and the bytes that iterations
-        of loops add.
+        """Return the variables of a local memory address with their bytes, its constant bytes, and the bytes that
+        iterations of loops add.
         """
         whole = self._in_full(self.of(index)).times(element_bytes)
-        # `strides` distinguish iterations.
+        # Iterations are distinguished by `strides`.
         base = frozenset((value, each) for value, each in whole.variables.items() if value[0] not in self._counters)
         return base, whole.constant, whole.strides
 

@@ -13,27 +13,27 @@ Kind: TypeAlias = Literal["load", "store", "index", "value", "copy", "barrier"]
 
 # Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer.
 ADDRESS: dict[str, int] = {"image": 3, "buffer": 2}
-# The instructions by which the use of a load is delayed (Mesa, soft_ss_delay and soft_sy_delay), and the instructions
-# that compute an address, without its index.
+# Number of instructions between a load and its first use (Mesa, soft_ss_delay and soft_sy_delay), and number of
+# instructions that compute an address, without its index.
 DELAY = {"local": 10, "image": 100, "buffer": 176}
 SLOTS = {"local": 1, "image": 6, "buffer": 10}
-# The largest offset of a load from local memory in bytes (12 bits). Beyond, each load needs an address.
+# The largest offset of a load from local memory in bytes (12 bits). Above it, each load needs an address.
 _LOCAL_REACH = 4096
 
 
 @dataclass(frozen=True, eq=False)
 class Instruction:
-    """One load, store or group of arithmetic.
+    """A load, a store or a group of arithmetic instructions.
 
     kind: "index" is integer arithmetic that waits for no load. A "copy" needs no registers. No memory access moves
         across a "barrier".
     uses, defines: values.
     place: memory that it reads or writes.
     address: registers of its address. The values in it are among `uses` of a load, and are `indices` of a store.
-    base, offset: an address in local memory: its variables with the bytes that each adds, and its constant bytes, with
-        the start of its array.
-    strides, moved: loops with the bytes that each of their iterations adds, and the bytes that iterations of unrolled
-        loops have added.
+    base, offset: an address in local memory: its variables with the bytes that each adds, and its constant bytes,
+        with the start of its array.
+    strides, moved: loops with the bytes that each of their iterations adds, and the bytes that iterations of
+        unrolled loops have added.
     slots: instructions that compute the index.
     """
 
@@ -50,7 +50,10 @@ class Instruction:
     slots: int = 0
 
     def in_iteration(self, loop: int, iteration: int, *, is_early: bool) -> Instruction:
-        """Return it as in that iteration of an unrolled loop: early, when all constants become one, or late."""
+        """Return the instruction in the given iteration of an unrolled loop.
+
+        is_early: the loop is unrolled before addresses are split, so all constants fold into one
+        """
         if not iteration or loop not in self.strides:
             return self
         bytes_moved = iteration * self.strides[loop]
@@ -62,9 +65,10 @@ class Instruction:
 
     @property
     def far_address(self) -> Value | None:
-        """The address that it needs because a constant offset from `base` would be too large. The offset keeps the part
-        within
+        """The address needed because the constant offset from `base` would be too large. None if the offset is in
         reach.
+
+        The remaining offset is in reach.
         """
         if self.base is None or self.offset + self.moved < _LOCAL_REACH:
             return None
@@ -80,7 +84,7 @@ class Instruction:
 
 @dataclass(frozen=True, eq=False)
 class Loop:
-    """A loop that a compiler keeps."""
+    """A loop that a compiler does not unroll."""
 
     body: list[Code]
 
@@ -92,7 +96,7 @@ class BlockEnd:
 
 @dataclass(frozen=True, eq=False)
 class Block:
-    """A basic block, and the values that are live before and behind it.
+    """A basic block, and its live-in and live-out values.
 
     carried: the values that a loop starting with the block passes from iteration to iteration.
     """

@@ -1,4 +1,4 @@
-"""Liveness: instructions to basic blocks with the values that are live before and behind each."""
+"""Liveness: turns instructions into basic blocks with their live-in and live-out values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ from romou.tuner.analysis.registers.instructions import Block, Code, Instruction
 
 
 def blocks_of(code: Sequence[Code], sizes: dict[Value, float]) -> Iterator[Block]:
-    """Yield the basic blocks of a function. sizes: registers of each value; far addresses are added."""
+    """Yield the basic blocks of a function.
+
+    sizes: registers of each value. The far addresses are added to it
+    """
     yield from _flat(_live(code, frozenset(), sizes))
 
 
@@ -22,8 +25,8 @@ def _flat(code: Sequence[Code]) -> Iterator[Block]:
 
 
 def _live(code: Sequence[Code], behind: frozenset[Value], sizes: dict[Value, float]) -> list[Code]:
-    """Return the code in blocks, from the end. Loops are visited twice, because an iteration uses values of the one
-    before.
+    """Return the code in blocks, from the end. Loops are visited twice, because an iteration uses values of the
+    previous one.
     """
     found: list[Code] = []
     live = behind
@@ -58,7 +61,7 @@ def _live(code: Sequence[Code], behind: frozenset[Value], sizes: dict[Value, flo
 
 
 def _with_far_addresses(instructions: Sequence[Instruction], sizes: dict[Value, float]) -> list[Instruction]:
-    """A basic block with the addresses that it needs in local memory."""
+    """Return a basic block with the addresses that it needs in local memory."""
     found: list[Instruction] = []
     there: set[Value] = set()
     for one in instructions:
@@ -85,7 +88,7 @@ def _defined_in(code: Sequence[Code]) -> frozenset[Value]:
 
 
 def _before(code: Sequence[Code], behind: frozenset[Value]) -> frozenset[Value]:
-    """Return the values that are live before code of `_live`."""
+    """Return the live-in values of the code that `_live` returned."""
     for item in code:
         return (
             item.before if isinstance(item, Block) else _before(item.body, behind) if isinstance(item, Loop) else behind

@@ -1,4 +1,6 @@
-"""Reader: statements of lowered TIR to instructions, with the loops unrolled that Mesa's Adreno compiler unrolls."""
+"""Reader: turns statements of lowered TIR into instructions, and unrolls the loops that Mesa's Adreno compiler
+unrolls.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ class Reader:
         self.values = Values(body)
         self._sums = IndexSums(self.values, self._uses_without_cost)
         self._cost = _Cost()
-        # What stays in registers around the outermost loop.
+        # Values that stay in registers around the outermost loop.
         self._kept: dict[Value, None] = {}
         self._depth = 0
         self.code = self._statement(body)
@@ -145,7 +147,7 @@ class Reader:
             self._cost.operations += 1
             return [Instruction("barrier", ())]
         if is_async_copy(call):
-            # The texel passes by the registers.
+            # The texel does not pass through registers.
             code, uses = self._together([call.args[place] for place in (1, 3, 5)])
             return [*code, Instruction("store", (), (), "buffer", ADDRESS["buffer"], uses)]
         if name != "tirx.texture2d_store" and not is_fp16_store(call):
@@ -190,7 +192,7 @@ class Reader:
         one = Instruction("load", uses, values, place, 0 if is_plain else ADDRESS.get(place, 1), slots=slots)
         if is_plain:
             one = self._in_local_memory(one, load.source, load.indices[0])
-        # A value that is no vector in memory is read lane by lane.
+        # A vector from a buffer of scalars is read lane by lane.
         parts = [(value,) for value in values] if is_by_lane and len(values) == lanes_of(load) else [values]
         return [*code, *(replace(one, defines=part, offset=one.offset + 4 * lane) for lane, part in enumerate(parts))]
 
@@ -204,7 +206,7 @@ class Reader:
         return replace(one, base=base, offset=start + constant, strides=strides)
 
     def _together(self, exprs: Any) -> tuple[list[Code], tuple[Value, ...]]:
-        """Instructions of several expressions, and the values that they use."""
+        """Return the instructions of several expressions, and the values that they use."""
         read = [self._expression(expr) for expr in exprs]
         return [one for code, _ in read for one in code], tuple(value for _, values in read for value in values)
 
@@ -215,7 +217,7 @@ class Reader:
         return uses
 
     def _expression(self, expr: Any) -> tuple[list[Code], tuple[Value, ...]]:
-        """Instructions for the loads in it, and the values that it uses."""
+        """Return the instructions for the loads in an expression, and the values that it uses."""
         if isinstance(expr, tirx.Var):
             found = self._sums.known(expr)
             return [], tuple(found.variables) if found else self.values.copies.get(
@@ -250,8 +252,10 @@ class Reader:
         return code, tuple(dict.fromkeys(uses))
 
     def _conditional(self, expr: tvm.ir.Call) -> tuple[list[Code], tuple[Value, ...]]:
-        """Read a load under a condition, which is a branch. If the condition has two parts, the path around the load
-        leaves the value undefined, and the value keeps its registers from one iteration to the next.
+        """Read a load under a condition, which is a branch.
+
+        If the condition has two parts, the path around the load leaves the value undefined. The value then keeps its
+        registers from one iteration to the next.
         """
         condition, then, otherwise = expr.args
         self._cost.operations += _CONDITION_COST

@@ -6,13 +6,13 @@ from bisect import insort
 
 from romou.tuner.analysis.registers.instructions import DELAY, SLOTS, Block, Value
 
-# Loads in flight, from memory and from local memory, after which the scheduler waits for one.
+# Number of loads in flight, from memory and from local memory, at which the scheduler waits for one.
 _UNDER_WAY = 8
-# While an address is computed it takes more registers (an index, its sign, half an address, a carry), and four are at a
-# time: a result can be used three cycles later.
+# While an address is computed it takes more registers (an index, its sign, half an address, a carry). Four addresses
+# are computed at a time, because a result can be used three cycles later.
 _COMPUTED, _COMPUTED_AT_ONCE = 4, 4
-# A value that is defined again is another value: its key and the number of the defining instruction, -1 for values from
-# before the block.
+# A value that is defined again is another value. The pair is its key and the number of the defining instruction, -1 for
+# values from before the block.
 _Definition = tuple[Value, int]
 
 
@@ -26,7 +26,7 @@ class _Dependences:
         self.sources: list[set[int]] = []
         self.address_sources: list[set[int]] = []
         self.followers: list[list[int]] = [[] for _ in self.instructions]
-        # The access of the same memory that has to come before; -1 for none.
+        # The access of the same memory that has to come before. -1 for none.
         self.previous: list[int] = []
         self.barriers: list[int] = []
         current: dict[Value, _Definition] = {value: (value, -1) for value in block.before}
@@ -101,16 +101,16 @@ class Scheduler:
         self._address_waits = [len(sources) for sources in self._address_sources]
         self._loads_left = sum(one.kind == "load" and one.place != "local" for one in self._instructions)
         self._is_done = [False] * len(self._instructions)
-        # Instructions whose sources are ready: those without an address yet, and all others.
+        # Instructions with ready sources: the ones without an address yet, and all others.
         self._addresses: list[int] = []
         self._ready: list[int] = []
-        # Is local -> loads that nothing has waited for, and for how many more instructions what uses them is put off.
+        # Is local -> loads in flight, and the number of instructions for which their uses are delayed.
         self._under_way: dict[bool, set[int]] = {True: set(), False: set()}
         self._delay = {True: 0, False: 0}
         self._now = self._peak = self._written = sum(sizes[value] for value in block.before)
 
     def run(self) -> tuple[float, float]:
-        """Return the most live registers, and the registers written in sequence together with those live before the
+        """Return the most live registers, and the registers written in sequence plus the registers live before the
         block.
         """
         for number, one in enumerate(self._instructions):
@@ -125,8 +125,10 @@ class Scheduler:
         return self._peak, self._written
 
     def _advance(self) -> None:
-        """Schedule the next instruction: first one that frees registers or adds none, then one that is used next. An
-        instruction that would wait comes last.
+        """Schedule the next instruction.
+
+        An instruction that frees registers or adds none comes first, then the one with the nearest use. An instruction
+        that would wait comes last.
         """
         ready = [number for number in self._ready if not self._is_barred(number)]
         put_off = [number for number in ready if self._is_put_off(number)]
@@ -145,7 +147,7 @@ class Scheduler:
         raise AssertionError("something is ready as long as anything is left")
 
     def _effect(self, number: int) -> float:
-        """Registers that it adds, as Mesa counts them."""
+        """Return the number of registers that an instruction adds, as Mesa counts them."""
         one = self._instructions[number]
         return (
             self._defined[number]
@@ -243,9 +245,10 @@ class Scheduler:
             insort(self._ready, number)
 
     def _freed(self, number: int, *, counted_only: bool = False) -> float:
-        """Return the registers whose last use an instruction is. counted_only: only those that Mesa counts, which are
-        not
-        live before the block unless a loop carries them.
+        """Return the number of registers that are last used by an instruction.
+
+        counted_only: only the registers that Mesa counts. Values live before the block count only if a loop carries
+            them
         """
         return sum(
             self._sizes[one[0]]

@@ -20,12 +20,12 @@ class Values:
     def __init__(self, body: tirx.Stmt) -> None:
         # Registers of each value.
         self.sizes: dict[Value, float] = {}
-        # Variables that are lanes of others and need no registers.
+        # Variables that alias lanes of other values and need no registers.
         self.copies: dict[int, tuple[Value, ...]] = {}
         # Bytes of local memory before each of its arrays.
         self.local_starts: dict[int, int] = {}
         self._names: dict[Any, int] = {}
-        # Private arrays that are accessed as a whole, and values that are read by lane.
+        # Private arrays accessed as a whole, and values read by lane.
         self._whole: set[int] = set()
         self._by_lane: set[int] = set()
         self._fresh = itertools.count()
@@ -74,7 +74,7 @@ class Values:
         self._by_lane.update(variable for variable, buffer in copied if buffer in self._by_lane)
 
     def number_of(self, var: Any) -> int:
-        """The number of a variable or array."""
+        """Return the number of a variable or array."""
         return self._names.setdefault(var, len(self._names) + 1)
 
     def is_whole(self, buffer: tirx.Var) -> bool:
@@ -92,7 +92,7 @@ class Values:
         )
 
     def elements(self, buffer: tirx.Var, index: tirx.Expr, lanes: int) -> tuple[Value, ...]:
-        """The values of a private array at an index."""
+        """Return the values of a private array at an index."""
         name, kind = self.number_of(buffer), tvm.DataType(str(buffer.dtype))
         if name in self._whole:
             return self._value((name,), -1, array_registers(buffer), 1)
@@ -101,14 +101,14 @@ class Values:
         return tuple(value for place in places for value in self._value((name, place), name, each, int(kind.lanes)))
 
     def loaded(self, load: Any) -> tuple[Value, ...]:
-        """New values for a load inside of an expression."""
+        """Return new values for a load inside an expression."""
         name = -next(self._fresh) - 1
         if loads_lane_by_lane(load):
             self._by_lane.add(name)
         return self._value(("loaded", name), name, registers_of(load), lanes_of(load))
 
     def kept(self, expr: Any) -> tuple[Value, ...]:
-        """A new value that an expression keeps from one iteration to the next."""
+        """Return a new value that an expression keeps from one iteration to the next."""
         return self._value(("kept", next(self._fresh)), 0, registers_of(expr), 1)
 
     def _value(self, value: Value, name: int, registers: float, lanes: int) -> tuple[Value, ...]:
@@ -129,5 +129,5 @@ def place_of(expr: Any) -> Place | None:
 
 
 def loads_lane_by_lane(expr: Any) -> bool:
-    """Return whether an expression loads a vector that is no vector in memory."""
+    """Return whether an expression loads a vector from a buffer of scalars."""
     return isinstance(expr, tvm.ir.TensorLoad) and place_of(expr) is not None and isinstance(expr.indices[0], tirx.Ramp)
