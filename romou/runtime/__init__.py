@@ -1,1 +1,1 @@
-"""Models that run: here, over RPC, on a phone; and worker processes."""
+"""Compiled models on this machine, over RPC or on a phone, and worker processes."""

@@ -1,3 +1,1 @@
-"""Operators and their kernels: families (`families/`), what contractions share, what streaming families share, and TIR
-that both are made of.
-"""
+"""Operators and their kernels: operator families, and the shared code of contractions and of streaming families."""

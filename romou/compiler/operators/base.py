@@ -17,7 +17,7 @@ from romou.compiler.tir.primitives import is_image
 
 
 class Template(ABC):
-    """The schedule template of a fused function, whose last parameter is the output.
+    """The schedule template of a fused function. The function's last parameter is the output.
 
     func: the function.
     family: name of the operator family.
@@ -58,7 +58,7 @@ class Template(ABC):
 
     @property
     def factors(self) -> set[str]:
-        """Return the `matrices` that are factors of products: each of their numbers is read many times."""
+        """Return the factors of products among `matrices`. Each of their numbers is read many times."""
         return set()
 
     @property
@@ -107,7 +107,7 @@ class Template(ABC):
         return {str(p.name): str(p.scope()) for p in self.func.params if is_image(p)}
 
     def image_scopes(self, config: Config, limits: Limits) -> dict[str, str]:
-        """Return parameter name -> memory scope, for the parameters that are in images under `config`."""
+        """Return parameter name -> memory scope, for the parameters in images under `config`."""
         return self.images
 
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:

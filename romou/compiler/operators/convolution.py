@@ -26,7 +26,7 @@ C = TypeVar("C", bound=Conv2d)
 
 
 class ConvolutionFamily(ContractionFamily[C]):
-    """A family of 2-D convolutions, and of 1-D and 3-D ones that are convolutions of images.
+    """A family of 2-D convolutions. 1-D and 3-D convolutions belong to it as convolutions of images.
 
     kernel_layout: of the weight in the graph.
     """

@@ -1,4 +1,4 @@
-"""The interface of operators that are contractions, for schedules. Families extend it by their use in graphs."""
+"""The interface of contractions for schedules. Families extend it by their use in graphs."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Operator(ABC, Generic[W]):
         return True
 
     def matrices(self, w: W) -> Set[str]:
-        """Return the matrices among "data" and "weight" that are read in whole texels of their last axis."""
+        """Return the matrices among "data" and "weight" with a last axis that is read in whole texels."""
         return frozenset()
 
     def pixel_rows(self, w: W) -> int | None:

@@ -31,7 +31,7 @@ _GROUP, _FLOAT_BYTES = 64, 4
 
 
 def bytes_between(form: Contraction) -> int:
-    """Return the bytes that are written and read between the kernels."""
+    """Return the bytes written and read between the kernels."""
     return 2 * _FLOAT_BYTES * math.prod(form.extents) * LANES
 
 

@@ -1,10 +1,13 @@
 """Kernels of RNN, GRU and LSTM: one for each nest of the time loop, which the host launches in each step.
 
-    for t: for d, b, j: sums[g] = sum over k of state[k] * weight[k, g, j]; step(sums)    ->    for t (host): kernel(t)
+    for t:                                                                ->    for t (host): kernel(t)
+        for d, b, j:
+            sums[g] = sum over k of state[k] * weight[k, g, j]
+            step(sums)
 
 unit          a hidden unit of a direction and a sequence
 work-item     `width` neighbouring units in `rows` sequences, which share one vector load of each weight
-work group    `units` times `threads` work-items; `threads` of them share a sum, and the first adds the shares up
+work group    `units` times `threads` work-items. `threads` of them share a sum, and the first adds the shares up
 """
 
 from __future__ import annotations

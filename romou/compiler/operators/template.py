@@ -254,8 +254,8 @@ class ContractionTemplate(Template):
             raise InvalidConfigError(
                 f"{self.name}: TVM cannot schedule {config}: {str(error).strip().splitlines()[-1]}"
             ) from error
-        # Pointers advance only over buffers that are read without staging. Images have no addresses, and only phones'
-        # compilers need the help.
+        # Pointers advance only over buffers that the kernel reads without staging. Images have no addresses, and only
+        # phones' compilers need the help.
         is_direct = config.get("algorithm", DIRECT) == DIRECT
         reads_buffers = not config["local"] and not (is_direct and config["data"] == config["weight"] == Place.IMAGE)
         # If fp16 is only stored, it is converted by functions that take an offset, not a pointer.

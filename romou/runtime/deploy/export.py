@@ -97,7 +97,7 @@ def _compile_sample(folder: Path, host: str | None, runtime: Path) -> None:
         f"-L{runtime}",
         f"-Wl,-rpath,$ORIGIN:{PHONE_FOLDER}",
     ]
-    # The sample calls TVM's runtime only by registered names, so the linker must be told to keep the library.
+    # The sample calls TVM's runtime only by registered names, so the linker needs a flag to keep the library.
     command += ["-Wl,--no-as-needed", "-ltvm_runtime", "-ltvm_ffi", "-ldl"]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     if done.returncode != 0:

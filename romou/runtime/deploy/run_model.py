@@ -3,9 +3,9 @@
     python run_model.py 127.0.0.1:9090/KEY [NAME=INPUT.npy ...]
 
 `romou phone push` and `romou phone start` come before. 127.0.0.1:9090/@FILE reads the key from a file, 127.0.0.1:9090
-from ROMOU_RPC_KEY. The host needs apache-tvm and NumPy, in the versions of the phone's runtime. Inputs that are not
-given are zeros. Outputs are written to output0.npy and so on, beside this file. Copies go over the connection. To time
-copies on the phone, use run_model.cc.
+from ROMOU_RPC_KEY. The host needs apache-tvm and NumPy, in the versions of the phone's runtime. Missing inputs are
+zeros. Outputs are written to output0.npy and so on, beside this file. Copies go over the connection. To time copies on
+the phone, use run_model.cc.
 """
 
 from __future__ import annotations

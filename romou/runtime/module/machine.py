@@ -46,7 +46,7 @@ def check_process() -> None:
 
 
 def free_idle_memory() -> None:
-    """Return the memory of models that are gone to the drivers. A pool keeps it for the next run of the same model."""
+    """Return the memory of deleted models to the drivers. A pool keeps it for the next run of the same model."""
     import tvm
 
     tvm.get_global_func("vm.builtin.memory_manager.clear")()

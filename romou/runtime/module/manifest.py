@@ -1,6 +1,6 @@
 """The manifest of a saved model: romou.json, with the size and SHA-256 of every file in its folder and of its own text.
 
-The hashes reveal damage, not forgery: whoever can write the folder can write them as well.
+The hashes reveal damage, not forgery: an attacker who can write the folder can also write the hashes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FORMAT = 2
 
 
 def write_manifest(folder: Path, about: Mapping[str, Any]) -> None:
-    """Write the manifest of a folder: `about`, which is plain data, and the files that are there now."""
+    """Write the manifest of a folder: `about`, which is plain data, and the folder's present files."""
     files = {path.name: {"bytes": path.stat().st_size, "sha256": _hash_of(path)} for path in sorted(folder.iterdir())}
     (folder / META).write_bytes(_document({"format": FORMAT, **about, "files": files}))
 

@@ -13,13 +13,13 @@ from romou.base.errors import unknown_name
 class Outputs(list[np.ndarray]):
     """Arrays that a model returned, in the model's order.
 
-    `outputs[0]` and `outputs["logits"]` are an output; `dict(outputs)` maps names to arrays. Shapes and dtypes are the
+    `outputs[0]` and `outputs["logits"]` are an output. `dict(outputs)` maps names to arrays. Shapes and dtypes are the
     ONNX model's.
 
     Parameters
     ----------
     names
-        Names of the outputs, in order; each once.
+        Distinct names of the outputs, in order.
     arrays
         One for each name.
 

@@ -22,7 +22,7 @@ _ATTEMPTS = 5
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 8.0
 # Seconds to wait for all answers of a server until a session is open, and until the user is informed of the wait.
 _PATIENCE_S, _TELL_S = 12.0, 2.0
-# Seconds in which the child process of a session loads TVM.
+# Time limit for the child process of a session to load TVM, in seconds.
 _START_S = 60.0
 _SLOWEST_UPLOAD_BYTES_PER_S = 250e3
 _TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)

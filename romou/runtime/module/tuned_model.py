@@ -296,8 +296,9 @@ class TunedModel:
         )
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
-        """Return the median time of `repeat` runs in milliseconds, on random inputs of `seed` on the device. Errors are
-        those of `times`.
+        """Return the median time of `repeat` runs in milliseconds, on random inputs of `seed` on the device.
+
+        It raises the same errors as `times`.
         """
         return float(np.median(self.times(repeat=repeat, seed=seed)))
 

@@ -19,7 +19,7 @@ class Address:
     host:port/@FILE reads the key from a file, host:port from ROMOU_RPC_KEY, because other users can read a command
     line. The text of an address contains no key.
 
-    A prefix marks trackers, because a busy server does not answer and cannot be told from one.
+    A prefix marks trackers. A busy server does not answer, so a connection cannot distinguish the two.
     """
 
     host: str

@@ -48,7 +48,10 @@ class Connection:
 
     @contextlib.contextmanager
     def calling(self, what: str, kind: type[DeviceError] = DeviceError) -> Iterator[None]:
-        """Raise errors of the server in a block as `kind`, all others as ConnectionLostError. what: description."""
+        """Raise errors of the server in a block as `kind`, all others as ConnectionLostError.
+
+        what: description of the call for the message.
+        """
         from tvm.error import RPCError
 
         try:
@@ -59,7 +62,7 @@ class Connection:
             raise self.lost(error, what) from error
 
     def lost(self, error: Exception, what: str) -> ConnectionLostError:
-        """Return the error for a connection that ended during `what`."""
+        """Return the error for a connection that ended during the call `what`."""
         return ConnectionLostError(
             f"the connection to {self.server} was cut while {what}: {first_line(error)[:300]}", address=self.server
         )
@@ -78,7 +81,7 @@ def connect(
     address: server, or tracker. A tracker's first free server is used.
     kind: requested device kind.
     patience_s: time to wait for the server until the session is open. A server has one session at a time.
-    limit_s: time after which the server ends the session in any case.
+    limit_s: the server ends the session after this time in any case.
 
     Raise UsageError if devices of this kind are not served. Raise ConnectionLostError if no server answers in time,
     which another attempt may fix. Raise DeviceError if the key is wrong, the server has no Romou, or a tracker has no

@@ -25,7 +25,7 @@ _START_TIMEOUT_S = 60.0
 
 
 class ChildTimeoutError(Exception):
-    """The call took longer than its limit; the process was killed."""
+    """The call took longer than its limit, and the process was killed."""
 
 
 class ChildCrashError(Exception):

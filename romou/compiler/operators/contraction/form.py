@@ -41,16 +41,16 @@ class Contraction:
         lane" (depthwise). Only "never" is worth staging in local memory.
     vector: whether the four lanes of a texel are neighbours in memory on both sides, so that one access loads them.
     lhs_vector: whether the lanes of an input texel are neighbours in memory. If not, they are loaded one by one.
-    rhs_vector: neighbours in memory on the right: the "lanes" of a texel; steps of the last "reduction" axis, which
-        are loaded into registers together; or "none".
+    rhs_vector: neighbours in memory on the right, which are loaded into registers together: the "lanes" of a texel,
+        steps of the last "reduction" axis, or "none".
     lhs_neighbours: neighbours in memory on the left, beside the lanes of a texel: "pixels", or steps of the first
         "reduction" axis.
     texel: lanes of an input texel. It is loaded whole even if the last reduction axis is shorter (an image of three
         channels).
     columns: columns of the right side in memory, if they do not fill their last texel.
     is_image: whether the data is in an image. Reads outside of it are zero.
-    lhs_of_image: lhs for data in an image, if that still has a condition, because an image is zero only outside of its
-        rows and columns.
+    lhs_of_image: lhs for data in an image, if it still has a condition there. An image is zero only outside of its rows
+        and columns.
     is_padded: whether taps may be outside of the data. If not, an image is read without a sampler.
     is_batched: whether each row h has its own right side. Then rhs is over (o, lane, *r, h), and a tile has one row.
     stride: pixels of the data between the windows of neighbours in a row.

@@ -180,7 +180,7 @@ def _clamped(index: Expr, extent: int, padded: int, tile: int) -> Expr:
 
 
 def _left_operand(domain: _Domain) -> _Operand:
-    """patch, texels: return the left operand at (item_o, item_w, o, h, w, lane, *r)."""
+    """Return the left operand at (item_o, item_w, o, h, w, lane, *r), as the stages `patch` and `texels`."""
     c = domain.c
     *steps, lanes = domain.reduced
     texel, apart = c.texel or lanes, {} if c.lhs_vector else {APART: 1}
@@ -211,7 +211,7 @@ def _left_operand(domain: _Domain) -> _Operand:
 
 
 def _staged_left(domain: _Domain, texel: int, apart: dict[str, int]) -> te.Tensor:
-    """patch: return the left operand in local memory."""
+    """Return the left operand in local memory, as the stage `patch`."""
     *steps, _ = domain.reduced
     is_along_memory = domain.c.lhs_neighbours == "reduction" and not tensor_core.is_mma(domain.config)
     return te.compute(
@@ -223,7 +223,7 @@ def _staged_left(domain: _Domain, texel: int, apart: dict[str, int]) -> te.Tenso
 
 
 def _right_operand(domain: _Domain) -> _Operand:
-    """kernel, right: return the right operand at (item_o, o, h, lane, *r)."""
+    """Return the right operand at (item_o, o, h, lane, *r), as the stages `kernel` and `right`."""
     load = _staged_right(domain) if domain.config["local"] else domain.load_right
     if domain.c.rhs_vector != "reduction":
         return lambda item_o, o, h, lane, *r: load(domain.o.join(item_o, o), h, lane, *r)
@@ -238,7 +238,7 @@ def _right_operand(domain: _Domain) -> _Operand:
 
 
 def _staged_right(domain: _Domain) -> _Operand:
-    """kernel: return the right operand in local memory at (o, h, lane, *r)."""
+    """Return the right operand in local memory at (o, h, lane, *r), as the stage `kernel`."""
     *steps, lanes = domain.reduced
     batch, o = domain.batch, domain.padded[0]
     if domain.c.rhs_vector == "reduction":
@@ -279,7 +279,7 @@ def _sum_of_piece(domain: _Domain, product: _Operand) -> _Operand:
 
 
 def _total(domain: _Domain, sum_of_piece: _Operand) -> te.Tensor:
-    """part, acc | acc, tile: return the whole sum over the padded domain."""
+    """Return the whole sum over the padded domain, as the stages `part` and `acc`, or `acc` and `tile`."""
     pieces, shape = domain.config["split_k"], (*domain.padded, LANES)
     if pieces == 1:
         acc = te.compute((*domain.owned, LANES), lambda *i: sum_of_piece(0, *i), name=Stage.ACC)

@@ -127,7 +127,7 @@ def together(config: Columns) -> Any:
 
 
 def pair_of_weights(config: Config, texels: int) -> int:
-    """Return the neighbouring output texels that are clamped together, so that one load reads them: a pair, or 1."""
+    """Return how many neighbouring output texels are clamped together, so that one load reads them: 2 or 1."""
     # A single load reads one texel of floats.
     return PAIR if takes_fp16(config) and config["tile_o"] % PAIR == 0 and texels % PAIR == 0 else 1
 

@@ -109,7 +109,7 @@ def _order_taps(sch: s_tir.Schedule, reduction: Sequence[Loop], config: Config) 
 def _sum_pieces(
     sch: s_tir.Schedule, acc: Block, threads: Sequence[Loop], tile: Sequence[Loop], config: Config, width: int
 ) -> None:
-    """acc: add up the pieces, each number of the tile by one of the work-items that summed them.
+    """Add up the pieces of the stage `acc`, each number of the tile by one of the work-items that summed them.
 
     Work-items take whole texels if there are enough.
     """

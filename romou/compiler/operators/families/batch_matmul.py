@@ -1,4 +1,4 @@
-"""Products of two matrices that are both computed at run time, as in attention (Q K^T and P V).
+"""Products of two matrices, both computed at run time, as in attention (Q K^T and P V).
 
 lhs (*batch, m, k), rhs (*batch, k, n), output (*batch, m, n): plain buffers. Their axes may be permuted, if lhs ends in
 k, rhs in k or n, output in n. So transposed operands and the heads of attention are read and written in place. An
@@ -31,7 +31,7 @@ class BatchMatmul(Workload):
     """A product of two matrices computed at run time: (*batch, m, k) x (*batch, k, n).
 
     batch: of the output.
-    lhs_batch, rhs_batch: of the operands; 1 for a matrix that is broadcast.
+    lhs_batch, rhs_batch: of the operands. 1 for a broadcast matrix.
     lhs_axes, rhs_axes, out_axes: the buffer's axis for each axis of (*batch, m, k), (*batch, k, n) and (*batch, m, n).
     """
 

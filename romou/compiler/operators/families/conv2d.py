@@ -1,4 +1,4 @@
-"""Convolution with channels packed by four: any kernel, stride, padding, dilation; groups of whole texels.
+"""Convolution with channels packed by four: any kernel, stride, padding and dilation, and groups of whole texels.
 
 data    (n, ceil(ic / 4), ih, iw, 4)
 weight  (ic / groups / 4, kh, kw, 4, oc / 4, 4)   lanes: of input channels, then of output channels
@@ -109,7 +109,7 @@ def _reduction(w: Conv2d) -> dict[str, int]:
 
 
 def _lanes(w: Conv2d) -> int:
-    """Return the lanes of an input texel that are multiplied.
+    """Return how many lanes of an input texel are multiplied.
 
     fp32: the lanes that hold channels, three in the first layer of most networks. fp16: all four, because matrix units
     take whole texels.

@@ -9,7 +9,7 @@ contraction, texels of output channels meet (tap, input channel), and the reduct
 are few outputs and hundreds of thousands of pixels, so the sum can be split into pieces
 (`romou/compiler/operators/pieces.py`).
 
-Source: BEAST's paper, section 6, where this is the slowest of the three training passes.
+Source: BEAST's paper, section 6, which names this the slowest of the three training passes.
 """
 
 from __future__ import annotations
@@ -331,7 +331,7 @@ def _under_tap(
     *,
     is_pixel: tirx.Expr | bool = True,
 ) -> tirx.Expr:
-    """Return the input's channel (texel, lane) under a tap of the window at pixel (n, oy, ox); zero in padding."""
+    """Return the input's channel (texel, lane) under a tap of the window at pixel (n, oy, ox), or zero in padding."""
     (sh, sw), (dh, dw), (top, left, bottom, right), (ih, iw) = w.stride, w.dilation, w.padding, w.in_hw
     y, x = oy * sh + kh * dh - top, ox * sw + kw * dw - left
     checks = [

@@ -253,7 +253,7 @@ def _frame_under(w: Conv3d, image: Expr, kd: Expr) -> tuple[Expr, list[tirx.Expr
 
 
 def _where(conditions: Sequence[tirx.Expr], value: tirx.Expr, dtype: str) -> tirx.Expr:
-    """Return the value if all conditions hold, merged with its own condition; zero otherwise."""
+    """Return the value if all conditions hold, and zero otherwise. Its own condition is merged with them."""
     if not conditions:
         return value
     if is_conditional(value):

@@ -89,7 +89,7 @@ class DenseFamily(ContractionFamily[Dense]):
         return (w.n,), lambda _m, n: (n,)
 
     def pack_weight(self, w: Dense, weight: np.ndarray) -> np.ndarray:
-        """(k, n) -> (k, ceil(n / 4), 4), padded with zeros."""
+        """Return the weight in texels, padded with zeros: (k, n) -> (k, ceil(n / 4), 4)."""
         full = np.zeros((w.k, w.out_texels * LANES), weight.dtype)
         full[:, : w.n] = weight
         return full.reshape(w.k, w.out_texels, LANES)

@@ -158,7 +158,7 @@ class DepthwisePointwiseTemplate(ContractionTemplate):
         space = super().space(replace(limits, has_tensor_cores=False, has_cooperative_matrices=False))
         space.knobs["local"] = tuple(steps for steps in space.knobs["local"] if steps)
         space.knobs["split_k"] = (1,)
-        # Elements that are computed while they are staged cannot be prefetched.
+        # Elements computed during staging cannot be prefetched.
         space.knobs["local_buffers"] = (1,)
         return space
 

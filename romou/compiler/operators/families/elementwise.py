@@ -4,12 +4,13 @@
 
 The output's elements, in row-major order, are cut into work groups:
 
-    work group    `work_group` work-items; each writes `items` vectors, one group's width apart, so writes are coalesced
+    work group    `work_group` work-items. Each writes `items` vectors, one group's width apart, so writes are coalesced
     vector        `vector_width` elements along the last axis
     across        a tile of `across` vectors if the data is contiguous along another axis, as in packing and transposing
 
         out[y, x] = a[x, y]
-            ->  tile[j, 0:4] = a[4 x + j, 4 y : 4 y + 4];      out[4 y + i, 4 x : 4 x + 4] = tile[0:4, i]
+            ->  tile[j, 0:4] = a[4 x + j, 4 y : 4 y + 4]
+                out[4 y + i, 4 x : 4 x + 4] = tile[0:4, i]
 
 If the vector's width does not divide its axis, the last vector ends at the end of the axis and overlaps the one before
 it. Elements in the overlap are stored once. Channels of images with odd rows are thus packed and unpacked in vectors.
@@ -145,7 +146,7 @@ class Elementwise(StreamingTemplate):
         return self.stored_by_a_group(knobs), knobs["across"], knobs["vector_width"] if knobs["across"] > 1 else 1
 
     def _grid(self, width: int, across: int) -> list[int]:
-        """Return the number of vectors along each axis of the output; `across` of them count as one."""
+        """Return the number of vectors along each axis of the output. `across` of them count as one."""
         steps = [across if axis == self._across else 1 for axis in range(len(self.shape) - 1)]
         return [-(-extent // step) for extent, step in zip(self.shape, [*steps, width], strict=True)]
 
@@ -258,7 +259,7 @@ class Elementwise(StreamingTemplate):
 
 
 def bounded(value: tirx.Expr) -> tirx.Expr:
-    """Clamp int64 indices that are read from memory to the axis that they index.
+    """Clamp int64 indices read from memory to the axis that they index.
 
     table[at[i], j]      ->      table[max(min(at[i], rows - 1), 0), j]
 

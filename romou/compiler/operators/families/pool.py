@@ -207,7 +207,7 @@ class Pool(StreamingTemplate):
         return points
 
     def stored_by_a_group(self, knobs: Mapping[str, int]) -> int:
-        """Return the elements of the group's tiles that are inside of the row."""
+        """Return the elements of the group's tiles inside of the row."""
         width, tile = knobs["vector_width"], knobs["tile"]
         grid = self._grid(width, tile)
         indices = np.unravel_index(np.arange(min(knobs["work_group"], math.prod(grid))), grid)
@@ -251,7 +251,7 @@ class Pool(StreamingTemplate):
         indices[row_axis] = along
 
         def placed(body: tirx.Stmt, block: s_tir.SBlock, vectors: Vectors) -> tirx.Stmt:
-            """A statement over a block's axes as one over the work-item, the element of its tile and the lane."""
+            """Return a statement over a block's axes as one over the work-item, the element of its tile and the lane."""
             spatial, row = self._outer(block)
             values = {var: along if var.same_as(row) else value for var, value in zip(spatial, indices, strict=True)}
             # Without packed channels, the row's axis is also the axis of vectors of one element.

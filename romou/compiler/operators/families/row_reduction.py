@@ -1,14 +1,16 @@
 """Reductions of whole rows: softmax, layer and group norm, means and sums over trailing or spatial axes, L2 norms.
 
-m[i] = max over k of x[i, k];  s[i] = sum over k of exp(x[i, k] - m[i]);  out[i, k] = exp(x[i, k] - m[i]) / s[i]
+m[i] = max over k of x[i, k]
+s[i] = sum over k of exp(x[i, k] - m[i])
+out[i, k] = exp(x[i, k] - m[i]) / s[i]
 
-row           the elements of one reduction; each of `threads` work-items takes every `threads`-th vector of it, and
+row           the elements of one reduction. Each of `threads` work-items takes every `threads`-th vector of it, and
               they combine their results in local memory (Romou paper, Section 5.3, for few outputs and long reductions)
 work group    `rows` rows
 vector        `vector_width` contiguous elements: of one row, with a partial result in each lane, or of one row a lane
-sub_group     work-items that first combine results by sub-group functions; a row may be part of one, or have several
-combine       "serial": each work-item adds up all partial results; "tree": a few add up some each, then each the rest
-keep          where a row stays between passes: "memory" reads it again, "registers" and "local" read it once
+sub_group     work-items that first combine results by sub-group functions. A row may be part of one, or have several
+combine       "serial": each work-item adds up all partial results. "tree": a few add up some each, then each the rest
+keep          storage of a row between passes: "memory" reads it again, "registers" and "local" read it once
 """
 
 from __future__ import annotations
@@ -76,7 +78,7 @@ KNOBS = (
         help="where a row stays between the passes over it",
     ),
 )
-# Most elements of a work-item's share that are kept in registers.
+# Registers keep a work-item's share of at most this many elements.
 _MOST_KEPT = 32
 _FLOAT_BYTES = 4
 # Most elements that a group of several rows reads. A single row may be longer.

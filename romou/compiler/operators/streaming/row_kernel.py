@@ -27,11 +27,11 @@ from romou.compiler.tir.primitives import LANES, OWN_MEMORY, ignore_nan, is_imag
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import sub_group_reduce, sub_group_shuffle_xor
 
-# Iterations over a work-item's share of a row up to which the loop is unrolled.
+# The loop over a work-item's share of a row is unrolled up to this many iterations.
 MOST_UNROLLED = 8
 # Expressions that may be computed once for a row.
 _COMPUTED = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Div, tirx.Max, tirx.Min, Call, TensorLoad)
-# Choices of the knob `combine`, and the fewest work-items of a row for which `TREE` is allowed.
+# Choices of the knob `combine`, and the fewest work-items of a row that allow `TREE`.
 SERIAL, TREE = "serial", "tree"
 LEAST_OF_TREE = 16
 
@@ -49,7 +49,10 @@ SUB_GROUP_OPERATIONS: dict[type, str] = {tirx.Add: "add", tirx.Max: "max", tirx.
 
 
 def parts_left(threads: Any, sub_group: Any) -> Any:
-    """Return the partial results of a row after its sub-groups have reduced their own; numbers or arrays."""
+    """Return the partial results of a row after its sub-groups have reduced their own.
+
+    threads, sub_group: numbers, or arrays of many configs.
+    """
     return np.maximum(threads // sub_group, 1)
 
 
@@ -71,7 +74,7 @@ def sums_of(share: int) -> tuple[int, int]:
 class RowKernel:
     """The writer of one config's kernel, pass by pass.
 
-    has_reductions: whether sub-groups have reduction functions; otherwise their work-items exchange values in pairs.
+    has_reductions: whether sub-groups have reduction functions. If not, their work-items exchange values in pairs.
     """
 
     def __init__(self, func: tirx.PrimFunc, rows: Rows, config: Config, *, has_reductions: bool = True) -> None:
@@ -94,8 +97,7 @@ class RowKernel:
         # The part of a row that is kept: its elements, or the values that a pass computed from them.
         self.kept: tirx.Buffer | None = None
         self.kept_term: tirx.Expr | None = None
-        # Expressions that are computed once for a row, with their registers, and their statements that are not yet
-        # placed.
+        # Expressions computed once for a row, with their registers, and their statements before they are placed.
         self.of_row: list[tuple[tirx.Expr, tirx.Buffer]] = []
         self.pending: list[tirx.Stmt] = []
 
@@ -152,7 +154,7 @@ class RowKernel:
     def _each(self, body: tirx.Stmt, sums: tirx.Buffer | None = None) -> tirx.Stmt:
         """Run `body` for each vector of the work-item's share of a row.
 
-        sums: the accumulator of `body`; a long share is accumulated in several sums.
+        sums: the accumulator of `body`. A long share is accumulated in several sums.
         """
         element = self.iteration * self.threads + self.thread
         inner = list(self.rows.inner.values())

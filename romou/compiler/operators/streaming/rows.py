@@ -1,4 +1,4 @@
-"""Recognition of functions that are made of rows: reductions over the same axes, and an output made from them."""
+"""Recognition of functions made of rows: reductions over the same axes, and an output made from them."""
 
 from __future__ import annotations
 

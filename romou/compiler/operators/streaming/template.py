@@ -71,7 +71,7 @@ class StreamingTemplate(Template):
 
     @property
     def inputs(self) -> dict[str, int]:
-        """Parameters that are read -> bytes of an element."""
+        """Parameters read by the kernel -> bytes of an element."""
         return {str(p.name): tvm.DataType(str(p.dtype)).itemsize for p in self.func.params[:-1]}
 
     @property
@@ -107,7 +107,7 @@ class StreamingTemplate(Template):
 
     @property
     def matrices(self) -> set[str]:
-        """Parameters with rows that are read and written in whole texels."""
+        """Parameters with rows read and written in whole texels."""
         if not self.works_in_rows:
             return set()
         values = self.vectors(LANES)

@@ -93,7 +93,7 @@ def _is_image_side(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Va
 
 
 def _at_border(condition: tirx.Expr, load: TensorLoad, axes: Mapping[tirx.Var, int], reduction: Reduction) -> tirx.Expr:
-    """Clamp the indices of a load if each window contains the element at the border; else keep the condition."""
+    """Clamp the indices of a load if each window contains the element at the border. Otherwise keep the condition."""
     guarded_load = tirx.if_then_else(condition, load, reduction.unbounded(reduction.start))
     remaining = conjuncts(condition)
     indices = []

@@ -1,7 +1,8 @@
 """Winograd's convolution F(m x m, r x r) for windows of 2x2 to 5x5.
 
     output tile (m x m) = A^T ((G g G^T) * (B^T d B)) A
-    d: input tile of m + r - 1 pixels a side;  g: window of r x r
+    d: input tile of m + r - 1 pixels a side
+    g: window of r x r
 
 Source: Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks", section 4.
 
@@ -47,7 +48,7 @@ from romou.compiler.tir.primitives import LANES
 TILES = {"winograd2": 2, "winograd4": 4, "winograd6": 6}
 # Window size -> output tile sizes with acceptable rounding error, which grows with the number of points.
 SIDES = {2: (2, 4, 6), 3: (2, 4, 6), 4: (2, 4), 5: (2, 4)}
-# The workspace that the contraction reads, and all stages that are scheduled, not inlined.
+# The workspace that the contraction reads, and all stages with a schedule. Other stages are inlined.
 TRANSFORMED = "transformed"
 STAGES = frozenset(
     {
@@ -220,7 +221,7 @@ class Winograd:
         return self.is_shared
 
     def source_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:
-        """Return the texel and pixel of the convolution `work` that the output's (o, y, x) stands for."""
+        """Return the texel and pixel of the convolution `work` for the output's (o, y, x)."""
         return o, y, x
 
     def output_of(self, o: Expr, y: Expr, x: Expr) -> tuple[Expr, Expr, Expr]:

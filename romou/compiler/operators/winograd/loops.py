@@ -31,7 +31,10 @@ def bind_items(sch: s_tir.Schedule, items: Loop, inner: Sequence[Loop]) -> Loop:
 def place_rows(sch: s_tir.Schedule, name: str, item: Loop) -> Loop:
     """Compute the first half of a transform in a work-item's registers, and return its loop over columns.
 
-    rows of all tiles in memory; for item: …      ->      for item: for column: for row: registers = …; …
+    rows of all tiles in memory             for item:
+    for item: …                     ->          for column:
+                                                    for row: registers = …
+                                                    …
     """
     block = sch.get_sblock(name)
     sch.set_scope(block, 0, "local")

@@ -67,7 +67,7 @@ def row_of(matrix: Sequence[Sequence[Fraction]], row: tirx.Expr, value: Callable
     sums = []
     for factors in matrix:
         terms = [(factor, value(index)) for index, factor in enumerate(factors) if factor]
-        # Additions come before subtractions, so few sums begin with a minus.
+        # Additions come before subtractions, to avoid sums that begin with a minus.
         sums.append(fold(_add, sorted(terms, key=lambda term: term[0] < 0), None))
     *others, chosen = enumerate(sums)
     chosen_sum = chosen[1]
