@@ -62,7 +62,7 @@ class Connection:
             raise self.lost(error, what) from error
 
     def lost(self, error: Exception, what: str) -> ConnectionLostError:
-        """Return the error for a connection that ended during the call `what`."""
+        """Return the error for a connection lost during the call `what`."""
         return ConnectionLostError(
             f"the connection to {self.server} was cut while {what}: {first_line(error)[:300]}", address=self.server
         )

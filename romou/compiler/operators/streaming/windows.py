@@ -144,6 +144,6 @@ def _grid_of(variables: Sequence[tirx.Var], axes: Mapping[tirx.Var, int]) -> dic
 
 
 def _holds_where(conditions: Sequence[tirx.Expr], inside: np.ndarray, grid: Mapping[tirx.Var, np.ndarray]) -> bool:
-    """Return whether the conditions hold exactly where `inside` is true."""
+    """Return whether the conditions are equal to `inside` everywhere."""
     values = [np.broadcast_to(evaluate(condition, grid), inside.shape) for condition in conditions]
     return np.array_equal(np.logical_and.reduce(values), inside)
