@@ -1,4 +1,4 @@
-"""The manifest of a saved model: romou.json, with the size and SHA-256 of every file in its folder and a SHA-256 of its text.
+"""Manifest of a saved model (romou.json): the size and SHA-256 of every file in its folder and a SHA-256 of its text.
 
 The hashes reveal damage, not forgery: an attacker who can write the folder can also write the hashes.
 """

@@ -251,7 +251,7 @@ class Pool(StreamingTemplate):
         indices[row_axis] = along
 
         def placed(body: tirx.Stmt, block: s_tir.SBlock, vectors: Vectors) -> tirx.Stmt:
-            """Rewrite a statement over a block's axes as one over the work-item, the element of its tile and the lane."""
+            """Rewrite a statement over a block's axes to one over the work-item, an element of its tile and a lane."""
             spatial, row = self._outer(block)
             values = {var: along if var.same_as(row) else value for var, value in zip(spatial, indices, strict=True)}
             # Without packed channels, the row's axis is also the axis of vectors of one element.
