@@ -47,7 +47,7 @@ load_errors: dict[str, str] = {}
 
 
 def autoload() -> None:
-    """Load the runtimes into the process; TVM calls this at `import tvm` (entry point tvm.backends).
+    """Load the runtimes into the process. TVM calls this at `import tvm` (entry point tvm.backends).
 
     It never raises: `load_errors` keeps the reasons. No driver of OpenCL or Vulkan has to be there.
     """

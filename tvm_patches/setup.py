@@ -54,7 +54,7 @@ def runtime(kind: str) -> Extension:
 
 
 def site_folder(package: str) -> Path:
-    """Return the folder of an installed package; raise SystemExit if it is missing."""
+    """Return the folder of an installed package. Raise SystemExit if it is missing."""
     spec = importlib.util.find_spec(package)
     if spec is None or spec.origin is None:
         raise SystemExit(
@@ -134,7 +134,7 @@ class BuildPython(build_py):
 
 
 class SourceArchive(sdist):
-    """Bring the headers along that stand beside this folder."""
+    """Add the headers stored beside this folder to the archive."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
         super().make_release_tree(base_dir, files)

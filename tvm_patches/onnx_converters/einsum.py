@@ -28,8 +28,8 @@ class Term:
 
 @converter("Einsum")
 def einsum(node: Node) -> relax.Expr:
-    """bhqd,bkhd->bhqk: transposed, reshaped and multiplied as (b, h, q, d) x (b, h, d, k); more operands from left to
-    right.
+    """bhqd,bkhd->bhqk: transposed, reshaped and multiplied as (b, h, q, d) x (b, h, d, k). More operands are multiplied
+    from left to right.
     """
     equation = node.attributes["equation"]
     equation = equation.decode() if isinstance(equation, bytes) else equation
@@ -47,7 +47,8 @@ def einsum(node: Node) -> relax.Expr:
 
 
 def parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """(letters of each operand's axes, those of the result); an ellipsis gets letters that the equation does not use.
+    """Return the letters of each operand's axes and the result's letters. An ellipsis gets letters that the equation
+    does not use.
 
     ValueError if the equation does not fit operands of these ranks.
     """
@@ -107,7 +108,7 @@ def _product(node: Node, first: Term, second: Term, needed: set[str]) -> Term:
 
 
 def _without_broadcast(node: Node, term: Term, other: Term) -> Term:
-    """Drop axes of one element that the other operand has more of, as those of an ellipsis may be."""
+    """Drop axes of one element if the other operand has more elements there. Axes of an ellipsis may be like that."""
     axes = [i for i, letter in enumerate(term.letters) if term.sizes[letter] == 1 and other.sizes.get(letter, 1) != 1]
     if not axes:
         return term

@@ -22,7 +22,7 @@ def dft(node: Node) -> relax.Expr:
     axis = node.constant(2)
     if axis is not None or not node.has(2):
         return _along(node, int(axis.item()) % rank if axis is not None else rank - 2)
-    # A length that was asked for would show in the result's shape, along an axis that is not known.
+    # A requested length would show in the result's shape, along an axis that is not known.
     if node.has(1):
         raise ValueError("its axis is computed at run time")
     result = node.result_shape()

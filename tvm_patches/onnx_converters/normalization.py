@@ -114,8 +114,8 @@ def lp_normalization(node: Node) -> relax.Expr:
 
 @converter("LRN")
 def local_response_normalization(node: Node) -> relax.Expr:
-    """A window of an even size reaches one channel further up than down, and inputs have any rank; else the wheel's
-    will do.
+    """Convert windows of an even size, which reach one channel further up than down, and inputs of any rank. The wheel
+    converts the rest.
     """
     size, alpha, beta, bias = (node.attributes[name] for name in ("size", "alpha", "beta", "bias"))
     if size % 2 and len(node.shape()) in (3, 4) and node.dtype() == "float32":

@@ -1,4 +1,4 @@
-"""Padding of windows from auto_pad, as numbers: the wheel pads in a kernel of its own."""
+"""Padding of windows from auto_pad, as numbers: the wheel pads in a separate kernel."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def same_pads(
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
     """(padding before, padding after) of each axis under SAME_UPPER or SAME_LOWER: ceil(extent / stride) windows.
 
-    A stride may leave elements over. The padding is zero then, where onnxruntime lets windows start inside the input.
+    A stride may leave elements over. The padding is then zero, whereas onnxruntime lets windows start inside the input.
     """
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     total = [max(0, (-(-e // s) - 1) * s + span - e) for e, s, span in zip(extents, strides, spans, strict=True)]
@@ -25,11 +25,11 @@ def same_pads(
 
 
 def transposed_pads(attributes: Mapping[str, Any], extents: Sequence[int], kernel: Sequence[int]) -> list[int] | None:
-    """The padding of a transposed convolution that gives a wanted shape, or the extents times the strides; None where
-    neither is asked for.
+    """Return the padding of a transposed convolution that gives the requested shape, or the extents times the strides.
+    None if neither is requested.
 
-    A wanted shape that is larger than the windows reach has negative padding. Without one, padding is not negative, as
-    in onnxruntime.
+    A requested shape that is larger than the windows reach has negative padding. Without a requested shape, padding is
+    not negative, as in onnxruntime.
     """
     ones = [1] * len(extents)
     strides, dilations = (attributes.get(name, ones) for name in ("strides", "dilations"))

@@ -75,7 +75,7 @@ class Windows:
         return found
 
     def reduce(self, data: te.Tensor, combine: Any, term: Any, outside: Any) -> te.Tensor:
-        """Combine `term(index of an element, index of the window)` over each window; padding counts as `outside`."""
+        """Combine `term(index of an element, index of the window)` over each window. Padding counts as `outside`."""
         steps = [te.reduce_axis((0, k), name=f"k{axis}") for axis, k in enumerate(self.kernel)]
 
         def window(n: tirx.Var, c: tirx.Var, *places: tirx.Var) -> tirx.Expr:
@@ -172,9 +172,7 @@ def global_lp_pool(node: Node) -> relax.Expr:
 
 @converter("MaxUnpool")
 def max_unpool(node: Node) -> relax.Expr:
-    """Values put where their indices say. Indices count in the shape that kernel and strides give; the result may be
-    larger.
-    """
+    """Put values at their indices. Indices count in the shape from kernel and strides. The result may be larger."""
     shape, result = node.shape(), node.result_shape()
     kernel = node.attributes["kernel_shape"]
     rank = len(kernel)

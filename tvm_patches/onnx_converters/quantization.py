@@ -67,8 +67,8 @@ def _type(node: Node, attribute: str) -> str | None:
 
 
 def _across(parameter: relax.Expr, axis: int, rank: int) -> relax.Expr:
-    """A parameter for each index of an axis, in a shape that broadcasts; of rank 0 or with one element, or full, as it
-    is.
+    """Return a parameter for each index of an axis, in a shape that broadcasts. A scalar, a single element or a full
+    tensor stays as it is.
     """
     if isinstance(parameter, relax.Call):
         parameter = relax.BlockBuilder().normalize(parameter)

@@ -81,7 +81,7 @@ def recurrent(node: Node) -> list[relax.Expr]:
 
 
 def _products(node: Node, data: relax.Expr, work: Recurrence) -> relax.Expr:
-    """The inputs of all steps times the weights of all gates and directions, with the biases that are added to that."""
+    """The inputs of all steps times the weights of all gates and directions, plus the biases of these products."""
     rows, size = work.steps * work.batch, node.shape(1)[-1]
     columns = math.prod(work.input_shapes["products"][2:])
     weight = node.emit(op.permute_dims(node.emit(op.reshape(node.input(1), [columns, size]))))

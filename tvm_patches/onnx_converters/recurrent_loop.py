@@ -60,10 +60,10 @@ class Recurrence:
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of all that the function may take, in order; what follows the weight is optional.
+        """Names and shapes of all inputs that the function may take, in order. Inputs after the weight are optional.
 
         products: of the inputs with their weights, and the biases.
-        inner: GRU: what is added to the hidden gate's sum before the reset gate.
+        inner: GRU: the bias added to the hidden gate's sum before the reset gate.
         """
         each = (len(self.is_reverse), self.batch, self.hidden)
         return {
@@ -78,7 +78,7 @@ class Recurrence:
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Steps, and behind them the last states; directions; batch; hidden units."""
+        """Shape of the output: steps and behind them the last states, directions, batch, hidden units."""
         return (self.steps + len(self.last), len(self.is_reverse), self.batch, self.hidden)
 
 
@@ -88,7 +88,7 @@ def time_loop(work: Recurrence, given: Sequence[str]) -> tirx.PrimFunc:
 
 
 class _TimeLoop:
-    """buffers: parameters, and what is kept between steps, by name.   registers: of one unit."""
+    """The loop over time.  buffers: parameters, and values kept between steps, by name.  registers: of one unit."""
 
     def __init__(self, work: Recurrence, given: Sequence[str]) -> None:
         shapes = work.input_shapes
@@ -188,7 +188,7 @@ class _TimeLoop:
 
 
 class _Unit:
-    """One hidden unit of a sequence and a direction in a step.  place: its indices.  steps: what is computed so far."""
+    """One hidden unit of a sequence and a direction in a step.  place: its indices.  steps: statements so far."""
 
     def __init__(self, loop: _TimeLoop, place: list[tirx.Var], sums: tirx.Buffer | None = None) -> None:
         self._loop, self.place, self._sums = loop, place, sums

@@ -1,6 +1,6 @@
-"""Resize by scales or a region that are computed at run time, if the model gives the result's shape.
+"""Resize by scales or a region computed at run time, if the model gives the result's shape.
 
-Each element computes its own weights.
+Each element computes its weights.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ op = relax.op
 
 
 def resize_at_run_time(node: Node, axes: Sequence[int], scales: relax.Expr, roi: relax.Expr | None) -> relax.Expr:
-    """Along one axis after the other. axes: those for which there are scales, and the region's starts and ends."""
+    """Resize along one axis after the other. axes: the axes that have scales, and the region's starts and ends."""
     if node.attributes.get("antialias", 0):
         raise ValueError("its scales are computed at run time, and the width of an antialiasing filter depends on them")
     result, value = node.result_shape(), node.input(0)

@@ -1,5 +1,5 @@
-"""Slice and Pad with attributes of old opsets, negative steps, and bounds that are computed at run time, if the
-result's shape is known.
+"""Slice and Pad with attributes of old opsets, negative steps, and bounds computed at run time, if the result's shape
+is known.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ def slice_tensor(node: Node) -> relax.Expr:
 
 
 def _slice_at_run_time(node: Node) -> relax.Expr:
-    """The first element and the step of each axis are computed from the bounds; the ends only decide the shape, which
-    the model gives.
+    """Compute the first element and the step of each axis from the bounds. The ends only decide the shape, which the
+    model gives.
     """
     shape, result = node.shape(), node.result_shape()
     count = node.shape(1)[0]
@@ -73,10 +73,10 @@ def _slice_at_run_time(node: Node) -> relax.Expr:
 
 
 def _per_axis(node: Node, axes: int, values: relax.Expr, count: int, default: int) -> relax.Expr:
-    """A number for each axis, of numbers for some of them: a kernel of its own, so that others read one number instead
-    of searching it.
+    """Return a number for each axis, from numbers for some of them. A separate kernel computes it, so that others read
+    one number instead of searching it.
 
-    axes: the input that has them; all in order where it is left out.
+    axes: the input that has the axes. Without it, the numbers are for all axes in order.
     """
     rank = len(node.shape())
     given = op.astype(values, "int64")
