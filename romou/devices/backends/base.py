@@ -94,18 +94,18 @@ class CapturedRun(Protocol):
 
 
 class Backend:
-    """A device kind. A subclass in the kind's folder overrides what differs; an entry point names its one instance.
+    """A device kind. Its folder has a subclass, and an entry point names the one instance.
 
     name                the kind in target texts, records and messages
     title               the kind for a person
-    language            the kernel language of `TunedModel.sources`; "" without kernels
+    language            the kernel language of `TunedModel.sources`, or "" without kernels
     source_suffix       suffix of a file with a kernel
-    options             options of a target's text besides limits, in the order in which a target prints them
+    options             options of a target's text besides limits, in the order of a printed target
     limit_names         limits that a target's text may set, by TVM's names
-    buffer_limit        the limit that is the number of buffers of a kernel; "" for none
+    buffer_limit        the limit on a kernel's number of buffers, or "" for no limit
     default_limits      values of these limits for devices whose limits are unknown
     search_options      fields of `TuningOptions` with another default than usual
-    learns_from         the kind whose pretrained cost models serve this kind, if it has none of its own
+    learns_from         another kind whose pretrained cost models this kind uses if it ships none
     device_variable     the environment variable that chooses among several devices, for hints
     has_kernels         False for a backend that runs the unscheduled reference on the host instead of kernels
     has_images          whether kernels can read and write images
@@ -181,7 +181,7 @@ class Backend:
         return dataclasses.replace(asked, name=name, nearest=known.nearest).filled_from(known)
 
     def spec(self, device_name: str | None) -> HardwareSpec:
-        """Return the facts of a named device; of the attached one for None. DeviceError if none is attached."""
+        """Return the facts of a named device, or of the attached one for None. DeviceError if none is attached."""
         return self.attached_spec() if device_name is None else load_device(device_name)
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
@@ -380,11 +380,11 @@ class Backend:
         Raises
         ------
         DeviceError
-            The device cannot record, or cannot record this run; the message has the reason.
+            The device cannot record, or cannot record this run. The message has the reason.
         RuntimeError
             TVM failed during the run.
 
-        device: a device of this machine, which everything that `vm` launches goes to.
+        device: a device of this machine. Everything that `vm` launches goes to it.
         run: has run before, so that kernels are loaded and memory has its size.
         """
         raise DeviceError(f"{self.name} devices record no runs")
@@ -431,14 +431,14 @@ class Backend:
         return Programs(getattr(library, "mod", library), index, is_kept=is_kept, crashes=crashes, **how)
 
     def keeping_programs(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context in which a model is built or loaded, and what is compiled is kept for the next time. For
-        drivers that compile later see `programs`.
+        """Return a context for building or loading a model that keeps compiled programs for the next time. See
+        `programs` for drivers that compile later.
         """
         return keeping()
 
     def drop_weights(self, executable: Any) -> None:
-        """Free the host's copy of the weights of an executable whose virtual machine has started. No other machine can
-        be started from it. Kinds whose runtime cannot do this keep the copy.
+        """Free the host's copy of an executable's weights, after its virtual machine has started.
+        No other virtual machine can be started from the executable. Kinds without support in the runtime keep the copy.
         """
 
     def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
@@ -447,8 +447,7 @@ class Backend:
 
     def hold_clocks(self, index: int) -> None:
         """Keep an attached device at its working clocks until this process ends, if its driver lowers them between
-        timed
-        launches.
+        timed launches.
         """
 
     # Over RPC
@@ -460,8 +459,8 @@ class Backend:
         return f"romou.{self.name}.{name}"
 
     def clock_kernel_s(self, session: Any, index: int, facts: Mapping[str, Any]) -> float:
-        """Return the seconds of a fixed piece of arithmetic on a server's device, the least of a few launches. More
-        than
-        before means that the device throttles. DeviceError if the device computes wrong numbers.
+        """Return the seconds that a server's device takes for a fixed piece of arithmetic, the least of a few launches.
+
+        A larger time than before means that the device throttles. DeviceError if the device computes wrong numbers.
         """
         raise DeviceError(f"{self.name} devices have no reference kernel")

@@ -30,7 +30,7 @@ class ComputeApi(Backend):
 
     command_buffer   the kind's name for recorded launches, for a person
     driver_hint      how to get a driver
-    missing          what may be missing on a machine without a device, for a person
+    missing          packages or files that a machine without a device may lack, for a person
     """
 
     command_buffer: str
@@ -87,7 +87,7 @@ class ComputeApi(Backend):
     def narrower_options(
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """See `Backend.narrower_options`. The size of a buffer is unlimited if the target knows no limit."""
+        """See `Backend.narrower_options`. The size of a buffer is unlimited if the target has no limit for it."""
         found = super().narrower_options(limits, abilities, facts)
         wanted: SubGroups | None = abilities["sub_groups"]
         if wanted is not None:

@@ -12,10 +12,10 @@ from tvm.ir import PointerType
 
 
 class Dialect:
-    """A kernel language. Each backend's folder has its own, which overrides what differs.
+    """A kernel language. Each backend's folder has a subclass.
 
-    has_vector_arithmetic     whether vectors have + and *; without it every lane is an operation
-    has_images                whether kernels may access images; buffers keep the tensor's axes until vectorization
+    has_vector_arithmetic     whether vectors have + and *. Without it every lane is an operation
+    has_images                whether kernels may access images. Buffers keep the tensor's axes until vectorization
     has_negative_truth        whether a true lane is -1, so that vectors of truth values are no numbers
     has_pointers              whether a loop can advance a pointer to a tensor (`pointer_to`, `advance`)
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
@@ -23,10 +23,10 @@ class Dialect:
     packs_gathered_bytes      whether TVM's code generator packs a vector of gathered bytes into a 32-bit integer
     prints_seven_digits       whether TVM's code generator prints only seven digits of a constant
     takes_vectors_apart       whether TVM's code generator identifies each vector's variable by the vector's text
-    converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`); otherwise registers hold its bits
+    converts_fp16_in_memory   whether loads and stores convert fp16 (`load_fp16`). Otherwise registers hold its bits
     moves_fp16_bits           whether kernels may move the fp16 of a buffer as 16-bit integers, without a conversion
     names_fp16_images         whether a kernel has to declare that an image it writes holds fp16
-    has_cooperative_matrices  whether warps load matrices from local memory; otherwise each work-item holds its fragment
+    has_cooperative_matrices  whether warps load matrices from local memory. Otherwise each work-item holds its fragment
     fp16_texel                the type of four fp16 numbers in memory
     rounds_divisions_roughly  whether fp32 divisions may be off by more than one ULP, unless `correctly_rounded`
     rounding_mark             the external function around correctly rounded divisions
@@ -74,7 +74,7 @@ class Dialect:
         return call
 
     def fp16_pointer(self, start: tirx.Expr, scope: str) -> tirx.Expr:
-        """Return a pointer to fp16 numbers that are declared as another type."""
+        """Return a pointer to fp16 numbers in memory that has another declared type."""
         raise NotImplementedError
 
     def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
@@ -111,8 +111,8 @@ class Dialect:
 
 
 def dialect_of(func: tirx.PrimFunc) -> Dialect:
-    """Return the language of a function with a target. Host functions and functions without a target have the default
-    kind's.
+    """Return the language of a function with a target. Other functions, and functions of the host, have the default
+    kind's language.
     """
     from romou.devices.backends import DEFAULT_KIND, backend, installed
 
@@ -142,9 +142,8 @@ def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx
 def copy_texel_async(
     offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr
 ) -> tirx.Stmt:
-    """Start an asynchronous copy of the texel at buffer[4 * offset] to into[4 * into_offset] in local memory; of zeros
-    if
-    it is not `inside`.
+    """Start an asynchronous copy of the texel at buffer[4 * offset] to into[4 * into_offset] in local memory. It
+    writes zeros if the texel is not `inside`.
     """
     name = "copy_floats_async" if str(buffer.dtype) == "float32" else "copy_halfs_async"
     return tirx.Evaluate(tirx.call_extern("int32", name, offset, buffer.data, into_offset, into.data, inside))
@@ -208,9 +207,9 @@ SUB_GROUP_CALL = re.compile(r"\bsub_group_(add|max|min|max_with_nan|min_with_nan
 
 
 def sub_group_reduce(operation: str, value: tirx.Expr, size: int) -> tirx.Expr:
-    """Return the sum ("add"), maximum or minimum ("max", "min"; "max_with_nan", "min_with_nan") over a sub-group of
-    `size`, in every work-item of it.
+    """Return a reduction over a sub-group of `size` work-items. Each of them gets the result.
 
+    operation: "add", "max", "min", "max_with_nan" or "min_with_nan".
     value: an fp32 number. Every work-item of the group has to reach the call. The result is NaN if sub-groups have
     another size.
     """
@@ -218,13 +217,12 @@ def sub_group_reduce(operation: str, value: tirx.Expr, size: int) -> tirx.Expr:
 
 
 def sub_group_shuffle_xor(value: tirx.Expr, lanes: int, size: int) -> tirx.Expr:
-    """Return the fp32 number of the work-item whose number in the sub-group of `size` differs by xor `lanes`. Otherwise
-    as
-    `sub_group_reduce`.
+    """Return the fp32 number of the work-item at (own number xor `lanes`) in the sub-group of `size`. The rules of
+    `sub_group_reduce` apply.
     """
     return tirx.call_pure_extern("float32", f"sub_group_shuffle_xor_of_{size}", value, tirx.const(lanes, "int32"))
 
 
 def vector_type(base: str, lanes: int) -> str:
-    """Return TVM's name of a vector type; the scalar's name for one lane."""
+    """Return TVM's name of a vector type, or the scalar's name for one lane."""
     return base if lanes == 1 else f"{base}x{lanes}"

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tvm import tirx
 
-# Scope of weights: images of one layer that are never read outside, so that OpenCL kernels read an image2d_t at integer
-# coordinates (`romou.devices.backends.opencl.compiler`).
+# Scope of weights: images of one layer. No read is outside, so OpenCL kernels read an image2d_t at integer coordinates
+# (`romou.devices.backends.opencl.compiler`).
 PLAIN_IMAGE = "global.texture-2d"
 # Scope of matrices whose last axis is divided into texels. Rows of the image are rows of the tensor, over all outer
 # axes. No read is outside.
@@ -44,7 +44,7 @@ def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:
 
 
 def work_group(func: tirx.PrimFunc) -> tuple[int, int, int]:
-    """Return the sides (x, y, z) of a lowered device function's work group, in work-items; 1 along an unused axis."""
+    """Return the sides (x, y, z) of a lowered device function's work group, in work-items. Unused axes have 1."""
     extents = thread_extents(func)
     return extents.get("threadIdx.x", 1), extents.get("threadIdx.y", 1), extents.get("threadIdx.z", 1)
 

@@ -2,7 +2,7 @@
 
     python -m romou.devices.backends.probe KIND INDEX [ASPECT...]
 
-prints one JSON object on the last line of stdout; the aspects are left out. A broken driver may crash or hang, so
+prints one JSON object on the last line of stdout. The named aspects are left out. A broken driver may crash or hang, so
 `usable.run_probe` runs this file as a child process and reads the answer.
 """
 
@@ -24,8 +24,8 @@ _SHAPE = (1, _ROWS, _COLUMNS, _LANES)
 
 
 def _build(kind: str, body_of: Any, source_scope: str, result_scope: str, dtype: str) -> Any:
-    """Return f(source, result), a kernel with one work-item per texel; `body_of(source, result, x, y)` is its
-    statement.
+    """Return f(source, result), a kernel with one work-item per texel. Its statement is
+    `body_of(source, result, x, y)`.
     """
     source = tirx.decl_buffer(_SHAPE, dtype, name="source", scope=source_scope)
     result = tirx.decl_buffer(_SHAPE, dtype, name="result", scope=result_scope)
@@ -91,8 +91,9 @@ def _check_images(kind: str, device: Any, dtype: str) -> None:
 
 
 def _compare_in_64_bits(source: Any, result: Any, x: Any, y: Any) -> Any:
-    """result = int64(source) < 5. The call of a nameless function prints its argument; TVM would narrow a plain
-    comparison to 32 bits.
+    """Compute result = int64(source) < 5.
+
+    The call of a nameless function prints its argument. TVM would narrow a plain comparison to 32 bits.
     """
     wide = tirx.call_pure_extern("int64", "", tirx.Cast("int64", tirx.BufferLoad(source, [0, y, x, 0])))
     is_less = tirx.LT(wide, tirx.const(5, "int64"))

@@ -21,9 +21,8 @@ _is_keeping: contextvars.ContextVar[bool] = contextvars.ContextVar("is_keeping",
 
 @contextlib.contextmanager
 def keeping() -> Iterator[None]:
-    """Keep the programs of kernels that are built or loaded inside, and load them from the cache. Candidates of a
-    search are
-    built outside.
+    """Cache the programs of kernels while a model is built or loaded, and load them from the cache. Candidates of a
+    search are built outside of this context.
     """
     before = _is_keeping.set(True)
     try:
@@ -33,7 +32,7 @@ def keeping() -> Iterator[None]:
 
 
 def is_keeping() -> bool:
-    """Return whether `keeping` is active in this thread. Threads that are started inside need to be told."""
+    """Return whether `keeping` is active in this thread. Threads do not inherit it from the thread that starts them."""
     return _is_keeping.get()
 
 
@@ -60,9 +59,8 @@ def kept(compiler: str, depends: Sequence[Any], what: str, compile_now: Callable
 
 
 def warn_of(notes: Iterable[str]) -> None:
-    """Warn of problems with kept programs. A folder that keeps none is reported once in a process: all its models meet
-    the
-    same problem.
+    """Warn of problems with kept programs. A folder that keeps none is reported once in a process, because all its
+    models meet the same problem.
     """
     for line in notes:
         if line not in _told:
@@ -131,14 +129,14 @@ class Programs:
     def prepare(self, compile_apart: CompileApart | None = None) -> None:
         """Make every program ready, from the cache if it is there. Warn of damaged entries.
 
-        compile_apart: compiles in a separate process. It is used for programs that are not kept yet if the driver's
-        compiler is known to crash, or a process ended over one of them. A program that ends the separate process too is
-        refused.
+        compile_apart: compiles in a separate process. It compiles programs missing from the cache, if the
+        driver's compiler is known to crash or a process ended while it compiled one of them. A program that ends the
+        separate process too is refused.
 
         Raises
         ------
         RuntimeError
-            The driver refuses a program; names the kernel.
+            The driver refuses a program. The message names the kernel.
         """
         with contextlib.ExitStack() as stack:
             folder = self._folder
@@ -160,9 +158,8 @@ class Programs:
         self._is_to_keep = bool(self._folder) and self.report.compiled > 0
 
     def keep(self) -> None:
-        """Write compiled programs to the cache, once. Some drivers finish compiling in a kernel's first launch, so call
-        this
-        after it.
+        """Write compiled programs to the cache, once. Call this after the first launch, because some drivers finish
+        compiling in it.
         """
         if self._is_to_keep and self.report is not None:
             self._is_to_keep = False

@@ -19,7 +19,7 @@ class DeviceReport:
 
     problem: None for a usable device.
     has_images, has_fp16, has_recorded_runs: its abilities. The last: command buffers or CUDA graphs.
-    origin: the origin of its driver, if the backend knows it.
+    origin: the origin of its driver. None if unknown.
     """
 
     index: int

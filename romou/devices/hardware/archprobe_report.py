@@ -35,7 +35,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "has_scalar_vector_broadcast": ("Gflops.Autobroadcast",),
 }
 _HEADER = "ArchProbe"
-# Warps of Mali GPUs from Valhall on; Bifrost's have 4 or 8 work-items.
+# Warps of Mali GPUs from Valhall on. Bifrost's have 4 or 8 work-items.
 _VALHALL_WARP = 16
 
 

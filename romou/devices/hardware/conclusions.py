@@ -174,7 +174,7 @@ def register_lanes(number: Numbers) -> int | None:
 
 
 def _places(number: Numbers) -> Iterator[tuple[str, Conclusion]]:
-    """Yield where local and constant memory are: memory at DRAM's rate is in DRAM."""
+    """Yield the places of local and constant memory: DRAM for a memory at DRAM's rate, else the chip."""
     dram = number("BufferBandwidth.DramBandwidth") or number("BufferBandwidth.MinBandwidth")
     for fact, aspect in (("local_mem_place", "LocalMemBandwidth"), ("constant_mem_place", "ConstMemBandwidth")):
         rate = number(f"{aspect}.MaxBandwidth")

@@ -33,10 +33,10 @@ class DriverRules:
     without                       knob -> choices that spaces leave out
     stores_fp16_only              kernels do not compute in fp16
     compiles_in_order             one thread compiles a model's programs, always in the same order
-    compiles_apart                programs that are not in the cache are first compiled in a child process
+    compiles_apart                programs outside the cache are first compiled in a child process
     keeps_no_programs             compiled programs are not cached, so the driver is never given a binary
     captures_no_runs              runs are launched kernel by kernel
-    profiling_queue_above_bytes   size of a buffer from which on all commands go to a queue with profiling
+    profiling_queue_above_bytes   if a buffer has at least this size, all commands go to a queue with profiling
     """
 
     without: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
@@ -111,7 +111,7 @@ def known_quirks() -> tuple[Quirk, ...]:
 
 
 def quirks_of(facts: Mapping[str, Any]) -> tuple[Quirk, ...]:
-    """Return a device's quirks, without those in ROMOU_QUIRKS_OFF. UsageError if that names an unknown one."""
+    """Return a device's quirks without ROMOU_QUIRKS_OFF's. UsageError if that variable names an unknown quirk."""
     quirks = known_quirks()
     names = [quirk.name for quirk in quirks]
     off = from_environment().quirks_off

@@ -27,7 +27,7 @@ def nearest_of(spec: HardwareSpec, candidates: Iterable[HardwareSpec]) -> Hardwa
 
 
 def distance(one: HardwareSpec, other: HardwareSpec) -> float:
-    """Return how much two devices differ, in octaves; infinite if they share too few numbers."""
+    """Return the difference of two devices in octaves. Infinite if they share too few numbers."""
     pairs = [(getattr(one, key), getattr(other, key)) for key in SCHEMA]
     ratios = [abs(math.log2(a / b)) for a, b in pairs if _is_number(a) and _is_number(b)]
     return sum(ratios) / len(ratios) if len(ratios) >= _FEWEST else math.inf

@@ -90,7 +90,7 @@ class HardwareSpec:
 
     @property
     def is_cpu(self) -> bool:
-        """Return whether the device is a CPU, whose work-items run one by one."""
+        """Return whether the device is a CPU. Its work-items run one by one."""
         return self.warp_sizes == (1,)
 
     @property

@@ -20,7 +20,7 @@ from romou.devices.mobile_compilers.gpus import mobile_gpu
 from romou.devices.mobile_compilers.statistics import KernelStatistics, NoStatisticsError, read_statistics
 
 SETUP = "scripts/setup_mobile_compilers.sh"
-# Interval at which a running compiler is polled.
+# Seconds between two polls of a running compiler
 _POLL_S = 0.5
 # A processor without pointer authentication, which Debian's programs use in every function. Emulating it up to doubles
 # the time.

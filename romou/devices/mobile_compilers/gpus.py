@@ -15,7 +15,7 @@ class MobileGpu:
     driver: Mesa's driver.
     environment: variables that choose the GPU, and make the driver print machine code and statistics.
     wave: work-items that run in step.
-    vec4_registers: Adreno's registers of four 32-bit values for a work-item and processor (Mesa, freedreno_devices.py);
+    vec4_registers: Adreno's registers of four 32-bit values for a work-item and processor (Mesa, freedreno_devices.py).
         None on Mali.
     is_bifrost: whether a Mali's instructions are printed in clauses of tuples.
     devices: names of the device files whose GPU has the same instruction set.

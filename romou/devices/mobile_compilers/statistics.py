@@ -24,7 +24,8 @@ class NoStatisticsError(BuildError):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopStatistics:
-    """One iteration of a loop without inner loops, or a kernel without its loops. Conditional code counts in full.
+    """The instructions in one iteration of a loop, or in a kernel, without inner loops. Conditional code counts in
+    full.
 
     instructions: on Adreno including the no-operations that the compiler inserts as waits.
     multiply_adds: multiplications with or without an addition, in fp32 or fp16. A vector of two fp16 counts as two.
@@ -191,7 +192,7 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
 
 @dataclass(frozen=True, kw_only=True)
 class _Form:
-    """The format in which a compiler prints machine code.
+    """A compiler's format of machine code.
 
     summary: summary of a kernel, after its code.
     start: last text before the code.

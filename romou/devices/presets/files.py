@@ -105,7 +105,7 @@ def _section_types() -> Iterator[tuple[str, Any]]:
 
 
 def _checked(kind: Any, values: Mapping[str, Any], origin: str) -> Any:
-    """Return a section whose values have the types of its fields. A whole number is a float, too."""
+    """Return a section as its dataclass. UsageError for a value of a wrong type. A whole number is a float, too."""
     hints = typing.get_type_hints(kind)
     _check_keys(values, hints, "number", origin)
     missing = [field.name for field in dataclasses.fields(kind) if _is_required(field, values)]

@@ -26,7 +26,7 @@ class Target:
     Target("opencl -device=host")               the CPU through OpenCL (PoCL)
     Target("opencl -device=adreno640")          facts from romou/devices/hardware/devices/adreno640.json
     Target("opencl -device=adreno640 -half=storage")      the same without fp16 arithmetic
-    Target("opencl -device=mali_g76 -images=never")       every tensor in a buffer; with -images=prefer in images
+    Target("opencl -device=mali_g76 -images=never")       every tensor in a buffer (-images=prefer: in images)
     Target("opencl -device=adreno740 -facts=nearest")     unknown facts from adreno640.json, except for limits
     Target({"kind": "opencl", "device": "QUALCOMM Adreno(TM) 740"})        a device by its driver's name for it
     Target("opencl -device=adreno640", host="aarch64-linux-android")       kernels and host code for a phone
@@ -75,7 +75,7 @@ class Target:
 
     @property
     def device_name(self) -> str | None:
-        """Return the name of the device whose facts are used. None for the attached one."""
+        """Return the name of the device that the facts describe. None for the attached one."""
         return self._options.get("device")
 
     @property
@@ -207,7 +207,7 @@ class Target:
         return self.with_options(**lower) if lower else self
 
     def to_json(self) -> str:
-        """Return canonical JSON text, from which ``Target.from_json`` makes an equal target."""
+        """Return canonical JSON text. ``Target.from_json`` makes an equal target of it."""
         return json.dumps({"kind": self.kind, **self._options}, sort_keys=True)
 
     @staticmethod

@@ -78,9 +78,10 @@ class Cuda(Backend):
         return device_name
 
     def architecture(self, options: Mapping[str, Any]) -> str:
-        """Return the architecture that NVRTC compiles for, e.g. "sm_90a": the target option's, else the named device's,
-        else
-        the attached device's. DeviceError if there is none of these.
+        """Return the architecture that NVRTC compiles for, e.g. "sm_90a".
+
+        It comes from the target option, else from the named device, else from the attached device. DeviceError if there
+        is none of these.
         """
         if "arch" in options:
             return str(options["arch"])
@@ -96,9 +97,8 @@ class Cuda(Backend):
         return str(found[0]["arch"])
 
     def attached_spec(self) -> HardwareSpec:
-        """See `Backend.attached_spec`. Without a device: the facts of every GPU since 2018, as an architecture is
-        enough to
-        compile.
+        """See `Backend.attached_spec`. Without a device, it returns the facts of every GPU since 2018, because an
+        architecture is enough to compile.
         """
         found = self.list_devices()
         if not found:
@@ -152,11 +152,11 @@ class Cuda(Backend):
 
     @property
     def bare_tvm_config(self) -> dict[str, Any]:
-        """See `Backend.bare_tvm_config`. Without an architecture TVM looks for a device, and warns of none."""
+        """See `Backend.bare_tvm_config`. Without an architecture TVM looks for a device, and warns if there is none."""
         return {"kind": self.tvm_kind, "arch": "sm_50"}
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """See `Backend.list_devices`; also `warp_size`, `clock_mhz` and `arch`."""
+        """See `Backend.list_devices`. The entries also have `warp_size`, `clock_mhz` and `arch`."""
         import tvm
 
         from tvm_patches import cuda_runtime
@@ -211,8 +211,7 @@ class Cuda(Backend):
 
     def prepare_to_load(self) -> None:
         """See `Backend.prepare_to_load`. A model compiled on a machine without CUDA contains text, which is compiled
-        when it
-        is loaded.
+        when it is loaded.
         """
         from romou.devices.backends.cuda import compiler
         from tvm_patches import cuda_runtime
@@ -233,8 +232,7 @@ class Cuda(Backend):
 @functools.cache
 def _driver() -> str:
     """Return the version of NVIDIA's driver by NVML. The CUDA runtime does not report it, and `nvidia-smi` queries
-    every GPU
-    first.
+    every GPU first.
     """
     version = ctypes.create_string_buffer(_NVML_CHARS)
     try:

@@ -62,9 +62,9 @@ def compile_cuda(source: str, arch: str) -> bytes:
     Raises
     ------
     CompatError
-        There is no NVRTC on this machine; says what to install.
+        There is no NVRTC on this machine. The message says what to install.
     BuildError
-        NVRTC refused the source or does not know the architecture; the text is its log.
+        NVRTC refused the source or does not support the architecture. The text is its log.
     """
     nvrtc, options = _nvrtc(), _options(arch)
     names, texts = ([text.encode() for text in part] for part in (_HEADERS, _HEADERS.values()))
@@ -95,8 +95,9 @@ def _options(arch: str) -> list[str]:
 
 
 def kept_cuda(source: str, arch: str) -> bytes:
-    """Return the result of `compile_cuda`, kept on disk by source, options, architecture, NVRTC's version, and headers.
-    Errors are the same.
+    """Return the result of `compile_cuda`, or its copy on disk.
+
+    The copy is found by source, options, architecture, NVRTC's version, and headers. Errors are the same.
     """
     headers = [(folder, os.stat(folder).st_mtime_ns) for folder in _include_folders()]
     depends = [source, _options(arch), version(), _HEADERS, headers]
@@ -116,7 +117,7 @@ def install() -> None:
     """Make TVM compile CUDA with `compile_cuda`.
 
     With a CUDA runtime in the process, modules are compiled when they are built. Without one they stay text, and are
-    compiled where they are loaded.
+    compiled when they are loaded.
     """
     import tvm_ffi
 
@@ -141,7 +142,7 @@ def install() -> None:
 
 
 class _Building(threading.local):
-    """The architecture of the module whose text was completed last in this thread."""
+    """Thread-local state: the architecture of the module that this thread completed last."""
 
     arch: str | None = None
 
@@ -170,8 +171,8 @@ def _nvrtc() -> Any:
 
 @functools.cache
 def _include_folders() -> tuple[str, ...]:
-    """Return the folders of CUDA's headers. Romou's kernels include none; TVM's kernels with fp16 or bfloat16
-    arithmetic do.
+    """Return the folders of CUDA's headers. TVM's kernels with fp16 or bfloat16 arithmetic include them, Romou's do
+    not.
     """
     from cuda import pathfinder
 

@@ -13,7 +13,7 @@ class CudaCpp(Dialect):
     """Vectors have no operators: TVM writes each lane, and fp16 is converted in registers, as bits.
 
     four copies of a scalar     make_float4(x, x, x, x), by TVM
-    a * b + c                   fma(a, b, c) lane by lane; NVRTC makes the same of a sum of products
+    a * b + c                   fma(a, b, c) lane by lane. NVRTC makes the same of a sum of products
     read fp16 as fp32           float_of_half(p[i]) lane by lane
     write fp32 as fp16          p[i] = half_of_float(v) lane by lane
 

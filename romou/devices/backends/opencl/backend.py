@@ -77,8 +77,8 @@ class OpenCL(ComputeApi):
         from romou.devices.backends.opencl import compiler
         from romou.devices.backends.opencl.dialect import OpenCLC
 
-        # Kernels of another backend's targets may be OpenCL C too, and call functions that are defined in front of
-        # them.
+        # Kernels of another backend's targets may be OpenCL C too. They call functions that this compiler defines in
+        # front of them.
         compiler.install()
         return OpenCLC()
 
@@ -106,7 +106,7 @@ class OpenCL(ComputeApi):
         )
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-        # The user may state what is unknown of a device.
+        # The option -half states an ability that the facts leave unknown.
         asked = options.get("half")
         has_fp16 = asked == "arithmetic" or (asked is None and bool(spec.has_half_arithmetic))
         prefers_fp16 = has_fp16 and (asked is not None or (spec.fp16_rate or 0) >= 1)
@@ -177,9 +177,8 @@ class OpenCL(ComputeApi):
         return super()._repair(facts)
 
     def split_kernels(self, source: str) -> dict[str, str]:
-        """See `Backend.split_kernels`. TVM writes a marker before each kernel, and declarations of all kernels behind
-        it,
-        which are left out.
+        """See `Backend.split_kernels`. TVM writes a marker before each kernel, and behind it the declarations of all
+        kernels. The declarations are left out.
         """
         kernels = {}
         for part in source.split("// Function: ")[1:]:
@@ -189,7 +188,7 @@ class OpenCL(ComputeApi):
         return kernels
 
     def compiles_in_parallel(self, facts: Mapping[str, Any]) -> bool:
-        """See `Backend.compiles_in_parallel`. False for phones, whose drivers did not gain by it."""
+        """See `Backend.compiles_in_parallel`. False for phones, because parallel compilation was no faster there."""
         return "NVIDIA" in facts["platform"] or facts["type"] == "cpu"
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:

@@ -1,11 +1,11 @@
-"""Additions to the OpenCL C that TVM's code generator writes: what drivers' compilers cannot infer.
+"""Additions to the OpenCL C of TVM's code generator, for facts that drivers' compilers cannot infer.
 
-The work group of each kernel. A compiler that does not know it reserves registers for the largest work group of the
+The work group of each kernel. Without it, a compiler reserves registers for the largest work group of the
 device. Mesa's compiler for Adreno then runs fewer waves at a time.
 
     __kernel void conv(...)      ->      __kernel __attribute__((reqd_work_group_size(16, 4, 1))) void conv(...)
 
-Images that are never read outside, and images of one layer, such as weights. A read of an array also passes the layer,
+Images without reads outside, and images of one layer, such as weights. A read of an array also passes the layer,
 which costs registers and instructions. A read with a sampler takes floats, into which compilers convert coordinates.
 
     __read_only image2d_array_t weight              in scope "global.texture-2d" or "global.texture-rows[-joined]"
@@ -111,9 +111,10 @@ def _check_arguments(name: str, func: Any, target: Any) -> None:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """A kernel's additions: the sides of its work group, and the scopes of parameters, by position, that are read
-    without a
-    sampler.
+    """A kernel's additions.
+
+    work_group: the sides of its work group.
+    images: position -> scope, for image parameters read without a sampler.
     """
 
     work_group: tuple[int, int, int]
@@ -121,10 +122,10 @@ class _Kernel:
 
 
 class _Building(threading.local):
-    """The kernels that this thread makes TVM write now.
+    """The kernels that TVM's code generator now writes in this thread.
 
     kernels: by their names.
-    pieces: the parts of a module that are written already. None outside of `build`.
+    pieces: the finished parts of a module. None outside of `build`.
     """
 
     kernels: Mapping[str, _Kernel] = MappingProxyType({})

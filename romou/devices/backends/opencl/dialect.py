@@ -41,7 +41,7 @@ _FUNCTIONS = (
 
 
 def name_functions() -> None:
-    """Register OpenCL's names of functions for which TVM has no rule."""
+    """Register OpenCL's names of functions that TVM has no rule for."""
     for name in _FUNCTIONS:
         operator = tvm.ir.Op.get(f"tirx.{name}")
         operator.set_attr(
@@ -58,7 +58,7 @@ class OpenCLC(Dialect):
     four copies of a scalar     (float4)(x)
     a scalar times a vector     x * v
     a * b + c                   mad(a, b, c), fma(a, b, c)
-    read fp16 as fp32           vloada_half4(i, (half*)p); vload_half4 if 4 * i is not aligned
+    read fp16 as fp32           vloada_half4(i, (half*)p), or vload_half4 if 4 * i is not aligned
     write fp32 as fp16          vstorea_half4(v, i, (half*)p)
     const global float4* p = data + i;      float4* p = POINTER(data, i);
     p += 128;                               ADVANCE(p, 128);

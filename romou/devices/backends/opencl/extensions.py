@@ -10,7 +10,7 @@ REDUCTIONS, SHUFFLES = (
     ("cl_khr_subgroups", "cl_intel_subgroups"),
     ("cl_khr_subgroup_shuffle", "cl_qcom_subgroup_shuffle"),
 )
-# The extension with which kernels for Adreno choose a size, and its words for the sizes since Adreno 6xx.
+# With this extension kernels for Adreno choose a sub-group size, by these words since Adreno 6xx.
 QUALCOMM_SIZED, QUALCOMM_SIZES = "cl_qcom_reqd_sub_group_size", {64: "half", 128: "full"}
 
 

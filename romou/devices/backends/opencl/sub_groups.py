@@ -1,4 +1,4 @@
-"""Functions of sub-groups in OpenCL C, for kernels that call those of `SUB_GROUP_CALL`.
+"""Functions of sub-groups in OpenCL C, for kernels with the calls of `SUB_GROUP_CALL`.
 
 The driver chooses which work-items form a sub-group, so such kernels compute their number in the group from it:
 
@@ -66,7 +66,7 @@ def attribute_name(size: int) -> str:
 
 
 def numbered_by_sub_groups(body: str) -> str:
-    """Return a kernel's body in which the number of a work-item is computed from its sub-group."""
+    """Return a kernel's body that computes the number of each work-item from its sub-group."""
     return re.sub(r"\bget_local_id\(0\)", "SUB_GROUP_ITEM", body)
 
 

@@ -1,6 +1,6 @@
 """Accesses of vectors that start at any element of a buffer.
 
-TVM's code generator splits a vector into scalars if it does not know that the vector is aligned, as a pointer to
+TVM's code generator splits a vector into scalars unless it can prove the vector's alignment, which a pointer to
 vectors requires. In a matrix with rows of 299 numbers, each row has another alignment than the row before.
 """
 

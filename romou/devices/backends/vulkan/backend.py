@@ -115,7 +115,7 @@ class Vulkan(ComputeApi):
     def narrower_options(
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
-        """See `Backend.narrower_options`. A kernel may bind as many buffers as the device."""
+        """See `Backend.narrower_options`. A kernel may bind the attached device's number of buffers."""
         found = super().narrower_options(limits, abilities, facts)
         if abilities["has_cooperative_matrices"] and not facts["has_cooperative_matrix"]:
             found[WITHOUT.name] = "+".join(filter(None, (found.get(WITHOUT.name), "multiply_add:coopmat")))
@@ -125,8 +125,7 @@ class Vulkan(ComputeApi):
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
         """See `Backend.tvm_config`. After this call TVM builds Vulkan kernels with Romou's code generator. TVM has no
-        name for
-        limits of images.
+        name for limits of images.
         """
         from romou.devices.backends.vulkan import build
 
@@ -134,7 +133,9 @@ class Vulkan(ComputeApi):
         return super().tvm_config(options, {name: limit for name, limit in limits.items() if name not in IMAGE_LIMITS})
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """See `Backend.list_devices`; also `has_robust_image_access`, `has_fp16_arithmetic` and limits."""
+        """See `Backend.list_devices`. The entries also have `has_robust_image_access`, `has_fp16_arithmetic` and
+        limits.
+        """
         import tvm
 
         ask = tvm.get_global_func(self.function("devices"), allow_missing=True)

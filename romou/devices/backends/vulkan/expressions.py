@@ -1,6 +1,4 @@
-"""Expressions of lowered TIR as GLSL. `_EXPRESSIONS` and `_CALLS` list all that can be written; everything else is a
-BuildError.
-"""
+"""Expressions of lowered TIR as GLSL. `_EXPRESSIONS` and `_CALLS` list the supported ones. Others are a BuildError."""
 
 from __future__ import annotations
 
@@ -297,9 +295,8 @@ class Expressions(Text):
         return f"{kind.register}({', '.join(read(f'{name}[{self.lane(index, lane)}]') for lane in range(lanes))})"
 
     def whole(self, index: Any, found: Parameter, element: Type) -> Any | None:
-        """Return the index into an array of vectors of an access that covers a whole vector. None for other accesses,
-        and
-        for buffers that are both read and written.
+        """Return the index, in vectors, of an access to a whole vector of an array. None for other accesses, and for
+        buffers that are both read and written.
         """
         if (
             not isinstance(index, tirx.Ramp)

@@ -3,7 +3,7 @@ roughly.
 
 Vulkan allows sin and cos an error of 2^-11, atan 4096 units in the last place, and tanh the error of its formula near
 zero. The definitions here are as exact as OpenCL requires, by the polynomials of Cephes (sin, cos, asin, atan) and
-Eigen (tanh, erf). Each definition is for a scalar; vectors call it by lane.
+Eigen (tanh, erf). Each definition is for a scalar. Vectors call it for each lane.
 
 Without further extensions Vulkan need not keep NaN: a comparison of a float with itself may be folded to true, and a
 maximum made of comparisons to a maximum that drops NaN. So NaN is detected by its bits.
@@ -262,7 +262,10 @@ def _with_callees(name: str, found: dict[str, None]) -> None:
 
 
 def _by_lane(name: str, lanes: int) -> str:
-    """Return the function for vectors: vec2 f(vec2 x) { return vec2(f(x.x), f(x.y)); }"""
+    """Return the function for vectors. It calls the scalar function for each lane.
+
+    vec2 f(vec2 x) { return vec2(f(x.x), f(x.y)); }
+    """
     head = _HEAD.search(DEFINITIONS[name])
     assert head is not None
     parameters = [parameter.split() for parameter in head[3].split(", ")]

@@ -1,4 +1,4 @@
-"""Functions of subgroups in GLSL (GL_KHR_shader_subgroup), for kernels that call those of `SUB_GROUP_CALL`.
+"""Functions of subgroups in GLSL (GL_KHR_shader_subgroup), for kernels with the calls of `SUB_GROUP_CALL`.
 
 The work group of such a kernel is one row, and the number of a work-item comes from the driver, as in kernels with
 cooperative matrices (`matrices.py`):

@@ -1,4 +1,4 @@
-"""TVM's types in GLSL: in registers, where numbers below 32 bits are widened, and in buffers, where they are not."""
+"""TVM's types in GLSL. Numbers below 32 bits are widened in registers, but not in buffers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _REGISTERS = {
     "uint8": "uint", "uint16": "uint", "uint32": "uint", "uint64": "uint64_t",
 }  # fmt: skip
 _STORED = {"bool": "uint8_t", "int8": "int8_t", "uint8": "uint8_t", "int16": "int16_t", "uint16": "uint16_t"}
-# Vulkan feature -> extension of GLSL; the needs of a type in registers and in buffers.
+# Vulkan feature -> extension of GLSL. Types in registers and in buffers need them.
 EXTENSIONS = {
     "cooperativeMatrix": "GL_KHR_cooperative_matrix",
     "shaderFloat16": "GL_EXT_shader_explicit_arithmetic_types_float16",
@@ -60,12 +60,12 @@ class Type(NamedTuple):
 
     @property
     def is_float(self) -> bool:
-        """Whether the lanes are floats."""
+        """True for lanes of floats."""
         return self.base.startswith("float")
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the lanes are integers of fewer bits than their registers."""
+        """True for integers below 32 bits, which registers widen."""
         return "int" in self.base and self.bits < 32
 
     @property

@@ -18,13 +18,13 @@ from tvm_ffi.structural import structural_walk
 
 from romou.devices.backends.vulkan.calls import extern_of, op_of
 
-# Limits of unrolled code: loads, each of which needs registers until it is used, and statements.
+# Limits of unrolled code: its statements, and its loads. A load needs registers until its value is used.
 MOST_LOADS = 64
 MOST_STATEMENTS = 384
 
 
 def iterations_at_once(loop: tirx.For, is_memory: Callable[[Any], bool]) -> int:
-    """Return the largest divisor of a loop's extent whose unrolled iterations are within the limits.
+    """Return the number of iterations to unroll: the largest divisor of a loop's extent within the limits.
 
     is_memory: whether a buffer has to be loaded.
     """
