@@ -1,1 +1,1 @@
-"""TIR passes, one file each; `pipeline.py` shows their order."""
+"""TIR passes, one file each. `pipeline.py` shows their order."""

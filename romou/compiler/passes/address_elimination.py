@@ -5,14 +5,15 @@ The paper collects common sub-expressions of the addresses of loads. This pass t
 (loads, stores, texture coordinates, conditions), writes each as a sum of products, and splits the sum by the loop in
 which its terms vary:
 
-    a[r * 216 + kx * 24 + min(ty, 5) + 6]        ->     int at = min(ty, 5) + 6;
-                                                        for r:   int at_1 = at + r * 216;
-                                                            for kx:   int at_2 = at_1 + kx * 24;
+    a[r * 216 + kx * 24 + min(ty, 5) + 6]        ->     int at = min(ty, 5) + 6
+                                                        for r:   int at_1 = at + r * 216
+                                                            for kx:   int at_2 = at_1 + kx * 24
                                                                 … a[at_2] …   a[at_2 + 6] …
 
-Sums that differ by a constant share their variable; the difference stays at the access. Thread and group ids are read
-once. Divisions by constants become a multiplication and a shift where the range of the dividend allows it. A variable
-is declared right before the statement that first needs it, so that none lives longer than it must.
+- Sums that differ by a constant share their variable. The difference stays at the access.
+- Thread and group ids are read once.
+- A division by a constant becomes a multiplication and a shift if the range of the dividend allows it.
+- A variable is declared right before the statement that first needs it, to keep live ranges short.
 
 It runs last, on device functions: any later simplification would put the expressions back.
 """
@@ -155,11 +156,12 @@ class _Eliminator:
             case tirx.AttrStmt():
                 if stmt.attr_key == "thread_extent":
                     self._read_thread(stmt)
-                    # Not a scope of its own: what depends on the first of several ids should not have to be computed
-                    # before the others are known.
+                    # Thread ids share the scope around them. An expression of the first of several ids can then be
+                    # computed behind all of them.
                     body = self._sequence(stmt.body)
                 else:
-                    # A mark. Where a loop around it is unrolled, a variable that it declares is not known behind it.
+                    # A mark. If a loop around it is unrolled, a variable declared inside the mark is undefined behind
+                    # it.
                     body = self.body(stmt.body) if isinstance(stmt.body, tirx.SeqStmt) else self._statement(stmt.body)
                 return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, body)
             case tirx.IfThenElse():
@@ -206,7 +208,10 @@ class _Eliminator:
         return tirx.Ramp(texel * lanes, self._rewrite(expr.stride), expr.lanes)
 
     def _condition(self, expr: tirx.Expr) -> _Atom | None:
-        """a < b      ->      (variables of a - b) < constant, so that bounds checks share the variables of addresses"""
+        """Rewrite a comparison, so that bounds checks share the variables of addresses.
+
+        a < b      ->      (variables of a - b) < constant
+        """
         if type(expr) not in _MIRRORED or not _is_index(expr.a):
             return None
         left, right = self._as_sum(expr.a), self._as_sum(expr.b)
@@ -236,7 +241,7 @@ class _Eliminator:
         return reduce(tirx.And, parts)
 
     def _as_sum(self, expr: tirx.Expr) -> _Sum | None:
-        """`expr` as a sum of products; None where it depends on memory or on an operation that this pass does not know."""  # noqa: E501
+        """Return `expr` as a sum of products, or None if it reads memory or has an unsupported operation."""
         kind = type(expr)
         if kind is tirx.IntImm:
             return _Sum({}, int(expr))
@@ -280,15 +285,16 @@ class _Eliminator:
     # Variables
 
     def _value_of(self, wanted: _Sum) -> tirx.Expr:
-        """A variable, a constant, or a variable plus a constant."""
+        """Return a variable, a constant, or a variable plus a constant."""
         if not wanted.terms:
             return tirx.const(wanted.constant, "int32")
         value, included = self._variable_of(wanted)
         return _plus(value, wanted.constant - included)
 
     def _variable_of(self, wanted: _Sum) -> tuple[tirx.Expr, int]:
-        """(variable, constant that it includes) for the terms of a sum: one variable for each scope in which some of
-        them vary.
+        """Return a variable for the terms of a sum, and the constant that it includes.
+
+        Each scope declares one variable if some of the terms vary in it.
         """
         value: tirx.Expr | None = None
         included = 0
@@ -312,9 +318,9 @@ class _Eliminator:
         return value, included
 
     def _sum_of(self, terms: Sequence[tuple[_Atom, int]], constant: int, depth: int) -> tirx.Expr:
-        """The sum of terms of one scope, starting from the longest part of it that is known there."""
+        """Return the sum of terms of one scope, starting from its longest partial sum that has a variable there."""
         for atom, _ in terms:
-            self._atom_value(atom)  # what it declares may be the longest part
+            self._atom_value(atom)  # its declarations may include the longest part
         parts = [known for known in self.scopes[depth].sums if len(known[0]) > 1 and known[0] < set(terms)]
         if not parts:
             return _plus(self._total(None, terms), constant)
@@ -323,7 +329,7 @@ class _Eliminator:
 
     def _total(self, start: tirx.Expr | None, terms: Sequence[tuple[_Atom, int]]) -> tirx.Expr:
         total = start
-        # What is added comes first: a sum that begins with a minus costs one more operation.
+        # Additions come first: a sum that begins with a minus costs one more operation.
         for atom, coefficient in sorted(terms, key=lambda term: term[1] < 0):
             product, before = self._product(atom, abs(coefficient)), tirx.const(0, "int32") if total is None else total
             total = (
@@ -370,7 +376,8 @@ def _plus(value: tirx.Expr, constant: int) -> tirx.Expr:
 
 
 def _quotient(dividend: tirx.Expr, divisor: int, high: int) -> tirx.Expr:
-    """dividend // divisor for 0 <= dividend <= high, as a multiplication and a shift where 32 bits hold the product.
+    """Return dividend // divisor for 0 <= dividend <= high, as a multiplication and a shift if the product fits 32
+    bits.
 
     With m = 2^s // d + 1 and e = m * d - 2^s,  (n * m) >> s  equals  n // d  for every n with  n * e < 2^s.
     """

@@ -4,10 +4,12 @@ A GPU's addresses have 64 bits, its integer units 32. `data[at + 128]` then cost
 each load, ten instructions under Mesa's compiler for Adreno 630. From a pointer it costs the sum and the carry of a
 constant.
 
-    for k in 128:                                   p = &data[base];   q = &weight[other]
-      at = base + k;   at_1 = other + k * 512       for k in 128:
-      … data[at]   data[at + 128]            ->       … p[0]   p[128]   q[0]   q[1] …
-      … weight[at_1]   weight[at_1 + 1]               p += 1;   q += 512
+                                                    p = &data[base]
+    for k in 128:                                   q = &weight[other]
+      at = base + k                                 for k in 128:
+      at_1 = other + k * 512                          … p[0]   p[128]   q[0]   q[1] …
+      … data[at]   data[at + 128]            ->       p += 1
+      … weight[at_1]   weight[at_1 + 1]               q += 512
 
 Loops are marked (`primitives.advance_pointers`), and the innermost marked loops get pointers. After the last iteration
 they point beyond the tensor, but nothing is read there. An address that is itself loaded from memory stays in the loop,
@@ -44,7 +46,7 @@ def advance_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
             return new
         if not dialect.has_pointers:
             return new.body
-        # Variables may stand before the loop.
+        # Declarations of variables may come before the loop.
         return sequence_of(
             [
                 _with_pointers(child, written, dialect) if isinstance(child, tirx.For) else child
@@ -76,7 +78,7 @@ def _with_pointers(loop: tirx.For, written: set[tirx.Var], dialect: Dialect) -> 
         return loop
     analyzer, body = tvm.sym.Analyzer(), list(statements_of(loop.body))
     declared = {stmt.var for stmt in nodes_in(loop.body, tirx.Bind)}
-    # Addresses that the loop declares: variable -> (value in the first iteration, what an iteration adds).
+    # Addresses that the loop declares: variable -> (value in the first iteration, step).
     steps: dict[tirx.Var, tuple[tirx.Expr, int]] = {}
     for stmt in body:
         if (
@@ -129,7 +131,7 @@ def _at(expr: tirx.Expr, variable: tirx.Var, value: tirx.Expr) -> tirx.Expr:
 
 
 def _parts(indices: Sequence[tirx.Expr]) -> tuple[tirx.Var, int] | None:
-    """The variable and the constant of an index that is their sum."""
+    """Return the variable and the constant of an index that is their sum."""
     match list(indices):
         case [tirx.Var() as variable]:
             return variable, 0

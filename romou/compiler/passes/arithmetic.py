@@ -1,13 +1,15 @@
-"""How the multiplications and additions of a kernel are spelled: autobroadcast and fused multiply-add (paper, Section
-4.1, Listing 4).
+"""Spelling of the multiplications and additions of a kernel: autobroadcast and fused multiply-add (paper, Section 4.1,
+Listing 4).
 
-A scalar times a vector is written as just that. Hardware multiplies a scalar register with a vector one; a vector of
-four copies, which TVM writes, takes four registers and, where the compiler does not see through it, four loads of the
-scalar.
+A product of a scalar and a vector is written without a broadcast, because hardware multiplies a scalar register with a
+vector register. TVM writes a vector of four copies. It takes four registers, and four loads of the scalar if the
+compiler does not recognize the copies.
 
-    acc = acc + ((float4)(x, x, x, x)) * v      ->      acc = acc + x * v               autobroadcast
-                                                        acc = mad((float4)(x), v, acc)      with multiply-add; (float4)(x) is OpenCL's broadcast
-"""  # noqa: E501
+    acc = acc + ((float4)(x, x, x, x)) * v      ->      acc = acc + x * v                 autobroadcast
+                                                        acc = mad((float4)(x), v, acc)    with multiply-add
+
+`(float4)(x)` is OpenCL's broadcast.
+"""
 
 from __future__ import annotations
 
@@ -64,5 +66,5 @@ def _multiply_add(name: str, add: tirx.Expr, dialect: Dialect) -> tirx.Expr:
 
 
 def _as_vector(factor: tirx.Expr, dialect: Dialect) -> tirx.Expr:
-    """A scalar among the operands of a multiply-add as a vector of copies: all operands must have one type."""
+    """Return a factor of a multiply-add, a scalar as a vector of copies. All operands must have one type."""
     return dialect.broadcast(factor.args[1], str(factor.ty)) if extern_name(factor) == "" else factor

@@ -1,6 +1,6 @@
 """Asynchronous copies of a software pipeline from global to local memory, which bypass the registers: PTX's cp.async.
 
-TVM's InjectSoftwarePipeline splits a loop in which a work group stages operands and then uses them: while it uses the
+TVM's InjectSoftwarePipeline splits a loop that stages operands and then uses them. While a work group uses the
 operands of one iteration, the operands of the next ones are in flight. It marks the copies, the end of each group of
 copies, and the number of groups that may still be in flight. TVM's code generator writes the last two. This pass writes
 the copies, which occupy no register:
@@ -11,10 +11,15 @@ the copies, which occupy no register:
         ->  copy_halfs_async(j / 4, data, i / 4, patch_shared, inside)
 
 TVM's iteration begins with copies, which overwrite memory that all work-items must have read. Then it waits for the
-operands, which all work-items must see. That is two barriers. An iteration that waits first needs one:
+operands, which all work-items must see. Both need a barrier. An iteration that waits first needs only one:
 
-    for i: barrier; copy share i + n; end of group; wait for all but n groups; barrier; use share i
-                    ->      for i: wait for all but n - 1 groups; barrier; use share i; copy share i + n; end of group
+    for i:                                            for i:
+      barrier                                           wait for all but n - 1 groups
+      copy share i + n                                  barrier
+      end of group                            ->        use share i
+      wait for all but n groups                         copy share i + n
+      barrier                                           end of group
+      use share i
 
 If n is 1, the copies come before the use.
 """
@@ -81,7 +86,7 @@ def _is_marked(stmt: Any, key: str) -> bool:
 def _copied(store: tirx.BufferStore, analyzer: Any) -> tirx.Stmt:
     inside, value = tirx.const(True, "bool"), store.value
     while is_conditional(value):
-        # What stands for the outside is zero, in contractions: that is what a copy of no bytes leaves.
+        # In contractions, elements outside are zero, and a copy of no bytes also leaves zeros.
         condition, value, _zeros = value.args
         inside = tirx.all(inside, condition)
     (to,) = store.indices

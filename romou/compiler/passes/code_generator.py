@@ -1,7 +1,7 @@
-"""Rewrites of statements that TVM's code generators write wrongly, or for which they have no form.
+"""Rewrites of statements that TVM's code generators write wrongly or cannot write.
 
 - Loops that the device's compiler unrolls: CUDA has `#pragma unroll`.
-- Bytes that are not adjacent (OpenCL): TVM packs them into an integer and stores its value in each lane.
+- Separate bytes (OpenCL): TVM packs them into an integer and stores its value in each lane.
 - Constants of more than seven digits (OpenCL): TVM prints seven.
 - Truth values in memory (OpenCL, CUDA): TVM takes a vector of them for a vector of 32-bit or 16-bit integers.
 - Vectors of truth values (OpenCL): a true lane is -1, a true scalar is 1. A cast keeps that, and select reads the sign.
@@ -43,7 +43,7 @@ def unroll_by_compiler(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
         new = mutator.default_mutate(stmt)
         if stmt.attr_key != UNROLL_BY_COMPILER:
             return new
-        # Variables and a barrier may stand before the loop.
+        # Declarations of variables and a barrier may come before the loop.
         return sequence_of(
             [_unrolled(child) if isinstance(child, tirx.For) else child for child in statements_of(new.body)]
         )
@@ -88,8 +88,8 @@ def compare_lanes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfo
     select(x == y, v, w)
         ->  select(int4(x == y) != int4(0), v, w)      for scalars x and y, and vectors v and w
 
-    In CUDA, TVM declares such a condition as a vector like v, to which no truth value converts. It also writes `~` of a
-    vector, which CUDA lacks.
+    In CUDA, TVM declares such a condition as a vector like v, but no truth value converts to it. It also writes `~` of
+    a vector, which CUDA lacks.
     """
     dialect = dialect_of(func)
     if dialect.takes_vectors_apart:
@@ -132,8 +132,10 @@ def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfor
 
     int8x4 v = x[ramp(i, 3, 4)]      ->      int8x4 v = (char4)(x[i], x[i + 3], x[i + 6], x[i + 9])
     boolx4 v = x[ramp(i, 1, 4)]      ->      boolx4 v = (int4)(x[i], x[i + 1], x[i + 2], x[i + 3]) != (int4)(0)
-    y[ramp(i, 1, 4)] = boolx4(v)
-        ->  int4 t = select(v, (int4)(1), (int4)(0)); y[i] = t.s0 != 0; y[i + 1] = t.s1 != 0; ...
+    y[ramp(i, 1, 4)] = boolx4(v)     ->      int4 t = select(v, (int4)(1), (int4)(0))
+                                             y[i] = t.s0 != 0
+                                             y[i + 1] = t.s1 != 0
+                                             ...
     """
     dialect = dialect_of(func)
     if dialect.widens_truth_values:
@@ -262,7 +264,7 @@ def name_register_reads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
 
 def _named(stmt: Any) -> tirx.Stmt:
     if isinstance(getattr(stmt, "value", None), tvm.ir.TensorLoad):
-        return stmt  # a copy is written as it stands
+        return stmt  # a copy is written unchanged
     found: list[tvm.ir.TensorLoad] = []
 
     def read(load: tvm.ir.TensorLoad) -> None:

@@ -1,23 +1,31 @@
 """Sums of products on tensor cores that take whole matrices: VK_KHR_cooperative_matrix, GLSL's coopMatMulAdd.
 
-Which numbers of a matrix a work-item holds is the driver's secret, so operands come from local memory and sums return
-through it. What a work-item loads is what it loads for PTX's `mma` (`tensor_cores.py`, `warp_nest.py`), and it stores
-that for its warp, in matrices of 16 x 16:
+The driver does not reveal which numbers of a matrix a work-item holds, so operands come from local memory and sums
+return through it. A work-item loads the same operands as for PTX's `mma` (`tensor_cores.py`, `warp_nest.py`), and
+stores them for its warp, in matrices of 16 x 16:
 
-    weights   two matrices for each own output texel; row 4 * (g % 4) + lane of matrix g / 4, depth 4 * t + depth
-    data      one matrix for each two pairs of own pixels; column 8 * pair + g, depth 4 * t + lane
+    weights   two matrices for each own output texel: row 4 * (g % 4) + lane of matrix g / 4, depth 4 * t + depth
+    data      one matrix for each two pairs of own pixels: column 8 * pair + g, depth 4 * t + lane
 
-The sums of a warp are matrices too, while the loops around the nest run. Behind them, they are stored one output texel
-and two pairs of pixels at a time, and every work-item adds those of its own tile to its registers, which nothing else
-has touched meanwhile:
+While the loops around the nest run, the sums of a warp are matrices too. After the loops they are stored, one output
+texel and two pairs of pixels at a time. Every work-item adds the sums of its tile to its registers, which no other
+statement has touched meanwhile:
 
     for k: for group in 4: for ilane in 4:              sums = 0
-      for o, w, lane:
-          ->  for k: wait for the warp; store texels; wait for the warp; sums += weights * data
-        acc[o, w, lane] += data * weight                for o, pairs: wait for the warp; store sums; wait for the warp; acc[o, pairs] += own sums
+      for o, w, lane:                                   for k:
+        acc[o, w, lane] += data * weight         ->       wait for the warp
+                                                          store texels
+                                                          wait for the warp
+                                                          sums += weights * data
+                                                        for o, pairs:
+                                                          wait for the warp
+                                                          store sums
+                                                          wait for the warp
+                                                          acc[o, pairs] += own sums
 
-Where the nests of several steps follow each other, as many as the mark says are loaded, stored and waited for together.
-"""  # noqa: E501
+If the nests of several steps follow each other, their texels are loaded, stored and waited for together. The mark gives
+the number of steps.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +45,9 @@ from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import MATRICES, MATRIX, MatricesInMemory, multiply_matrices, store_matrix
 from romou.devices.backends.launch import thread_extents
 
-# Texels from one column of a matrix in local memory to the next, of fp16 and of floats: with as much between them, what
-# is read together lies in different banks of 4 bytes. Each column begins at a multiple of 16 bytes, as drivers ask.
+# Texels from one column of a matrix in local memory to the next, of fp16 and of floats. The padding avoids bank
+# conflicts: work-items read from different banks of 4 bytes. Each column begins at a multiple of 16 bytes, as drivers
+# require.
 _STRIDE, _SUMS_STRIDE = MATRIX // LANES + 2, MATRIX // LANES + 1
 _FP16_BYTES, _FLOAT_BYTES = 2 * LANES, 4 * LANES
 # Own pixels whose sums are columns of one matrix, and texels of floats in local memory: the sums of an output texel
@@ -51,7 +60,7 @@ def local_memory_bytes(texels: Any, pixels: Any, steps: Any) -> Any:
     """Return the bytes of local memory of one warp. Arguments are numbers of one config, or columns of many.
 
     texels, pixels: a work-item's tile, in texels of output channels and in pixels.
-    steps: steps of the reduction that are staged together.
+    steps: steps of the reduction staged together.
     """
     return _operands(texels, pixels, steps) * _FP16_BYTES + _SUMS * _FLOAT_BYTES
 

@@ -1,13 +1,13 @@
 """Work-items that store nothing return at once.
 
-If a kernel has more work-items than results, TVM lets those beyond the end compute the last result, and guards each
-store. All results are then live at the first guard:
+If a kernel has more work-items than results, TVM lets the work-items beyond the end compute the last result, and guards
+each store. All results are then live at the first guard:
 
-    at = min(item, 783);                                    if (item < 784) {
-    rows[...] = ...;                                          rows[...] = ...;
-    if (item < 784) out[at] = rows[0] - rows[2];    ->        out[item] = rows[0] - rows[2];
-    if (item < 784) out[at + 784] = ...;                      out[item + 784] = ...;
-                                                            }
+    at = min(item, 783)                                    if (item < 784) {
+    rows[...] = ...                                          rows[...] = ...
+    if (item < 784) out[at] = rows[0] - rows[2]      ->      out[item] = rows[0] - rows[2]
+    if (item < 784) out[at + 784] = ...                      out[item + 784] = ...
+                                                           }
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from romou.compiler.tir.primitives import DOUBLE_BUFFER, TENSOR_CORES
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.backends.dialect import SUB_GROUP_CALL
 
-# What statements may be marked with that asks for several work-items together.
+# Marks of statements that need several work-items together.
 _TOGETHER = (TENSOR_CORES, DOUBLE_BUFFER)
 
 

@@ -27,7 +27,7 @@ _ROUNDINGS = tuple(f"tirx.{name}" for name in ("ceil", "floor", "nearbyint", "ro
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def divide_exactly(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Mark divisions that are rounded, and all of a kernel with a single result, while buffers have shapes."""
+    """Mark rounded divisions, and all divisions of a kernel with a single result, while buffers have shapes."""
     dialect = dialect_of(func)
 
     def divided(expr: tirx.Div) -> tirx.Expr:

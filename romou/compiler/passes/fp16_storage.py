@@ -64,7 +64,7 @@ def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
 
 
 def _read_by_tensor_cores(func: tirx.PrimFunc) -> set[tirx.Var]:
-    """Return the buffers from which tensor cores read fp16 bits."""
+    """Return the buffers of fp16 bits that tensor cores read."""
     marked = [stmt for stmt in nodes_in(func.body, tirx.AttrStmt) if stmt.attr_key == TENSOR_CORES]
     return {load.source for stmt in marked for load in nodes_in(stmt.body, TensorLoad)}
 
@@ -105,8 +105,9 @@ _ARITHMETIC: list[tuple[Any, Callable[[Any], Any]]] = [
 def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
     """Return an unscheduled function that computes in fp32, as its kernels do. Only its parameters are fp16.
 
-    a: fp16; s[i] = s[i] + a[i, k]; b[i] = s[i] / fp16(2)
-        ->  s: float; s[i] = s[i] + float(a[i, k]); b[i] = fp16(s[i] / 2.0f)
+    a: fp16                                  s: float
+    s[i] = s[i] + a[i, k]            ->      s[i] = s[i] + float(a[i, k])
+    b[i] = s[i] / fp16(2)                    b[i] = fp16(s[i] / 2.0f)
     """
     if not any(str(p.dtype) == "float16" for p in func.params):
         return func
@@ -155,7 +156,8 @@ def compute_in_single(func: tirx.PrimFunc) -> tirx.PrimFunc:
 def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
     """Return the body of a kernel that computes in fp16, with the epilogue of its sums in fp32, rounded once.
 
-    half4* y; half4* bias; y[i] = max(half4(acc) + bias[i], half4(0))
+    half4 *y, *bias
+    y[i] = max(half4(acc) + bias[i], half4(0))
         ->  y[i] = half4(max(acc + float4(bias[i]), float4(0)))
     """
 
@@ -198,13 +200,13 @@ def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
 def widen_fp16(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Compute fp16 values of a device function as fp32, while accesses are still accesses of scalar buffers.
 
-    half* a; a[4 * i : 4 * i + 4] * h(2)
-        ->  ushort* a; vloada_half4(i, (half*)a) * 2.0f                      OpenCL
-        ->  ushort* a; float_of_half(a[4 * i : 4 * i + 4]) * 2.0f            CUDA
+    half* a, … a[4 * i : 4 * i + 4] * h(2)
+        ->  ushort* a, … vloada_half4(i, (half*)a) * 2.0f                      OpenCL
+        ->  ushort* a, … float_of_half(a[4 * i : 4 * i + 4]) * 2.0f            CUDA
 
-    Values that are only moved stay bits (`fp16_moves.py`):
+    Values that the kernel only moves stay bits (`fp16_moves.py`):
 
-    half* a, b; b[i] = a[i]      ->      ushort* a, b; b[i] = a[i]
+    half *a, *b, … b[i] = a[i]      ->      ushort *a, *b, … b[i] = a[i]
 
     A vector at a multiple of its lanes is aligned, because every buffer is. OpenCL reads other vectors lane by lane.
     """

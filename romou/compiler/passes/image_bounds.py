@@ -12,8 +12,7 @@ from romou.compiler.tir.guarded_loads import GuardedLoad, guarded_loads
 
 
 def read_inside(func: tirx.PrimFunc, images: Sequence[tirx.Buffer]) -> list[tirx.Buffer]:
-    """Return the images whose reads are all proven to be inside, by the extents of loops and launches and by
-    conditions.
+    """Return the images with no read outside, proven by the extents of loops and launches and by conditions.
 
     for x in range(14): use(image[x, 0:4])                    an image of 14 texels is read inside
     for x in range(16): use(image[x, 0:4])                    not
@@ -31,7 +30,7 @@ def _is_inside(load: GuardedLoad) -> bool:
     for var, values in load.ranges:
         analyzer.bind(var, values)
     with ExitStack() as stack:
-        # A condition that was loaded tells nothing of an index.
+        # A condition loaded from memory proves nothing about an index.
         for condition in load.conditions:
             if "bool" in str(condition.ty):
                 stack.enter_context(analyzer.constraint_scope(condition))

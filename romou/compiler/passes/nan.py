@@ -7,8 +7,8 @@ false on every device:
     max(x, y)      ->      y == y ? (x < y ? y : x) : y
 
 An operand that is not a name or a constant gets a name, so that the text does not grow with the depth of a chain.
-Statements that `primitives.ignore_nan` marked stay as they are: softmax, which returns NaN by another way, and the
-window of MaxPool, for which onnxruntime's answer depends on the position of the NaN.
+Statements that `primitives.ignore_nan` marked stay as they are. These are softmax, which returns NaN by another way,
+and the window of MaxPool. For MaxPool, onnxruntime's answer depends on the position of the NaN.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_map, structural_mutate, structural_walk
 
 _COMPARISONS = (tirx.LT, tirx.LE, tirx.GT, tirx.GE, tirx.EQ, tirx.NE)
-# Operations whose result in 32 bits is right where both operands and the result fit.
+# Operations with a right result in 32 bits if both operands and the result fit.
 _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max)
 _LEAST, _MOST = -(2**31), 2**31 - 1
 
@@ -44,7 +44,7 @@ def narrow_integers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.trans
         return expr if sides is None else type(expr)(*sides)
 
     def indices(given: Any) -> list[tirx.Expr] | None:
-        """Return narrow indices of an access; None where none gets narrower."""
+        """Return narrow indices of an access, or None if none gets narrower."""
         narrow = [(_narrowed(index, analyzer) if str(index.ty) == "int64" else None) for index in given]
         return (
             None
@@ -87,7 +87,7 @@ def _fits(extent: tirx.Expr) -> bool:
 
 
 def _narrowed(expr: tirx.Expr, analyzer: tvm.sym.Analyzer) -> tirx.Expr | None:
-    """Return a number of 64 bits in 32, by a conversion only where it takes one. None for a number that may not fit."""
+    """Return a 64-bit number in 32 bits, converted only if necessary, or None if it may not fit."""
     bound = analyzer.const_int_bound(expr)
     if bound.min_value < _LEAST or bound.max_value > _MOST:
         return None

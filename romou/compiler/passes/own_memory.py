@@ -2,7 +2,10 @@
 
 TVM's `ThreadSync` puts a barrier between a store and a load in a loop, and raises if a condition is around them:
 
-    if (i < n) { kept[item * 9 + i] = x;  sum += kept[item * 9 + i]; }
+    if (i < n) {
+      kept[item * 9 + i] = x
+      sum += kept[item * 9 + i]
+    }
         ->  InternalError: Cannot insert syncs inside condition
 """
 

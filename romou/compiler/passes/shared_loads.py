@@ -3,8 +3,9 @@
 TVM's code generator writes a load at each use, and a broadcast as the scalar written four times. Within a sequence of
 statements this pass names each value that is used more than once:
 
-    acc[0] = acc[0] + x * w[at];                    ->      float4 v = w[at];
-    acc[1] = acc[1] + y * w[at];                            acc[0] = acc[0] + x * v;   acc[1] = acc[1] + y * v;
+                                                   float4 v = w[at]
+    acc[0] = acc[0] + x * w[at]           ->       acc[0] = acc[0] + x * v
+    acc[1] = acc[1] + y * w[at]                    acc[1] = acc[1] + y * v
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class _Changes:
 class _Sharer:
     def __init__(self, func: tirx.PrimFunc) -> None:
         self.declared: list[tirx.Var] = []
-        # By structural hash: what has a name at this place of the program.
+        # Structural hash -> a value that has a name at this point of the program.
         self._known: dict[int, _Value] = {}
         self._pending: list[tirx.Bind] = []
         self._registers: set[tirx.Var] = set()
@@ -79,7 +80,7 @@ class _Sharer:
     def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
         match stmt:
             case tirx.For():
-                # What one iteration writes, the next one reads.
+                # An iteration may read values that the previous one wrote.
                 self._forget(stmt.body)
                 body = self.sequence(stmt.body)
                 return tirx.For(

@@ -1,16 +1,15 @@
-"""Functions that compilers of mobile GPUs write at length, and that a few multiply-adds give within the errors that
-OpenCL allows.
+"""Short forms of functions that compilers of mobile GPUs write at length. A few multiply-adds give each result within
+the errors that OpenCL allows.
 
-    exp(x)
-
-            ->  exp_float4(x)                 without a branch (`backends/opencl/functions.py`); tanh, erf, sin and cos likewise
+    exp(x)         ->      exp_float4(x)                 without a branch (`backends/opencl/functions.py`)
     sigmoid(x)     ->      1 / (1 + exp_float4(-x))
-    pow(x, 0.5)
+    pow(x, 0.5)    ->      square_root_float4(x)         and inverse_root for -0.5
+    x / c          ->      x * (1.0f / c)                for a constant
 
-            ->  square_root_float4(x)         and inverse_root for -0.5; those of whole numbers are products since the import
-    x / c
-
-            ->  x * (1.0f / c)                for a constant; within 1.5 units in the last place, where OpenCL allows a division 2.5
+- tanh, erf, sin and cos are written like exp.
+- Powers of whole numbers are products since the import.
+- The division is within 1.5 units in the last place. OpenCL allows 2.5.
+- Divisions that must be rounded correctly (`passes/exact_division.py`) stay.
 
 Languages other than OpenCL C keep the functions as they were. A kernel of one function of four lanes, in instructions
 under Mesa's compilers:
@@ -19,12 +18,10 @@ under Mesa's compilers:
     exp            224 -> 137        139 -> 99
     sigmoid        221 -> 185        183 -> 147
     tanh           392 -> 165        259 -> 127
+    erf            866 -> 137
     sin            2225 -> 484       1407 -> 401
     pow(x, 0.5)    1058 -> 73        39, which the compiler did not survive before
-
-Four lanes of erf by themselves take 137 instead of 866 on Adreno 630. What has to be rounded correctly
-(`passes/exact_division.py`) stays a division.
-"""  # noqa: E501
+"""
 
 from __future__ import annotations
 

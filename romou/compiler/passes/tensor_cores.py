@@ -1,31 +1,33 @@
-"""Sums of products on tensor cores: what each work-item of a warp would sum up by itself, the warp sums up together.
+"""Sums of products on tensor cores: a warp computes the sums of all its work-items together.
 
-A schedule marks a nest (`primitives.tensor_cores`) in which a work-item adds 16 products to each number of its register
-tile. The same nest without this pass computes the same sums one by one: the pass only changes who loads what. PTX's
-`mma.sync.m16n8k16` multiplies 16 rows with 8 columns, 16 deep; work-item (x = t, y % 8 = g) of the warp brings, and
-gets (PTX ISA, "Matrix Fragments for mma.m16n8k16"),
+A schedule marks a nest (`primitives.tensor_cores`) that adds 16 products to each number of a work-item's register tile.
+The same nest without this pass computes the same sums one by one. The pass only changes who loads which operand. PTX's
+`mma.sync.m16n8k16` multiplies 16 rows with 8 columns, 16 deep. Work-item (x = t, y % 8 = g) of the warp brings A and B,
+and gets C (PTX ISA, "Matrix Fragments for mma.m16n8k16"):
 
     A   rows g and g + 8, depths 2t, 2t + 1, 2t + 8, 2t + 9
     B   column g, the same depths
     C   rows g and g + 8, columns 2t and 2t + 1
 
-The order of the 16 depths is free, as long as A and B agree, and so is what rows and columns stand for. The four depths
-of t are the four lanes of input texel `group` = t: what B wants of a work-item is one texel, as it lies in memory. Rows
-g and g + 8 are two lanes of an output texel of the work-items with g, so that two instructions make the whole texel;
-columns 2t and 2t + 1 are two pixels of those with x = t. Then every work-item ends with the sums of its own tile, and
-nothing behind the nest changes:
+The order of the 16 depths is free, as long as A and B agree. The meaning of rows and columns is free, too:
+
+    depths of t              the four lanes of input texel `group` = t, so B needs one texel of each work-item
+    rows g and g + 8         two lanes of an output texel of the work-items with g, so two instructions make the texel
+    columns 2t and 2t + 1    two pixels of the work-items with x = t
+    column g                 pixel w + g % 2 of work-item x = g / 2
+
+Then every work-item ends with the sums of its tile, and the code behind the nest does not change:
 
     for group in 4: for ilane in 4:                     a = texels of the weight at (own texel, group = t, ilane in 4)
       for o, w, lane:                          ->       b = texel of the data at (pixel of column g, group = t)
-        acc[o, w, lane] += data(group, ilane, w)        tensor_core_fma(acc, a, b)           for each texel and each pair of pixels
+        acc[o, w, lane] += data(group, ilane, w)        tensor_core_fma(acc, a, b)  for each texel and pair of pixels
           * weight(group, ilane, o, lane)
 
-where column g is pixel w + g % 2 of work-item x = g / 2. In a language whose tensor cores take whole matrices,
-`cooperative_matrices.py` goes on from there.
+In a language whose tensor cores take whole matrices, `cooperative_matrices.py` goes on from there.
 
-fp32 takes two of `mma.sync.m16n8k8` for one instruction of fp16, each with two lanes of the input texel: of work-item
-(t, g) it wants depths t and t + 4 in A and B, and gives the same C. fp32 is rounded to TF32 once, when it is loaded.
-"""  # noqa: E501
+fp32 takes two of `mma.sync.m16n8k8` for one instruction of fp16, each with two lanes of the input texel. Work-item
+(t, g) brings depths t and t + 4 in A and B, and gets the same C. fp32 is rounded to TF32 once, when it is loaded.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Arrays of vectors for buffers that are accessed in whole texels: `data[i]` instead of `vload4(0, data + i * 4)`.
+"""Arrays of vectors for buffers accessed in whole texels: `data[i]` instead of `vload4(0, data + i * 4)`.
 
-A pointer to `float4` shows the compiler that the access is aligned, and its index is a quarter of the address.
-Registers that are filled in whole texels and read lane by lane become vectors with named lanes (`patch[1].s2`). Read
-through a pointer, they would be in private memory. TVM's PointerValueTypeRewrite skips the parameters of a device
+A pointer to `float4` shows the compiler that the access is aligned, and its index is a quarter of the address. A
+register tile written in whole texels and read lane by lane becomes vectors with named lanes (`patch[1].s2`). Read
+through a pointer, it would be in private memory. TVM's PointerValueTypeRewrite skips the parameters of a device
 function, and fails on scalar reads whose addresses are multiples of more than a vector.
 """
 
@@ -27,9 +27,12 @@ Indices: TypeAlias = Sequence[tirx.Expr]
 def vectorize_pointers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
     """Access buffers of a device function in vectors, after its pointers have become parameters.
 
-    data: T.handle("float32"); data[4 * i : 4 * i + 4]      ->      data: T.handle("float32x4"); data[i]
-    patch: T.alloc_local(8); patch[4:8] = v; … patch[6]
-        ->  patch: T.alloc_local(2, "float32x4"); patch[1] = v; … patch[1].s2
+    data: T.handle("float32")        ->      data: T.handle("float32x4")
+    data[4 * i : 4 * i + 4]                  data[i]
+
+    patch: T.alloc_local(8)          ->      patch: T.alloc_local(2, "float32x4")
+    patch[4:8] = v                           patch[1] = v
+    … patch[6]                               … patch[1].s2
     """
     vectors = _Vectors(func)
     # Declarations come before accesses, which depend on them.

@@ -2,7 +2,7 @@
 
 A step of the reduction is 16 deep. Work-item (x = t, y % 8 = g) loads for it
 
-    weights   of its own output texels, for the four depths of input texel `group` = t
+    weights   for its output texels, the four depths of input texel `group` = t
     data      for every pair of own pixels, input texel t at the pixel of column g: pixel g % 2 of work-item x = g / 2
 """
 
@@ -69,12 +69,14 @@ class WarpNest:
         self.analyzer = tvm.sym.Analyzer()
 
     def weight(self, texel: int, depth: int) -> tirx.Expr:
-        """The factor of one of the four depths that t stands for, in an own output texel: its first lane."""
+        """Return the first lane of the weight, for an own output texel and one of the four depths of t."""
         return _replaced(self.store.value.b.b, self._at({self._ilane: depth, **dict.fromkeys(self._tile, texel)}))
 
     def data(self, pixel: int) -> tirx.Expr:
-        """The factor of column g among the own pixels that begin with `pixel`: the first lane of input texel t."""
-        # All at once: t stands for the group of channels here, and column g is another work-item's.
+        """Return the first lane of input texel t, for the pixel of column g in the pair of own pixels that begins with
+        `pixel`.
+        """
+        # In one step: t replaces the group of channels, but its own replacement belongs to the work-item of column g.
         return _replaced(
             self.store.value.b.a, self._at({self._ilane: 0, self._w: pixel + self.g % PAIR, self.t: self.g // PAIR})
         )
@@ -89,8 +91,9 @@ class WarpNest:
         )
 
     def texel_of(self, factor: tirx.Expr) -> tirx.Expr:
-        """The four fp32 numbers, or the bits of the four fp16 numbers, that start with a factor of the product; zeros
-        where the factor is zero.
+        """Return the texel that starts with a factor of the product, zeros if the factor is zero.
+
+        The texel is four fp32 numbers, or the bits of four fp16 numbers.
         """
         if is_conditional(factor):
             condition, value, otherwise = factor.args
@@ -121,7 +124,7 @@ class WarpNest:
 
 
 def _replaced(expr: tirx.Expr, values: Mapping[tirx.Var, tirx.Expr]) -> tirx.Expr:
-    """`expr` with variables replaced, all at once."""
+    """Return `expr` with variables replaced in one step."""
     return structural_map(expr, (tirx.Var, lambda var: values.get(var, var)))
 
 
