@@ -73,7 +73,7 @@ class Move:
 class Fallbacks:
     """An imported model, and how each of its nodes is computed. Immutable: each step down returns the next state.
 
-    imported: the model, in which nodes that fell to the host already run there.
+    imported: the model. Nodes that fell to the host already run there.
     is_strict: nothing may run on the host.
     rungs: first output of a node -> its rung. Other nodes have their fused kernel.
     moves: all steps down, in order.

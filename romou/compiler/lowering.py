@@ -53,7 +53,7 @@ class LoweredModel:
         return {pair.task.key: pair.keys for pair in self.pairs}
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> LoweredModel:
-        """Return a copy in which every pair whose task key satisfies `is_chosen` is joined into one kernel.
+        """Return a copy with a joined kernel for every pair whose task key satisfies `is_chosen`.
 
         Return the model itself if no pair is chosen.
         """
@@ -61,7 +61,7 @@ class LoweredModel:
         return LoweredModel.of(self.unshared, self.target, chosen) if chosen else self
 
     def joined_where_faster(self, seconds: Mapping[str, float]) -> LoweredModel:
-        """Return a copy in which every pair that is faster as one kernel than as two is joined.
+        """Return a copy with a joined kernel for every pair that is faster as one kernel than as two.
 
         seconds: task key -> time of its fastest kernel. Tasks without a working kernel are missing.
         """

@@ -168,7 +168,7 @@ def plain_form(func: tirx.PrimFunc) -> tirx.PrimFunc:
     # Numbers between the operators that were fused into it count too: TVM casts a float to int32 by way of int64.
     between = [buffer for block in nodes_in(func.body, s_tir.SBlock) for buffer in block.alloc_buffers]
     if any("int64" in str(p.dtype) for p in (*func.params, *between)):
-        return func  # numbers of 64 bits stay what they are, and so do the indices that are made of them
+        return func  # 64-bit numbers stay unchanged, and so do indices computed from them
     narrow = tirx.transform.ForceNarrowIndexToInt32()(tvm.IRModule({"main": func}))
     return narrow["main"]
 

@@ -47,7 +47,7 @@ def split_groups(mod: tvm.IRModule, max_buffers: int | None) -> tvm.IRModule:
 
 
 def split_untaken(mod: tvm.IRModule) -> tvm.IRModule:
-    """Split groups that no operator family takes, leaving as few operators without a family as it can.
+    """Split groups that no operator family takes, to leave the fewest operators without a family.
 
     y = fused_conv2d_add_sigmoid_multiply(x, w, bias, map)
     ->      gate = fused_conv2d_add_sigmoid(x, w, bias)

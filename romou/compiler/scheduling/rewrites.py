@@ -95,7 +95,7 @@ def renest(
         ->  for p, q: if 2 * q + p < extent: out[2 * q + p] = f(source[p, q])
 
     extents: the part of `source` that is read.
-    output_index(*index in source) -> (index in the output, conditions under which the output has that element).
+    output_index(*index in source) -> (index in the output, conditions for the output to have that element).
     """
     (block,) = (b for b in find_blocks(func) if b.name_hint == name)
     loops = [tirx.Var(f"i{axis}", "int32") for axis in range(len(extents))]

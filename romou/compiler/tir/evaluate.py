@@ -75,7 +75,7 @@ def evaluate(expr: Any, values: Mapping[Any, Any]) -> Any:
     if isinstance(expr, tirx.FloatImm):
         return float(expr.value)
     if isinstance(expr, tvm.ir.TensorLoad) or is_fp16_load(expr) or is_fp16_conversion(expr) or is_texel_load(expr):
-        return 0  # what is looked up in memory is known when the kernel runs: the first entry stands for all
+        return 0  # loaded values are only known at run time, so the first entry represents all
     if isinstance(expr, tirx.Cast):
         value = evaluate(expr.value, values)
         return (

@@ -62,7 +62,10 @@ class Connection:
             raise self.lost(error, what) from error
 
     def lost(self, error: Exception, what: str) -> ConnectionLostError:
-        """Return the error for a connection lost during the call `what`."""
+        """Return an error that a connection was lost during a call.
+
+        what: description of the call for the message.
+        """
         return ConnectionLostError(
             f"the connection to {self.server} was cut while {what}: {first_line(error)[:300]}", address=self.server
         )

@@ -17,7 +17,7 @@ from romou.compiler.tir.calls import called_function, op_name
 
 
 def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
-    """Give scheduled functions their buffers in global memory as arguments from the memory plan.
+    """Pass scheduled functions their buffers in global memory as arguments, part of the memory plan.
 
     call_tir(conv, (x, w), out)      ->      call_tir(conv, (x, w), (out, workspace, ...))[0]
     """
