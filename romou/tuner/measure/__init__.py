@@ -1,4 +1,4 @@
-"""Measurement: build candidates, run them on a device, compare them with a reference, and time the right ones."""
+"""Measurement: build candidates, run them on a device, compare them with a reference, and time the correct ones."""
 
 from romou.runtime.workers.child import ChildBugError
 from romou.tuner.measure.builder import LocalBuilder

@@ -1,4 +1,4 @@
-"""The job of a build process: one candidate."""
+"""The job of a build process: builds one candidate."""
 
 from __future__ import annotations
 
@@ -31,11 +31,13 @@ def build(
 
     With `compile_for` ("opencl:0") its kernels also reach the driver's cache.
 
-    Exception for whatever is no property of the candidate: a bug, a missing compiler, a full disk.
+    Return (outcome, seconds, error text or None, memory scope of each parameter, `BuildResult.stored`). The outcome
+    is OK, INVALID or BUILD_ERROR.
 
-    Returns
-    ------- (outcome, seconds, error text or None, memory scope of each parameter, `BuildResult.stored`), the outcome
-    OK, INVALID or BUILD_ERROR.
+    Raises
+    ------
+    Exception
+        The candidate is not the cause: a bug, a missing compiler, a full disk.
     """
     task = resolve(toolchain.load_task)(task_json)
     target = resolve(toolchain.load_target)(target_json)
@@ -51,7 +53,7 @@ def build(
             raise
         return outcome, time.perf_counter() - start, shorten(f"{type(error).__name__}: {error}"), (), ()
     images = task.image_scopes(Config(config), target)
-    # Without kernels the reference runs, which takes the weight as it is.
+    # Without kernels the reference runs. It reads the weight without a conversion.
     weight = task.stored_weight(Config(config)) if target.backend.has_kernels else None
     names = [str(p.name) for p in task.func.params]
     scopes, stored = (
@@ -63,12 +65,12 @@ def build(
 
 def _compile(module: Any, device: str) -> None:
     kind, index = split_device(device)
-    # A kernel that the driver refuses is found again, and recorded, by the process that runs it.
+    # If the driver refuses a kernel, the process that runs it gets the same error and records it.
     with contextlib.suppress(RuntimeError):
         backend(kind).compile_kernels(module, index)
 
 
-# What Python raises for wrong code. TVM raises some of these too, for calls that our own code got wrong.
+# Exceptions that Python raises for wrong code. TVM raises some of these too, for wrong calls in our own code.
 _BUG_TYPES = (
     TypeError,
     AttributeError,
@@ -80,7 +82,7 @@ _BUG_TYPES = (
     ZeroDivisionError,
 )
 
-# Frames of TVM and its FFI; the compiled ones carry the names of C++ or Cython files.
+# Frames of TVM and its FFI. Compiled frames carry the names of C++ or Cython files.
 _NATIVE_SUFFIXES = (".cc", ".h", ".cpp", ".pxi", ".pyx", "<unknown>")
 _TVM_FOLDERS = (f"{os.sep}tvm{os.sep}", f"{os.sep}tvm_ffi{os.sep}")
 
@@ -95,7 +97,7 @@ def outcome_of_build(error: BaseException) -> Outcome | None:
         return Outcome.INVALID
     if isinstance(error, (BuildError, MemoryError)):
         return Outcome.BUILD_ERROR
-    # OSError: no compiler, no space, no rights. Every other candidate would meet the same.
+    # OSError: no compiler, no space, no permission. Every other candidate would fail the same way.
     if not isinstance(error, Exception) or isinstance(error, (*_BUG_TYPES, OSError)):
         return None
     frames = traceback.extract_tb(error.__traceback__)

@@ -11,7 +11,7 @@ from romou.base.outcome import Outcome
 from romou.runtime.workers.child import ChildCrashError, ChildProcess, ChildTimeoutError
 from romou.tuner.measure.types import StoredAs
 
-# What `build_job.build` returns.
+# The result of `build_job.build`.
 Built: TypeAlias = "tuple[Outcome, float, str | None, tuple[str, ...], tuple[StoredAs | None, ...]]"
 
 
@@ -22,15 +22,16 @@ class BuildProcesses:
     """
 
     def __init__(self, folder: Path) -> None:
-        # TVM's own pool at one thread: the processes are the parallelism.
+        # TVM's thread pool has one thread, because the processes run in parallel.
         self._environment = {"TVM_NUM_THREADS": "1", "TMPDIR": str(folder.absolute())}
         self._lock = threading.Lock()
         self._all: list[ChildProcess] = []
         self._idle: list[ChildProcess] = []
 
     def build(self, arguments: tuple[Any, ...], limit_s: float, build_timeout_s: float) -> Built | None:
-        """Return the result of `build_job.build` for `arguments`. None if a `limit_s` below `build_timeout_s` cut it
-        off.
+        """Return the result of `build_job.build` for `arguments`. None if `limit_s` is below `build_timeout_s` and cut
+        the
+        build off.
 
         A crash is a BUILD_ERROR of the candidate, and so is a build that takes longer than `build_timeout_s`.
         """

@@ -57,8 +57,9 @@ class FolderBuilder(ABC):
         return [self._threads.submit(self._build_one, candidate, stop_at) for candidate in batch]
 
     def build(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[BuildResult]:
-        """Build a batch and return the results in its order, without builds that were not finished at `stop_at`
-        (`time.monotonic`).
+        """Build a batch and return the results in its order.
+
+        Builds not finished at `stop_at` (`time.monotonic`) are left out.
         """
         futures = self.start(batch, stop_at=stop_at)
         try:
@@ -107,13 +108,14 @@ class FolderBuilder(ABC):
 
 
 class LocalBuilder(FolderBuilder):
-    """A `Builder` with `build_workers` processes that live as long as the builder.
+    """A `Builder` with `build_workers` processes that live until the builder is closed.
 
     A build that exceeds `build_timeout_s`, crashes or runs out of memory is a BUILD_ERROR of its candidate only.
 
     folder: see `FolderBuilder`.
-    compile_for: a device ("opencl:0") whose driver compiles the kernels in the workers. Drivers keep the result, so the
-        process that runs candidates does not wait for its compiler. None for this machine's CPU, which is busy enough.
+    compile_for: a device ("opencl:0") whose driver compiles the kernels in the workers. Drivers cache the result, so
+        the process that runs candidates does not wait for its compiler. None for this machine's CPU, whose cores are
+        already busy with builds.
     """
 
     def __init__(

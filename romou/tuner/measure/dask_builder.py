@@ -22,14 +22,14 @@ from romou.tuner.measure.servers import GO_ON, first_line
 from romou.tuner.measure.types import Toolchain
 
 _POLL_S = 1.0
-# A worker imports TVM first.
+# Time limit for a worker's identity: the worker imports TVM first.
 _IDENTITY_S = 60.0
-# Threads only wait; more builds than this at a time wait for one of them.
+# Threads only wait. Above this number of concurrent builds, a further build waits for a thread.
 _MOST_THREADS = 1024
 
 
 class DaskBuilder(FolderBuilder):
-    """A `Builder` whose candidates are built by the workers of a dask scheduler, each in a child process of the worker.
+    """A `Builder` on the workers of a dask scheduler. Each candidate is built in a child process of a worker.
 
     Workers may come and go. The builds of a lost worker are repeated by another one, and a new worker gets its share
     with the next candidates. Each worker needs the tuner's versions of Romou and TVM. Workers have no device, so the
@@ -43,8 +43,8 @@ class DaskBuilder(FolderBuilder):
     UsageError
         The address has another form or is not trusted, or dask is not installed.
     ConnectionLostError
-        No scheduler answers within `connect_timeout_s` or has a worker by then, or it has none for `unreachable_s`
-        later.
+        No scheduler answers within `connect_timeout_s`, it has no worker by then, or it later has none for
+        `unreachable_s`.
     CompatError
         A worker has other versions, or its answer is no build.
     """
@@ -94,7 +94,7 @@ class DaskBuilder(FolderBuilder):
 
     @property
     def workers(self) -> int:
-        """The number of concurrent builds: `build_workers`, or the threads of all current workers."""
+        """Number of concurrent builds: `build_workers`, or the threads of all current workers."""
         return self._options.build_workers or max(1, self._threads_there())
 
     def _threads_there(self) -> int:
@@ -139,7 +139,7 @@ class DaskBuilder(FolderBuilder):
                     raise self._lost(f"is gone: {first_line(error)}") from None
                 if isinstance(error, RuntimeError) and self._client.status == "running":
                     raise
-                # The connection was cut and its builds are lost with the scheduler. The client reconnects.
+                # The connection was cut, and the scheduler lost the build. The client reconnects.
                 future = None
                 time.sleep(_POLL_S)
             if seconds_left(stop_at) <= 0:

@@ -1,4 +1,4 @@
-"""The job of a dask worker: one candidate, built as on this machine, in a child process of the worker."""
+"""The job of a dask worker: builds one candidate as on this machine, in a child process of the worker."""
 
 from __future__ import annotations
 
@@ -57,15 +57,14 @@ def check_same(ours: dict[str, str], theirs: dict[str, str], where: str) -> None
 
 
 def identity(target_json: str) -> dict[str, str]:
-    """Return everything that a built candidate depends on besides task, config and target: versions, Romou's source,
-    the
-    device's file, and the machine.
+    """Return everything that a built candidate depends on besides task, config and target.
+
+    This is the versions, Romou's source, the device's file, and the machine.
     """
     target = Target.from_json(target_json)
     found = {"romou": f"{__version__} (source {_source()})"}
     found |= {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
-    # PoCL was seen to report another size of images to the next process. If kernels may use images, the limits contain
-    # it.
+    # PoCL was seen to report another image size to the next process. If kernels may use images, the limits contain it.
     spec = dataclasses.replace(target.spec, max_image_width_texels=None, max_image_height_texels=None)
     found[f"the device file of {target.device_name or 'the target'}"] = _digest(repr((spec, target.limits)).encode())
     return found if target.host is not None else {**found, "the machine": platform.machine()}
@@ -73,7 +72,7 @@ def identity(target_json: str) -> dict[str, str]:
 
 @functools.cache
 def _source() -> str:
-    # A checkout's version is the same for a long time, its schedules are not.
+    # A checkout's version stays the same for a long time. Its schedules do not.
     package = Path(__file__).resolve().parents[2]
     files = sorted(package.rglob("*.py"))
     return _digest(b"".join(str(file.relative_to(package)).encode() + file.read_bytes() for file in files))

@@ -1,7 +1,7 @@
-"""The connection to a dask scheduler: trust, a check that one answers, and a client with a time limit.
+"""The connection to a dask scheduler: trust, a check for an answer, and a client with a time limit.
 
-Messages of dask are pickles, so a scheduler or a worker can run any code in the tuner. Libraries that workers build are
-loaded here. Both must belong to the user.
+Messages of dask are pickles, so a scheduler or a worker can run any code in the tuner. Libraries that workers build
+are loaded here. Both must belong to the user.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ _LENGTH_BYTES, _LONGEST_GREETING = 8, 1 << 20
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SchedulerAddress:
-    """The address of a scheduler: dask://host:port, or dask+tls://host:port, whose certificates dask's configuration
-    names (distributed.comm.tls).
+    """The address of a scheduler: dask://host:port or dask+tls://host:port.
+
+    The certificates for TLS are set in dask's configuration (distributed.comm.tls).
     """
 
     text: str
@@ -59,7 +60,7 @@ class SchedulerAddress:
 
     @property
     def of_dask(self) -> str:
-        """The address as dask writes it."""
+        """The address in dask's form."""
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{'tls' if self.has_tls else 'tcp'}://{host}:{self.port}"
 
@@ -70,7 +71,7 @@ def connect(address: SchedulerAddress, timeout_s: float, *, is_trusted: bool) ->
     Raises
     ------
     UsageError
-        Its machine is neither this one nor reached by TLS, and not trusted; or dask is not installed.
+        It is on another machine, reached without TLS, and not trusted. Or dask is not installed.
     ConnectionLostError
         No scheduler answers within `timeout_s`.
     """
@@ -107,9 +108,9 @@ def connect(address: SchedulerAddress, timeout_s: float, *, is_trusted: bool) ->
 
 
 def _hear(address: SchedulerAddress, stop_at: float) -> None:
-    """Wait for a server's greeting, for which dask's client would wait forever. ConnectionLostError if none comes, or
-    if it
-    is not dask's.
+    """Wait for a server's greeting. dask's client would wait forever.
+
+    ConnectionLostError if no greeting comes, or if it is not dask's.
     """
     while True:
         greeting, left_s = b"", max(_RETRY_S, stop_at - time.monotonic())
@@ -130,7 +131,7 @@ def _hear(address: SchedulerAddress, stop_at: float) -> None:
             )
             raise _no_answer(address, what) from None
         except ConnectionRefusedError as error:
-            # It may just be starting.
+            # The scheduler may just be starting.
             if time.monotonic() + _RETRY_S > stop_at:
                 raise _no_answer(address, first_line(error)) from None
             time.sleep(_RETRY_S)

@@ -1,4 +1,4 @@
-"""The fingerprint of a device: name, driver and platform, which a time belongs to."""
+"""The fingerprint of a device: name, driver and platform. A measured time is valid only for its fingerprint."""
 
 from __future__ import annotations
 

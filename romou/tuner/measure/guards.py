@@ -3,12 +3,12 @@
     buffer     | zone | tensor | zone |
     image      one more row, column and layer than the tensor
 
-The kernel gets a window of a larger buffer. Without "window" in the runtime there is no zone in front. Only outputs
+The kernel gets a window of a larger buffer. If the runtime has no "window", there is no zone in front. Only outputs
 have image zones, because kernels cannot write other images.
 
-A kernel with the right output that also writes outside of it would damage other tensors of the model. Timing uses
-tensors without zones. Vulkan's kernels cannot reach memory in front of a buffer: a negative index is a large one, whose
-access the device drops or moves to the zone behind.
+A kernel with a correct output that also writes outside of it would damage other tensors of the model. Timing uses
+tensors without zones. Vulkan's kernels cannot reach memory in front of a buffer. There a negative index is a large one,
+and the device drops the access or moves it to the zone behind.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from typing import Any
 
 import numpy as np
 
-# A multiple of the alignment of buffers (4096 bits at most), and of a page, which drivers align whole buffers to.
+# A multiple of the alignment of buffers (4096 bits at most), and of the page size, to which drivers align whole
+# buffers.
 ZONE_BYTES = 1 << 14
 _PATTERN = np.random.default_rng(0).integers(0, 256, ZONE_BYTES, np.uint8)
 # Above it a copy on the host takes longer than two more transfers.
@@ -117,8 +118,8 @@ def guard(
 ) -> list[Guarded]:
     """Copy a candidate's arrays, the output last, to a device, each with zones around it.
 
-    window: the runtime's function that makes a tensor of a view. None if it has none, and then there is no zone in
-    front.
+    window: the runtime's function that makes a tensor of a view. None if the runtime has none. There is then no zone
+        in front.
     """
     last = len(arrays) - 1
     return [
@@ -143,7 +144,7 @@ def _buffer(array: np.ndarray, name: str, device: Any, window: Callable[[Any], A
     try:
         whole = tvm.runtime.empty((sum(piece.size for piece in pieces),), "uint8", device)
     except RuntimeError:
-        # Together with its zones it may be larger than a buffer may be; what else is wrong is found again.
+        # With its zones it may exceed the size limit of a buffer. Another cause occurs again below.
         return Guarded(**made, tensor=tvm.runtime.tensor(array, device))
     start = 0
     for piece in pieces:
@@ -154,9 +155,9 @@ def _buffer(array: np.ndarray, name: str, device: Any, window: Callable[[Any], A
 
 
 def _is_remote(device: Any) -> bool:
-    """Return whether a device is behind a connection, whose copies ignore a view's offset, so that only whole tensors
-    can be
-    copied.
+    """Return whether a device is behind a connection.
+
+    Its copies ignore a view's offset, so only whole tensors can be copied.
     """
     return bool(device.dlpack_device_type() >= 128)
 
@@ -187,5 +188,5 @@ def _image(array: np.ndarray, name: str, scope: str, device: Any, *, is_written:
 
 
 def _border(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    # Whole numbers below 97 are exact in fp16; their sequence has no period of an image's row.
+    # Whole numbers below 97 are exact in fp16. Their period differs from an image's row.
     return (np.arange(math.prod(shape)) * 31 % 97).reshape(shape).astype(dtype)

@@ -1,6 +1,6 @@
-"""The reference result of each task, computed once a session in separate processes: it is trusted code, and must
-survive
-a crash of a candidate.
+"""The reference result of each task, computed once a session.
+
+Separate processes compute it: it is trusted code, and must survive a crash of a candidate.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class References:
         self._temporary = None if folder is not None else HeldFolder("run")
         self._folder = folder if folder is not None else self._temporary.path  # type: ignore[union-attr]
         self._found: dict[str, str] = {}
-        # References that are computed ahead, each by an idle process.
+        # References computed ahead, each by an idle process.
         self._ahead: dict[str, Future[str | None]] = {}
         self._pool: ThreadPoolExecutor | None = None
         self._idle: queue.SimpleQueue[ChildProcess] = queue.SimpleQueue()
@@ -69,7 +69,7 @@ class References:
         with self._lock:
             if task.key not in self._found:
                 begun = self._ahead.get(task.key)
-                # One whose turn has not come is computed now.
+                # A reference that is still queued is computed now.
                 path = (
                     self._compute(self._child, task, stop_at)
                     if begun is None or begun.cancel()
@@ -110,7 +110,7 @@ class References:
         """End the processes and remove the temporary folder."""
         if self._pool is not None:
             self._pool.shutdown(wait=False, cancel_futures=True)
-            # A process may just be starting: again, until all threads have seen that theirs is gone.
+            # A process may just be starting, so this repeats until no thread has a process left.
             while not all(begun.done() for begun in self._ahead.values()):
                 for child in self._others:
                     child.interrupt()

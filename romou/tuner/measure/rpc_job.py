@@ -23,9 +23,9 @@ _connection: Connection | None = None
 
 
 def connect(address: Address, kind: str, patience_s: float, limit_s: float) -> tuple[tuple[dict[str, Any], ...], str]:
-    """Open the session of this process. Return the facts of the server's devices and its LLVM triple. Errors are those
-    of
-    `romou.runtime.rpc.connect`.
+    """Open the session of this process. Return the facts of the server's devices and its LLVM triple.
+
+    Errors as in `romou.runtime.rpc.connect`.
     """
     global _connection
     disconnect()
@@ -42,9 +42,9 @@ def disconnect() -> None:
 
 
 def clock_check(device: str) -> float:
-    """Return the seconds of a fixed piece of arithmetic on the device, the least of a few launches. ConnectionLostError
-    if
-    the connection was cut, or the device cannot run the kernel or computes wrong numbers.
+    """Return the shortest time of a few launches of a fixed kernel on the device, in seconds.
+
+    ConnectionLostError if the connection was cut, or the device cannot run the kernel or computes wrong numbers.
     """
     connection, (kind, index) = _open(), split_device(device)
     with connection.calling("running the reference kernel", ConnectionLostError):
@@ -55,8 +55,9 @@ def clock_check(device: str) -> float:
 
 
 def upload(library: str, name: str) -> None:
-    """Send a file, which is kept under `name` until the session ends. ConnectionLostError, or DeviceError if the server
-    cannot keep it.
+    """Send a file, which is kept under `name` until the session ends.
+
+    ConnectionLostError if the connection was cut. DeviceError if the server cannot keep the file.
     """
     connection = _open()
     with connection.calling("uploading"):
@@ -64,8 +65,9 @@ def upload(library: str, name: str) -> None:
 
 
 def run(spec: RunSpec, name: str) -> RunReply:
-    """Load, run, compare and time the candidate that was uploaded under `name`, see `run_job.check_and_time`.
-    ConnectionLostError if the server died or the connection was cut, so that the candidate has no result.
+    """Load, run, compare and time the candidate that was uploaded under `name` (`run_job.check_and_time`).
+
+    ConnectionLostError if the server died or the connection was cut. The candidate then has no result.
     """
     from tvm.error import RPCError
 

@@ -1,9 +1,9 @@
 """A runner for devices behind RPC servers, which continues when servers die, hang or throttle.
 
-Each candidate has a separate session, in a local process that can be killed: connect, upload, run, end. Whatever a
-candidate leaves behind ends with the session, and the next one uses any free device. A failure before the candidate
-runs counts against the device, which is tried again and finally set aside. After a failure during the run the candidate
-is tried once more, and then counts as failed.
+Each candidate has a separate session, in a local process that can be killed: connect, upload, run, end. A
+candidate's leftovers end with the session, and the next candidate uses any free device. A failure before the candidate
+runs counts against the device, which is tried again and finally set aside. After a failure during the run the
+candidate is tried once more, and then counts as failed.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from romou.tuner.measure.types import BuildResult, RunReply, Toolchain
 logger = logging.getLogger("romou")
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.25, 5.0
-# While waiting for the tracker, how often to look whether the run is to end.
+# Interval of checks whether the run is to end, while waiting for the tracker.
 _SLICE_S = 2.0
 _UPLOADS = 5
 _END_S = 5.0
@@ -42,7 +42,7 @@ _TROUBLE = (ConnectionLostError, ChildTimeoutError, ChildCrashError)
 
 @dataclasses.dataclass(kw_only=True)
 class _Lane:
-    """One session at a time: its process, and a connection to the tracker."""
+    """The process of one session at a time, and a connection to the tracker."""
 
     child: ChildProcess
     tracker: Tracker | None
@@ -52,7 +52,7 @@ class _Lane:
 class RpcRunner(CheckingRunner):
     """A `Runner` for the server at an address, or all servers under the key of a tracker.
 
-    `width` threads may call `run`. All devices must have the kind and driver of the first one; others are set aside.
+    `width` threads may call `run`. All devices must have the kind and driver of the first one. Others are set aside.
 
     kind, device_name: the target's. "host" is the server's CPU, any other name its first device.
     folder: see `CheckingRunner`.
@@ -92,7 +92,7 @@ class RpcRunner(CheckingRunner):
 
     @property
     def width(self) -> int:
-        """Return the current number of servers that are not set aside. For one thread at a time."""
+        """Return the current number of servers not set aside. Only one thread may call it at a time."""
         width = self._servers.count()
         self._add_lanes(width)
         return width
@@ -105,7 +105,7 @@ class RpcRunner(CheckingRunner):
 
     @property
     def facts(self) -> dict[str, Any]:
-        """Return the device's facts, see `Backend.list_devices`. Errors are those of `fingerprint`."""
+        """Return the device's facts, see `Backend.list_devices`. Errors as in `fingerprint`."""
         if self._facts is None:
             lane = self._idle.get()
             try:
@@ -118,7 +118,7 @@ class RpcRunner(CheckingRunner):
 
     @property
     def host(self) -> str:
-        """The LLVM triple of the device's machine. Errors are those of `fingerprint`."""
+        """The LLVM triple of the device's machine. Errors as in `fingerprint`."""
         return self._host if self.facts else ""
 
     def fingerprint(self) -> DeviceFingerprint:
@@ -132,7 +132,7 @@ class RpcRunner(CheckingRunner):
         return DeviceFingerprint.of_facts(self._kind, facts, is_here=self._is_here)
 
     def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
-        # The first device says which one is meant.
+        # The first device determines which device is meant.
         self.fingerprint()
         lane = self._idle.get()
         try:
@@ -143,9 +143,9 @@ class RpcRunner(CheckingRunner):
     def _run_on(
         self, lane: _Lane, built: BuildResult, reference: str, best_s: float, stop_at: float | None
     ) -> RunReply | None:
-        """Return the reply of a candidate, which is tried once more if a server failed during its run. None if
-        `stop_at` came
-        first.
+        """Return the reply of a candidate. None if `stop_at` came first.
+
+        The candidate is tried once more if a server failed during its run.
         """
         options = self._options
         spec = run_spec(built, reference, self._device, best_s, options)
@@ -219,7 +219,7 @@ class RpcRunner(CheckingRunner):
                 retry_s = min(2 * retry_s, _LONGEST_PAUSE_S)
                 continue
             except (DeviceError, CompatError) as error:
-                # Waiting helps with none of these.
+                # Waiting fixes none of these.
                 self._end(lane)
                 if server is None or not self._address.is_tracker:
                     raise
@@ -238,9 +238,9 @@ class RpcRunner(CheckingRunner):
         return None
 
     def _next_server(self, lane: _Lane, stop_at: float | None) -> Address | None:
-        """Return a server reserved for a session. None if none was free for a while. DeviceError if all of the
-        tracker's
-        servers are set aside.
+        """Return a server reserved for a session. None if none was free for a while.
+
+        DeviceError if all of the tracker's servers are set aside.
         """
         if lane.tracker is None:
             return self._address
@@ -251,7 +251,7 @@ class RpcRunner(CheckingRunner):
         return None
 
     def _begin(self, lane: _Lane, server: Address, *, with_clock: bool) -> float:
-        """Connect, and check the device and its clock. Return the seconds for which it has to cool down first."""
+        """Connect, and check the device and its clock. Return the seconds that it has to cool down first."""
         options = self._options
         # The server's limit is longer, and only counts if the connection is lost.
         limit_s = 2 * options.connect_timeout_s + options.upload_timeout_s + 2 * options.run_timeout_s
@@ -299,7 +299,7 @@ class RpcRunner(CheckingRunner):
 
     def _give_up_if_unreachable(self, error: Exception) -> None:
         if self._facts is None and not self._address.is_tracker:
-            # Rather a wrong address than a server that is about to come back.
+            # The address is more likely wrong than the server about to come back.
             raise (
                 error
                 if isinstance(error, ConnectionLostError)
@@ -326,7 +326,7 @@ class RpcRunner(CheckingRunner):
 
 
 def _blamed(troubles: list[tuple[str, Exception]], options: MeasureOptions) -> RunReply:
-    """The reply of a candidate under which two sessions failed."""
+    """Return the reply of a candidate after two sessions failed during its runs."""
     texts = "; ".join(f"on {server}: {first_line(error)}" for server, error in troubles)
     if all(isinstance(error, ChildTimeoutError) for _, error in troubles):
         reply = timed_out(options)

@@ -1,6 +1,7 @@
-"""The job of the device process: the reference of a task once, then each candidate: load, run, compare, time.
+"""The job of the device process: computes the reference of a task once, then loads, runs, compares and times
+candidates.
 
-The device and the tensors of the last tasks stay alive between calls. All calls of the driver or a built kernel are
+The device and the tensors of the last tasks stay allocated between calls. All calls of the driver or a built kernel are
 inside `_kernel_call`: an exception there, of any type, is the kernel's failure. Anywhere else it is a bug.
 """
 
@@ -29,7 +30,7 @@ from romou.tuner.measure.types import RunReply, StoredAs, Toolchain
 from tvm_patches.libraries import load_library
 
 _KEPT_TASKS = 4
-# Library file -> module whose kernels the driver has compiled; `run` takes it away.
+# Library file -> module with kernels that the driver has compiled. `run` removes it.
 _compiled: dict[str, Any] = {}
 
 
@@ -47,14 +48,14 @@ def _kernel_call(what: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunSpec:
-    """One candidate for `run`, in a form that crosses the process border.
+    """The data of one candidate for `run`, in a form that can be pickled.
 
     entry: the candidate's function in the library, under a name that no other candidate's library has.
     scopes, names: the memory scope of each parameter, "global" for a buffer, and its name.
     stored: see `BuildResult`.
     precision: see `verify.compare`.
     trust_runs, trust_s: see `MeasureOptions`.
-    trust_pause_s: between two halves of these runs.
+    trust_pause_s: pause between the two halves of these runs.
     """
 
     library: str
@@ -76,20 +77,21 @@ class RunSpec:
 
 
 def open_device(device: str) -> tuple[DeviceFingerprint, str]:
-    """Return `identified_device`, after the driver prepared for a first allocation: CUDA creates its context then."""
+    """Return `identified_device`, after the driver prepared for a first allocation. CUDA creates its context then."""
     import tvm
 
     identified = identified_device(device)
     kind, index = split_device(device)
-    # A device that fails here fails the first candidate, which says how.
+    # A device that fails here fails the first candidate, whose error describes the failure.
     with contextlib.suppress(Exception):
         tvm.runtime.empty((1,), "float32", backend(kind).device(index))
     return identified
 
 
 def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str:
-    """Compute inputs and reference output of a task on the CPU, unless they exist. Return their file. BuildError if the
-    reference is not finite.
+    """Compute inputs and reference output of a task on the CPU, unless they exist. Return their file.
+
+    BuildError if the reference is not finite.
     """
     import tvm
 
@@ -113,8 +115,9 @@ def prepare(toolchain: Toolchain, task_json: str, seed: int, folder: str) -> str
 
 
 def compile_kernels(library: str, device: str) -> None:
-    """Let the driver compile a candidate's kernels, without touching the device, for the next call of `run`. An error
-    here occurs again in `run`, which reports it.
+    """Let the driver compile a candidate's kernels for the next call of `run`. The device is not used.
+
+    An error here occurs again in `run`, which reports it.
     """
     kind, index = split_device(device)
     _compiled.clear()
@@ -125,9 +128,9 @@ def compile_kernels(library: str, device: str) -> None:
 
 
 def take_device(path: Path) -> None:
-    """Wait for a device's lock, and hold it until the end of the call of `run` that follows.
+    """Wait for a device's lock, and hold it until the end of the next call of `run`.
 
-    It ends with this process, which may outlive the tuner by a candidate.
+    The lock ends with this process, which may outlive the tuner by one candidate.
     """
     device_lock(path).acquire()
 
@@ -181,7 +184,7 @@ def check_and_time(
             ) from error
         raise
     with _kernel_call("copying the inputs"):
-        # New tensors for every candidate: one that writes past its output must not spoil the inputs of the next.
+        # Every candidate gets new tensors: one that writes past its output must not damage the inputs of the next.
         arrays = (*inputs, verify.poison(reference.shape, str(reference.dtype)))
         guarded = guards.guard(arrays, spec.names, spec.scopes, device, window)
     with _kernel_call("running the kernel"):
@@ -202,7 +205,7 @@ def check_and_time(
         output = tensors[-1].numpy()
     again = verify.compare(output, reference, spec.precision)
     if again.problem is not None:
-        # Right once and wrong later: a race between work-items, or an output that is added to instead of written.
+        # Right at first and wrong later: a race between work-items, or an output that is added to instead of written.
         return RunReply(
             outcome=Outcome.WRONG_RESULT,
             error=f"right in the first run, wrong after repeated runs: {again.problem}",
@@ -215,9 +218,9 @@ def check_and_time(
 
 
 def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], arrays: Sequence[np.ndarray]) -> str | None:
-    """Return the change in the output of repeated runs on the same inputs, or None. Runs on the inputs and on the
-    reversed
-    inputs alternate, with a pause between.
+    """Return a description of the change in the output of repeated runs on the same inputs. None if it did not change.
+
+    Runs on the inputs and on the reversed inputs alternate. There is a pause in the middle.
     """
     if not spec.trust_runs:
         return None
@@ -249,7 +252,7 @@ def _change(spec: RunSpec, function: Any, device: Any, tensors: list[Any], array
 
 
 def _time(spec: RunSpec, module: Any, device: Any, tensors: list[Any]) -> tuple[float, ...]:
-    """Return seconds of one launch, a mean for each repeat. Only one repeat if the first is already too slow."""
+    """Return the seconds of one launch for each repeat, as means. Only one repeat if the first is already too slow."""
     with _kernel_call("timing the kernel"):
         first_s = float(module.time_evaluator(spec.entry, device, number=1, repeat=1)(*tensors).results[0])
         if first_s > spec.skip_above_s or first_s * spec.repeat > spec.timing_limit_s:

@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from romou.compiler.task import TunableTask
 
 _DEVICE_TIMEOUT_S = 60.0
-# Share of run_timeout_s that the timed launches may take; loading and the driver's compiler need the rest.
+# Share of run_timeout_s that the timed launches may take. Loading and the driver's compiler need the rest.
 _TIMING_SHARE = 1 / 3
-# Pause in which a device may change its clock, and the limit for all winners of a model together.
+# Pause that lets a device change its clock, and the limit for all winners of a model together.
 _PAUSE_S, _ALL_PAUSES_S = 0.2, 5.0
 # Cores for each reference that is computed ahead, while candidates are built.
 _CORES_OF_REFERENCE = 4
@@ -39,7 +39,8 @@ _CORES_OF_REFERENCE = 4
 class CheckingRunner(ABC):
     """A runner that checks candidates against a reference.
 
-    folder: of inputs and reference outputs, one file for each task; None: a temporary folder, removed by `close`
+    folder: folder of inputs and reference outputs, one file for each task. None: a temporary folder, removed by
+        `close`
     """
 
     def __init__(self, options: MeasureOptions | None, toolchain: Toolchain | None, folder: Path | None) -> None:
@@ -48,16 +49,16 @@ class CheckingRunner(ABC):
 
     @abstractmethod
     def _run_one(self, built: BuildResult, reference: str, best_s: float, stop_at: float | None) -> RunReply | None:
-        """Run one candidate; return None if `stop_at` came first."""
+        """Run one candidate. Return None if `stop_at` came first."""
 
     def expect(self, tasks: Sequence[TunableTask]) -> None:
-        """Compute the references of these tasks ahead; see `Runner.expect`."""
+        """Compute the references of these tasks ahead. See `Runner.expect`."""
         self._references.expect(tasks, max(1, len(os.sched_getaffinity(0)) // _CORES_OF_REFERENCE))
 
     def run(
         self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
     ) -> Iterator[MeasureResult]:
-        """Yield results; see `Runner.run`.
+        """Yield results. See `Runner.run`.
 
         Raises
         ------
@@ -81,13 +82,13 @@ class CheckingRunner(ABC):
 
 
 class LocalRunner(CheckingRunner):
-    """A runner with one process that owns the device and runs one candidate at a time.
+    """A runner for a device of this machine. It runs one candidate at a time in a process that owns the device.
 
     The process is reused. If a candidate hangs, the process is killed (TIMEOUT). If it crashes the process, the result
     is a RUN_ERROR with the signal. Then the next candidate starts a new process.
 
-    With several processes, as many threads may call `run`: the driver compiles their candidates at the same time, and
-    the device still runs one at a time.
+    If there are several processes, each may serve one thread that calls `run`. The driver compiles their candidates at
+    the same time, and the device still runs one at a time.
 
     device: "opencl:0", "null:0"
     folder: see `CheckingRunner`
@@ -129,7 +130,7 @@ class LocalRunner(CheckingRunner):
         return self._identified
 
     def _take_device(self, child: ChildProcess, stop_at: float | None) -> Path | None:
-        """Let `child` hold the device's lock until it has run a candidate; return its file or None."""
+        """Let `child` hold the device's lock until it has run a candidate. Return the lock's file or None."""
         fingerprint, identity = self._identify(child)
         path = lock_path(identity)
         if path is not None:
@@ -159,7 +160,7 @@ class LocalRunner(CheckingRunner):
                 return None
             reply = timed_out(options)
         except KeyboardInterrupt:
-            # It would keep the device between calls.
+            # The process would hold the device's lock between calls.
             child.kill()
             raise
         except ChildCrashError as crash:
@@ -177,7 +178,7 @@ class LocalRunner(CheckingRunner):
 
 
 def run_spec(built: BuildResult, reference: str, device: str, best_s: float, options: MeasureOptions) -> RunSpec:
-    """Return the data with which a worker runs a built candidate. UsageError if it has no library."""
+    """Return the data that a worker needs to run a built candidate. UsageError if it has no library."""
     if built.library is None:
         raise UsageError(
             f"trial {built.candidate.trial} was not built ({built.outcome}); only built candidates can run"
@@ -204,7 +205,7 @@ def run_spec(built: BuildResult, reference: str, device: str, best_s: float, opt
 
 
 def timed_out(options: MeasureOptions) -> RunReply:
-    """Return the reply of a candidate that was given up."""
+    """Return the reply of a candidate that exceeded the time limit."""
     return RunReply(
         outcome=Outcome.TIMEOUT,
         error=f"not loaded, run, checked and timed within run_timeout_s = {options.run_timeout_s:g} s",

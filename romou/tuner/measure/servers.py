@@ -1,5 +1,5 @@
-"""Servers at an address: how many there are, which are set aside, when one was last heard of, and how fast their clocks
-run.
+"""Servers at an address: their number, the ones set aside, the time of the last answer, and the speed of their
+clocks.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from romou.tuner.measure.options import MeasureOptions
 
 logger = logging.getLogger("romou")
 
-# Failures of a server in a row after which it is set aside, if there are other servers.
+# A server is set aside after this many consecutive failures, if there are other servers.
 _FAILURES = 3
 GO_ON = "What was measured is recorded; the same call goes on where it stopped."
 
@@ -32,9 +32,9 @@ class _Server:
 
 
 class Servers:
-    """All servers under the key of a tracker, or the one server at an address. Several threads may share it.
-    DeviceError if
-    the tracker has no server with this key. ConnectionLostError if the tracker does not answer.
+    """The servers under the key of a tracker, or the one server at an address. Several threads may share it.
+
+    DeviceError if the tracker has no server with this key. ConnectionLostError if the tracker does not answer.
     """
 
     def __init__(self, address: Address, options: MeasureOptions) -> None:
@@ -49,24 +49,24 @@ class Servers:
         self._count = 1
 
     def count(self) -> int:
-        """Return the current number of servers that are not set aside: a tracker's servers come and go. For one thread
-        at a
-        time.
+        """Return the current number of servers not set aside: a tracker's servers come and go.
+
+        Only one thread may call it at a time.
         """
         if self._tracker is None:
             return 1
-        # While the tracker is away, nothing is known to have changed.
+        # While the tracker is unreachable, the servers are taken as unchanged.
         with contextlib.suppress(ConnectionLostError):
             self._count = max(1, len({*self._tracker.servers().get(self.address.key, ())} - set(self.aside())))
         return self._count
 
     def aside(self) -> dict[str, str]:
-        """Return the servers that are set aside, each with the reason."""
+        """Return the servers set aside, each with the reason."""
         with self._lock:
             return {where: server.reason for where, server in self._known.items() if server.reason is not None}
 
     def is_aside(self, server: Address, tracker: Tracker) -> bool:
-        """Return whether a server that `tracker` gave is set aside. DeviceError if all of the tracker's servers are."""
+        """Return whether a server from `tracker` is set aside. DeviceError if all of the tracker's servers are."""
         aside = self.aside()
         if server.where not in aside:
             return False
@@ -77,28 +77,28 @@ class Servers:
         return True
 
     def clock(self, where: str) -> ClockWatch:
-        """Return the watch on a server's clock."""
+        """Return the clock watch of a server."""
         with self._lock:
             return self._at(where).clock
 
     def heard(self) -> None:
-        """Take note that one answered."""
+        """Record that a server answered now."""
         with self._lock:
             self._last_contact = time.monotonic()
 
     def silent_s(self) -> float:
-        """Return the seconds since one answered."""
+        """Return the seconds since a server answered."""
         with self._lock:
             return time.monotonic() - self._last_contact
 
     def praise(self, where: str) -> None:
-        """Take note that a candidate ran on it."""
+        """Record that a candidate ran on a server."""
         with self._lock:
             self._at(where).failures = 0
             self._last_contact = time.monotonic()
 
     def blame(self, where: str, error: Exception) -> None:
-        """Take note of a failure that no candidate can be held to account for."""
+        """Record a failure that no candidate caused."""
         with self._lock:
             server = self._at(where)
             server.failures += 1
@@ -107,7 +107,7 @@ class Servers:
             self.set_aside(where, DeviceError(f"failed {failures} times in a row, the last time: {first_line(error)}"))
 
     def set_aside(self, where: str, error: Exception) -> None:
-        """Use it no more in this run."""
+        """Exclude a server from the rest of this run."""
         with self._lock:
             server = self._at(where)
             is_new = server.reason is None
@@ -120,7 +120,7 @@ class Servers:
         return self._known.setdefault(where, _Server(clock=watch))
 
     def close(self) -> None:
-        """Leave the tracker."""
+        """Close the connection to the tracker."""
         if self._tracker is not None:
             self._tracker.close()
 
@@ -135,7 +135,8 @@ def first_line(error: Exception) -> str:
 class ClockWatch:
     """The reference kernel's times on one device.
 
-    every_s: how long a ratio holds.   limit: the ratio above which the device should cool down.
+    every_s: time for which a ratio is valid
+    limit: the ratio above which the device should cool down
     """
 
     every_s: float
@@ -151,9 +152,7 @@ class ClockWatch:
         return self._asked_at is None or now - self._asked_at >= self.every_s
 
     def tell(self, seconds: float, now: float, *, longest_s: float) -> float:
-        """Note a new time of the kernel. Return the seconds for which the device should cool down before the kernel is
-        timed
-        again. 0 to continue.
+        """Record a new time of the kernel. Return the seconds to cool down before the next one. 0 to continue.
 
         Pauses double. After `longest_s` of consecutive pauses the search continues: hot days do not end, and the ratio
         is recorded.

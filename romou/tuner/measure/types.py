@@ -37,11 +37,11 @@ class Toolchain:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """One config of one task.
+    """A config of a task, to be measured.
 
     trial: its number in the search
     is_winner: whether it is measured again as a result of the search, and checked for outputs that change between runs
-    winners: number of winners that are measured together
+    winners: number of winners measured together
     """
 
     task: TunableTask
@@ -64,7 +64,7 @@ class BuildResult:
     library: file of the built library
     error: text unless the outcome is OK
     scopes: memory scope of each parameter
-    stored: function that converts each parameter's array to the kernel's layout, can be pickled; None: no conversion
+    stored: function that converts each parameter's array to the kernel's layout. It can be pickled. None: no conversion
     entry: name of the function in the library
     """
 
@@ -102,7 +102,7 @@ class RunReply:
 class MeasureResult(RunReply):
     """A candidate after running.
 
-    seed: of its inputs
+    seed: seed of its inputs
     """
 
     candidate: Candidate
@@ -110,14 +110,16 @@ class MeasureResult(RunReply):
 
 
 class Builder(Protocol):
-    """Builds candidates, several at a time. One per session."""
+    """Builds candidates, several at a time. A session has one builder."""
 
     @property
     def workers(self) -> int:
-        """Number of candidates that are built at the same time."""
+        """Number of concurrent builds."""
 
     def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
-        """Start builds, and return their results in the order of `batch`. None if one was not finished at `stop_at`.
+        """Start builds, and return their results in the order of `batch`. A result is None if the build was not
+        finished at
+        `stop_at`.
 
         stop_at: by `time.monotonic`
         """
@@ -145,7 +147,7 @@ class Runner(Protocol):
         """Yield a result for each built candidate, in order.
 
         best_s: best time of the batch's task so far
-        stop_at: by `time.monotonic`; candidates that are not finished then have no result
+        stop_at: by `time.monotonic`. Candidates not finished by then have no result
         """
 
     def close(self) -> None:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 # 10^6 adds 10^-3 at most if it has the usual size, and far less if it is small). So no element may be off by more than
 # the second limit either, in units of |ref| + rms(ref). Factors rounded to TF32 are off by 2^-11 at most, by 2^-12.3 in
 # the root mean square. Both together change a product by 2.8e-4, and in the L2 norm also a sum of products with random
-# signs, of any length. Seven times that is accepted; an error of 1% is not.
+# signs, of any length. Seven times this error is accepted. An error of 1% is not.
 _L2_LIMITS = {"float16": 2e-2, "tf32": 2e-3, "float32": 1e-4, "float64": 1e-8}
-# |ref| whose squares neither vanish nor overflow in single precision.
+# Range of |ref| with squares that neither vanish nor overflow in single precision.
 _LEAST_NORM, _MOST_NORM = 1e-12, 1e18
 _ELEMENT_LIMITS = {"float16": 1e-1, "tf32": 1e-2, "float32": 1e-3, "float64": 1e-7}
 
@@ -51,15 +51,15 @@ def make_inputs(task: TunableTask, seed: int, *, is_positive: bool = False) -> l
 
 
 def output_spec(task: TunableTask) -> tuple[tuple[int, ...], str]:
-    """(shape, dtype) of the output, the last parameter."""
+    """Return (shape, dtype) of the output, the last parameter."""
     output = task.func.params[-1]
     return _shape(output), str(output.dtype)
 
 
 def poison(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """Return the output's contents before the kernel runs: NaN, or an integer's largest value, so that an unwritten
-    element
-    is visible.
+    """Return the output's contents before the kernel runs: NaN, or an integer's largest value.
+
+    An unwritten element is thus visible.
     """
     kind = np.dtype(dtype)
     if kind.kind == "f":
@@ -91,8 +91,8 @@ def compare(output: np.ndarray, reference: np.ndarray, precision: str | None = N
         )
     name = precision or str(output.dtype)
     l2_limit, element_limit = _L2_LIMITS.get(name, 1e-4), _ELEMENT_LIMITS.get(name, 1e-3)
-    # In fp32 a right output of fp32 or fp16 is recognised several times faster. Anything that seems wrong in fp32, by
-    # overflow too, is judged in fp64.
+    # In fp32 a correct output of fp32 or fp16 is recognised several times faster. An output that seems wrong in fp32,
+    # by overflow too, is judged in fp64.
     if output.dtype.itemsize <= np.dtype("float32").itemsize:
         l2, errors = _errors(output, reference, np.float32)
         worst = float(errors.max(initial=0.0))
