@@ -87,7 +87,7 @@ _MODULES = ("operators", "training")
 _HOME = {name: module for module, names in _NAMES.items() for name in names}
 __all__ = sorted(_HOME)
 
-# Hidden from type checkers, for whom every name is imported above: they would take each for Any.
+# Hidden from type checkers, which would take each name for Any. They read the imports above.
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> Any:

@@ -23,7 +23,9 @@ _PATIENCE = 60.0
 
 
 class Page:
-    """An open page; errors: what its console and its uncaught exceptions said."""
+    """An open page.
+    errors: messages of its console and its uncaught exceptions.
+    """
 
     def __init__(self, socket: WebSocketClientConnection) -> None:
         self._socket = socket
@@ -31,7 +33,7 @@ class Page:
         self.errors: list[str] = []
 
     async def call(self, method: str, **parameters: Any) -> dict[str, Any]:
-        """Call a method of the protocol; events that come before its answer are kept or passed over."""
+        """Call a method of the protocol and return its result. Errors among the events before it are recorded."""
         self._number += 1
         await self._socket.write_message(json.dumps({"id": self._number, "method": method, "params": parameters}))
         while True:
@@ -51,7 +53,7 @@ class Page:
                 self.errors.append(json.dumps(found)[:200])
 
     async def value(self, expression: str) -> Any:
-        """What a JavaScript expression gives; a promise is waited for."""
+        """Return the value of a JavaScript expression. Wait for it if it is a promise."""
         found = await self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in found, found["exceptionDetails"]
         return found["result"].get("value")
@@ -78,7 +80,7 @@ class Page:
 
 
 def chromium() -> str:
-    """The program; what is missing is said, since a skipped test would hide it."""
+    """Return the path of Chromium. An assertion fails without it, because a skipped test would hide that."""
     found = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
     assert found is not None, "there is no chromium; scripts/setup_env.sh installs it (apt-get install chromium)"
     return found
@@ -86,7 +88,7 @@ def chromium() -> str:
 
 @contextlib.asynccontextmanager
 async def browser() -> AsyncIterator[Page]:
-    """A page of a Chromium of its own, without network."""
+    """Yield a page of a new Chromium without network."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
         command = [
             chromium(),

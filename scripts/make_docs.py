@@ -1,5 +1,5 @@
-"""Writes the tables in docs/ that are read off the code; tests/docs/test_generated_docs.py fails while one is stale:
-`python scripts/make_docs.py`.
+"""Generates tables in docs/ from the code: `python scripts/make_docs.py`.
+tests/docs/test_generated_docs.py fails while a page is stale.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 _HEAD = "<!-- Written by scripts/make_docs.py; do not edit. -->\n\n"
-# A line of a docstring that gives a field and what it is, in two columns.
+# A line of a docstring with a field and its description, in two columns.
 _FIELD = re.compile(r"(\w[\w, ]*?) {2,}(\S.*)")
 
 
@@ -39,7 +39,7 @@ def walk(group: click.Group, path: str) -> Iterator[tuple[str, click.Command, cl
 
 
 def cli() -> str:
-    """Every command of `romou` and `archprobe` with its arguments and options."""
+    """Return the page of all commands of `romou` and `archprobe` with their arguments and options."""
     parts = ["# Command line\n\nEvery command has `--help`.\n"]
     found = {program: list(walk(group, program)) for program, group in programs().items()}
     for program, commands in found.items():
@@ -69,7 +69,7 @@ def _command(name: str, command: click.Command, context: click.Context, *, witho
 
 
 def environment() -> str:
-    """The variables that Romou reads."""
+    """Return the page of the environment variables that Romou reads."""
     from romou.base.environment import VARIABLES
 
     rows = [(f"`{name}`", one.help, one.default) for name, one in VARIABLES.items()]
@@ -78,7 +78,7 @@ def environment() -> str:
 
 
 def criteria() -> str:
-    """The criteria of pruning, in the order in which they give way."""
+    """Return the page of the pruning criteria, in the order that pruning drops them."""
     from romou.tuner.pruning.criteria import CRITERIA
 
     rows = [
@@ -93,7 +93,7 @@ def criteria() -> str:
 
 
 def knobs() -> str:
-    """The knobs of all schedules."""
+    """Return the page of the knobs of all schedules."""
     from romou.compiler.operators.families import declared_knobs
 
     rows = []
@@ -109,7 +109,7 @@ def knobs() -> str:
 
 
 def devices() -> str:
-    """The device files, their families, and the presets with all numbers."""
+    """Return the page of the device files, their families, and the presets with all numbers."""
     from romou.devices.hardware import known_families, known_shipped_devices, load_device, load_family
     from romou.devices.presets import known_presets, preset_for
     from romou.devices.presets.files import own_numbers_of, read_preset
@@ -149,7 +149,7 @@ def _spelled(choice: object) -> str:
 
 
 def python() -> str:
-    """The public names of `romou` with their docstrings."""
+    """Return the page of the public names of `romou` with their docstrings."""
     import romou
 
     parts = ["# Python interface\n\nEverything here is an attribute of `romou`. Classes list their public methods.\n"]
@@ -190,7 +190,7 @@ def _signature(name: str, function: Callable[..., Any]) -> str:
 
 
 def _markdown(text: str) -> str:
-    """Return a NumPy docstring as Markdown: sections in bold, what they and tables of fields describe as list items."""
+    """Return a NumPy docstring as Markdown: titles of sections in bold, entries of sections and tables as items."""
     lines = text.splitlines()
     out: list[str] = []
     is_section = False
@@ -220,7 +220,7 @@ def _table(head: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
 
 
 def pipeline() -> str:
-    """All stages of the compiler, in order."""
+    """Return the page of all stages of the compiler, in order."""
     from romou.compiler import pipeline as lists
 
     head = (

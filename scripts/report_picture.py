@@ -1,5 +1,5 @@
-"""Draws the first figures of a report as PNG, after checking it in headless Chromium: `python scripts/report_picture.py
-docs/report.png report.html`.
+"""Checks a report in headless Chromium and draws its first figures as PNG.
+python scripts/report_picture.py docs/report.png report.html
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ EMPTY = (
     " s.id)"
 )
 OVERFLOW = "document.documentElement.scrollWidth - innerWidth"
-# Each layer by itself: figures are drawn anew, and errors are heard.
+# Select each layer in turn. The page draws its figures again, and errors are recorded.
 EVERY_LAYER = """(async () => {
   const menu = document.getElementById("layers");
   for (const option of [...menu.options].reverse()) {
@@ -30,8 +30,8 @@ WIDTH, HEIGHT = 1280, 1060
 
 
 async def check(page: Page, path: Path, width: int) -> list[str]:
-    """Open a report in a window of a width and return what is wrong with it: errors, empty figures, figures that are
-    wider than the window, requests.
+    """Open a report in a window of this width and return its problems.
+    Problems are errors, empty figures, figures wider than the window, and requests.
     """
     await page.open(path, width=width, until=DRAWN)
     await page.value(EVERY_LAYER)
@@ -44,7 +44,7 @@ async def check(page: Page, path: Path, width: int) -> list[str]:
 
 
 async def draw(report: Path, picture: Path) -> list[str]:
-    """Write the picture; return what is wrong with the report."""
+    """Write the picture and return the report's problems."""
     async with browser() as page:
         wrong = await check(page, report, 400) + await check(page, report, WIDTH)
         await page.picture(picture, width=WIDTH, height=HEIGHT)
@@ -52,7 +52,7 @@ async def draw(report: Path, picture: Path) -> list[str]:
 
 
 def main(arguments: list[str]) -> int:
-    """Return 1 where the report is not as it should be."""
+    """Return 1 if the report has problems, else 0."""
     if len(arguments) != 2:
         print("usage: report_picture.py FILE.png REPORT.html", file=sys.stderr)
         return 2

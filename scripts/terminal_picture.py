@@ -1,5 +1,5 @@
-"""Runs a command and draws what it prints as an SVG of a terminal: `python scripts/terminal_picture.py docs/tune.svg
-romou tune bundled:squeezenet1_0`.
+"""Runs a command and draws its output as an SVG of a terminal.
+python scripts/terminal_picture.py docs/tune.svg romou tune bundled:squeezenet1_0
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ WIDTH = 104
 
 
 def main(arguments: list[str]) -> int:
-    """Write the picture of a command and return the command's exit status; progress bars, on stderr, stay on the
-    terminal.
+    """Write the picture of a command and return the command's exit status.
+    Progress bars are on stderr and stay on the terminal.
     """
     if len(arguments) < 2:
         print("usage: terminal_picture.py FILE.svg COMMAND...", file=sys.stderr)

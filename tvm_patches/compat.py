@@ -1,4 +1,4 @@
-"""Checks that the installed TVM is the one that this package was made for.
+"""Checks that the installed TVM has the version that this package was made for.
 
 The libraries of TVM, tvm-ffi and the device runtimes share a C++ ABI, and a wrong pair crashes without a message.
 """

@@ -36,7 +36,7 @@ def inspect(model: onnx.ModelProto | str | Path, **keywords: Unpack[InspectKeywo
     Raises
     ------
     UsageError
-        A wrong argument, or no kernel of that name; says the nearest one.
+        A wrong argument, or no kernel of that name. The message has the nearest name.
     ModelError
         The model is missing, broken, or holds an operator that TVM's importer lacks.
     DeviceError
@@ -73,10 +73,8 @@ def inspect(model: onnx.ModelProto | str | Path, **keywords: Unpack[InspectKeywo
 
 @takes_options(RecordedOptions)
 def memory_plan(model: onnx.ModelProto | str | Path, **keywords: Unpack[RecordedKeywords]) -> MemoryPlan:
-    """Return what a model takes of the device's memory: weights, and each tensor between its kernels with the calls
-    that need it. Nothing runs.
-
-    Bytes of images are those of their texels; how a driver pads their rows is not known.
+    """Return the device memory of a model: weights, and each tensor between kernels with the calls that need it.
+    Nothing runs. An image counts with the bytes of its texels, without the padding that a driver may add to rows.
 
     Parameters
     ----------
@@ -105,7 +103,7 @@ def dump_stages(
     model
         An ONNX file, a loaded model, or "bundled:NAME" for a bundled network.
     folder
-        Folder of the files; it is made if it does not exist.
+        Folder of the files. It is made if it does not exist.
     stages
         Names of stages, separated by commas, or "all".
 

@@ -84,7 +84,7 @@ def write_report(*sources: str | Path, **keywords: Unpack[ReportKeywords]) -> Pa
 def _evidence_in(sources: Sequence[Path]) -> tuple[Evidence, Target | None, Path | None]:
     """Return the evidence in all sources, the target that they name, and the folder of records.
 
-    If no source is a folder of records, the folder is the one that a saved model was made from, if it is still there.
+    If no source is a folder of records, use the folder that a saved model was made from, if it still exists.
     """
     evidence, target, folder = Evidence(title=", ".join(source.stem for source in sources)), None, None
     for source in sources:
@@ -142,7 +142,7 @@ def _curves(data: Mapping[str, Any]) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _with_model(evidence: Evidence, imported: ImportedModel, target: Target, folder: Path | None) -> Evidence:
-    """Return evidence with the model's kernels: their spaces, what passes do to them, and the memory of a run."""
+    """Return evidence with the model's kernels: their spaces, the effect of each pass, and the memory of a run."""
     check_versions()
     compilation = Compilation.of(imported, target).with_default_kernels()
     if evidence.by_task and not any(task.key in evidence.by_task for task in compilation.tasks):

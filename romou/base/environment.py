@@ -88,7 +88,7 @@ _TRUE, _FALSE = ("1", "true", "yes", "on"), ("", "0", "false", "no", "off")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Checked values of Romou's own variables. `unknown` has complaints about ROMOU_ names that nothing reads."""
+    """Checked values of Romou's variables. `unknown` has complaints about ROMOU_ names that nothing reads."""
 
     is_debug: bool = False
     has_device_lock: bool = True

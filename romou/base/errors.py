@@ -123,7 +123,7 @@ class BrokenNodesError(BuildError):
 
     @classmethod
     def of(cls, what: str, nodes: Iterable[str], error: Exception) -> BrokenNodesError:
-        """Return the error for `nodes` at which `what` could not be built because of `error`."""
+        """Return the error for `nodes`: `what` could not be built because of `error`."""
         return cls(_cannot_be_built(what, error), hint=_FAULT, what=what, nodes=frozenset(nodes))
 
 
@@ -166,7 +166,7 @@ class SpaceEmptyError(RomouError):
 
 @contextlib.contextmanager
 def as_build_error(what: str) -> Iterator[None]:
-    """Turn exceptions other than RomouError into a BuildError that says `what` was being built."""
+    """Turn exceptions other than RomouError into a BuildError. Its message names `what`, which was being built."""
     try:
         yield
     except RomouError:

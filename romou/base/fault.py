@@ -1,4 +1,4 @@
-"""The place in Romou's or a user's code where an unexpected exception comes from."""
+"""The place in Romou's or a user's code that caused an unexpected exception."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all, and temporary folders that are removed with their process."""
+"""Folders that appear whole or not at all, and temporary folders, which are removed with their process."""
 
 from __future__ import annotations
 

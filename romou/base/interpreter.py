@@ -6,8 +6,8 @@ import os
 import sys
 
 # `python -m` puts the current folder first on the import path. In a checkout of Romou, or beside any folder of a
-# dependency's name, the child would import that instead of what is installed. (The option -P does the same, from Python
-# 3.11 on.)
+# dependency's name, the child would import that folder instead of the installed package. From Python 3.11 on, the
+# option -P prevents it too.
 _RUN = (
     "import sys; sys.path[:] = [p for p in sys.path if p]; from romou.base.without_torch import leave_out_torch;"
     " leave_out_torch(); import runpy; runpy.run_module({module!r}, run_name='__main__', alter_sys=True)"
@@ -20,7 +20,7 @@ def child_environment(**variables: str) -> dict[str, str]:
 
 
 def become(environment: dict[str, str], path: list[str], folder: str) -> None:
-    """Give this process the environment, the import path and the current folder of another one."""
+    """Set the environment, the import path and the current folder of this process."""
     os.environ.clear()
     os.environ.update(environment)
     sys.path[:] = path

@@ -38,11 +38,11 @@ class Limits:
     """The limits that kernels have to keep to, and the facts that default configs depend on.
 
     max_work_group_size, local_memory_bytes: of a work group.
-    preset: numbers of default configs that are fitted to the device.
+    preset: numbers of default configs, fitted to the device.
     family: family of the device (romou/devices/hardware/families). None if it is not known.
     is_mobile: whether the device is a mobile GPU.
     busy_work_items: work-items that keep all cores busy.
-    warp_size: work-items that a core runs in step; 1 if it is not known.
+    warp_size: work-items that a core runs in lockstep. 1 if it is not known.
     most_with_local_memory: work-items of a group beyond which local memory is no gain (`LOCAL_MEMORY_ALPHA`). None if
         it is not known.
     registers: 32-bit registers that a work-item can have. None if it is not known.
@@ -51,7 +51,7 @@ class Limits:
     max_buffer_bytes: bytes of a buffer or an image. None if it is not known, or if there is no practical limit.
     max_image: width, height and layers in texels. None if kernels keep to buffers.
     has_fp16_arithmetic: whether the device computes in fp16 (cl_khr_fp16). Storing fp16 needs no support.
-    prefers_fp16: whether fp16 arithmetic is no slower than fp32; then loads need no conversion.
+    prefers_fp16: whether fp16 arithmetic is no slower than fp32, so that loads need no conversion.
     has_vector_arithmetic: whether the language adds and multiplies vectors. In CUDA each lane is an operation, and the
         compiler fuses multiply-adds however they are spelled.
     instructions_per_byte: instructions that all cores issue while the memory delivers a byte. None if not known.
@@ -60,7 +60,7 @@ class Limits:
     allows_tf32: whether tensor cores may multiply fp32, rounded to TF32.
     has_cooperative_matrices: whether the language multiplies matrices of fp16 that a warp of 32 holds together
         (VK_KHR_cooperative_matrix).
-    sub_groups: what kernels can do with sub-groups. None if nothing, or if it is not known.
+    sub_groups: the sub-group functions that kernels may call. None if there are none or they are not known.
     without: (knob, choice as text) that spaces leave out because a driver miscompiles it.
     """
 

@@ -77,7 +77,7 @@ def whole(default: int | None, doc: str = "", *, lowest: int = 1, **metadata: An
 
 
 def takes_options(options: type[CheckedOptions]) -> Callable[[_Function], _Function]:
-    """Give a function with `**options` the signature and the documentation of an options class."""
+    """Return a decorator that gives a function with `**options` the signature and documentation of an options class."""
 
     def decorate(function: _Function) -> _Function:
         signature = inspect.signature(function)

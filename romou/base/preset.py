@@ -18,7 +18,7 @@ class Registers:
     prefetched: registers for the loads that the compiler issues ahead.
     max_unrolled_products: most multiply-adds of a work-item if the compiler unrolls the rows of a window.
     max_unrolled_constant_products: the same limit if all columns are constants.
-    live_fraction: fraction of an unrolled sum's loads that are live at the same time.
+    live_fraction: fraction of an unrolled sum's loads with overlapping live ranges.
     min_rolled_texels: fewest texels of an fp32 sum without a window if the compiler keeps the loop rolled and loads
         one weight at a time. None if it always loads ahead.
     spilling_windows: windows at a stride whose default tile spills: "none", "cut" (a padded row ends inside a tile, or

@@ -26,7 +26,7 @@ Columns = Mapping[str, Any]
 
 # Below this size a constrained space is enumerated when random draws fail to find new configs.
 _ENUMERATE_LIMIT = 200_000
-# Random draws for each wanted config, and the least number, for spaces in which one config in thousands is valid; the
+# Random draws for each wanted config. The least number of draws, for spaces with one valid config in thousands. The
 # first and the largest batch.
 _DRAWS, _LEAST_DRAWS, _FIRST, _AT_ONCE = 50, 1 << 18, 64, 1 << 12
 # Combinations of choices in a block: a few megabytes.
@@ -37,7 +37,7 @@ _as_json = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 
 
 class Config(Mapping[str, Choice]):
-    """One choice for every knob of a space; frozen and hashable.
+    """A frozen, hashable config: one choice for every knob of a space.
 
     `key` is canonical JSON text (sorted names), the identity of a config in records.
     """
@@ -49,7 +49,7 @@ class Config(Mapping[str, Choice]):
         self.key = _as_json(self._values)
 
     def __getitem__(self, name: str) -> Any:
-        # Any: a template knows which of its knobs are numbers.
+        # Any: each template expects numbers for certain knobs.
         return self._values[name]
 
     def __iter__(self) -> Iterator[str]:
@@ -88,8 +88,8 @@ class Space:
     def of(cls, knobs: Iterable[Knob], limits: Limits, choices: Mapping[str, Sequence[Choice]]) -> Space:
         """Return the space of declared knobs on a device with these limits, without constraints.
 
-        choices: those that differ for the operator. A knob that is not named has all of its declared choices. A knob
-        with no choices is left out.
+        choices: knob -> its choices for the operator, if they differ. Other knobs have all of their declared choices. A
+        knob with no choices is left out.
         """
         space = cls()
         for knob in knobs:
@@ -121,11 +121,10 @@ class Space:
         return Config({name: nearest(choices, defaults[name]) for name, choices in self.knobs.items()})
 
     def add_constraint(self, is_allowed: Callable[[Columns], Any]) -> None:
-        """Rule out every config for which `is_allowed`, or one of the conditions in the tuple that it returns, is
-        false.
-
-        It gets one config or arrays of knob values, so it combines conditions with & and |, not with `and` and `or`. It
-        returns a tuple for conditions on different knobs, so that none is broadcast over all of them.
+        """Rule out every config that does not satisfy `is_allowed`.
+        The function gets one config or arrays of knob values, so it combines conditions with & and |, not with `and`
+        and `or`. It returns one condition, or a tuple of conditions that must all hold. In a tuple, no condition is
+        broadcast over the knobs of the others.
         """
         self._constraints.append(is_allowed)
 
@@ -180,7 +179,7 @@ class Space:
         """Yield all valid configs in blocks of at most `most` combinations.
 
         They come in the order of their indices, except for knobs behind a free one. Each constraint is evaluated over
-        the knobs that it reads, and joined with the others where all of them hold.
+        the knobs that it reads, and a config is valid if all constraints hold.
         """
         for key, space in self._spaces.items() or [(None, self)]:
             digits = [
@@ -298,7 +297,7 @@ class Space:
         exclude: Container[str] = (),
         where: Mapping[str, Choice] | None = None,
     ) -> list[Config]:
-        """Return up to `count` distinct valid configs with the choices in `where` whose keys are not in `exclude`."""
+        """Return up to `count` distinct valid configs with the choices in `where`. Keys in `exclude` are skipped."""
         configs: dict[str, Config] = {}
         box = self._box(where or {})
         if box.size <= 4 * count:
@@ -351,7 +350,7 @@ class Space:
         return box
 
     def mutate(self, config: Config, rng: np.random.Generator) -> Config:
-        """Return a valid config that differs from `config` in one or two knobs; `config` itself if none is found."""
+        """Return a valid config that differs from `config` in one or two knobs, or `config` if none is found."""
         names = [n for n, c in self.knobs.items() if len(c) > 1]
         for _ in range(100 if names else 0):
             changed = dict(config)

@@ -1,4 +1,4 @@
-"""TVM without PyTorch, in processes of Romou's own: the command line and workers.
+"""TVM without PyTorch, for the processes that Romou starts: the command line and workers.
 
 TVM imports PyTorch wherever it is installed. That takes seconds in each process, and Romou uses nothing of it.
 Processes of the user are left as they are.

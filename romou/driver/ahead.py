@@ -54,7 +54,7 @@ class DeviceProbe:
 
 
 class DeferredThread:
-    """A background thread whose work waits for `start`, so that it takes no time from more urgent work.
+    """A background thread that works only after `start`, so that it takes no time from more urgent work.
 
     At the end of a `with` block, the work is started and waited for. After an exception, work that has not begun is
     cancelled.
@@ -103,11 +103,11 @@ class DefaultKernels:
 
     @property
     def has_failed(self) -> bool:
-        """Whether some default kernels cannot be compiled. Waits until that is known."""
+        """Wait until all default kernels are compiled, and return whether one of them cannot be."""
         return self._compiled.exception() is not None
 
     def compiled(self) -> Compilation:
-        """Return the model with default kernels; after a failure, with fallbacks for the nodes concerned."""
+        """Return the model with default kernels, and with fallbacks for nodes that have no working one."""
         return self._compiled_with_fallbacks() if self.has_failed else self._compiled.result()
 
     def ending_early(self, callback: TrialCallback | None) -> TrialCallback:

@@ -68,7 +68,7 @@ def is_attached(target: Target, device: int | None) -> bool:
     if device is not None or target.device_name is None:
         return True
     try:
-        # "host" is the only name that says which device it means.
+        # "host" is the only name of one certain device.
         return target.device_name == "host" and target.backend.device_index("host") == 0
     except DeviceError:
         return False
@@ -141,7 +141,7 @@ def _until_right(
 def _check(
     compilation: Compilation, model: TunedModel, running: TunedModel, site: TimingSite, make: ModelMaker
 ) -> None:
-    """Write the error of `running` into the summary of `model`; raises NumericError if its outputs are wrong."""
+    """Write the error of `running` into the summary of `model`. NumericError if its outputs are wrong."""
     imported, target = compilation.imported, site.named
 
     def compile_part(part: onnx.ModelProto) -> TunedModel:

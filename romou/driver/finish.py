@@ -50,7 +50,7 @@ class _Finalist:
 
     @property
     def is_tuned(self) -> bool:
-        """Whether some kernels are not the default ones."""
+        """True if a kernel is not the default one."""
         return self.tuned is not self.default
 
 
@@ -139,7 +139,7 @@ def _assembled(
 
 
 def _with_fp32_sums(finalist: _Finalist, plain: Summary) -> _Finalist:
-    """Return both models with sums in fp32. Each kernel's fp16 sums passed their check; the whole model's did not."""
+    """Return both models with sums in fp32. Each kernel passed its check with fp16 sums, but the model did not."""
     logger.warning(
         "with sums in fp16 the model's outputs differ from onnxruntime's by %.2e (relative L2), the limit is %.0e:"
         " sums are fp32",
@@ -182,7 +182,7 @@ def with_fp32_sums(
 def _with_default_kernels(finalist: _Finalist) -> _Finalist:
     """Return the default model as the tuned one, if its outputs are right.
 
-    Kernels that are faster one by one may be slower in the model.
+    Kernels may be faster than the defaults in isolation, but slower in the model.
     """
     imported, target = finalist.compilation.imported, finalist.site.target
     check = check_outputs(finalist.default, imported, target)
@@ -225,7 +225,7 @@ def _has_default_times(results: Mapping[str, TaskResult]) -> bool:
 
 
 def _report_wrong_outputs(finalist: _Finalist, records: Path | None, *, verify: bool, plain: Summary) -> None:
-    """Raise NumericError with the first wrong operator; only log a warning if `verify` is False."""
+    """Raise NumericError with the first wrong operator, or only log a warning if `verify` is False."""
     compilation, check = finalist.compilation, finalist.check
 
     def compile_part(part: onnx.ModelProto) -> TunedModel:

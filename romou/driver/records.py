@@ -102,7 +102,7 @@ def recorded_configs(
 def valid_configs(
     tasks: Sequence[TunableTask], configs: Mapping[str, Config], target: Target
 ) -> dict[str, Config | None]:
-    """Return the configs that are still in their tasks' spaces, by task key. Others are logged."""
+    """Return task key -> config, for configs in the space of their task. Others are logged."""
     valid: dict[str, Config | None] = {}
     for task in tasks:
         if task.key in configs:

@@ -1,4 +1,4 @@
-"""A device, attached or behind a connection, as the place where candidates and models run."""
+"""The device that candidates and models run on, attached or behind a connection."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class TimingSite:
 
     @property
     def has_own_cores(self) -> bool:
-        """Whether kernels run on other cores than the compiler."""
+        """True if kernels and the compiler run on different cores."""
         return self.device is not None and not self.device.is_host_cpu
 
     def release(self) -> None:

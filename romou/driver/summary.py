@@ -1,4 +1,4 @@
-"""The summary of a model: its nodes by where they run, and a row for each task."""
+"""The summary of a model: the number of its nodes on the device and on the host, and a row for each task."""
 
 from __future__ import annotations
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("romou")
 
 # Limits of the relative L2 error of the whole model's outputs against onnxruntime. fp16 storage rounds at every layer.
-# TF32 rounds factors to as many bits as fp16, but nothing in memory.
+# TF32 rounds factors to the precision of fp16, but nothing in memory.
 TOLERANCE = {"float32": 1e-4, "tf32": 1e-2, "float16": 2e-2}
-# Outputs may differ from onnxruntime's by this many times the difference of two of its own runs.
+# Outputs may differ from onnxruntime's by this many times the difference of two of onnxruntime's runs.
 _SPREADS = 16
 _HINT = "Replace the operator, or export with another opset."
 _HINTS = {
@@ -55,7 +55,7 @@ class OutputCheck(NamedTuple):
 
     @property
     def is_wrong(self) -> bool:
-        """Whether outputs were compared and one has too large an error."""
+        """True if outputs were compared and one has too large an error."""
         return self.error is not None and self.limit is not None and not self.error <= self.limit
 
 
@@ -83,7 +83,7 @@ def check_outputs(model: TunedModel, imported: ImportedModel, target: Target) ->
 
 
 def _inputs_of(imported: ImportedModel, model: TunedModel, seed: int = 0) -> dict[str, np.ndarray]:
-    """Return the first calibration inputs, or random ones from the range in which each input is used."""
+    """Return the first calibration inputs, or random inputs within the ranges that the model's nodes accept."""
     calibrated = next(iter(imported.precision.calibration), None) if not seed else None
     return (
         dict(calibrated)
@@ -122,7 +122,7 @@ def check_stability(model: TunedModel, imported: ImportedModel, *, runs: int = 5
 def verified(
     model: TunedModel, imported: ImportedModel, target: Target, compile_part: Callable[[onnx.ModelProto], TunedModel]
 ) -> OutputCheck:
-    """Return `check_outputs` of a model whose outputs are right.
+    """Return the result of `check_outputs`, if the outputs are right.
 
     compile_part: compiles the first nodes of the model in the same way, to find the first wrong one.
 
@@ -156,7 +156,7 @@ def wrong_outputs(
     *,
     way_out: str,
 ) -> NumericError:
-    """Return the error that names the first operator whose output is wrong.
+    """Return the error that names the first operator with a wrong output.
 
     compile_part: see `verified`.
     way_out: the last sentence of the hint.
@@ -254,7 +254,7 @@ def _first_wrong(
     precision: str,
     inputs: Mapping[str, np.ndarray],
 ) -> onnx.NodeProto:
-    """Return the first node behind which a tensor that is needed later is wrong. Bisection finds it.
+    """Return the first node that leaves a wrong tensor to later nodes. Bisection finds it.
 
     A wrong tensor leads to the outputs, directly or through other wrong tensors. So if a tensor is wrong behind one
     node, some tensor is wrong behind all later ones.

@@ -1,6 +1,6 @@
 """Eight well-known networks as small ONNX graphs, for demonstrations, tests and benchmarks.
 
-The graphs were exported by PyTorch from torchvision, timm and transformers with their float weights taken out; `load`
+The graphs were exported by PyTorch from torchvision, timm and transformers with their float weights taken out. `load`
 fills them with seeded values. They compute no useful answer, but have the shapes, the operators and the cost of the
 real networks.
 """
@@ -35,7 +35,7 @@ def load(name: str, *, seed: int = 0) -> onnx.ModelProto:
     Raises
     ------
     UsageError
-        There is no network of that name; lists the names and says the nearest one.
+        There is no network of that name. The message has all names and the nearest one.
     """
     if name not in names():
         raise unknown_name("bundled model", name, names())
@@ -57,7 +57,7 @@ def bundled(model: object) -> onnx.ModelProto | None:
     Raises
     ------
     UsageError
-        There is no network of that name; says the nearest one.
+        There is no network of that name. The message has the nearest one.
     """
     return load(model.removeprefix(PREFIX)) if isinstance(model, str) and model.startswith(PREFIX) else None
 

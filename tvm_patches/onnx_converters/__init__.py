@@ -1,4 +1,4 @@
-"""Replaces ONNX converters of the wheel that are wrong, missing, or import a cheap operator as several.
+"""Replaces ONNX converters of the wheel: wrong ones, missing ones, and ones that import a cheap operator as several.
 
 Each file of this folder enters converters in a table by operator. Its first line gives the reason. The importer is the
 wheel's, extended by domains, names that kernels may have, and errors that name the node.

@@ -69,7 +69,7 @@ def _matrix(node: Node, axis: int, parts: int, count: int, result_parts: int) ->
     # Points behind the last one are cut off.
     weight = np.where(n < points, 1.0, 0.0) / (points if is_inverse else 1)
     if is_inverse and result_parts == 1:
-        # One half of a real signal's spectrum stands for the other one, which is its conjugate.
+        # Half of a real signal's spectrum is enough: the other half is its conjugate.
         weight = weight * np.where((n == 0) | (2 * n == points), 1.0, 2.0) * (n <= points // 2)
     cosine, sine = weight * np.cos(angle), weight * np.sin(angle)
     parts_of = np.array([[cosine, sine], [-sine, cosine]])[:parts, :result_parts]

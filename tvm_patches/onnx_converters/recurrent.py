@@ -92,7 +92,7 @@ def _products(node: Node, data: relax.Expr, work: Recurrence) -> relax.Expr:
 
 
 def _bias(node: Node, work: Recurrence) -> relax.Expr:
-    """Return the biases of the input and the state, less the one that a GRU adds before its reset gate."""
+    """Return the biases of the input and the state, without a GRU's bias before its reset gate."""
     directions, gates, hidden = len(work.is_reverse), work.gates, work.hidden
     both = node.emit(op.reshape(node.input(3), [directions, 2, gates, hidden]))
     own, states = (node.emit(op.strided_slice(both, [1], [at], [at + 1])) for at in (0, 1))

@@ -37,7 +37,7 @@ class Recurrence:
     operator: "RNN", "GRU" or "LSTM".   dtype: of inputs and outputs.
     is_reverse: of each direction.   functions: activations of each direction.
     is_linear_first: GRU: the reset gate is applied behind the product.
-    is_coupled: LSTM: the forget gate is what the input gate leaves.
+    is_coupled: LSTM: the forget gate is 1 - the input gate.
     last: which last states follow the steps' outputs, 0 hidden, 1 cell.
     """
 
@@ -188,14 +188,17 @@ class _TimeLoop:
 
 
 class _Unit:
-    """One hidden unit of a sequence and a direction in a step.  place: its indices.  steps: statements so far."""
+    """A hidden unit of a sequence and a direction, in one step.
+    place: its indices.
+    steps: its statements so far.
+    """
 
     def __init__(self, loop: _TimeLoop, place: list[tirx.Var], sums: tirx.Buffer | None = None) -> None:
         self._loop, self.place, self._sums = loop, place, sums
         self.steps: list[tirx.Stmt] = []
 
     def sum(self, at: int) -> tirx.Expr:
-        """The product with the state, of the nest's gate of that number."""
+        """Return the product of the state and the weights of gate number `at`."""
         assert self._sums is not None
         return tirx.BufferLoad(self._sums, [at])
 

@@ -62,14 +62,14 @@ def gradients(
         n class numbers (int64). "mean_squared_error": of the output and an input "labels" of its shape. None: the
         output is the loss, a single number.
     wrt
-        Names of weights (initializers) and inputs to differentiate by; None: all weights of convolutions, matrix
+        Names of weights (initializers) and inputs to differentiate by. None for all weights of convolutions, matrix
         products and additions.
     shapes
         Shape by name, for inputs whose shape the model leaves open: the batch, say.
     constants
         Value by name, for inputs that become constants of the model, as in `tune`.
     precision
-        "float16": weights stay fp32, and are converted where they are used. See docs/precision.md.
+        "float16": weights stay fp32, and kernels convert them when they load them. See docs/precision.md.
 
     Raises
     ------
@@ -77,7 +77,7 @@ def gradients(
         The model is missing or broken, has several outputs, or an operator between a weight and the loss has no
         gradient, which is named.
     UsageError
-        An unknown loss, or a name in `wrt` that is neither a weight nor an input; the nearest one is named.
+        An unknown loss, or a name in `wrt` that is neither a weight nor an input. The message has the nearest name.
     """
     check_versions()
     if loss is not None and loss not in LOSSES:
@@ -146,7 +146,7 @@ def _with_inputs(proto: onnx.ModelProto, names: Iterable[str]) -> tuple[onnx.Mod
 def _with_loss(
     imported: ImportedModel, loss: str | None
 ) -> tuple[tvm.IRModule, dict[str, tuple[tuple[int, ...], str]]]:
-    """Return the module whose `main` returns only the loss, and its inputs."""
+    """Return (module, inputs). The module's `main` returns only the loss."""
     result = imported.mod[_MAIN].ret_ty
     if isinstance(result, relax.TupleType):
         raise ModelError("the model returns a tuple; a loss is made of one tensor")
@@ -169,7 +169,7 @@ def _with_loss(
 
 
 def _differentiated(mod: tvm.IRModule, positions: Sequence[int]) -> tvm.IRModule:
-    """Return the module whose `main` returns (loss, gradient, ...) for the parameters at these indices."""
+    """Return the module with a new `main`: it returns (loss, gradient, ...) for the parameters at these indices."""
     register_gradients()
     main = mod[_MAIN]
     variables = [main.params[position] for position in positions]

@@ -16,8 +16,8 @@ def gradient(var: relax.Var, call: relax.Call, by_output: relax.Var, builder: re
     """Return the gradient of max pooling. Each window's gradient goes to its first maximum, as in PyTorch.
 
     first[p]  = the first tap of window p whose input is the output
-    result[y] = the sum over windows p and taps t with p * stride + t * dilation - padding = y, of by_output[p] where
-    first[p] is t
+    result[y] = the sum of by_output[p], over windows p and taps t with p * stride + t * dilation - padding = y and
+    first[p] = t
     """
     attrs, (data,) = call.attrs, call.args
     if attrs.layout != "NCHW":
