@@ -8,7 +8,7 @@ from archprobe.errors import EXIT_FAILED
 
 
 def main() -> None:
-    """Run the command line; what it needs beyond Romou itself is an extra of the package."""
+    """Run the command line, or exit with a hint if the packages of the extra `archprobe` are missing."""
     try:
         from archprobe.cli import main as run
     except ModuleNotFoundError as error:

@@ -1,5 +1,5 @@
-"""How a probe measures: iterations calibrated to a least time, sweeps repeated until their noise is small or the budget
-is spent.
+"""Measurement by a probe. Iterations are calibrated to a least time, and sweeps are repeated until their noise is small
+or the budget is spent.
 """
 
 from __future__ import annotations
@@ -23,12 +23,13 @@ _MAX_ITERATIONS = 2**30
 
 @dataclasses.dataclass(kw_only=True)
 class Bench:
-    """A device, and how long and how precisely one probe measures on it.
+    """A device, and the time limits and precision of the measurements of one probe.
 
-    least_s: the least time of a run, since timers are coarse. tolerance: the relative half-width that the median of
-    repeats should reach.
-    budget_s: what one sweep may take. known: the answers of earlier probes, by "Aspect.Key". on_progress: told the
-    share of the probe that is done.
+    least_s: the least time of a run, since timers are coarse
+    tolerance: the relative half-width that the median of repeats should reach
+    budget_s: the most seconds of one sweep
+    known: the answers of earlier probes, by "Aspect.Key"
+    on_progress: called with the share of the probe that is done
     """
 
     device: Device
@@ -47,15 +48,15 @@ class Bench:
         return None if answer is None or answer.is_declined else answer.number()
 
     def calibrate(self, run: Run, *, least_s: float | None = None, start: int = 8) -> int:
-        """Return the iterations for which `run` takes at least `least_s`.
+        """Return a number of iterations that make `run` take at least `least_s`.
 
-        KernelError where time does not grow with the iterations: the compiler removed the work, or collapsed the loop.
+        KernelError if the time does not grow with the iterations: the compiler removed the work or collapsed the loop.
         """
         least_s = max(least_s or self.least_s, 200e-9 * self.device.facts.timer_step_ns)
         run(start)
         iterations, seconds = start, run(start)
         while seconds < least_s and iterations < _MAX_ITERATIONS:
-            # The first runs are mostly overhead: aim a little over, never more than tenfold at once.
+            # The first runs are mostly overhead: aim a little over, but never more than tenfold at once.
             factor = min(10.0, max(2.0, 1.3 * least_s / seconds))
             iterations = int(min(iterations * factor, _MAX_ITERATIONS))
             seconds = run(iterations)
@@ -64,7 +65,8 @@ class Bench:
                 f"{iterations} iterations take {seconds:.2e} s: the compiler removed the kernel's work",
                 iterations=iterations,
             )
-        # Others may use the device: the least times tell, they need several tries, and a longer run is disturbed less.
+        # Other programs may use the device. Only the least times count, so several tries are needed. A longer run is
+        # disturbed less.
         for longer in (1, 4, 16):
             once = twice = np.inf
             for _ in range(6):
@@ -81,7 +83,7 @@ class Bench:
         iterations = self.calibrate(run, **how)  # type: ignore[arg-type]
         samples: list[float] = []
         end = time.monotonic() + self.budget_s
-        # All repeats: to stop where few happen to lie together would make their noise look small.
+        # Do all repeats: stopping as soon as a few values agree by chance would underestimate the noise.
         while len(samples) < self.max_repeats and (len(samples) < self.min_repeats or time.monotonic() < end):
             samples.append(run(iterations) / iterations)
         return np.array(samples), iterations
@@ -102,9 +104,9 @@ class Bench:
     ) -> Curve:
         """Time `make(x)` at every position, pass after pass, so that a drift of the clock spreads over all positions.
 
-        The curve holds ``convert(x, seconds of an iteration)``, with the lower quartile of the passes, since
-        disturbances only add time. With `is_absolute` (for rates) the median counts. Every point has as many iterations
-        as its least time needs.
+        The curve holds ``convert(x, seconds of an iteration)`` for the lower quartile of the passes, since disturbances
+        only add time. With `is_absolute` (for rates) it holds the median. Every point runs the iterations that its
+        least time needs.
         """
         runs = [make(x) for x in positions]
         iterations: list[int] = []
@@ -118,13 +120,13 @@ class Bench:
                 samples[i].append(run(iterations[i]) / iterations[i])
                 if repeat == 0:
                     self.on_progress(share[0] + (share[1] - share[0]) * 0.9 * (i + 1) / len(runs))
-            # Two passes at least, lest one spike pass for a level; a third where time allows.
+            # At least two passes, so that one spike does not pass for a level. A third if time allows.
             if repeat + 1 >= self.min_repeats and np.median([half_width(s) for s in samples]) < self.tolerance:
                 break
             if repeat >= 1 and time.monotonic() > end:
                 break
         self.on_progress(share[1])
-        # Of two passes, the lower one even so: one spike must not move it.
+        # Of two passes, the lower one counts even with `is_absolute`: one spike must not move it.
         value_of = np.median if is_absolute and len(samples[0]) > 2 else undisturbed
         values = tuple(convert(x, float(value_of(np.array(s)))) for x, s in zip(positions, samples, strict=True))
         spread = float(np.median([np.std(s) / np.median(s) for s in samples]))
@@ -140,8 +142,8 @@ class Bench:
         )
 
     def iterations(self, run: Run, last: int | None, least_s: float | None = None) -> int:
-        """Return the iterations for a point: the last point's count where it still fits, because a full calibration
-        costs several runs.
+        """Return the iterations for a point: the last point's count if it still fits, because a full calibration costs
+        several runs.
         """
         least_s = least_s or self.least_s
         if last is None:
@@ -166,5 +168,5 @@ def half_width(samples: Sequence[float]) -> float:
 
 
 def powers(low: int, high: int) -> list[int]:
-    """Return the powers of two from `low` to `high`, both included where they are powers."""
+    """Return the powers of two from `low` to `high`, both included if they are powers of two."""
     return [2**i for i in range(int(np.ceil(np.log2(low))), int(np.floor(np.log2(high))) + 1)]

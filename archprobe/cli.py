@@ -1,4 +1,4 @@
-"""The command line: run, show, plot, compare, analyse, devices."""
+"""The commands run, show, plot, compare, analyse and devices."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ _RPC = click.option(
 
 @click.group()
 def app() -> None:
-    """Measures what a GPU's vendor does not tell."""
+    """Measure the properties of a GPU that its vendor does not publish."""
 
 
 @app.command()
 @_RPC
 def devices(rpc: str) -> None:
-    """List the OpenCL devices that --device takes."""
+    """List the OpenCL devices that --device accepts."""
     if rpc:
         from archprobe.devices.rpc import list_devices as list_remote
 
@@ -122,8 +122,8 @@ def show(report: Path, is_wide: bool) -> None:
 @click.argument("folder", type=_PATH)
 @click.option("--output", "-o", type=_PATH, help="Write them as a report, named for the device: pixel4.json.")
 def analyse(folder: Path, output: Path | None) -> None:
-    """Draw conclusions from the CSV files that Microsoft's ArchProbe wrote to FOLDER, and say which of its own they do
-    not support.
+    """Analyse the CSV files that Microsoft's ArchProbe wrote to FOLDER, and list the conclusions of its report that
+    they do not support.
     """
     found = original.analyse(folder)
     console = Console()
@@ -145,7 +145,7 @@ def analyse(folder: Path, output: Path | None) -> None:
     "--output", "-o", type=_PATH, default="plots", show_default=True, help="A folder for the pictures and page."
 )
 def plot(report: Path, output: Path) -> None:
-    """Draw every curve with the points found on it, the architecture, and one HTML page of all."""
+    """Draw every curve with the points found on it and the architecture, and collect all in one HTML page."""
     from archprobe.plots.page import write_page
 
     click.echo(f"wrote {write_page(load_report(report), output)}")
@@ -155,7 +155,7 @@ def plot(report: Path, output: Path) -> None:
 @click.argument("one", type=_PATH)
 @click.argument("other", type=_PATH)
 def compare(one: Path, other: Path) -> None:
-    """Print where two reports differ, by more than their intervals allow."""
+    """Print the answers of two reports that differ by more than their intervals allow."""
     first, second = load_report(one), load_report(other)
     table = Table("key", one.stem, other.stem, "ratio", "", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     answers, others = first.answers(), second.answers()
@@ -176,7 +176,7 @@ def compare(one: Path, other: Path) -> None:
 
 
 def select(only: str) -> tuple[Probe, ...]:
-    """Return all probes, or those named in `only`; UsageError for an unknown name."""
+    """Return all probes, or the probes named in `only`. UsageError for an unknown name."""
     names = [name.strip() for name in only.split(",") if name.strip()]
     known = {probe.name: probe for probe in all_probes()}
     for name in names:
@@ -193,8 +193,8 @@ def text(value: object) -> str:
 
 
 def _print_answers(console: Console, aspects: Mapping[str, Findings], *, has_reasons: bool) -> None:
-    """Print a table with a line for each answer and, below it, how each was found: beside it, a reason would be a word
-    a line.
+    """Print a table with a line for each answer. The reasons follow below the table, because a column for them would be
+    one word wide.
     """
     table = Table("key", "value", "from to", "sure", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     reasons = []
@@ -205,7 +205,7 @@ def _print_answers(console: Console, aspects: Mapping[str, Findings], *, has_rea
         reasons += [(aspect, findings.reason)] if findings.reason else []
         for key, answer in findings.answers.items():
             interval = "" if answer.low is None or answer.high is None else f"{answer.low:.4g} {answer.high:.4g}"
-            # The unit of a word names the words that there are.
+            # The unit of a word lists the possible words.
             unit = "" if isinstance(answer.value, str) else f" {answer.unit}"
             value, sure = (
                 ("undecided", "") if answer.is_declined else (f"{text(answer.value)}{unit}", f"{answer.confidence:.2f}")
@@ -214,7 +214,7 @@ def _print_answers(console: Console, aspects: Mapping[str, Findings], *, has_rea
             reasons.append((f"{aspect}.{key}", "; ".join((answer.reason, *answer.notes))))
     for column in table.columns:
         column.overflow = "fold"
-    # Names stay whole; what is long of the rest folds.
+    # Names are not wrapped, long cells of other columns are.
     table.columns[0].min_width = max(
         (len(f"  {key}") for findings in aspects.values() for key in findings.answers), default=0
     )

@@ -1,4 +1,4 @@
-"""Two runs of a probe as one: no number is claimed that a second run contradicts."""
+"""Merges two runs of a probe. A number that the second run contradicts is declined."""
 
 from __future__ import annotations
 
@@ -8,19 +8,20 @@ from collections.abc import Mapping
 from archprobe.analysis.answer import Answer, Value, declined
 from archprobe.curve import Curve, Findings
 
-# Rates that differ by more contradict each other, whatever their intervals: the machine is not quiet enough to tell.
+# Rates that differ by more than this contradict each other, whatever their intervals: the machine is too busy to
+# measure.
 _APART = 1.25
-# Units of what is counted: two runs of one device count alike.
+# Units of counts, which are equal in two runs on one device.
 _COUNTED = ("count", "work-items", "work-groups", "registers", "components", "texels")
-# A claim that only one of two runs makes.
+# Confidence of an answer that only one of two runs gave.
 _ONCE = 0.7
 
 
 def confirmed(first: Findings, second: Findings) -> Findings:
-    """Return the first run's findings, each answer held against the second run's.
+    """Return the first run's findings, each answer compared with the second run's.
 
     An answer keeps the union of both intervals. It is declined if the runs contradict each other: words or counts that
-    differ, rates more than 1.25 times apart.
+    differ, or rates more than 1.25 times apart.
     """
     if first.state != "done" or second.state != "done":
         return first if first.state != "done" else second
@@ -72,7 +73,7 @@ def _text(value: Value | None) -> str:
 
 
 def _marked(findings: Findings, answers: Mapping[str, Answer]) -> tuple[Curve, ...]:
-    """Return the curves without marks of answers that are declined now."""
+    """Return the curves without the marks of the answers now declined."""
     gone = {key for key, answer in answers.items() if answer.is_declined}
     return tuple(
         dataclasses.replace(curve, marks={key: at for key, at in curve.marks.items() if key not in gone})

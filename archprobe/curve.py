@@ -1,4 +1,4 @@
-"""What a probe leaves behind: curves with the points found on them, answers, and how the probe ended."""
+"""The results of a probe: curves with the points found on them, answers, and its final state."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ STATES = ("done", "not_applicable", "failed")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Curve:
-    """One series of a sweep: `y` over `x`, with their units; `spread` is the relative scatter of repeated points (0
-    where unknown).
+    """A series of a sweep: `y` over `x`, with their units.
 
-    `marks` are positions in x that the analysis found, by the key of their answer. Curves of one `picture` are drawn
-    together.
+    spread: the relative scatter of repeated points, 0 if unknown
+    marks: positions in x that the analysis found, by the key of their answer
+    picture: curves of one picture are drawn together
     """
 
     name: str
@@ -47,7 +47,7 @@ class Curve:
         return np.array(self.y)
 
     def marked(self, answers: Mapping[str, Answer]) -> Curve:
-        """Return this curve with the numbers of `answers` as marks; words and declined answers leave none."""
+        """Return this curve with the numbers of `answers` as marks. Words and declined answers leave none."""
         numbers = {
             k: float(a.value)
             for k, a in answers.items()
@@ -56,7 +56,7 @@ class Curve:
         return dataclasses.replace(self, marks={**self.marks, **numbers})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data; ``from_dict`` reads it back."""
+        """Return JSON-ready data, which ``from_dict`` reads back."""
         data = dataclasses.asdict(self)
         return {**data, "x": _short(self.x), "y": _short(self.y), "marks": dict(self.marks)}
 
@@ -66,14 +66,17 @@ class Curve:
 
 
 def _short(values: Sequence[float]) -> list[float]:
-    """Round to seven digits: more than any timer has, and half the file."""
+    """Round to seven digits: more than any timer has, and half the size of the file."""
     return [float(f"{v:.7g}") for v in values]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Findings:
-    """Everything that one probe found: answers by the keys of the report, curves, and how it ended (one of STATES) with
-    the reason. runs: how often it was measured; an answer holds in all of them.
+    """The results of one probe.
+
+    answers: by the keys of the report
+    state, reason: the final state of the probe, one of STATES, and its cause
+    runs: the number of measurements. An answer holds in all of them.
     """
 
     answers: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
@@ -91,7 +94,7 @@ class Findings:
             raise ValueError(f"a probe that is {self.state} says why")
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data; ``from_dict`` reads it back."""
+        """Return JSON-ready data, which ``from_dict`` reads back."""
         return {
             "State": self.state,
             "Reason": self.reason,
@@ -104,7 +107,7 @@ class Findings:
 
     @staticmethod
     def from_dict(data: Mapping[str, Any]) -> Findings:
-        """Read findings from data; ReportError where a key is missing or makes no sense."""
+        """Read findings from data. ReportError if a key is missing or has an invalid value."""
         try:
             return Findings(
                 state=data["State"],
@@ -120,5 +123,5 @@ class Findings:
 
 
 def not_applicable(reason: str) -> Findings:
-    """Make the findings of a probe whose question has no meaning on this device."""
+    """Make the findings of a probe that has no meaning on this device."""
     return Findings(state="not_applicable", reason=reason)

@@ -14,7 +14,7 @@ EXIT_NO_DEVICE = 3
 
 
 class ArchProbeError(Exception):
-    """Base of all errors with a message meant for a person; extra keywords become attributes for a program to read."""
+    """Base of all errors with a message meant for a person. Extra keywords become attributes for a program to read."""
 
     exit_code = EXIT_FAILED
 
@@ -27,9 +27,7 @@ class ArchProbeError(Exception):
 
 
 class UsageError(ArchProbeError):
-    """The caller asked for something that does not exist or cannot be: an unknown probe, a bad device text, a wrong
-    curve.
-    """
+    """The request is invalid: an unknown probe, a bad device text, or a wrong curve."""
 
     exit_code = EXIT_USAGE
 
@@ -41,19 +39,17 @@ class DeviceError(ArchProbeError):
 
 
 class ConnectionLostError(ArchProbeError):
-    """The device was behind a connection, which is cut: no answer about the device, and nothing more can be asked of
-    it.
-    """
+    """The connection to the device is cut: the error says nothing about the device, and no further call can succeed."""
 
     exit_code = EXIT_NO_DEVICE
 
 
 class BuildError(ArchProbeError):
-    """The device's compiler refused a kernel; `source` and `log` hold what it was given and what it said."""
+    """The device's compiler rejected a kernel. `source` holds its input, `log` its output."""
 
 
 class KernelError(ArchProbeError):
-    """A kernel gave a wrong result, or its time does not follow its work: what it measures would mean nothing."""
+    """A kernel gave a wrong result, or its time does not follow its work, so its measurements would mean nothing."""
 
 
 class ReportError(ArchProbeError):

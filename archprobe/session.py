@@ -1,5 +1,5 @@
-"""Two runs over all probes, of which the second confirms the first. The report is saved after each probe, and the next
-call continues one that was cut off.
+"""Runs all probes twice, so that the second run confirms the first. The report is saved after each probe, and the next
+call continues an interrupted one.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ def run(
 ) -> Report:
     """Run `probes` and save the report at `path` after each one.
 
-    Probes that an unfinished report at `path` holds already are not run again; a finished one is replaced, as is any
-    with `is_fresh`.
+    Probes that an unfinished report at `path` already holds are not run again. A finished report is replaced, as is any
+    report with `is_fresh`.
 
-    ReportError where the unfinished report belongs to another device or driver, or to another kind of run.
-    ConnectionLostError where the device is gone; what was measured until then is saved, and the next run continues
-    there.
+    ReportError if the unfinished report belongs to another device or driver, or to another kind of run.
+    ConnectionLostError if the connection to the device is lost. The results up to then are saved, and the next run
+    continues there.
     """
     report = _started(device, path, is_quick=is_quick, is_fresh=is_fresh)
     warm_up(device)
@@ -64,8 +64,8 @@ def run(
 
 
 def _needs(probe: Probe, earlier: Findings, turn: int) -> bool:
-    """Return whether a probe's answers wait for their second run. It comes after all first ones, so that one
-    disturbance of the machine does not reach both.
+    """Return whether a probe's answers still need their second run. It comes after all first runs, so that one
+    disturbance of the machine does not affect both.
     """
     return turn > earlier.runs and probe.is_repeated and earlier.state == "done"
 
@@ -76,7 +76,7 @@ def claims(findings: Findings) -> set[str]:
 
 
 def run_probe(probe: Probe, bench: Bench) -> Findings:
-    """Run one probe. That it cannot run on this device, or failed, is a finding as well."""
+    """Run one probe. If it cannot run on this device, or fails, the findings say so."""
     facts = bench.device.facts
     reason = probe.not_on_cpu if facts.is_cpu else ""
     if not reason and probe.is_for_opencl and facts.api != "opencl":
@@ -89,7 +89,7 @@ def run_probe(probe: Probe, bench: Bench) -> Findings:
     try:
         findings = probe.measure(bench)
     except ConnectionLostError:
-        # Says nothing about the device: the probe is left for the next run.
+        # The error says nothing about the device: the probe is left for the next run.
         raise
     except ArchProbeError as error:
         findings = Findings(state="failed", reason=error.message)

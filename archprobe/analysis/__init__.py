@@ -1,5 +1,5 @@
-"""Makes numbers of curves. These functions are pure: no device, no file. Each returns an `Answer` or several, and none
-guesses.
+"""Derives numbers from curves. These functions are pure: they touch no device and no file. Each returns one or more
+`Answer`, and none guesses.
 """
 
 from archprobe.analysis.answer import Answer, answered, declined

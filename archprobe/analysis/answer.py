@@ -1,4 +1,4 @@
-"""What an analysis says: a value with an interval and a confidence, or nothing with a reason."""
+"""The result of an analysis: a value with an interval and a confidence, or no value and the reason."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ import dataclasses
 from typing import Any
 
 Value = float | int | str | bool
-# How sure a single measurement of each point can be.
+# Highest confidence if each point was measured only once.
 _ONCE = 0.85
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Answer:
-    """One number (or word) about a device.
+    """A number (or word) about a device.
 
-    `confidence`, from 0 to 1, is how sure the analysis is that the truth lies in [low, high], or that the word is
-    right. It is 0 exactly where the analysis declined: `value` is None then, and `reason` says why. `notes` holds
-    doubts that a reader should know, one sentence each.
+    `confidence`, from 0 to 1, is the analysis's confidence that the true number is in [low, high], or that the word is
+    right. It is 0 only if the analysis declined: `value` is None then, and `reason` says why. `notes` holds the
+    remaining doubts, one sentence each.
     """
 
     value: Value | None
@@ -47,14 +47,14 @@ class Answer:
         return self.value is None
 
     def number(self) -> float:
-        """Return the value as a float; ValueError where the answer is declined or a word."""
+        """Return the value as a float. ValueError if the answer is declined or a word."""
         if isinstance(self.value, (int, float)):
             return float(self.value)
         raise ValueError(f"no number here: {self.value!r} ({self.reason})")
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The interval (low, high); ValueError where there is none."""
+        """The interval (low, high). ValueError if the answer has none."""
         if self.low is None or self.high is None:
             raise ValueError(f"no interval here: {self.value!r} ({self.reason})")
         return self.low, self.high
@@ -63,8 +63,8 @@ class Answer:
         return dataclasses.replace(self, notes=self.notes + tuple(n for n in notes if n))
 
     def measured(self, repeats: int) -> Answer:
-        """Return this answer, less sure where each point was measured once: a lone spike then looks like a jump or a
-        level.
+        """Return this answer, with less confidence if each point was measured only once: a lone spike then looks like a
+        jump or a level.
         """
         if repeats >= 2 or self.confidence <= _ONCE:
             return self
@@ -73,7 +73,7 @@ class Answer:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data; ``from_dict`` reads it back."""
+        """Return JSON-ready data, which ``from_dict`` reads back."""
         return {**dataclasses.asdict(self), "notes": list(self.notes)}
 
     @staticmethod
@@ -91,8 +91,8 @@ def answered(
     high: float | None = None,
     **more: Any,
 ) -> Answer:
-    """Make an answer. A number without an interval of its own gets [value, value]. Confidence stays below 1: a curve
-    proves nothing.
+    """Make an answer. A number without an interval gets [value, value]. Confidence stays below 1: a curve proves
+    nothing.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         low, high = value if low is None else low, value if high is None else high
@@ -108,12 +108,12 @@ def answered(
 
 
 def declined(unit: str, reason: str, **more: Any) -> Answer:
-    """Make the answer that there is none, and why."""
+    """Make an answer without a value, with the reason."""
     return Answer(value=None, unit=unit, confidence=0.0, reason=reason, **more)
 
 
 def ratio(over: Answer, under: Answer, unit: str, confidence: float, reason: str) -> Answer:
-    """Divide two answers with their intervals; declined where one of them is."""
+    """Divide two answers with their intervals. The result is declined if one of them is."""
     for needed in (over, under):
         if needed.is_declined:
             return declined(unit, needed.reason)

@@ -1,4 +1,4 @@
-"""Bandwidth of each memory level from reads over growing ranges, and plain rates with their intervals."""
+"""The bandwidth of each memory level, from reads over growing ranges, and plain rates with their intervals."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, flo
     x, y = log_curve(range_bytes, gbps, is_rate=True)
     if x.size < 4:
         return []
-    # Bandwidth curves hold many true steps; what lies on one level says more about noise than all neighbours do.
+    # Bandwidth curves hold many true steps, so the points of one level show the noise better than all differences of
+    # neighbours do.
     sigma = noise(y, share=0.3)
     starts = [*segments(despike(y, sigma), sigma), x.size]
     merged: list[list[int]] = []
@@ -38,8 +39,8 @@ def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, flo
 
 
 def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Return the highest bandwidth that two neighbouring ranges or more sustain, each the median of `repeats`; declined
-    where it is not known to 10%.
+    """Return the highest bandwidth that two or more neighbouring ranges sustain, each the median of `repeats`. The
+    answer is declined if the bandwidth is not known to within 10%.
     """
     found = [p for p in plateaus(range_bytes, gbps) if not p[2].is_declined]
     if not found:
@@ -59,7 +60,7 @@ def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answ
 
 
 def floor(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Return the bandwidth of the last level reached: the stretch at the largest ranges, each the median of `repeats`."""  # noqa: E501
+    """Return the bandwidth of the last level reached, at the largest ranges. Each is the median of `repeats`."""
     x, y = log_curve(range_bytes, gbps, is_rate=True)
     found = plateaus(range_bytes, gbps)
     if not found or found[-1][1] < x[-1]:
@@ -81,7 +82,7 @@ def floor(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Ans
 
 
 def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float, *, repeats: int = 1) -> Answer:
-    """Return the best sustained bandwidth among the ranges that one level of the hierarchy holds (low < range <= high)."""  # noqa: E501
+    """Return the best sustained bandwidth of the ranges that one memory level holds (low < range <= high)."""
     x, y = np.asarray(range_bytes, float), np.asarray(gbps, float)
     inside = (x > low) & (x <= high)
     if inside.sum() < 2:
@@ -94,11 +95,11 @@ def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float, *
 
 
 def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, tolerance: float = 0.10) -> Answer:
-    """Return the median of repeated measurements of one quantity; declined where its interval is wider than `tolerance`
-    to each side.
+    """Return the median of repeated measurements of one quantity. The answer is declined if its interval is wider than
+    `tolerance` to each side.
 
-    The interval holds the trend from the first third to the last (drift) and, where `sigma` is known, three standard
-    errors of the median. Else it is as wide as `_ERRORS` says: a few values that happen to lie together say little
+    The interval includes the trend from the first third to the last (drift). With a known `sigma` it also includes
+    three standard errors of the median, otherwise the width in `_ERRORS`: a few values that agree by chance say little
     about their noise.
     """
     values = np.asarray(samples, float)
@@ -108,7 +109,7 @@ def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, toleranc
     spread, errors = (_scatter(np.log(values)), _errors(values.size)) if sigma is None else (sigma, 3 * 1.2533)
     third = max(1, values.size // 3)
     trend = abs(float(np.log(np.median(values[-third:]) / np.median(values[:third])))) if values.size >= 6 else 0.0
-    # One value alone has no spread to show, and two hardly any: their interval is a convention.
+    # One value has no spread to show, and two hardly any: their interval is a convention.
     half = max(
         errors * spread / np.sqrt(values.size),
         0.5 * trend + 2 * spread / np.sqrt(values.size),
@@ -126,7 +127,7 @@ def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, toleranc
     return answered(middle, unit, sure, reason, low=middle * float(np.exp(-half)), high=middle * float(np.exp(half)))
 
 
-# So many values cannot lie together by chance: fewer are a hint and no claim.
+# From this number on, values do not agree by chance. Fewer are a hint and no claim.
 _MANY = 8
 # Half-width, in standard errors by `_scatter`, of an interval around the median that misses once in 1000: simulated
 # with normal noise.

@@ -1,4 +1,4 @@
-"""Cache sizes, latencies and line sizes from pointer chases (paper, Listing 2 and figure 6) and from concurrent reads."""  # noqa: E501
+"""Cache sizes, latencies and line sizes from pointer chases (paper, Listing 2, figure 6) and concurrent reads."""
 
 from __future__ import annotations
 
@@ -11,28 +11,29 @@ from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.analysis.steps import border, despike, log_curve, noise, repeats_of, segments
 
 _BYTES = "bytes"
-# A plateau is flat over at least this many octaves of range; what lies between two plateaus is a transition.
+# A plateau is flat over at least this many octaves of range. The points between two plateaus are a transition.
 _MIN_OCTAVES = 0.75
 _MIN_RISE = 0.08
 _KNEE = 0.10
-# A miss costs this many hits at most: a fit that says more was led astray.
+# A miss costs at most this many hits. A fit with a higher cost is wrong.
 _MOST_MISS = 100
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Level:
-    """One level of a hierarchy; `size` is declined for the last plateau, whose end the sweep did not reach."""
+    """A level of a hierarchy. `size` is declined for the last plateau, because the sweep did not reach its end."""
 
     latency_ns: Answer
     size: Answer
 
 
 def cache_levels(range_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int = 1) -> list[Level]:
-    """Find the plateaus of latency over the range that a chase walks, from the smallest; empty for fewer than 12
-    points.
+    """Find the plateaus of latency over the range that a chase walks, from the smallest. The list is empty for fewer
+    than 12 points.
 
-    A level's size is where the latency has climbed 10% of the way to the next level; `low` is the last range that is
-    still flat, `high` where half the climb is done. Each latency was measured `repeats` times.
+    The size of a level is the first range with 10% of the climb to the next level's latency. `low` is the last range
+    that is still flat, `high` the first range with half the climb. Each latency was measured `repeats`
+    times.
     """
     repeats = repeats_of(range_bytes, repeats)
     x, y = log_curve(range_bytes, latency_ns)
@@ -73,8 +74,8 @@ def _plateaus(x: np.ndarray, clean: np.ndarray, sigma: float) -> list[tuple[int,
     core = 0.0
     for a, b in flat:
         level = float(np.median(clean[a:b]))
-        # Neighbours that hardly differ are one level with a little drift; against its first part, or a long slope would
-        # pass for a level.
+        # Neighbours that hardly differ are one level with a little drift. They are compared with the level's first
+        # part, because a long slope would otherwise pass for a level.
         if merged and abs(level - core) < max(_MIN_RISE / 4, 1.5 * sigma):
             merged[-1] = (merged[-1][0], b)
         else:
@@ -121,7 +122,7 @@ def _size(
     knee = _first_over(clean, base + tolerance, start, stop)
     half = _first_over(clean, base + 0.5 * height, start, stop)
     calm = _first_over(clean, base + max(0.02 * height, 1.5 * sigma), start, stop)
-    # In noise, the first point of the climb may lie on the plateau, or look like a spike on it.
+    # In noise, the first point of the climb may be as low as the plateau, or look like a spike on it.
     unsure = int(2.5 * sigma > _KNEE * height)
     low, value, high = (
         x[max(start, min(calm, knee) - 1 - unsure)],
@@ -142,8 +143,8 @@ def _size(
 
 
 def _first_over(values: np.ndarray, limit: float, start: int, stop: int) -> int:
-    """Return the first index from which four of five points lie over the limit, or `stop`. Two spikes side by side are
-    no climb.
+    """Return the start of the first five points with four over the limit, or `stop`. Two neighbouring spikes are no
+    climb.
     """
     over = values > limit
     for i in range(start, stop):
@@ -154,11 +155,11 @@ def _first_over(values: np.ndarray, limit: float, start: int, stop: int) -> int:
 
 
 def line_size(stride_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Find the line size from a chase in order of address, by growing strides, over a range that the cache does not
-    hold.
+    """Find the line size from a chase in order of address, with growing strides, over a range larger than the cache.
 
-    While strides are shorter than a line, only the first element of each line misses: t(stride) = hit + (miss - hit) *
-    min(1, stride / line). Past the line the latency is flat. Each latency was measured `repeats` times.
+    While strides are shorter than a line, only the first element of each line misses:
+    t(stride) = hit + (miss - hit) * min(1, stride / line).
+    For longer strides the latency is flat. Each latency was measured `repeats` times.
     """
     x, y = log_curve(stride_bytes, latency_ns)
     powers = [int(p) for p in 2 ** np.arange(int(np.log2(max(x[0], 1))), int(np.log2(x[-1])) + 1)]
@@ -205,7 +206,7 @@ def _ramp_residual(x: np.ndarray, time: np.ndarray, line: int) -> tuple[float, f
 def concurrent_reads(
     work_items: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False
 ) -> Answer:
-    """Count the work-items that can each re-read a texel of their own before the texels no longer fit the cache.
+    """Count the work-items that can each re-read a different texel before the texels no longer fit the cache.
 
     This is the last count before the time jumps by 20% or more. Each time was measured `repeats` times.
     """
@@ -213,7 +214,7 @@ def concurrent_reads(
     sigma = noise(raw)
     y = despike(raw, sigma)
     steps = np.diff(y)
-    # Small even steps (a texel quad, a warp) belong to the plateau: the jump stands out among them.
+    # Small even steps (a texel quad, a warp) belong to the plateau. The jump exceeds them clearly.
     usual = (
         float(np.quantile(np.abs(steps), 0.98))
         if steps.size > 60
@@ -259,8 +260,8 @@ def concurrent_reads(
 def first_jump_stride(
     stride_bytes: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False
 ) -> Answer:
-    """Find the line size from two reads a stride apart by each of many work-items. Time jumps once the two fall into
-    two lines.
+    """Find the line size from work-items that each read two addresses a stride apart. The time jumps once the two
+    addresses are in different lines.
     """
     found = concurrent_reads(stride_bytes, time, repeats=repeats, is_stopped_at_jump=is_stopped_at_jump)
     if found.is_declined:
@@ -280,11 +281,11 @@ TEXEL_BYTES = 16
 
 
 def texture_line(across: Answer, down: Answer, level: Answer) -> Answer:
-    """Find the bytes of a texture cache line in two ways, which must agree: the first level's size for each row of one
-    texel, and texels in X per row in Y.
+    """Find the bytes of a texture cache line in two ways, which must agree: the first level's size divided by the rows
+    of one texel that fit it, and the texels in X for each row in Y.
 
-    `across` and `down` are counts of work-items that re-read a texel (of 16 bytes) of their own, side by side and one
-    below the other.
+    `across` and `down` are counts of work-items that each re-read a different texel of 16 bytes, in a row and in a
+    column.
     """
     if across.is_declined or down.is_declined:
         return declined(
@@ -312,7 +313,7 @@ def texture_line(across: Answer, down: Answer, level: Answer) -> Answer:
 
 
 def texture_axis(across: Answer, down: Answer) -> Answer:
-    """Find the axis along which a line's texels lie, "X" or "Y": the one where more texels fit."""
+    """Find the axis along which a cache line extends, "X" or "Y": the axis along which more texels fit."""
     if across.is_declined or down.is_declined or across.value == down.value:
         return declined("X or Y", "needs two different counts of concurrent texels")
     return answered(

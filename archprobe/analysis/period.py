@@ -1,9 +1,9 @@
 """The period of a staircase: times that step up every `w` work-items (warp size) or every `c` work-groups (cores).
 
-Each candidate period explains the curve by one free level per stair plus a straight drift. Its score is the robust
-squared residuals over the noise plus ln(n) per level (BIC). Rivals without a period (flat, straight line) compete, and
-the best wins only by a margin. A divisor of the true period fits as well but pays for its levels; a multiple or a
-neighbour does not fit.
+Each candidate period explains the curve by one free level per stair and a straight drift. Its score is the robust
+squared residuals over the noise, plus ln(n) per level (BIC). Models without a period (flat, straight line) compete as
+well, and the best one wins only by a margin. A divisor of the true period fits equally well but pays for its additional
+levels. A multiple or a neighbour does not fit.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import numpy as np
 from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.analysis.steps import log_curve, noise
 
-# A lone outlier counts as 3 sigma and no more; where one point past the jump is all there is, it has to count.
+# A lone outlier counts as 3 sigma and no more. If the sweep has only one point past the jump, that point has to count.
 _CLIP, _STOPPED_CLIP = 9.0, 400.0
 _MARGIN = 16.0
 _MIN_STEP = 0.03
@@ -33,8 +33,8 @@ def find_period(
 ) -> Answer:
     """Find the period of the stairs in `time` over whole positions `x` (1, 2, 3, ...; gaps are allowed).
 
-    `is_stopped_at_jump` says that the sweep ended at its first jump, as in Microsoft's tool. One point past the step
-    has to serve then: the answer is less sure and says so.
+    With `is_stopped_at_jump` the sweep ended at its first jump, as in Microsoft's tool. The answer then rests on one
+    point past the step, has less confidence and a note that says so.
     """
     x, y = log_curve(x, time)
     if x.size < 8:
@@ -48,7 +48,7 @@ def find_period(
     clip = _STOPPED_CLIP if is_stopped_at_jump else _CLIP
     scores = {p: _score(x, y, sigma, p, clip) for p in periods}
     best = min(scores, key=lambda p: scores[p])
-    # A divisor of the period has all its borders, and fits as well at a small price.
+    # A divisor of the period has all borders of the period, and fits equally well at a small price.
     best = max(
         (p for p in periods if p % best == 0 and (p == best or _has_idle_steps(x, y, best, p, sigma))), default=best
     )
@@ -84,7 +84,7 @@ def find_period(
 
 
 def _doubt(period: int, misfit: float, rises: np.ndarray, points_past: int, sigma: float) -> str | None:
-    """Return why the best period explains the curve badly; None if it does not.
+    """Return the reason why the best period explains the curve badly. None if it explains it well.
 
     misfit: mean squared residual over the noise
     rises: heights of the steps
@@ -120,7 +120,10 @@ def _score(x: np.ndarray, y: np.ndarray, sigma: float, period: int, clip: float)
 
 
 def _drift(labels: np.ndarray, position: np.ndarray, y: np.ndarray, period: int) -> float:
-    """Return the slope inside the stairs: the median over pairs of points half a stair apart, which spikes cannot move."""  # noqa: E501
+    """Return the slope inside the stairs.
+
+    It is the median over pairs of points half a stair apart, which spikes cannot move.
+    """
     apart = max(1, period // 2)
     same = labels[apart:] == labels[:-apart]
     return (
@@ -143,7 +146,9 @@ def _line_score(x: np.ndarray, y: np.ndarray, sigma: float, clip: float) -> floa
 
 
 def _has_idle_steps(x: np.ndarray, y: np.ndarray, period: int, longer: int, sigma: float) -> bool:
-    """Whether only the steps that `period` shares with its multiple `longer` rise: then `longer` is the period."""
+    """Return whether only the steps that `period` shares with its multiple `longer` rise. In that case `longer` is the
+    period.
+    """
     labels = np.unique(_labels(x, period))
     rises = _rises(x, y, period)
     stair = labels * period // longer

@@ -9,14 +9,15 @@ import numpy as np
 from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.analysis.steps import border, despike, jumps, log_curve, noise, repeats_of
 
-# No GPU gives a work-item fewer, and few registers mean few instructions, whose time is no straight line yet.
+# No GPU gives a work-item fewer. The time of the few instructions of fewer registers does not follow a straight line
+# yet.
 _FEWEST = 16
-# A kernel that runs this much longer than its arithmetic explains has lost registers to memory.
+# A kernel that takes this much longer than its arithmetic explains has spilled registers to memory.
 SPILL = 0.10
-# Half the registers make room for twice the groups, less what loop and addresses need; dedicated registers make room
-# for none.
+# In a pool, half the registers make room for twice the groups, less the registers of loop and addresses. Dedicated
+# registers make room for no more groups.
 _SHARES = 1.25
-# Time that grows this much more than the work: the groups in flight are halved, or registers are in memory.
+# If the time grows by this factor more than the work, the groups in flight are halved, or registers have spilled.
 _POOL_JUMP = 1.3
 _REGISTERS = "32-bit registers"
 _GROUPS = "work-groups"
@@ -25,9 +26,9 @@ _GROUPS = "work-groups"
 def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1) -> Answer:
     """Count the registers that a work-item may use before its time leaves the straight line of its arithmetic.
 
-    `value` is the last count within 10% of the line. `low` is where the time first leaves the line at all: a first
-    register in memory costs little, and noise hides it. `high` is the last count before the largest jump. Each time was
-    measured `repeats` times.
+    `value` is the last count within 10% of the line. At `low`, the time first leaves the line at all: a first spilled
+    register costs little, and noise hides it. `high` is the last count before the largest jump. Each time was measured
+    `repeats` times.
     """
     repeats = repeats_of(registers, repeats)
     n, y = log_curve(registers, time)
@@ -78,7 +79,7 @@ def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1)
         f"time leaves the line of its arithmetic after {low} registers, by {excess[over]:.0%} at {int(n[over])}, and"
         f" jumps after {high}"
     )
-    # The grid may have missed the last good count.
+    # The grid may have missed the last count without a spill.
     return answered(
         value, _REGISTERS, confidence, reason, low=min(low, value), high=max(high, int(n[over]) - 1)
     ).measured(repeats)
@@ -87,18 +88,19 @@ def register_count(registers: np.ndarray, time: np.ndarray, *, repeats: int = 1)
 def _spill_span(
     n: np.ndarray, time: np.ndarray, excess: np.ndarray, left: int, over: int, sigma: float
 ) -> tuple[int, int]:
-    """Return the register counts between which the first spill is.
+    """Return the register counts between which the first spill occurs.
 
     excess: time over the line of the arithmetic, minus 1
-    left, over: positions where the time leaves the line, and where it stays `SPILL` above it
+    left: first position off the line
+    over: start of the points that stay `SPILL` above the line
     """
     steps = np.diff(time / time[over - 1])[over - 1 :][:8]
     cliff = over - 1 + int(np.argmax(steps))
-    # In noise the first cheap spills go unseen: the truth may lie as far down as the time was last on the line.
+    # Noise hides the first cheap spills: the true count may be as low as the last count on the line.
     middle = np.median([excess[:-2], excess[1:-1], excess[2:]], axis=0)
     calm = 1 + int(np.flatnonzero(middle[: over - 1] < max(0.5 * sigma, 0.005)).max(initial=0))
     low, high = int(n[min(left - 1, calm)]), int(n[cliff])
-    # A point that noise may have lifted over the limit belongs to the line still.
+    # A point that noise may have lifted over the limit still belongs to the line.
     high = max(high, int(n[int(np.flatnonzero(excess < max(SPILL, 4 * sigma)).max())]))
     cost = float(excess[over]) / max(1, n[over] - low)
     return low - int(sigma / cost), high
@@ -107,8 +109,8 @@ def _spill_span(
 def concurrent_groups(
     groups: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False
 ) -> Answer:
-    """Count the work-groups that run at once: the last count before the first jump of 30% or more in time, each time
-    measured `repeats` times.
+    """Count the work-groups that run concurrently: the last count before the time first jumps by 30% or more. Each time
+    was measured `repeats` times.
     """
     x, y = log_curve(groups, time)
     if x.size < 6:
@@ -139,7 +141,9 @@ def concurrent_groups(
 
 
 def register_file(full: Answer, half: Answer) -> Answer:
-    """Tell whether registers are "Pooled" (half the registers, about twice as many groups at once) or "Dedicated"."""
+    """Determine whether registers are "Pooled" (half the registers, about twice the concurrent groups) or
+    "Dedicated".
+    """
     unit = "Pooled or Dedicated"
     if full.is_declined or half.is_declined:
         return declined(
@@ -159,7 +163,7 @@ def register_file(full: Answer, half: Answer) -> Answer:
 
 
 def _line(n: np.ndarray, time: np.ndarray, rounds: int = 1) -> Callable[[np.ndarray], np.ndarray]:
-    """Fit a line by least squares of relative errors; each further round gives points far off the line less weight."""
+    """Fit a line by least squares of relative errors. Further rounds give less weight to points far off the line."""
     weights = 1 / time
     for _ in range(rounds):
         slope, base = np.polyfit(n, time, 1, w=weights)
@@ -170,7 +174,7 @@ def _line(n: np.ndarray, time: np.ndarray, rounds: int = 1) -> Callable[[np.ndar
 
 
 def _leaves_line(n: np.ndarray, time: np.ndarray, limit: float) -> int | None:
-    """Return the first index from which three points together lie over the line through all before them, or None."""
+    """Return the start of the first three points that are above the line through all points before them, or None."""
     for i in range(8, n.size - 2):
         ahead = time[i : i + 3] / _line(n[:i], time[:i])(n[i : i + 3]) - 1
         if (ahead > limit).all():
@@ -179,7 +183,7 @@ def _leaves_line(n: np.ndarray, time: np.ndarray, limit: float) -> int | None:
 
 
 def _stays_over(excess: np.ndarray, limit: float) -> int | None:
-    """Return the first index from which (nearly) all points lie over the limit, or None: lone points do not count."""
+    """Return the start of the points that (nearly) all exceed the limit, or None. Lone points do not count."""
     over = excess > limit
     if not over[-1]:
         return None
@@ -191,11 +195,11 @@ def _stays_over(excess: np.ndarray, limit: float) -> int | None:
 
 
 def register_pool(sweeps: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> Answer:
-    """Find the registers that a core's work-items share: `sweeps[size]` is (registers of a work-item, time) of one work
+    """Find the registers that a core's work-items share. `sweeps[size]` is (registers of a work-item, time) of one work
     group of that size (paper, figure 5).
 
-    From a shared pool a group of twice the size leaves its line of arithmetic at half the registers. Where the product
-    is not about the same for three sizes, there is no pool to be seen.
+    With a shared pool, a group of twice the size leaves its line of arithmetic at half the registers. The answer is
+    declined if the product of size and registers is not about the same for three sizes.
     """
     unit = "32-bit registers"
     products = []

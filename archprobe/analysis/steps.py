@@ -1,10 +1,11 @@
-"""Change points of a noisy curve: noise estimate, removal of lone spikes, exact segmentation, and where a jump may lie.
+"""Change points of a noisy curve: noise estimate, removal of lone spikes, exact segmentation, and the possible
+positions of a jump.
 
 Everything works on logarithms of times, so noise, jumps and drift are relative. A segmentation minimises
 
     sum of squared residuals / sigma^2  +  penalty * number of segments
 
-exactly, by dynamic programming (as "optimal partitioning" of Jackson et al., 2005); curves have at most some hundred
+exactly, by dynamic programming (as "optimal partitioning" of Jackson et al., 2005). Curves have at most some hundred
 points.
 """
 
@@ -19,12 +20,12 @@ NOISE_FLOOR = 5e-4
 
 
 def undisturbed(times: np.ndarray) -> float:
-    """Return the lower quartile of repeated times, by which they are compared: disturbances only add time."""
+    """Return the lower quartile of repeated times, which is used to compare them: disturbances only add time."""
     return float(np.quantile(times, 0.25, method="lower"))
 
 
 def log_curve(x: np.ndarray, y: np.ndarray, *, is_rate: bool = False) -> tuple[np.ndarray, np.ndarray]:
-    """Return a curve sorted by x, with log y; ValueError for anything but positive numbers.
+    """Return a curve sorted by x, with log y. ValueError for anything but positive numbers.
 
     Several times at one x become their lower quartile, several rates their median.
     """
@@ -40,7 +41,7 @@ def log_curve(x: np.ndarray, y: np.ndarray, *, is_rate: bool = False) -> tuple[n
 
 
 def repeats_of(x: np.ndarray, repeats: int) -> int:
-    """Return how often each position was measured: `repeats`, or more where `x` holds a position several times."""
+    """Return how often each position was measured: `repeats`, or more if `x` holds a position several times."""
     x = np.asarray(x)
     return max(repeats, x.size // np.unique(x).size)
 
@@ -64,11 +65,11 @@ def noise(values: np.ndarray, order: int = 1, share: float = 0.45) -> float:
 
 
 def despike(values: np.ndarray, sigma: float, threshold: float = 4.0) -> np.ndarray:
-    """Pull lone points back to their neighbours' median where four neighbours agree among themselves."""
+    """Replace lone points by their neighbours' median if four neighbours agree among themselves."""
     result = np.array(values, float)
     for i in range(result.size):
         near = [j for j in range(i - 2, i + 3) if j != i and 0 <= j < result.size]
-        # The last points may be the first ones of a new level: nobody comes after them to tell.
+        # The last points may be the first ones of a new level: no points follow that could decide it.
         if len(near) < 3 or i >= result.size - 2:
             continue
         around = np.median(values[near])
@@ -79,7 +80,7 @@ def despike(values: np.ndarray, sigma: float, threshold: float = 4.0) -> np.ndar
 
 
 def segments(values: np.ndarray, sigma: float) -> list[int]:
-    """Return where the segments of the best piecewise constant fit start, the first at 0. Remove lone spikes before."""
+    """Return the starts of the segments of the best piecewise constant fit. Remove lone spikes before."""
     n = values.size
     penalty = 4.0 + 3.0 * np.log(n)
     scaled = (values - values.mean()) / sigma
@@ -104,8 +105,10 @@ def segments(values: np.ndarray, sigma: float) -> list[int]:
 class Jump:
     """A change of level between positions ``index - 1`` and ``index``.
 
-    `ratio` is the level after over the level before; `z` the size of the jump in standard errors; `first` and `last`
-    bound the index that the data allow; `after` counts the points of the level after the jump.
+    ratio: the level after over the level before
+    z: the size of the jump in standard errors
+    first, last: bounds of the index that the data allow
+    after: points of the level after the jump
     """
 
     index: int
@@ -117,8 +120,8 @@ class Jump:
 
 
 def jumps(values: np.ndarray, sigma: float) -> list[Jump]:
-    """Return every jump of a log curve. Spikes are removed to find jumps, and kept to judge them by the medians at both
-    sides.
+    """Return every jump of a log curve. Jumps are found without spikes, then judged by the medians at both sides with
+    them.
     """
     clean = despike(values, sigma)
     starts = [*segments(clean, sigma), values.size]
@@ -141,7 +144,7 @@ def jumps(values: np.ndarray, sigma: float) -> list[Jump]:
 
 
 def _where(window: np.ndarray, sigma: float, best: int) -> tuple[int, int]:
-    """Return the split positions of a two-level window that are not excluded at 4.2 sigma (a likelihood ratio of e^9)."""  # noqa: E501
+    """Return the first and last split of a two-level window within 4.2 sigma (a likelihood ratio of e^9)."""
     splits = np.arange(1, window.size)
     total = np.cumsum(window)
     cost = -(total[:-1] ** 2 / splits + (total[-1] - total[:-1]) ** 2 / (window.size - splits)) / sigma**2
@@ -150,8 +153,8 @@ def _where(window: np.ndarray, sigma: float, best: int) -> tuple[int, int]:
 
 
 def border(values: np.ndarray, sigma: float, index: int) -> tuple[int, int]:
-    """Return the first and last index at which a jump found at `index` may lie: an outlier beside it may belong to
-    either level.
+    """Return the first and last possible index of a jump found at `index`: an outlier beside it may belong to either
+    level.
     """
     before, after = values[max(0, index - 5) : index], values[index : index + 5]
     limit = 4 * sigma

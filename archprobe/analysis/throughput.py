@@ -1,4 +1,6 @@
-"""Peak arithmetic over vector widths, the best width of a load, ALUs from peak and clock, sustained against burst."""
+"""Peak arithmetic over vector widths, the best width of a load, ALUs from peak and clock, and sustained against burst
+rates.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +9,7 @@ import numpy as np
 from archprobe.analysis.answer import Answer, answered, declined, ratio
 from archprobe.analysis.bandwidth import rate
 
-# Widths that differ by less than this are alike.
+# Rates of widths that differ by less than this are considered equal.
 ALIKE = 0.08
 
 
@@ -23,7 +25,7 @@ def peak_rate(
     best = int(np.argmax(rates))
     if noise > 0.04:
         return declined(unit, f"each rate is known only to {noise:.0%}; the highest seen is {rates[best]:.4g} {unit}")
-    # The highest of several noisy rates lies above the truth by about the noise.
+    # The highest of several noisy rates exceeds the true rate by about the noise.
     near = rates[rates > rates[best] * (1 - 4 * noise - 0.005)]
     value = float(np.median(near))
     half = max(4 * noise, 0.01)
@@ -36,7 +38,7 @@ def peak_rate(
 def architecture(
     widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01, repeats: int = 1
 ) -> tuple[Answer, Answer]:
-    """Return ("SISD" or "SIMD", components): scalar where single values reach the rate of vectors, else vector and the
+    """Return ("SISD" or "SIMD", components). It is SISD if scalars reach the rate of vectors, else SIMD with the
     smallest good width.
 
     `noise` is the relative error of one rate, the median of `repeats`.
@@ -71,8 +73,8 @@ def architecture(
 
 
 def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01, repeats: int = 1) -> Answer:
-    """Return the best width of a load in 32-bit words: the least time for each word. `time` is that of one load, the
-    median of `repeats`.
+    """Return the best width of a load in 32-bit words: the width with the least time per word. `time` is the time of
+    one load, the median of `repeats`.
     """
     widths, per_word = np.asarray(widths, float), np.asarray(time, float) / np.asarray(widths, float)
     unit = "32-bit words"
@@ -89,8 +91,8 @@ def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01, r
 
 
 def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | None) -> Answer:
-    """Count the multiply-add lanes of a core: peak / (2 * clock * cores), to the nearest multiple of 8 where that is
-    within 6%.
+    """Count the multiply-add lanes of a core: peak / (2 * clock * cores), rounded to the nearest multiple of 8 if that
+    is within 6%.
     """
     unit = "count"
     if peak_gflops.is_declined or not clock_mhz or not cores:
@@ -112,8 +114,8 @@ def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | Non
 
 
 def sustained(seconds: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS") -> tuple[Answer, Answer]:
-    """Return (rate once warm, that rate over the first rate) of one kernel run over and over: throttling shows as a
-    ratio below 1.
+    """Return (rate once warm, that rate over the first rate) of one kernel that runs repeatedly. A ratio below 1 shows
+    throttling.
     """
     seconds, rates = np.asarray(seconds, float), np.asarray(rates, float)
     if rates.size < 8:

@@ -1,4 +1,4 @@
-"""Warp size by the order of an atomic counter (paper, Listing 3), by stairs in time (figure 7), and by divergence."""
+"""The warp size by the order of an atomic counter (paper, Listing 3), stairs in time (figure 7), and divergence."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from archprobe.analysis.period import find_period
 from archprobe.analysis.steps import log_curve, noise, repeats_of
 
 _UNIT = "work-items"
-# Both branches cost at most this much more (log) than the dearer one alone: twice, and a little for the jumps.
+# Both branches cost at most this much more (log) than the dearer one: twice, and a little for the jumps.
 _TWO_BRANCHES = 0.9
 
 
 def warp_by_time(work_items: np.ndarray, time: np.ndarray, *, is_stopped_at_jump: bool = False) -> Answer:
-    """Find the warp size by method B: many groups of 1, 2, 3, ... work-items, whose time steps up with every further
+    """Find the warp size by method B: the time of many groups of 1, 2, 3, ... work-items steps up with every further
     warp.
     """
     return find_period(work_items, time, unit=_UNIT, is_stopped_at_jump=is_stopped_at_jump)
@@ -24,7 +24,7 @@ def warp_by_order(order: np.ndarray) -> Answer:
     """Find the warp size by method A: `order[run, i]` is the rank that work-item i drew from the group's counter, in
     several runs.
 
-    Work-items of one warp draw at once and in order of their lanes; warps race one another. So ranks rise by one inside
+    Work-items of one warp draw together and in order of their lanes. Different warps race. So ranks rise by one inside
     a warp and break between warps, in some runs at least.
     """
     order = np.atleast_2d(np.asarray(order))
@@ -57,7 +57,8 @@ def warp_by_order(order: np.ndarray) -> Answer:
             _UNIT,
             f"ranks break at {places.size} of {borders.size} multiples of {warp}: too few to rule out a smaller warp",
         )
-    # Were the warp half as large, each of its other borders had to hold in every run, though the ones seen break often.
+    # With a warp half this size, each of its additional borders must have held in every run, although the observed
+    # borders break often.
     chance = (1 - float(broken[borders - 1].mean())) ** (runs * borders.size)
     return answered(
         warp,
@@ -68,8 +69,7 @@ def warp_by_order(order: np.ndarray) -> Answer:
 
 
 def warp_by_first_break(work_items: np.ndarray, ascending: np.ndarray) -> Answer:
-    """Find the warp size by method A as Microsoft's tool records it: the largest group whose work-items all drew ranks
-    in order.
+    """Find the warp size by method A as Microsoft's tool records it: the largest group with its ranks in order.
 
     There is one run for each group size, so one warp of 128 looks like two warps of 64 that started one after the
     other.
@@ -95,8 +95,8 @@ def warp_by_first_break(work_items: np.ndarray, ascending: np.ndarray) -> Answer
 
 
 def warp_by_divergence(block: np.ndarray, time: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Find the warp size by divergence: neighbouring blocks of `block` work-items branch differently, and from the warp
-    size on no warp runs both.
+    """Find the warp size by divergence. Neighbouring blocks of `block` work-items branch differently, and from the warp
+    size on no warp runs both branches.
 
     Each time was measured `repeats` times.
     """
@@ -132,10 +132,11 @@ def warp_by_divergence(block: np.ndarray, time: np.ndarray, *, repeats: int = 1)
 
 
 def parallel_work_items(order: np.ndarray, warp: int) -> Answer:
-    """Find how many work-items of a core run at once: `order[run, i]` is the rank that work-item i of one group drew.
+    """Count the work-items of a core that run concurrently. `order[run, i]` is the rank that work-item i of one group
+    drew.
 
-    Warps that run in parallel take turns at the counter, so their ranks alternate. The warps that began before half of
-    the first warp's work-items had drawn run beside it (paper, figure 8: 3 warps of 128 on Adreno 640).
+    Warps that run concurrently alternate at the counter, and so do their ranks. The warps that began before half of the
+    first warp's work-items had drawn run concurrently with it (paper, figure 8: 3 warps of 128 on Adreno 640).
     """
     order = np.atleast_2d(np.asarray(order))
     runs, n = order.shape

@@ -1,5 +1,5 @@
-"""The devices that probes run on. Each kind is one file in this folder whose `KIND` names and opens it; the folder is
-searched, so nothing lists them.
+"""The devices that probes run on. Each kind is one file in this folder, with a `KIND` that names and opens it. The
+folder is searched for such files, so no list names them.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ def device_kinds() -> dict[str, DeviceKind]:
 
 
 def open_device(text: str, *, rpc: str = "") -> Device:
-    """Open the device that `kind:INDEX` names, here or behind the RPC server at `rpc` (see `RpcDevice`).
+    """Open the device `kind:INDEX` of this machine, or of the RPC server at `rpc` (see `RpcDevice`).
 
     OpenCL devices are counted over all platforms.
 
-    UsageError where the text names no device, or another API behind RPC. DeviceError where there is no such device, or
-    no such server.
+    UsageError if the text is not a device, or is of another API over RPC. DeviceError if the device or the server does
+    not exist.
     """
     name, _, index = text.partition(":")
     kinds = device_kinds()

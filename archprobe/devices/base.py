@@ -1,4 +1,4 @@
-"""What every device has: its facts, kernels built from one text, and runs timed by the device's own clock.
+"""The interface of all devices: facts, kernels built from one text, and runs timed by the device's clock.
 
 One kernel text serves OpenCL, CUDA and Vulkan. It is OpenCL C with three macros that each device file defines:
 FLOAT4(a, b, c, d), TOTAL4(v), ONE_WORK_ITEM.
@@ -18,11 +18,11 @@ from archprobe.errors import DeviceError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """What the driver says of a device. Sizes are in bytes, image sizes in texels, the clock in MHz, the timer's step
-    in ns.
+    """The properties that the driver reports. Sizes are in bytes, image sizes in texels, the clock in MHz, the timer's
+    step in ns.
 
     `api` is the name of the device's kind, "opencl" for instance. `is_remote` means that calls go over a network: only
-    the device's own clock times them.
+    the device's clock times them.
     """
 
     api: str
@@ -51,12 +51,12 @@ class Facts:
 
     @property
     def units(self) -> int:
-        """Compute units to fill with work: enough for a large device where the driver does not tell."""
+        """Compute units to fill with work: enough for a large device if the driver does not report them."""
         return self.compute_units or (4 if self.is_cpu else 64)
 
 
 class Device(abc.ABC):
-    """A device and a queue that times what runs on it; buffers and kernels are handles of the API behind it."""
+    """A device and a queue that times its commands. Buffers and kernels are handles of the device's API."""
 
     facts: Facts
     # Components of the widest vector that a kernel can declare.
@@ -64,17 +64,19 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def kernel(self, source: str, name: str, **macros: Any) -> Any:
-        """Build the kernel `name` of `source` with macros; BuildError holds the source and the compiler's log."""
+        """Build the kernel `name` of `source` with macros. BuildError, with the source and the compiler's log, if that
+        fails.
+        """
 
     @abc.abstractmethod
     def launch(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> float:
-        """Run once and wait; return seconds by the device's own clock, from the kernel's start to its end. KernelError
-        where it fails.
+        """Run once and wait. Return the seconds from the kernel's start to its end by the device's clock. KernelError
+        if it fails.
         """
 
     @abc.abstractmethod
     def enqueue(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> None:
-        """Run without waiting or timing; `finish` waits."""
+        """Enqueue a launch without waiting for it or timing it. `finish` waits."""
 
     @abc.abstractmethod
     def finish(self) -> None:
@@ -82,7 +84,7 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def buffer(self, data: np.ndarray | int) -> Any:
-        """Allocate a buffer holding `data`, or one of so many zero bytes; DeviceError where memory is short."""
+        """Allocate a buffer of `data`, or of `data` zero bytes if it is a number. DeviceError if memory is short."""
 
     @abc.abstractmethod
     def write(self, buffer: Any, data: np.ndarray) -> None:
@@ -94,28 +96,28 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def copy(self, to: Any, source: Any, size: int) -> float:
-        """Copy `size` bytes by the driver's own command; return the seconds it took."""
+        """Copy `size` bytes by the driver's copy command. Return the seconds that it took."""
 
     def image(self, texels: np.ndarray, *, is_written: bool = False) -> Any:
-        """Allocate a 1-D (w, 4) or 2-D (h, w, 4) image of int32 or float32 texels with four channels; DeviceError where
+        """Allocate a 1-D (w, 4) or 2-D (h, w, 4) image of int32 or float32 texels with four channels. DeviceError if
         the device cannot.
         """
         raise DeviceError("images are probed through OpenCL and Vulkan only", shape=texels.shape)
 
     def spill_bytes(self, kernel: Any) -> int:
-        """Return the private memory outside registers that the driver reports for `kernel`; 0 where it reports none."""
+        """Return the private memory outside registers that the driver reports for `kernel`, or 0 if it reports none."""
         return 0
 
     def lane(self, index: int) -> str:
-        """Spell component `index` of a vector in a kernel."""
+        """Return the text that selects component `index` of a vector in a kernel."""
         return f".s{index:x}"
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DeviceKind:
-    """A kind of device: the `name` before the colon of `--device name:INDEX`, and what opens number INDEX of that kind.
+    """A kind of device: the `name` before the colon of `--device name:INDEX`, and the function that opens number INDEX.
 
-    `open_index` raises DeviceError where there is no such device.
+    `open_index` raises DeviceError if there is no such device.
     """
 
     name: str
@@ -123,5 +125,5 @@ class DeviceKind:
 
 
 def defines(macros: Mapping[str, Any]) -> str:
-    """Spell macros as `#define` lines."""
+    """Return macros as `#define` lines."""
     return "".join(f"#define {name} {value}\n" for name, value in macros.items())

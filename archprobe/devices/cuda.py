@@ -1,4 +1,4 @@
-"""CUDA devices, through CuPy: the same kernel texts, with OpenCL C's words defined in CUDA C++."""
+"""CUDA devices, through CuPy. The kernel texts are the same, with the keywords of OpenCL C defined in CUDA C++."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from archprobe.devices.base import Device, DeviceKind, Facts, defines
 from archprobe.errors import BuildError, DeviceError, KernelError
 
-# A vector is a plain array with the operators that the kernels use; 16 bytes are the longest load.
+# A vector is a plain array with the operators that the kernels use. The longest load has 16 bytes.
 _PRELUDE = r"""
 #define __kernel extern "C" __global__
 #define __global
@@ -57,7 +57,7 @@ template <int N> __device__ Vector<N> fma(Vector<N> a, const Vector<N> &b, const
 
 
 class CudaDevice(Device):
-    """Kernels through CuPy and NVRTC, timed by CUDA's events."""
+    """A device that compiles through CuPy and NVRTC and times by CUDA events."""
 
     def __init__(self, index: int) -> None:
         try:

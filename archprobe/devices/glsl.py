@@ -3,9 +3,9 @@
     __kernel void add(__global float *out, float a)
         ->  layout(binding = 0) buffer Memory0 { float out_[]; };  layout(push_constant) ... float a
 
-This is no general compiler: it knows the words that the probes use, in the form in which they use them. Pointers inside
-a kernel, vectors of more than four and bytes have no counterpart: such a kernel does not compile, and its probe says
-so.
+This is no general compiler: it supports only the constructs of the probes, in their exact form.
+Pointers inside a kernel, bytes, and vectors of more than four components have no counterpart. A kernel with them does
+not compile, and its probe says so.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ _RESERVED = ("out", "in", "sample", "buffer", "shared")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Shader:
-    """SPIR-V of one kernel and the types of its arguments in order.
+    """The SPIR-V of one kernel and the types of its arguments in order.
 
-    "m" for memory, "r" for an image that is read, "w" for one that is written (bindings 0, 1, …), else the type of a
-    push constant.
+    A type is "m" for memory, "r" for an image that is read, "w" for an image that is written (bindings 0, 1, …), else
+    the type of a push constant.
     """
 
     name: str
@@ -64,7 +64,9 @@ class Shader:
 
 
 def compile_kernel(source: str, name: str, device_name: str) -> Shader:
-    """Compile the kernel `name` of `source` to a shader; BuildError with both texts, DeviceError without glslang."""
+    """Compile the kernel `name` of `source` to a shader. BuildError with both texts if that fails, DeviceError without
+    glslang.
+    """
     tool = shutil.which("glslangValidator")
     if tool is None:
         raise DeviceError("Vulkan needs glslangValidator; on Debian: apt-get install glslang-tools")
@@ -88,8 +90,8 @@ def compile_kernel(source: str, name: str, device_name: str) -> Shader:
 
 
 def translate(source: str, name: str) -> tuple[str, tuple[str, ...]]:
-    """Translate the kernel `name` of preprocessed text to (shader, types of the arguments); BuildError where there is
-    no such kernel.
+    """Translate the kernel `name` of preprocessed text to (shader, types of the arguments). BuildError if there is no
+    such kernel.
     """
     found = next((match for match in _KERNEL.finditer(source) if match[1] == name), None)
     if found is None:

@@ -18,7 +18,7 @@ import numpy as np
 from archprobe.devices.base import Device, DeviceKind, Facts
 from archprobe.errors import BuildError, DeviceError, KernelError
 
-# The platform of Intel's driver for CPUs.
+# The platform of the driver for CPUs that Intel publishes on PyPI.
 _OF_PYPI = "Intel(R) OpenCL"
 PRELUDE = """
 #define FLOAT4(a, b, c, d) (float4)(a, b, c, d)
@@ -28,7 +28,7 @@ PRELUDE = """
 
 
 class OpenCLDevice(Device):
-    """Kernels through pyopencl, timed by events."""
+    """A device that runs kernels through pyopencl and times them by events."""
 
     def __init__(self, cl_device: Any) -> None:
         import pyopencl as cl
@@ -119,7 +119,7 @@ def _seconds(event: Any) -> float:
 
 
 def list_devices() -> list[Any]:
-    """Return the OpenCL devices of all platforms, as pyopencl gives them; empty without a driver.
+    """Return the OpenCL devices of all platforms, as pyopencl lists them. The list is empty without a driver.
 
     Intel's driver from PyPI is the last platform, as in Romou's runtime, so a device has the same number in both.
     """
@@ -128,7 +128,7 @@ def list_devices() -> list[Any]:
 
 @functools.cache
 def _platforms() -> list[Any]:
-    """Return the platforms that the loader finds when it is first asked, and Intel's driver from PyPI behind them."""
+    """Return the platforms that the loader finds on its first call, followed by Intel's driver from PyPI."""
     driver = _driver_from_pypi()
     with _with_driver(driver) if driver else contextlib.nullcontext():
         try:
@@ -143,7 +143,9 @@ def _platforms() -> list[Any]:
 
 
 def _driver_from_pypi() -> str | None:
-    """Return Intel's driver for CPUs, if its wheels are installed; what it needs is in the process then."""
+    """Load the libraries of Intel's driver for CPUs into the process and return its path. None if its wheels are not
+    installed.
+    """
     try:
         from tvm_patches import pypi_driver
     except ImportError:
@@ -156,7 +158,9 @@ def _driver_from_pypi() -> str | None:
 
 @contextlib.contextmanager
 def _with_driver(driver: str) -> Iterator[None]:
-    """Show the loader one more driver. It reads the variable once; whatever this process starts later never sees it."""
+    """Add one more driver for the loader while the block runs. The loader reads the variable once, and processes
+    started later do not inherit it.
+    """
     before = os.environ.get("OCL_ICD_VENDORS")
     vendors = Path(before or "/etc/OpenCL/vendors")
     with tempfile.TemporaryDirectory(prefix="archprobe-icd-") as folder:

@@ -1,8 +1,8 @@
-"""Devices behind a TVM RPC server, a phone's for instance, through the runtimes of Romou that the server holds:
-OpenCL's, and Vulkan's without images.
+"""Devices behind a TVM RPC server, a phone's for instance, through the Romou runtimes that the server has: OpenCL, and
+Vulkan without images.
 
-On the server: ``romou serve --port 9090 --key phone``. Kernels are compiled and timed there; only their text (for
-Vulkan, SPIR-V), arguments and results travel.
+On the server: ``romou serve --port 9090 --key phone``. Kernels are compiled and timed on the server. Only their text
+(for Vulkan, SPIR-V), arguments and results travel.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from archprobe.devices.glsl import compile_kernel
 from archprobe.devices.opencl import PRELUDE
 from archprobe.errors import ArchProbeError, BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
 
-# Romou is needed behind RPC alone.
+# Romou is needed for RPC only.
 if TYPE_CHECKING:
     from romou.runtime.rpc import Connection
 
@@ -36,15 +36,14 @@ __kernel void zero_texels(__write_only image2d_t out, uint width, uint count) {
 
 
 class RpcDevice(Device):
-    """Kernels through ``romou.KIND.source_kernel`` of the server at `address`, on its device `index` of a kind,
-    "opencl" or "vulkan".
+    """A device that runs kernels through ``romou.KIND.source_kernel`` of the server at `address`.
 
-    `address` is "host:port/key" (`romou.runtime.rpc.Address` says where else the key may stand), or
-    "tracker://host:port/key" for whichever of a tracker's servers is free first.
+    `kind` is "opencl" or "vulkan", and `index` the device's number among its kind. `address` is "host:port/key"
+    (`romou.runtime.rpc.Address` lists the other places of the key), or "tracker://host:port/key" for the first free
+    server of a tracker.
 
-    UsageError where `address` has another form. DeviceError where nobody answers there, the key is another one, the
-    server has no Romou or other versions, or it has no such device. ConnectionLostError from any method, once the
-    connection is cut.
+    UsageError if `address` has another form. DeviceError if no server answers, the key differs, the server has no Romou
+    or other versions, or it has no such device. ConnectionLostError from any method, once the connection is cut.
     """
 
     def __init__(self, address: str, index: int, *, kind: str = "opencl", patience_s: float = 20.0) -> None:
@@ -128,7 +127,7 @@ class RpcDevice(Device):
             if not is_empty:
                 return tvm.runtime.tensor(np.ascontiguousarray(texels), self.handle, mem_scope=scope)
             image = tvm.runtime.empty(shape, str(texels.dtype), self.handle, mem_scope=scope)
-        # Zeros are written there: a large image of them would take long to travel.
+        # Zeros are written on the server: a large image of them would take long to travel.
         vector = (
             {"WRITE": "write_imagef", "VECTOR": "float4"}
             if texels.dtype == np.float32
@@ -153,7 +152,7 @@ class RpcDevice(Device):
 
     @contextlib.contextmanager
     def _remote(self, kind: type[ArchProbeError], what: str, **fields: Any) -> Iterator[None]:
-        """Raise what the server raised as `kind`, and everything else as the end of the connection."""
+        """Raise the server's errors as `kind`, and every other error as the end of the connection."""
         from tvm.error import RPCError
 
         try:
@@ -173,7 +172,7 @@ class RpcDevice(Device):
 
 
 def list_devices(address: str) -> list[str]:
-    """Return the names of the server's OpenCL devices; raises what `RpcDevice` raises."""
+    """Return the names of the server's OpenCL devices. It raises the same errors as `RpcDevice`."""
     connection = _connect(address)
     connection.close()
     return [f"{d['name']}  ({d['platform']}, driver {d['driver']})" for d in connection.devices]
@@ -200,7 +199,7 @@ def _connect(address: str, kind: str = "opencl", patience_s: float = 20.0) -> Co
 
 
 def _facts(kind: str, found: dict[str, Any]) -> Facts:
-    # The runtime's words for most facts are the same; these have another name or form.
+    # The runtime uses the same names for most facts. These have another name or form.
     features = ("shaderFloat16",) if found.get("has_fp16_arithmetic") else ()
     ours = {
         "api": kind,
@@ -209,7 +208,7 @@ def _facts(kind: str, found: dict[str, Any]) -> Facts:
         "max_buffer_bytes": found["max_alloc_bytes"],
         "timer_step_ns": found.get("timer_resolution_ns") or max(1, round(found.get("timestamp_period_ns", 1))),
         "extensions": (*found["extensions"].split(), *features),
-        # A kernel that the runtime for Vulkan is given by hand takes buffers alone.
+        # Vulkan's `source_kernel` takes buffers only.
         "has_images": found["has_images"] and kind == "opencl",
         "is_remote": True,
     }

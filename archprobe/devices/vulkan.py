@@ -1,4 +1,4 @@
-"""Vulkan devices, through the PyPI package `vulkan`: the same kernel texts as compute shaders (`glsl.py`), timed by
+"""Vulkan devices, through the PyPI package `vulkan`. The same kernel texts run as compute shaders (`glsl.py`), timed by
 timestamps on the queue.
 """
 
@@ -20,7 +20,7 @@ _STAGED_BYTES = 1 << 24
 
 
 class _Buffer:
-    """Memory that a shader reads and writes; freed with the object."""
+    """Memory that a shader reads and writes. It is freed with the object."""
 
     def __init__(self, device: VulkanDevice, size: int, *, is_for_host: bool = False) -> None:
         vk = device.vk
@@ -47,7 +47,7 @@ class _Buffer:
 
 
 class _Image:
-    """Texels of 16 bytes that a shader reads or writes, in the layout for both; freed with the object."""
+    """An image of 16-byte texels that a shader reads or writes, in the layout for both. It is freed with the object."""
 
     def __init__(self, device: VulkanDevice, texels: np.ndarray) -> None:
         vk = device.vk
@@ -92,7 +92,9 @@ class _Image:
 
 
 class _Kernel:
-    """A shader with its layouts, and a pipeline for each size of a work-group, which a shader knows at compile time."""
+    """A shader with its layouts, and one pipeline for each work-group size, which is a compile-time constant of a
+    shader.
+    """
 
     def __init__(self, device: VulkanDevice, shader: Shader) -> None:
         vk, self.name, self.types = device.vk, shader.name, shader.types
@@ -145,7 +147,7 @@ class _Kernel:
         return self._pipelines[local_size]
 
     def bind(self, bound: list[_Buffer | _Image]) -> None:
-        """Point the shader to buffers and images; no launch may be under way."""
+        """Bind the shader to buffers and images. No launch may be in progress."""
         vk = self.device.vk
         if [id(b) for b in bound] == [id(b) for b in self.bound]:
             return
@@ -165,7 +167,7 @@ class _Kernel:
 
 
 class VulkanDevice(Device):
-    """Compute shaders on the first queue that runs them and has a clock."""
+    """A device that runs compute shaders on its first compute queue with timestamps."""
 
     widest = 4
 
@@ -211,7 +213,7 @@ class VulkanDevice(Device):
         self.facts = _facts(vk, physical, self._memory, has_half=half is not None)
 
     def memory_type(self, allowed: int, wanted: int) -> int:
-        """Return the first type of memory with all `wanted` properties, else the first that is allowed."""
+        """Return the first memory type with all `wanted` properties, else the first allowed one."""
         fit = [i for i in range(self._memory.memoryTypeCount) if allowed >> i & 1]
         return next((i for i in fit if self._memory.memoryTypes[i].propertyFlags & wanted == wanted), fit[0])
 
@@ -312,7 +314,7 @@ class VulkanDevice(Device):
         self.copy(buffer, self.staged(data), data.nbytes)
 
     def staged(self, data: np.ndarray) -> _Buffer:
-        """Return memory of the host's kind that holds `data`."""
+        """Return a host-visible staging buffer that holds `data`."""
         staging = _Buffer(self, data.nbytes, is_for_host=True)
         mapped = self.vk.vkMapMemory(self.handle, staging.memory, 0, data.nbytes, 0)
         mapped[: data.nbytes] = np.ascontiguousarray(data).tobytes()
@@ -334,7 +336,7 @@ class VulkanDevice(Device):
             if max(shape) > self.facts.max_image_width:
                 raise vk.VkError(f"{self.facts.max_image_width} texels a side are the most")
             image = _Image(self, texels)
-            # A part at a time: a large image of zeros needs no staging of its size.
+            # Copy in chunks of rows: a large image of zeros needs no staging buffer of its size.
             rows = max(1, _STAGED_BYTES // (rest // shape[0])) if len(shape) == 2 else 1
             self._timed(
                 lambda commands: self._move(
@@ -368,7 +370,7 @@ class VulkanDevice(Device):
         )
 
     def _move(self, commands: Any, image: _Image, old: int, new: int) -> None:
-        """Bring an image from a layout to another one, behind and before everything else."""
+        """Change the layout of an image, with a full barrier before and after."""
         vk, access, stage = (
             self.vk,
             self.vk.VK_ACCESS_MEMORY_READ_BIT | self.vk.VK_ACCESS_MEMORY_WRITE_BIT,
@@ -392,7 +394,7 @@ class VulkanDevice(Device):
 
 
 def list_devices() -> list[str]:
-    """Return the names of all Vulkan devices; DeviceError without the binding."""
+    """Return the names of all Vulkan devices. DeviceError without the binding."""
     vk = _binding()
     return [str(vk.vkGetPhysicalDeviceProperties(device).deviceName) for device in _physical_devices(vk)]
 
@@ -419,7 +421,7 @@ def _physical_devices(vk: Any) -> list[Any]:
 
 
 def _half_arithmetic(vk: Any, physical: Any) -> Any:
-    """Return the feature fp16 arithmetic, to be turned on; None where the device has none."""
+    """Return the feature fp16 arithmetic, to be enabled. None if the device lacks it."""
     if _HALF not in {extension.extensionName for extension in vk.vkEnumerateDeviceExtensionProperties(physical, None)}:
         return None
     found = vk.VkPhysicalDeviceShaderFloat16Int8Features()

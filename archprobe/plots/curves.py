@@ -1,4 +1,6 @@
-"""One picture for each curve: the points, and a line where the analysis found something; and what all pictures share."""  # noqa: E501
+"""A picture for each curve, with its points and a line at each finding of the analysis, and the parts that all pictures
+share.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ FILL = {
 
 
 def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
-    """Make (figure, axes) of a size in inches; UsageError where matplotlib is missing."""
+    """Make (figure, axes) of a size in inches. UsageError if matplotlib is missing."""
     try:
         from matplotlib.figure import Figure
     except ImportError as error:
@@ -34,7 +36,9 @@ def new_figure(width: float, height: float) -> tuple[Figure, Axes]:
 
 
 def draw(curve: Curve, title: str = "") -> Figure:
-    """Draw one curve as a matplotlib figure; marks that lie on the x axis are drawn, others (rates, ratios) are not."""
+    """Draw one curve as a matplotlib figure. Marks with a position on the x axis are drawn, others (rates, ratios)
+    are not.
+    """
     figure, axes = new_figure(7.2, 3.6)
     axes.plot(curve.x, curve.y, color=BLUE, marker="." if len(curve.x) < 160 else None, linewidth=1.2, markersize=4)
     if curve.is_log_x:

@@ -1,4 +1,4 @@
-"""All pictures of a report in a folder, as SVG, and one HTML page that holds them and every answer."""
+"""Writes the pictures of a report into a folder, as SVG, and one HTML page with the pictures and every answer."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ td.n {{ white-space: nowrap; font-variant-numeric: tabular-nums }} .off {{ color
 
 
 def write_page(report: Report, folder: Path) -> Path:
-    """Write ``index.html``, ``architecture.svg`` and one SVG for each curve into `folder`; return the page's path."""
+    """Write ``index.html``, ``architecture.svg`` and one SVG for each curve into `folder`. Return the page's path."""
     folder.mkdir(parents=True, exist_ok=True)
     picture = _save(overview.draw(report), folder / "architecture.svg")
     sections = []
@@ -60,11 +60,11 @@ def write_page(report: Report, folder: Path) -> Path:
 
 
 def _save(figure: Figure, path: Path) -> str:
-    """Write a figure as SVG; return its text, to be embedded in a page."""
+    """Write a figure as SVG. Return its text, to be embedded in a page."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     path.write_text(text.getvalue(), encoding="utf-8")
-    # Several pictures share the page: their inner names must differ.
+    # Several pictures share the page, so their ids must differ.
     drawing = text.getvalue()[text.getvalue().index("<svg") :]
     mark = _plain(path.stem)
     return re.sub(r'(id="|url\(#|href="#)', lambda found: f"{found[1]}{mark}_", drawing)

@@ -1,5 +1,5 @@
-"""The probes: every `Probe` in a file of this folder is one. The folder is searched, so a new probe is a new file here
-and nothing else.
+"""The probes: each `Probe` defined in a file of this folder. The folder is searched, so a new probe only needs a new
+file here.
 """
 
 from __future__ import annotations
@@ -9,8 +9,7 @@ import pkgutil
 
 from archprobe.probes.probe import Probe
 
-# Some probes use the answers of earlier ones, so these run in this order. Probes that are not named here run after
-# them, by name.
+# Some probes use the answers of earlier ones, so these run in this order. The other probes run after them, by name.
 ORDER = (
     *("limits", "launch", "warp_time", "warp_order", "warp_divergence", "running_order", "cores", "registers"),
     "register_sweep",

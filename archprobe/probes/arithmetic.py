@@ -1,5 +1,5 @@
-"""What the arithmetic of all cores can do: chains of multiply-adds that no compiler can shorten, since their factors
-come at run time, and other operations.
+"""Arithmetic rates of all cores: chains of multiply-adds that no compiler can shorten, since their factors are run-time
+values, and other operations.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from archprobe.devices.base import defines
 from archprobe.errors import BuildError, KernelError
 from archprobe.probes.probe import probe
 
-# Independent values that a work-item keeps in flight; enough to hide the latency of a multiply-add.
+# Independent values that a work-item keeps in flight: enough to hide the latency of a multiply-add.
 LANES = 16
 _UNROLL = 8
 
-# T is the scalar type, V the vector. Every value depends on its last one alone, and each component starts from a number
-# of its own, or the compiler would see that all are one.
+# T is the scalar type, V the vector. Every value depends only on its previous one. Each component starts from a
+# different number, because the compiler would otherwise merge them.
 _SOURCE = """
 #ifdef USES_HALF
 #pragma OPENCL EXTENSION cl_khr_fp16 : enable
@@ -80,7 +80,7 @@ def multiply_add(
             f"lanes{'' if components == 1 else bench.device.lane(lane)} = (T)({lane}.5f);" for lane in range(components)
         ),
         "FACTOR": base if is_broadcast else vector(base, components),
-        # All components: those that nobody reads would not be computed.
+        # All components are added up: the compiler would remove any that is not read.
         "TOTAL(v)": (
             "v" if components == 1 else " + ".join(f"(v){bench.device.lane(lane)}" for lane in range(components))
         ),
@@ -109,7 +109,7 @@ _HALF_ARITHMETIC = ("cl_khr_fp16", "shaderFloat16")
 _WIDTHS = (1, 2, 4, 8, 16)
 _CHAINS = 16
 
-# Extension or API -> how it spells "c + dot of four signed bytes". The first one that the device has is used.
+# Extension or API -> its spelling of "c + dot of four signed bytes". The first one that the device has is used.
 _DOTS = {
     "cuda": "c = __dp4a(a, b, c);",
     "cl_khr_integer_dot_product": "c = dot_acc_sat(a, b, c);",
@@ -275,7 +275,7 @@ __kernel void load(int n, __global float *out, __global const V *src, uint mask,
   if (TOTAL == 12345.0f) out[0] = 1;
 }
 """
-# Fits the first cache of nearly every device: the load itself is to be seen, not memory.
+# Fits the first cache of nearly every device: the load is to be measured, not memory.
 _RANGE_BYTES = 16384
 
 
@@ -317,7 +317,7 @@ __kernel void chain(int n, __global int *out, int d) {
   if (x[0] + x[1] + x[2] + x[3] == 12345) out[0] = 1;
 }
 """
-# The term keeps the numbers large and unknown; it costs all kernels the same.
+# The term keeps the numbers large and unknown. It costs all kernels the same.
 _INTEGER_STEPS = {"Multiply": "x[i] * d", "Divide": "x[i] / d", "Remainder": "x[i] % d", "Shift": "(x[i] >> (d & 7))"}
 
 

@@ -1,4 +1,4 @@
-"""The bandwidth of each level of buffers, images, local and constant memory: many work-items read ranges of growing
+"""The bandwidth of each level of buffers, images, local and constant memory. Many work-items read ranges of growing
 size (paper, section 3.1), or write.
 """
 
@@ -19,8 +19,9 @@ _READS = 8
 _LOCAL_BYTES = 16384
 _IMAGE_WIDTH = 4096
 
-# In iteration k, work-group g reads block (g + k * step) modulo the blocks of the range. Neighbours read neighbours,
-# all groups together walk through the range, and no group keeps to one block. The range is a power of two.
+# In iteration k, work-group g reads block (g + k * step) modulo the blocks of the range. Neighbouring work-items read
+# neighbouring addresses, all groups together walk through the range, and no group keeps to one block. The range is a
+# power of two.
 _SOURCE = """
 #define HEAD(MEMORY) int n, __global float *out, uint mask, uint step, MEMORY
 #define BLOCKS uint at = get_global_id(0);
@@ -54,7 +55,7 @@ __kernel void copy(int n, __global float4 *to, __global const float4 *from, uint
 def measure_stream(bench: Bench, memory: str, max_bytes: int, levels: str = "") -> Findings:
     """Measure GB/s of "buffer", "image", "local" or "constant" memory over ranges up to `max_bytes`.
 
-    `levels` begins the keys ("Aspect.KeyLv") under which an earlier chase reports the size of each level.
+    `levels` is the prefix ("Aspect.KeyLv") of the keys of an earlier chase, which reports the size of each level.
     """
     curve = _stream_curve(bench, memory, max_bytes)
     answers = {
@@ -66,8 +67,8 @@ def measure_stream(bench: Bench, memory: str, max_bytes: int, levels: str = "") 
         size = bench.number(f"{levels}{i}")
         if size is None:
             break
-        # A level still serves some reads of ranges several times its size, so the next one's own bandwidth shows only
-        # well above that.
+        # A level still serves some reads of ranges several times its size, so the bandwidth of the next level shows
+        # only well above that.
         answers[f"BandwidthLv{i}"] = bandwidth.within(curve.xs, curve.ys, 32 * below, 0.8 * size, repeats=curve.repeats)
         below = size
     return Findings(answers=answers, curves=(curve,))
@@ -87,7 +88,7 @@ def _stream_curve(bench: Bench, memory: str, max_bytes: int) -> Curve:
         source = device.image(np.zeros((max_bytes // _VECTOR_BYTES // width, width, 4), np.float32))
     else:
         source = device.buffer(max(max_bytes, _LOCAL_BYTES))
-    # Odd, so that every group comes to every block; near the count of groups, so that all together read on without
+    # Odd, so that every group reaches every block. Near the count of groups, so that all groups together read without
     # gaps.
     step = np.uint32(size * (groups | 1))
     bytes_each = groups * size * _READS * _VECTOR_BYTES
@@ -128,7 +129,7 @@ def buffer_bandwidth(bench: Bench) -> Findings:
 
 
 def _copies(bench: Bench, size: int) -> dict[str, Answer]:
-    """Time copies of one large buffer, by a kernel and by the driver's own command: bytes read plus bytes written, in
+    """Time copies of one large buffer, by a kernel and by the driver's copy command: bytes read plus bytes written, in
     GB/s.
     """
     device = bench.device
@@ -220,8 +221,8 @@ def write_speed(bench: Bench) -> Findings:
 
 
 def _speed(bench: Bench, name: str, target: object, width: int, **macros: int) -> Answer:
-    """Measure one way to write. Every run writes each element once, because the cache would absorb a loop over one
-    place.
+    """Measure one way to write. Every run writes each element once, because the cache would absorb repeated writes to
+    one address.
     """
     kernel = bench.device.kernel(_WRITE_SOURCE, name, **macros)
     size = min(256, bench.device.facts.max_work_group_size)

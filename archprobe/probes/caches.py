@@ -1,7 +1,7 @@
-"""The levels of the caches behind buffers and images, by pointer chases over growing ranges (paper, Listing 2 and
-figure 6), and their lines.
+"""The levels and lines of the caches behind buffers and images, by pointer chases over growing ranges (paper, Listing 2
+and figure 6).
 
-In a chase every read says where the next one goes, so none can start before the last has ended.
+In a chase every read returns the address of the next one, so no read can start before the last has ended.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from archprobe.curve import Curve, Findings
 from archprobe.probes.probe import NO_TEXTURES, probe
 
 _UNROLL = 8
-# A run whose iteration is `_UNROLL` reads, and the iterations of one lap through the range.
+# A run with `_UNROLL` reads in each iteration, and the iterations of one lap through the range.
 Chase = tuple[Run, int]
 
-# Each run continues the chase where the last one stopped, so the cache holds what earlier laps left, at any number of
+# Each run continues the chase where the last one stopped, so the cache holds the data of earlier laps, at any number of
 # steps.
 _CHASE = """
 __kernel void ring(__global int *chain, int count, int stride) {
@@ -50,11 +50,11 @@ __kernel void chase_image(int n, __global int *place, __read_only image1d_t chai
 #endif
 """
 TEXEL_BYTES = 16
-# Most caches' line: each read is a line of its own, and none is left out.
+# The line of most caches: each read touches a new line, and no line is skipped.
 _STRIDE = 64
-# Iterations of the chase: a lap that a run can well make before it is timed.
+# Iterations of the chase: a lap this short can be completed before the timing starts.
 _SHORT_LAP = 8192
-# All texels are zero, but the next read waits for the last one: it cannot be taken out of the loop.
+# All texels are zero, but the next read waits for the last one, so the compiler cannot hoist it out of the loop.
 _AGAIN = """
 __constant sampler_t NEAREST = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP_TO_EDGE | CLK_FILTER_NEAREST;
 __kernel void again(int n, __global int *out, __read_only image2d_t zeros, int is_down) {
@@ -70,7 +70,7 @@ __kernel void again(int n, __global int *out, __read_only image2d_t zeros, int i
 
 
 class BufferChase:
-    """Chases through one buffer of `max_bytes`; `is_shuffled` hops at random, for devices that read ahead."""
+    """Chases through one buffer of `max_bytes`. With `is_shuffled` the order is random, for devices that prefetch."""
 
     def __init__(self, bench: Bench, max_bytes: int, *, is_shuffled: bool = False) -> None:
         self.device = bench.device
@@ -81,7 +81,7 @@ class BufferChase:
         self.state = (0, 0)
 
     def prepare(self, range_bytes: int, stride_bytes: int) -> None:
-        """Lay the chain through `range_bytes` and walk it once, so that the caches hold what they can."""
+        """Write the chain into `range_bytes` and walk it once, so that the caches are filled."""
         count, stride = range_bytes // stride_bytes, stride_bytes // 4
         self.device.write(self.place, np.zeros(1, np.int32))
         if self.is_shuffled:
@@ -96,7 +96,7 @@ class BufferChase:
         self.state = (range_bytes, stride_bytes)
 
     def run(self, range_bytes: int, stride_bytes: int) -> Chase:
-        """Return a chase of `range_bytes`; chases of other ranges may run in between."""
+        """Return a chase of `range_bytes`. Chases of other ranges may run in between."""
 
         def run(n: int) -> float:
             if self.state != (range_bytes, stride_bytes):
@@ -213,11 +213,11 @@ def image_strides(bench: Bench) -> Findings:
 def one_by_one(
     bench: Bench, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0
 ) -> Curve:
-    """Measure latencies in ns, each position to its end before the next, because going back means to fill the caches
-    again.
+    """Measure latencies in ns, finishing each position before the next, because returning to one would mean filling the
+    caches again.
 
-    Where a lap is short, a first lap in the same run is not counted: some devices empty their first cache between
-    kernels. Positions that `limit_s` seconds do not reach are left out.
+    If a lap is short, the first lap of a run is not counted: some devices empty their first cache between kernels.
+    Positions that `limit_s` seconds do not reach are left out.
     """
     y, spreads = [], []
     iterations, end = 8, time.monotonic() + limit_s
@@ -246,8 +246,8 @@ def one_by_one(
 
 
 def _level_findings(curve: Curve, prefix: str) -> Findings:
-    """Return size and latency of each level by the report's keys. Sizes are in bytes, as in the original, whatever its
-    keys' names say.
+    """Return size and latency of each level by the report's keys. Sizes are in bytes, as in the original, although some
+    keys' names suggest otherwise.
     """
     levels = cache.cache_levels(curve.xs, curve.ys, repeats=curve.repeats)
     sizes: dict[str, Answer] = {f"{prefix}{i}": level.size for i, level in enumerate(levels, 1)}
@@ -263,8 +263,8 @@ def _level_findings(curve: Curve, prefix: str) -> Findings:
     method="pointer chase in order over sixteen times the first cache: latency grows with the stride up to a line",
 )
 def buffer_line(bench: Bench) -> Findings:
-    # Many times what the first level holds: it keeps nothing until the next lap, even of wide strides that touch few
-    # lines.
+    # Many times the size of the first level, so that no line survives until the next lap, even with wide strides that
+    # touch few lines.
     first = bench.number("BufferCacheHierarchyPChase.CacheVectorCountLv1")
     size = int(min(max(16 * (first or 2**18), 2**17), 2**26)) // 4096 * 4096
     chase = BufferChase(bench, size)
@@ -313,7 +313,7 @@ def image_line(bench: Bench) -> Findings:
     first = level.value if isinstance(level.value, (int, float)) else 0
     texels = int(min(width, max(6 * first, 2**16) // TEXEL_BYTES))
     chase = ImageChase(bench)
-    # Wide strides leave so few texels in the row that the cache holds them all, line by line.
+    # Wide strides leave too few texels in the row: the cache would hold the lines of all of them.
     strides = [s * TEXEL_BYTES for s in (1, 2, 3, 4, 6, 8) if texels // s * TEXEL_BYTES >= 1.5 * first]
 
     def run(stride: int) -> Chase:

@@ -1,4 +1,4 @@
-"""The number of cores: the time of heavy work-groups steps up whenever one more group finds all cores taken."""
+"""The number of cores: the time of heavy work-groups steps up with the first group that finds all cores busy."""
 
 from __future__ import annotations
 
@@ -44,6 +44,6 @@ def cores(bench: Bench) -> Findings:
 
 
 def positions(step: int) -> list[int]:
-    """Return group counts over three steps of about `step`: all of them near the steps, few between them."""
+    """Return group counts over three steps of about `step`: all counts near the steps, few between them."""
     near = {s * step + d for s in (1, 2, 3) for d in range(-4, 6)}
     return sorted(x for x in near | set(range(1, 3 * step + 6, max(1, step // 16))) if x >= 1)

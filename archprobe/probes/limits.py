@@ -1,4 +1,4 @@
-"""The limits that the driver claims, tried out: the largest work-group is run, the widest image is made."""
+"""Checks of the limits that the driver claims: the largest work-group is run, the widest image is made."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What it costs to launch a kernel, and to wait at a barrier."""
+"""The cost of a kernel launch and of a barrier."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def launch(bench: Bench) -> Findings:
     return Findings(answers=answers, curves=(curve,))
 
 
-# Without the barrier, the multiplications alone: the difference is the barrier.
+# Without the barrier, only the multiplications remain: the difference is the cost of the barrier.
 _WAIT = """
 __kernel void wait(int n, __global float *out, float c) {
   float x = get_local_id(0);
@@ -104,8 +104,8 @@ def barrier(bench: Bench) -> Findings:
 
 
 def difference(cost_ns: float, error_ns: float, size: int) -> Answer:
-    """Return the time of a barrier: the loop's time with barriers less the time without. Declined if the loop is faster
-    with barriers by more than its error, which is a disturbed machine's or a compiler's doing.
+    """Return the time of a barrier: the loop's time with barriers less the time without. The answer is declined if the
+    loop is faster with barriers by more than its error, which a busy machine or the compiler causes.
     """
     reason = f"with barriers less without, in one group of {size}"
     if cost_ns + error_ns <= 0:

@@ -15,11 +15,11 @@ Measure = Callable[[Bench], Findings]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probe:
-    """One question about a device. `measure` runs the sweep and its analysis; `method` describes them in a sentence and
+    """A question about a device. `measure` runs the sweep and its analysis. `method` describes them in a sentence and
     goes into the report.
 
-    `is_repeated`: whether a second run has to confirm the first one's answers.
-    `not_on_cpu` is the reason why the question has no meaning on a CPU, or empty where it has one.
+    is_repeated: whether a second run has to confirm the answers of the first
+    not_on_cpu: the reason why the question has no meaning on a CPU, empty if it has one
     """
 
     name: str
@@ -34,7 +34,7 @@ class Probe:
 
 
 def probe(aspect: str, title: str, method: str, **conditions: Any) -> Callable[[Measure], Probe]:
-    """Make a `Probe` of the function below, whose name is the probe's; `conditions` are its other fields."""
+    """Make a `Probe` of the decorated function, with the function's name. `conditions` are its other fields."""
     return lambda measure: Probe(
         name=measure.__name__, aspect=aspect, title=title, method=method, measure=measure, **conditions
     )

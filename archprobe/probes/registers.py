@@ -1,6 +1,4 @@
-"""Registers of a work-item, and whether they come from a pool that the groups in flight share (paper, Listing 1 and
-figure 5).
-"""
+"""Registers of a work-item, and whether groups share a pool of registers (paper, Listing 1 and figure 5)."""
 
 from __future__ import annotations
 
@@ -20,11 +18,10 @@ _MOST_GROUPS = 2**16
 
 
 def source(count: int, group: str = "ONE_WORK_ITEM") -> str:
-    """Return a kernel that keeps `count` values alive; each step multiplies every one by its neighbour. group: "" for
-    a kernel of any group size.
+    """Return a kernel that keeps `count` values live. Each step multiplies every value by its neighbour.
 
-    The values are read from memory, so that no compiler knows them, and added up at the end, so that none can be
-    dropped.
+    The values are read from memory, so that the compiler cannot fold them, and added up at the end, so that it cannot
+    drop any. group: "" for a kernel of any group size.
     """
     declare = "\n".join(f"  float r{i} = seed[{i}];" for i in range(count))
     step = "\n".join(f"    r{i} *= r{i - 1 if i else count - 1};" for i in range(count))
@@ -107,7 +104,7 @@ def registers(bench: Bench) -> Findings:
     return Findings(answers=answers, curves=tuple(curves))
 
 
-# Of figure 5, the work-items of the groups.
+# Work-items of the groups, as in figure 5.
 _GROUP_SIZES = (64, 128, 256, 384, 512, 768, 1024)
 
 
@@ -125,7 +122,7 @@ def register_sweep(bench: Bench) -> Findings:
     seed, out = device.buffer(np.ones(1024, np.float32)), device.buffer(64)
     sizes = [size for size in _GROUP_SIZES if size <= device.facts.max_work_group_size]
     counts = range(16, 257, 24 if bench.is_quick else 8)
-    # One kernel serves all sizes of a count.
+    # The kernel of a count serves all group sizes.
     kernels = {count: device.kernel(source(count, group=""), "registers") for count in counts}
     curves = []
     for i, size in enumerate(sizes):
@@ -141,7 +138,9 @@ def register_sweep(bench: Bench) -> Findings:
 
 
 def _groups_curve(bench: Bench, name: str, run: Callable[[int], Run], share: tuple[float, float]) -> Curve:
-    """Time group counts around the first jump: doubling brackets it, and halving narrows it until every count is there."""  # noqa: E501
+    """Time group counts around the first jump. Doubling brackets the jump, and bisection narrows the bracket to
+    neighbouring counts.
+    """
     iterations = bench.calibrate(run(1))
 
     def time_of(groups: int) -> float:
@@ -160,7 +159,7 @@ def _groups_curve(bench: Bench, name: str, run: Callable[[int], Run], share: tup
 
 
 def _pool(bench: Bench, count: Answer, groups: Answer) -> Answer:
-    """Compute the registers of a core: what the groups that run at once on it hold, each one warp wide."""
+    """Compute the registers of a core: the sum over the groups, each one warp wide, that run on it concurrently."""
     unit = "32-bit registers"
     cores, warp = (
         bench.number("Cores.CoreCount"),
@@ -185,7 +184,7 @@ def _pool(bench: Bench, count: Answer, groups: Answer) -> Answer:
 
 
 def _by_driver(spilled: dict[int, int]) -> Answer:
-    """Return the fewest registers for which the driver itself reports private memory."""
+    """Return the smallest register count with private memory by the driver's report."""
     unit = "32-bit registers"
     some = [count for count, size in spilled.items() if size > 0]
     if not some or len(some) == len(spilled):
@@ -199,7 +198,7 @@ def _by_driver(spilled: dict[int, int]) -> Answer:
 
 
 def _agreed(count: Answer, by_driver: Answer) -> Answer:
-    """Narrow the count by the driver's word where that lies in its interval: the first spills cost little and do not
+    """Narrow the count to the driver's number if that is within its interval: the first spills cost little and do not
     show in time.
     """
     if count.is_declined or by_driver.is_declined:

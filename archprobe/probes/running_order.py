@@ -1,4 +1,4 @@
-"""How many work-items of a core run at once, by the order in which they reach a counter (paper, Listing 3)."""
+"""The number of concurrent work-items of a core, by their order at an atomic counter (paper, Listing 3)."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from archprobe.bench import Bench, powers
 from archprobe.curve import Curve, Findings
 from archprobe.probes.probe import probe
 
-# Division keeps a core busy without memory; its result feeds the next one.
+# Division keeps a core busy without memory. Its result feeds the next one.
 _DIVIDE = """
 __kernel void divide(int n, __global float *out, float c) {
   float x = 1.5f + get_local_id(0), y = 2.5f + get_local_id(0);
@@ -19,8 +19,8 @@ __kernel void divide(int n, __global float *out, float c) {
   if (x + y == 12345.0f) out[0] = x;
 }
 """
-# Every work-item first waits for a word of memory that is zero. So warps come to the counter in no fixed order, and the
-# lanes of a warp still come together.
+# Every work-item first waits for a word of memory that is zero. So warps reach the counter in no fixed order, while the
+# lanes of a warp still reach it together.
 _DRAW = """
 __kernel void draw(__global const int *zeros, __global int *order, int mask) {
   __local int counter;
@@ -33,7 +33,7 @@ __kernel void draw(__global const int *zeros, __global int *order, int mask) {
 }
 """
 _DRAW_GROUPS = 64
-# The branches work on different types, lest the compiler merge them into one with selected operands.
+# The branches work on different types, so that the compiler cannot merge them into one with selected operands.
 _DIVERGE = """
 __kernel void diverge(int n, __global float *out, float c, int block) {
   float x = 1.5f + get_local_id(0);

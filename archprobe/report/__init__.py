@@ -1,3 +1,3 @@
-"""Reports: Microsoft ArchProbe's files (`original`) and this package's own (`document`), which have the same keys and
+"""Reports: Microsoft ArchProbe's files (`original`) and this package's format (`document`), which has the same keys and
 more.
 """

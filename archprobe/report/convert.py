@@ -1,5 +1,5 @@
-"""Turns the files of Microsoft's ArchProbe into a report of this package: its curves analysed anew, its word for the
-driver's limits.
+"""Converts the files of Microsoft's ArchProbe to a report of this package. Its curves are analysed anew, and its values
+for the driver's limits are kept.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from archprobe.report.document import FORMAT, Report
 
 _REPORT = "ArchProbeReport.json"
 _BYTES, _TEXELS = "bytes", "texels"
-# Limits that a driver states: no curve stands behind them.
+# Limits that a driver states, without a curve.
 _LIMITS = {
     "CacheSize": _BYTES,
     "CachelineSize": _BYTES,
@@ -36,7 +36,7 @@ def converted(folder: Path, name: str) -> Report:
     Raises
     ------
     ReportError
-        A file is missing or not of its form.
+        A file is missing or malformed.
     UsageError
         The folder holds no curve.
     """
@@ -49,7 +49,7 @@ def converted(folder: Path, name: str) -> Report:
         for key, unit in _LIMITS.items()
         if key in stated
     }
-    # A page size under this key is what Qualcomm's drivers have.
+    # Only Qualcomm's drivers have a page size under this key.
     vendor = "QUALCOMM" if "PageSize_QCOM" in stated else "not recorded"
     driver: dict[str, Any] = {
         "name": name,

@@ -1,4 +1,4 @@
-"""This package's report: the keys of Microsoft's, and beside them everything that a reader needs to trust a number.
+"""This package's report: the keys of Microsoft's report, and the details that a reader needs to trust a number.
 
     {"ArchProbe": {"Format": 1, "Version": ..., "Date": ..., "IsQuick": ..., "IsComplete": ..., "Driver": {...},
     "Software": {...}},
@@ -7,7 +7,7 @@
                   high, ...}, "Curves"}},
      ...}
 
-A key whose answer is declined is left out beside "Done", as in the original; its entry in "Answers" gives the reason.
+A key with a declined answer is omitted beside "Done", as in the original. Its entry in "Answers" gives the reason.
 `schema.json` beside this file is the same in JSON Schema.
 """
 
@@ -39,7 +39,7 @@ _SCHEMA = Path(__file__).parent / "schema.json"
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Report:
-    """Findings by aspect, in running order, and a header that names device, date and software."""
+    """Findings by aspect, in running order, and a header with device, date and software."""
 
     header: Mapping[str, Any]
     aspects: Mapping[str, Findings]
@@ -63,7 +63,7 @@ class Report:
         return dataclasses.replace(self, header={**self.header, "IsComplete": True})
 
     def to_dict(self) -> dict[str, Any]:
-        """Return JSON-ready data; ``report_from_dict`` reads it back."""
+        """Return JSON-ready data, which ``report_from_dict`` reads back."""
         data: dict[str, Any] = {HEADER: dict(self.header)}
         for aspect, findings in self.aspects.items():
             values = {key: answer.value for key, answer in findings.answers.items() if not answer.is_declined}
@@ -73,7 +73,7 @@ class Report:
     def save(self, path: Path) -> None:
         """Write the whole file or nothing: a run may be cut off at any moment."""
         partial = path.with_name(path.name + ".partial")
-        # A list of numbers on a line: a curve is data, not lines to read.
+        # Put each list of numbers on one line: a curve is not meant to be read line by line.
         text = re.sub(
             r"\[[-+.\deE,\s]*\]", lambda found: " ".join(found[0].split()), json.dumps(self.to_dict(), indent=1)
         )
@@ -102,19 +102,19 @@ def new_report(facts: Facts, *, is_quick: bool) -> Report:
 
 
 def load_report(path: Path) -> Report:
-    """Read and check a report of this package; ReportError names the file and the first thing wrong with it."""
+    """Read and check a report of this package. ReportError, with the file and its first fault, if it is not valid."""
     return report_from_dict(read_json(path, "report"), origin=str(path))
 
 
 def report_from_dict(data: Any, *, origin: str = "report") -> Report:
-    """Check data of the report's form and make a report of it; `origin` names it in errors."""
+    """Check data of the report's form and make a report of it. Errors call the data `origin`."""
     check(data, origin=origin)
     aspects = {name: Findings.from_dict(section["Details"]) for name, section in data.items() if name != HEADER}
     return Report(header=data[HEADER], aspects=aspects)
 
 
 def check(data: Any, *, origin: str = "report") -> None:
-    """Raise ReportError where `data` does not follow the shipped schema."""
+    """Raise ReportError if `data` does not follow the shipped schema."""
     if not isinstance(data, dict) or not isinstance(data.get(HEADER), dict):
         raise ReportError(
             f"{origin} has no {HEADER!r} header: it is no report of this tool (for Microsoft's curves there is"

@@ -1,8 +1,8 @@
 """Reads the files of Microsoft's ArchProbe: its report, and one CSV of raw times for each aspect, which this package
 analyses.
 
-The CSVs hold the calibration as well as the measurement: rows with fewer iterations than the last row come first and
-are left out. Units follow the files: ranges in bytes, times in microseconds, bandwidths in GB/s.
+The CSVs hold the calibration as well as the measurement. Calibration rows come first, have fewer iterations than the
+last row, and are left out. Units follow the files: ranges in bytes, times in microseconds, bandwidths in GB/s.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from archprobe.analysis import bandwidth, cache, registers, throughput, warp
 from archprobe.analysis.answer import Answer, declined
 from archprobe.errors import ReportError, UsageError
 
-# The Gflops file gives times alone. The report's 889.891 and 890.087 GFLOPS are, to all digits, this many operations
-# for each iteration over the times of the widest vectors.
+# The Gflops file holds only times. The report's 889.891 and 890.087 GFLOPS are, to all digits, this many operations for
+# each iteration over the times of the widest vectors.
 _OPERATIONS = 2.0**27
 
-# Aspect -> keys of its conclusions. "Done" stands in each.
+# Aspect -> keys of its conclusions. Each aspect also has "Done".
 KEYS: dict[str, tuple[str, ...]] = {
     "Device": (
         *("CacheSize", "CachelineSize", "LogicThreadCount", "MaxBufferSize", "MaxConstMemSize"),
@@ -51,7 +51,7 @@ KEYS: dict[str, tuple[str, ...]] = {
 
 
 def read_json(path: Path, what: str = "") -> Any:
-    """Read a JSON file; ReportError where it is missing or no JSON. `what` stands before its path in the message."""
+    """Read a JSON file. ReportError if it is missing or not JSON. The message starts with `what`."""
     name = f"{what} {path}".strip()
     try:
         return json.loads(path.read_text(encoding="utf-8"))
@@ -62,9 +62,9 @@ def read_json(path: Path, what: str = "") -> Any:
 
 
 def read_report(path: Path) -> dict[str, dict[str, Any]]:
-    """Read a report, {aspect: {key: value}}; ReportError where it is not JSON of that form.
+    """Read a report, {aspect: {key: value}}. ReportError if it is not JSON of that form.
 
-    Aspects that are not `Done` are kept: their keys hold what the tool knew when it was stopped.
+    Aspects without `Done` are kept: their keys hold the values at the time when the tool was stopped.
     """
     data = read_json(path)
     if not isinstance(data, dict) or not set(data) & set(KEYS) or not all(isinstance(v, dict) for v in data.values()):
@@ -101,7 +101,7 @@ def read_curve(path: Path) -> dict[str, np.ndarray]:
 
 
 def _measured(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Select the rows of the measurement: those with the last iteration count of their series (image axis, float
+    """Select the rows of the measurement: the rows with the last iteration count of their series (image axis, float
     width).
     """
     iterations = columns["niter"]
@@ -132,8 +132,8 @@ def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, M
     """Return a sentence for each number of a report's `conclusions` that the curves do not support, by this package's
     `answers`.
 
-    A number is doubted where it lies more than 5% outside the answer's interval, where a word differs, or where the
-    analysis declined.
+    A number is doubted if it is more than 5% outside the answer's interval, if a word differs, or if the analysis
+    declined.
     """
     found = []
     for aspect, keys in answers.items():
@@ -155,7 +155,7 @@ def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, M
 
 
 def _across(found: dict[str, dict[str, Answer]]) -> dict[str, dict[str, Answer]]:
-    """Add what needs two aspects: a texture line is the cache over the rows that fit it."""
+    """Add the answers that need two aspects: a texture line is the cache size divided by the rows that fit."""
     if "ImageCachelineSize" in found and "ImageCacheHierarchyPChase" in found:
         own = found["ImageCachelineSize"]
         level = found["ImageCacheHierarchyPChase"].get("CachePixelCountLv1", declined("bytes", "no level was found"))
@@ -170,7 +170,7 @@ def _across(found: dict[str, dict[str, Answer]]) -> dict[str, dict[str, Answer]]
 
 def _registers(c: dict[str, np.ndarray]) -> dict[str, Answer]:
     one = c["ngrp"] == 1
-    # The sweep over registers comes first; what follows at one group belongs to the sweeps over groups.
+    # The sweep over registers comes first. Later rows of one group belong to the sweeps over groups.
     last = int(np.argmax(c["nreg"])) + 1
     sweep = one & (np.arange(one.size) < last)
     count = registers.register_count(c["nreg"][sweep], c["t"][sweep])
