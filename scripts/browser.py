@@ -24,6 +24,7 @@ _PATIENCE = 60.0
 
 class Page:
     """An open page.
+
     errors: messages of its console and its uncaught exceptions.
     """
 

@@ -1,4 +1,5 @@
 """Generates tables in docs/ from the code: `python scripts/make_docs.py`.
+
 tests/docs/test_generated_docs.py fails while a page is stale.
 """
 

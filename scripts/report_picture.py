@@ -1,4 +1,5 @@
 """Checks a report in headless Chromium and draws its first figures as PNG.
+
 python scripts/report_picture.py docs/report.png report.html
 """
 
@@ -31,6 +32,7 @@ WIDTH, HEIGHT = 1280, 1060
 
 async def check(page: Page, path: Path, width: int) -> list[str]:
     """Open a report in a window of this width and return its problems.
+
     Problems are errors, empty figures, figures wider than the window, and requests.
     """
     await page.open(path, width=width, until=DRAWN)

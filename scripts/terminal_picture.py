@@ -1,4 +1,5 @@
 """Runs a command and draws its output as an SVG of a terminal.
+
 python scripts/terminal_picture.py docs/tune.svg romou tune bundled:squeezenet1_0
 """
 
@@ -20,6 +21,7 @@ WIDTH = 104
 
 def main(arguments: list[str]) -> int:
     """Write the picture of a command and return the command's exit status.
+
     Progress bars are on stderr and stay on the terminal.
     """
     if len(arguments) < 2:

@@ -74,6 +74,7 @@ def inspect(model: onnx.ModelProto | str | Path, **keywords: Unpack[InspectKeywo
 @takes_options(RecordedOptions)
 def memory_plan(model: onnx.ModelProto | str | Path, **keywords: Unpack[RecordedKeywords]) -> MemoryPlan:
     """Return the device memory of a model: weights, and each tensor between kernels with the calls that need it.
+
     Nothing runs. An image counts with the bytes of its texels, without the padding that a driver may add to rows.
 
     Parameters

@@ -122,6 +122,7 @@ class Space:
 
     def add_constraint(self, is_allowed: Callable[[Columns], Any]) -> None:
         """Rule out every config that does not satisfy `is_allowed`.
+
         The function gets one config or arrays of knob values, so it combines conditions with & and |, not with `and`
         and `or`. It returns one condition, or a tuple of conditions that must all hold. In a tuple, no condition is
         broadcast over the knobs of the others.

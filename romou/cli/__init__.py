@@ -1,4 +1,4 @@
-"""The `romou` command. Each subcommand is a file; COMMANDS lists them."""
+"""The `romou` command. COMMANDS lists the subcommands. Each is a file."""
 
 from __future__ import annotations
 

@@ -37,9 +37,9 @@ from romou.driver.options import BenchOptions
 def command(model: str, path: Path, module: bool, is_json: bool, **options: Any) -> None:
     """Measure MODEL by operator and as a whole, and save every repeat, for `romou compare`.
 
-    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Beside the file lies
-    the compiled model, in a folder of the same name with .romou: with it, `romou compare` times both versions in turns,
-    whatever the machine does.
+    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). The compiled
+    model is saved beside the file, in a folder of the same name with .romou. With it, `romou compare` times both
+    versions alternately, so that the load of the machine cancels in the ratio.
     """
     from romou.devices.targets import Target
 

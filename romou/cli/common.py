@@ -50,7 +50,7 @@ def host_option(function: _F) -> _F:
 
 
 def check_host(summary: Summary, allow_host: bool) -> None:
-    """End the command, whose model is saved, with an error if too much of the model is not on the device."""
+    """Raise an error if too much of a saved model is not on the device."""
     if summary.is_off_device and not allow_host:
         share = f"{summary.host_flop_share:.0%} of the model's operations run on the host"
         click.echo(f"romou: {share}, more than {MOST_ON_HOST:.0%}; --allow-host accepts that", err=True)
@@ -139,7 +139,7 @@ def _finite(data: Any) -> Any:
 
 
 def print_error(context: click.Context, error: BaseException, message: str) -> None:
-    """With --json, print an error that is no RomouError as a document on stdout, unless a document is there."""
+    """Print an error that is no RomouError as a document on stdout, with --json and unless a document is there."""
     if context.meta.get(JSON_KEY) and not context.meta.get(_PRINTED_KEY):
         with contextlib.suppress(OSError):
             print_json({"error": {"type": type(error).__name__, "message": message}})
@@ -150,7 +150,7 @@ def console(*, is_json: bool) -> Console:
     from rich.console import Console
 
     out = Console(stderr=is_json, highlight=False, soft_wrap=False)
-    # A pipe or a log has no window of 80 columns, for which tables would be cut.
+    # Rich assumes 80 columns for a pipe or a log, and would cut tables.
     return (
         out if out.is_terminal else Console(stderr=is_json, highlight=False, soft_wrap=False, width=max(out.width, 120))
     )

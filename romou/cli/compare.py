@@ -49,9 +49,9 @@ def command(
     """Compare CURRENT with BASELINE, which `romou bench` saved. CURRENT is another such file, or a model as `romou
     bench` takes it.
 
-    Times are compared in turns where both compiled models are at hand, otherwise as they were recorded, if on one
-    device. Noise fails nothing: a row fails if a rank test, corrected for the number of operators, and the size of the
-    shift agree; or if a measure of an equally configured kernel is worse.
+    If both compiled models are at hand, they are timed alternately. Otherwise the recorded times are compared, if they
+    are of one device. A row fails if the shift is large enough and significant in a rank test, which is corrected for
+    the number of operators. It also fails if a measure of an equally configured kernel is worse.
 
     \b
     Exit codes: 0 nothing is worse, 1 something is, 2 wrong use, 3 no usable device.

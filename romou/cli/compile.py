@@ -36,8 +36,8 @@ def command(
     """Compile MODEL with default schedules and save it.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is measured.
-    The outputs are checked against onnxruntime's, on the target's device or, where it is not attached, on the CPU's
-    OpenCL or Vulkan: a wrong model is an error that names the first wrong operator.
+    The outputs are checked against onnxruntime's, on the target's device or, if it is not attached, on the CPU's
+    OpenCL or Vulkan. Wrong outputs are an error that names the first wrong operator.
     """
     from romou.devices.targets import Target
 

@@ -21,10 +21,10 @@ from romou.cli.common import console, debug_option, json_option, print_json
 @json_option
 @debug_option
 def command(named: str | None, both: tuple[str, str] | None, is_json: bool) -> None:
-    """List the attached devices and the device names that a target knows.
+    """List the attached devices and the device names that a target accepts.
 
-    A device is named by its file (adreno740) or by what its driver calls it ("QUALCOMM Adreno(TM) 740"). Nothing is run
-    on the devices; `romou doctor` does that. Without any attached device the exit code is 3, but for --facts and
+    A device is named by its file (adreno740) or by its driver's name for it ("QUALCOMM Adreno(TM) 740"). Nothing runs
+    on the devices, unlike with `romou doctor`. Without any attached device the exit code is 3, except for --facts and
     --compare.
     """
     from romou.base.errors import UsageError

@@ -161,9 +161,9 @@ def _device_finding(kind: str, report: Any) -> Finding:
 @json_option
 @debug_option
 def command(rpc: str | None, is_json: bool) -> None:
-    """Check Python packages, compilers and drivers; build and run a tiny kernel on every device.
+    """Check Python packages, compilers and drivers, and run a tiny kernel on every device.
 
-    With --rpc it checks the devices there instead: the driver's library and what an app's manifest needs for it,
+    With --rpc it checks the server's devices instead: the driver's library and the line of an app's manifest for it,
     versions, extensions, known quirks, free memory, the clock, and a kernel of every operator family, compiled here and
     run there.
 

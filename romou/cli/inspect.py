@@ -86,14 +86,15 @@ def command(
     is_json: bool,
     **options: Any,
 ) -> None:
-    """Show the kernels of MODEL: source, registers, bytes loaded, integer operations in loops; no device needed.
+    """Show the kernels of MODEL without a device: source, registers, bytes loaded, integer operations in loops.
 
-    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds what Mesa's compilers for Adreno
-    and Mali make of each kernel; scripts/setup_mobile_compilers.sh fetches them. They are not the vendors' compilers.
+    MODEL is an ONNX file, or bundled:NAME for one of the shipped networks. --gpu adds statistics of each kernel from
+    Mesa's compilers for Adreno and Mali, which scripts/setup_mobile_compilers.sh fetches. They are not the vendors'
+    compilers.
 
-    Registers are the estimate that pruning and regression runs share: "needed" is what the criterion `registers` holds
-    against the device. Over 200 random kernels its rank correlation with Mesa's compiler for Adreno is 0.94; with --gpu
-    a630 its error on each kernel stands beside.
+    Registers are the estimate of pruning and regression runs: the criterion `registers` compares "needed" with the
+    device. Over 200 random kernels its rank correlation with Mesa's compiler for Adreno is 0.94. With --gpu a630 its
+    error is printed for each kernel.
     """
     from romou.base.errors import UsageError
     from romou.devices.targets import Target

@@ -9,7 +9,7 @@ from romou.base.errors import UsageError
 
 
 def read_model(text: str) -> Any:
-    """Return the bundled network that bundled:NAME names, or the path of an ONNX file; raises UsageError if neither
+    """Return the bundled network that bundled:NAME names, or the path of an ONNX file. UsageError if neither
     exists.
     """
     from romou import models  # imports NumPy, which --help does without
@@ -23,5 +23,5 @@ def read_model(text: str) -> Any:
 
 
 def default_output(text: str) -> Path:
-    """Return the path where a model is saved without --output: its name with .romou, in the current folder."""
+    """Return the path of a model saved without --output: its name with .romou, in the current folder."""
     return Path(f"{Path(text.removeprefix('bundled:')).stem}.romou")

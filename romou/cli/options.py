@@ -66,7 +66,7 @@ def _parsing(parse: Callable[[Any], Any]) -> _Parse:
 
 
 def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:
-    """("x=1,3,224,224",) -> {"x": (1, 3, 224, 224)}; None for no text. Raises UsageError for anything else."""
+    """Return ("x=1,3,224,224",) as {"x": (1, 3, 224, 224)}. None for no text, UsageError for anything else."""
     shapes: dict[str, tuple[int, ...]] = {}
     for text in texts:
         # The last "=": names of ONNX inputs may contain one.
@@ -87,7 +87,7 @@ def parse_shapes(texts: tuple[str, ...]) -> dict[str, tuple[int, ...]] | None:
 
 
 def parse_constants(texts: tuple[str, ...]) -> dict[str, Any] | None:
-    """("sr=16000",) -> {"sr": 16000}; None for no text. Values are JSON."""
+    """Return ("sr=16000",) as {"sr": 16000}. None for no text. Values are JSON."""
     constants: dict[str, Any] = {}
     for text in texts:
         # The last "=": names of ONNX inputs may contain one.
@@ -108,7 +108,7 @@ def parse_constants(texts: tuple[str, ...]) -> dict[str, Any] | None:
 
 
 def parse_measures(texts: tuple[str, ...]) -> dict[str, float]:
-    """("repeat=5",) -> {"repeat": 5}. `MeasureOptions` checks names and values."""
+    """Return ("repeat=5",) as {"repeat": 5}. `MeasureOptions` checks names and values."""
     numbers: dict[str, float] = {}
     for text in texts:
         name, _, value = text.partition("=")

@@ -70,8 +70,9 @@ def push(folder: Path, serial: str | None, is_json: bool) -> None:
 @json_option
 @debug_option
 def start(key: str, port: int, tracker: str | None, timeout_s: float, serial: str | None, is_json: bool) -> None:
-    """Start the RPC server and forward a port of this machine to it. The server runs what it is sent; only this machine
-    reaches it.
+    """Start the RPC server and forward a port of this machine to it.
+
+    The server runs all code that it receives. Only this machine reaches it.
     """
     from romou.runtime.deploy.phone import Phone
 

@@ -74,7 +74,7 @@ def export(work_dir: Path, folder: Path, is_json: bool) -> None:
 @json_option
 @debug_option
 def import_(work_dir: Path, files: tuple[Path, ...], device: str, any_device: bool, is_json: bool) -> None:
-    """Add the records of FILES to those of WORK_DIR; what is there already stays as it is."""
+    """Add the records of FILES to WORK_DIR. Its records stay as they are."""
     from romou.tuner.measure.fingerprint import device_fingerprint
     from romou.tuner.records import Origin, RecordStore, import_t4
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def read_inputs(texts: tuple[str, ...], signature: dict[str, tuple[tuple[int, ...], str]]) -> dict[str, np.ndarray]:
-    """("x=x.npy",) -> {"x": array}, each checked against the model's shape and dtype."""
+    """Return ("x=x.npy",) as {"x": array}. Each array is checked against the model's shape and dtype."""
     import numpy as np
 
     values: dict[str, np.ndarray] = {}

@@ -34,7 +34,7 @@ from romou.cli.common import debug_option, json_option, key_option, print_json
 def command(key: str, host: str, port: int, tracker: str | None, limit_s: float, is_json: bool) -> None:
     """Serve this machine's devices over TVM RPC, until it is stopped.
 
-    The server runs what it is sent, as the user who started it.
+    The server runs all code that it receives, as the user who started it.
     """
     from romou.runtime.rpc.serve import ServeOptions, serve
 

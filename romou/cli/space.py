@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 def command(
     model: str, target: str, count_per_work_item: bool, compared: str | None, is_json: bool, **options: Any
 ) -> None:
-    """Show how many configs each task of MODEL has, of which knobs, and what each criterion removes by itself and
-    together with the others.
+    """Show the knobs of each task of MODEL, and its number of configs before and after pruning.
+
+    A second table has the configs that each criterion removes, and the configs that only it removes.
 
     MODEL is an ONNX file, or bundled:NAME for one of the shipped networks (bundled:squeezenet1_0). Nothing is lowered
     or measured.
@@ -88,7 +89,7 @@ def _two_devices(text: str) -> tuple[str, str]:
 def _compare(
     source: Any, target: Target, names: tuple[str, str], rules: Rules, options: dict[str, Any], *, is_json: bool
 ) -> None:
-    """Print each task's configs that are kept on each of two devices and on both, and what each criterion removes."""
+    """Print two devices' kept configs of each task, the configs they share, and each criterion's removed configs."""
     from romou.api.spaces import pruned_spaces
     from romou.tools.report.spaces import compared_criteria_table, compared_spaces_table, shared_shares
     from romou.tools.report.table import print_table

@@ -20,7 +20,9 @@ from romou.tuner.records.task_files import other_tasks
 
 def contribute_schedules(path: Path, work_dir: Path | None) -> tuple[int, int]:
     """Write the best config of each kernel to a file of the database. Faster schedules that the file has stay.
+
     Return the number of kernels in the records, and of schedules in the file.
+
     work_dir: folder of the records. None for all folders in the user's cache.
 
     Raises

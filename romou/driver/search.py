@@ -63,6 +63,7 @@ class ModelSearch:
     @property
     def compiles_ahead(self) -> bool:
         """True if default kernels may be compiled while candidates are measured.
+
         A CPU's kernels are timed on the cores that compile, and a budget of memory is checked before the search.
         """
         return self._options.trials > 0 and self._options.max_memory is None and self._site.has_own_cores

@@ -189,6 +189,7 @@ class _TimeLoop:
 
 class _Unit:
     """A hidden unit of a sequence and a direction, in one step.
+
     place: its indices.
     steps: its statements so far.
     """

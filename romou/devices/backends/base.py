@@ -438,6 +438,7 @@ class Backend:
 
     def drop_weights(self, executable: Any) -> None:
         """Free the host's copy of an executable's weights, after its virtual machine has started.
+
         No other virtual machine can be started from the executable. Kinds without support in the runtime keep the copy.
         """
 
