@@ -1,14 +1,12 @@
 #!/usr/bin/env python3
-"""Counts the false alarms of `romou compare`, and how often it sees a kernel that really became slower, on this machine
-as busy as it is.
+"""Counts the false alarms of `romou compare`, and how often it detects a kernel that really became slower.
 
     python benchmarks/bench_compare.py                       20 comparisons of equals and 20 with one kernel 10% slower, in turns and as recorded
-    python benchmarks/bench_compare.py --pairs 5 --model resnet18 --nodes 0 --operator conv2d_1x128x28x28_256_1x1_s2 --json
-    result.json
+    python benchmarks/bench_compare.py --pairs 5 --model resnet18 --nodes 0 --operator conv2d_1x128x28x28_256_1x1_s2 --json result.json
 
-One kernel of the model does a tenth more iterations of its reduction. How slow that really makes it is measured
-alternately with many pairs, and printed. Each comparison in turns loads both models anew; each recorded one reads two
-benches that were compiled and timed one after the other.
+It runs on this machine under its present load. One kernel of the model does a tenth more iterations of its reduction.
+Many alternating pairs measure how slow that really makes it, and the result is printed. Each comparison in turns loads
+both models anew. Each recorded one reads two benches that were compiled and timed one after the other.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -37,7 +35,7 @@ from romou.tools.regression.timing import MODEL
 
 POSTPROC = "tvm_callback_opencl_postproc"
 TRUE_PAIRS = 50
-# The reduction loop of a kernel, which stands after the zeros of its sums.
+# The reduction loop of a kernel, which follows the zeros of its sums.
 LOOP = re.compile(r"^( +)for \(int (\w+) = 0; \2 < (\d+); \+\+\2\) \{\n.*?^\1\}\n", re.DOTALL | re.MULTILINE)
 ZERO = re.compile(r"^ +(\w+\[\d+\]) = \(\(float4\)\(0\.0+e\+00f(?:, 0\.0+e\+00f)*\)\);\n", re.MULTILINE)
 
@@ -57,17 +55,17 @@ def with_extra_work(source: str, share: float) -> str:
     counter, turns = loop[2], int(loop[3])
     more = min(turns, round((turns + 1) * (1 + share)) - turns)
     extra = loop[0].replace(f"{counter} < {turns};", f"{counter} < {more};", 1)
-    # Always true, which the compiler cannot know.
+    # Always true, but the compiler cannot prove it.
     again = f"  if ({zeros[0][1]}.s0 != 1.2345e-30f) {{\n" + "".join(zero[0] for zero in zeros) + "  }\n"
     return source[: loop.start()] + extra + again + source[loop.start() :]
 
 
 @contextlib.contextmanager
 def slower(function: str, share: float) -> Iterator[None]:
-    """What is compiled inside does a share more of one function's work (`with_extra_work`)."""
+    """Add a share of extra work to one function of everything compiled inside the block (`with_extra_work`)."""
 
     def rewrite(source: str, _target: tvm.target.Target) -> str:
-        # Declarations stand before the kernels.
+        # The text before the first kernel holds declarations.
         kernels = re.split(r"^(?=__kernel void )", source, flags=re.MULTILINE)
         return "".join(
             with_extra_work(k, share) if re.match(rf"__kernel void {function}_kernel\([^;]*{{\n", k) else k
@@ -86,13 +84,13 @@ def slower(function: str, share: float) -> Iterator[None]:
 
 
 def tail(name: str, nodes: int) -> onnx.ModelProto:
-    """The last nodes of a bundled model, from one tensor on; all of it where `nodes` is 0."""
+    """Return the last nodes of a bundled model, from one tensor on, or all of it if `nodes` is 0."""
     model = models.load(name)
     if not nodes:
         return model
     first = model.graph.node[-nodes].input[0]
     model = onnx.shape_inference.infer_shapes(model)
-    # The names of inputs become those of kernel parameters.
+    # The names of inputs become the names of kernel parameters.
     for value in model.graph.value_info:
         value.name = value.name.replace(first, "data")
     for node in model.graph.node:
@@ -102,13 +100,13 @@ def tail(name: str, nodes: int) -> onnx.ModelProto:
 
 
 def bench(model: onnx.ModelProto, target: str, *, function: str, share: float = 0.0) -> Bench:
-    """The model with a share of extra work in one function."""
+    """Measure the model with a share of extra work in one function."""
     with slower(function, share):
         return romou.bench(model, target=target)
 
 
 def really(plain: Bench, other: Bench, operator: str, *, pairs: int, seed: int) -> Shift:
-    """How much slower an operator is, by many pairs in turns."""
+    """Return how much slower an operator is, measured by many pairs in turns."""
     assert plain.compiled is not None
     assert other.compiled is not None
     sides = [replace(b, operators=tuple(o for o in b.operators if o.name == operator)) for b in (plain, other)]
@@ -119,13 +117,13 @@ def really(plain: Bench, other: Bench, operator: str, *, pairs: int, seed: int) 
 
 
 def loaded(path: Path) -> Bench:
-    """A saved bench with its compiled model, which starts anew."""
+    """Load a saved bench with its compiled model in its initial state."""
     return replace(Bench.load(path), compiled=romou.load(path.with_suffix(".romou")))
 
 
 def digest(found: Comparison, operator: str) -> dict[str, Any]:
-    """Return what counts of a comparison: the rows that failed, how slow the operator is, how many rows there are and
-    how many stay open.
+    """Return the main numbers of a comparison: the failed rows, the operator's slowdown, and the counts of all rows and
+    of undecided ones.
     """
     mine = next(row for row in found.rows if row.name == operator).times
     assert mine is not None
@@ -142,7 +140,7 @@ def digest(found: Comparison, operator: str) -> dict[str, Any]:
 def run(
     folder: Path, model: onnx.ModelProto, target: str, operator: str, slowdown: float, pairs: int, out: Console
 ) -> dict[str, Any]:
-    """All comparisons; the numbers as data."""
+    """Run all comparisons and return their numbers as data."""
     operators = romou.bench(model, target=target, times=False).operators
     function = next((o.function for o in operators if o.name == operator), None)
     if function is None:
@@ -181,7 +179,7 @@ def run(
 
 
 def print_progress(runs: dict[str, list[dict[str, Any]]], title: str, out: Console) -> None:
-    """A line for the last comparison of each kind."""
+    """Print a line for the last comparison of each kind."""
     last = {name: done[-1] for name, done in runs.items() if done}
     out.print(
         f"{title} " + "; ".join(f"{n}: {r['ratio']:.3f} {r['verdict']}, alarms {r['alarms']}" for n, r in last.items()),
@@ -190,12 +188,12 @@ def print_progress(runs: dict[str, list[dict[str, Any]]], title: str, out: Conso
 
 
 def has_false_alarm(found: dict[str, Any], operator: str) -> bool:
-    """Whether anything failed that had no reason to; with a slower operator, the whole model has one."""
+    """Return whether anything failed without a reason. With a slower operator, the whole model may fail."""
     return bool({*found["alarms"]} - ({operator, MODEL} if operator else set()))
 
 
 def print_counts(results: dict[str, Any], slowdown: float, out: Console) -> None:
-    """One line a kind of comparison."""
+    """Print one line for each kind of comparison."""
     table = Table(
         title=(
             f"romou compare --fail-over 5%, {results['operator']} with {slowdown:.0%} more work (really"
@@ -230,7 +228,9 @@ def print_counts(results: dict[str, Any], slowdown: float, out: Console) -> None
 @click.option("--pairs", default=20, show_default=True, help="Comparisons of each kind.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(model: str, nodes: int, target: str, operator: str, slowdown: float, pairs: int, output: Path | None) -> None:
-    """Print the counts; exit code 1 if a comparison in turns raised a false alarm or missed the slower kernel."""
+    """Print the counts. The exit code is 1 if a comparison in turns raised a false alarm or missed
+    the slower kernel.
+    """
     out = Console(width=160)
     with tempfile.TemporaryDirectory(prefix="romou-compare-") as folder:
         results = run(Path(folder), tail(model, nodes), target, operator, slowdown, pairs, out)

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""How much is written once, and how much for each backend: MetaGPU's measure of programming effort, in lines of code.
-Needs no device.
+"""Counts the code that is written once, and the code that each backend needs: MetaGPU's measure of programming effort,
+in lines of code. Needs no device.
 
     python benchmarks/bench_effort.py
     python benchmarks/bench_effort.py --json effort.json
 
-A line is one that is neither empty nor only a comment or a docstring. `source` is the operator's own file in
-romou/compiler/operators/families, which holds a whole space of kernels and nothing of any backend. Beside it stand the
-kernels of its default config on each backend, and how many different lines they have. The paper counts one kernel, and
-with it the host's code of each API; Romou writes that once for all operators, which is the second table.
+Empty lines, comments and docstrings do not count. `source` is the operator's file in romou/compiler/operators/families,
+which defines a whole space of kernels and contains nothing of any backend. The columns beside it count the lines of the
+default config's kernels on each backend, and the distinct lines among them. The paper counts one kernel together with
+the host code of each API. Romou has one host code for all operators, which the second table counts.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 
 ROMOU = Path(__file__).resolve().parents[1] / "romou"
-# Operator -> its kernels' names begin so, and the nearest row of the paper's table 5: lines of MetaGPU and of CUDA,
-# OpenCL and Vulkan, unique lines, effort.
+# Operator -> the prefix of its kernels' names, and the nearest row of the paper's table 5: lines of MetaGPU and of
+# CUDA, OpenCL and Vulkan, unique lines, effort.
 OPERATORS = {
     "conv2d": ("conv2d_1x", "direct convolution: 113; 562, 631, 1137; 2330; 4.84%"),
     "dense": ("dense_", "GEMM convolution: 89; 1103, 1172, 1666; 3941; 2.25%"),
     "pool": ("pool_", "none"),
 }
-# A device for each kind, as far as files describe one.
+# A device for each kind, if a device file describes one.
 DEVICES = ("adreno640", "nvidia_h200")
 
 
 def lines_of(path: Path) -> int:
-    """Lines of code of a file of Python or C++."""
+    """Count the lines of code of a Python or C++ file."""
     text = path.read_text(encoding="utf-8")
     return python_lines(text) if path.suffix == ".py" else len(kernel_lines(text))
 
 
 def python_lines(text: str) -> int:
-    """Lines that hold code, docstrings left out."""
+    """Count the lines that hold code, docstrings left out."""
     found: set[int] = set()
     before = tokenize.NEWLINE
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -70,13 +70,13 @@ def python_lines(text: str) -> int:
 
 
 def kernel_lines(text: str) -> list[str]:
-    """Lines of a kernel or of C++, without those that are empty or a comment."""
+    """Return the lines of a kernel or of C++ that are neither empty nor a comment."""
     lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith(("//", "/*", "*"))]
 
 
 def kinds() -> Iterator[Target]:
-    """A target of each kind that has kernels, for a device that a file describes."""
+    """Yield a target of each kind that has kernels, for a device that a file describes."""
     for kind in installed():
         for device in DEVICES:
             try:
@@ -89,7 +89,7 @@ def kinds() -> Iterator[Target]:
 
 
 def operator_row(name: str, targets: list[Target]) -> dict[str, Any]:
-    """Count the lines of an operator's source, and of the kernels that its default config gives on each target."""
+    """Count the lines of an operator's source, and of its default config's kernels on each target."""
     prefix, paper = OPERATORS[name]
     kernels: dict[str, list[str]] = {}
     for target in targets:
@@ -108,7 +108,7 @@ def operator_row(name: str, targets: list[Target]) -> dict[str, Any]:
 
 
 def backend_rows(targets: list[Target]) -> list[dict[str, Any]]:
-    """Count what all backends share, and what each adds: its Python and its C++."""
+    """Count the lines that all backends share, and the Python and C++ lines of each backend."""
 
     def count(folder: Path, *suffixes: str) -> int:
         return sum(

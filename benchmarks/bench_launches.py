@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Times what a launch costs: a chain of tiny kernels, each reading what the one before it wrote.
+"""Measures the cost of a launch with a chain of tiny kernels. Each kernel reads the output of the one before it.
 
     python benchmarks/bench_launches.py --target vulkan                 100 kernels: a wait behind each, one wait behind all, recorded once
     python benchmarks/bench_launches.py --target vulkan --target opencl --target cuda --length 100 --json launches.json
 
 The wall time of a chain is the median of several, taken alternately. On Vulkan a wait ends a submission, so the first
 two columns are a hundred submissions and one. MetaGPU ran equal kernels on an NVIDIA GPU 1.86 times as fast by Vulkan
-as by OpenCL, 1.54 times as fast as by CUDA, and puts that down to kernel batching.
+as by OpenCL and 1.54 times as fast as by CUDA, and attributes that to kernel batching.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -41,7 +41,9 @@ class Step:
 
 
 def measure(text: str, length: int, repeat: int) -> dict[str, Any]:
-    """Microseconds of a launch in a chain, three ways; RuntimeError where the chain computes wrong numbers."""
+    """Return the microseconds of a launch in a chain, measured in three ways. RuntimeError if the chain computes wrong
+    numbers.
+    """
     target = Target(text)
     device = target.backend.device(target.backend.device_index(None))
     step = tirx.build(tvm.script.from_source(STEP), target=target.tvm_target)["main"]

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""What the bundled networks take of a device's memory, and how near the plan of their tensors is to the lower bound:
-the most that is live at once.
+"""Prints the device memory of the bundled networks, and the ratio of their memory plan to the lower bound: the peak of
+live tensors.
 
     python benchmarks/bench_memory.py
     python benchmarks/bench_memory.py resnet18 --target "opencl -device=adreno640" --precision float16
     python benchmarks/bench_memory.py --target "opencl -device=adreno640" --larger-images
 
-Nothing runs: the numbers are those of the plan, which tests compare with what the runtime allocates.
+Nothing runs. The numbers are taken from the plan, which tests compare with the runtime's allocations.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ TARGETS = ("opencl -device=host", "opencl -device=adreno640")
 
 
 def image_bytes(tensors: Sequence[PlannedTensor], *, is_larger: bool) -> int:
-    """Bytes of the images that hold all tensors: shared by those of equal width and height, or, where no kernel relied
-    on zeros outside, by any.
+    """Return the bytes of the images that hold all tensors.
 
-    A shared image has the largest extents of its tensors, and is shared only where that takes fewer bytes than one more
-    image.
+    By default, tensors of equal width and height share images. With `is_larger`, any tensors may share one, as if no
+    kernel relied on zeros outside. A shared image has the largest extents of its tensors, and is shared only if that
+    takes fewer bytes than one more image.
     """
     best = None
     for order in (
@@ -90,7 +90,7 @@ def print_larger(names: Sequence[str], target: str, precision: str) -> None:
     help="What images would take if one served tensors of any smaller width and height as well.",
 )
 def main(names: tuple[str, ...], targets: tuple[str, ...], precision: str, larger_images: bool) -> None:
-    """Print a table for each target, default configs, in MiB."""
+    """Print a table for each target, with default configs, in MiB."""
     for target in targets:
         if larger_images:
             print_larger(names or models.names(), target, precision)

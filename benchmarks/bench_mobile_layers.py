@@ -1,14 +1,15 @@
-"""Seven layers under Mesa's compilers for Adreno 630 and Mali-G76: the default config, and the best of a search's first
-ones, beside hand-written kernels.
+"""Counts the instructions of seven layers under Mesa's compilers for Adreno 630 and Mali-G76: the default config, and
+the best of the first configs of a search, beside hand-written kernels.
 
     python benchmarks/bench_mobile_layers.py                        fp32 and fp16, both compilers, 16 configs of each layer
     python benchmarks/bench_mobile_layers.py --gpu a630 --precision float32 --candidates 1 --only 1x1
     python benchmarks/bench_mobile_layers.py --gpu a660 --device adreno690 --candidates 1
     python benchmarks/bench_mobile_layers.py --network bert_2layer --precision float32      every kernel of a bundled network, default configs
 
-Static counts: nothing is executed. Machine instructions for each needed multiply-add, weighted by trip counts, idle
-lanes of partial waves included. On Mali also the bound in cycles, for 24 multiply-adds. The hand-written kernels are
-MNN's for images, or MACE's or Winograd's where those are leaner.
+The counts are static: nothing is executed. They are machine instructions for each needed multiply-add, weighted by trip
+counts, idle lanes of partial waves included. On Mali, a second number is the bound in cycles for 24 multiply-adds. The
+hand-written kernels are MNN's for images. MACE's or Winograd's replace them if they are
+leaner.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from romou.tuner.search.features import TaskFeatures
 from romou.tuner.search.options import TuningOptions
 from tvm_patches.quiet import quiet_stderr
 
-# (GPU, precision) -> the lowest hand-written number of each layer, in the order of `layers`; on Mali instructions and
-# cycles. Missing where none was measured.
+# (GPU, precision) -> the lowest hand-written number of each layer, in the order of `layers`. On Mali the numbers are
+# instructions and cycles. A missing entry was not measured.
 HAND_WRITTEN: Mapping[tuple[str, str], tuple[tuple[float, ...] | None, ...]] = {
     ("a630", "float32"): ((0.93,), (1.67,), (1.88,), (6.97,), (1.18,), (4.07,), (1.57,)),
     ("a630", "float16"): ((1.05,), None, (1.74,), None, None, None, (1.80,)),
@@ -62,9 +63,11 @@ TIMEOUT_S = 60.0
 
 @dataclass(frozen=True, kw_only=True)
 class Count:
-    """The kernels of one config. instructions: for each needed multiply-add.
-    cycles: for 24 of them, on Bifrost; 0 elsewhere.
-    is_exact: see `executed`.
+    """The instruction counts of one config's kernels.
+
+    instructions: for each needed multiply-add
+    cycles: for 24 multiply-adds, on Bifrost; 0 elsewhere
+    is_exact: see `executed`
     """
 
     config: Mapping[str, Any]
@@ -83,8 +86,8 @@ class Count:
 
 
 def count_of(kernels: list[InspectedKernel], made: list[KernelStatistics], needed: int) -> Count:
-    """Add up the kernels of one config; of loops that cannot be matched with the compiler's, the busiest one stands for
-    all.
+    """Add up the kernels of one config. If loops cannot be matched with the compiler's, the busiest
+    one represents all.
     """
     total, is_exact = Executed(0), True
     for kernel, one in zip(kernels, made, strict=True):
@@ -108,8 +111,8 @@ def count_of(kernels: list[InspectedKernel], made: list[KernelStatistics], neede
 
 
 def first_configs(task: PrunedTask, target: Target, count: int) -> list[Config]:
-    """What a search proposes before anything is measured: the default, one of each algorithm, then what the estimate
-    puts first.
+    """Return the configs that a search proposes before any measurement: the default, one of each algorithm, then the
+    first by the estimate.
     """
     features = TaskFeatures(task.template, task.limits(target), target.spec, None)
     explorer = Explorer(
@@ -124,7 +127,7 @@ def first_configs(task: PrunedTask, target: Target, count: int) -> list[Config]:
 
 
 def kernels_of(task: TunableTask, config: Config, target: Target) -> list[InspectedKernel]:
-    """The kernels of a config; none where it cannot be built."""
+    """Return the kernels of a config, or none if it cannot be built."""
     try:
         with quiet_stderr():
             kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
@@ -138,8 +141,8 @@ def kernels_of(task: TunableTask, config: Config, target: Target) -> list[Inspec
 def counts_of(
     model: Any, needed: int, gpu: str, device: str, precision: str, candidates: int
 ) -> tuple[list[Count], int]:
-    """Counts of the first configs for a device that can be built, the default first, and how many Mesa's compiler
-    refused or gave up.
+    """Return the counts of the first configs that can be built for a device, the default first, and the number that
+    Mesa's compiler rejected or gave up.
     """
     target = Target(f"opencl -device={device}")
     with quiet_stderr():
@@ -160,7 +163,9 @@ def counts_of(
 
 
 def print_network(name: str, gpu: str, precision: str, out: Console) -> None:
-    """Print the instructions of each different kernel of a bundled network, for all of its work-items, the most first."""  # noqa: E501
+    """Print the instructions of each distinct kernel of a bundled network, for all of its work-items, in descending
+    order.
+    """
     with quiet_stderr():
         kernels = romou.inspect(
             models.load(name), target=f"opencl -device={mobile_gpu(gpu).devices[-1]}", precision=precision
@@ -174,7 +179,7 @@ def print_network(name: str, gpu: str, precision: str, out: Console) -> None:
         if isinstance(made, list):
             counts.append((kernel, count_of([kernel], made[:1], 1)))
     for kernel, one in sorted(counts, key=lambda pair: -pair[1].instructions):
-        # `count_of` gives cycles for 24 multiply-adds.
+        # `count_of` returns cycles for 24 multiply-adds.
         cycles = f"{one.cycles / 24e6:.2f}" if one.cycles else "-"
         table.add_row(
             kernel.name,
@@ -222,7 +227,7 @@ def main(
     shows_configs: bool,
     network: str | None,
 ) -> None:
-    """Print a table for each GPU and precision: S spills, r registers."""
+    """Print a table for each GPU and precision. In its cells, S stands for spills and r for registers."""
     find_compilers()
     out = Console(width=180)
     for gpu in gpus:

@@ -1,12 +1,12 @@
-"""How lean the configs are that pruning leaves of seven layers, under Mesa's compilers for Adreno 630 and Mali-G76: one
-table. Nothing is executed.
+"""Checks whether pruning keeps the leanest configs of seven layers, under Mesa's compilers for Adreno 630 and Mali-G76.
+It prints one table. Nothing is executed.
 
     python benchmarks/bench_mobile_space.py                          2,000 random configs of each layer's whole space, both compilers: many hours
     python benchmarks/bench_mobile_space.py --most 16                16 of these: the eight that issue the least by formulas, and eight others
     python benchmarks/bench_mobile_space.py --only 1x1 --gpu a630
 
-What Mesa's compiler makes of a config is kept in `--cache`, so that a later run goes on. How it measures, and what it
-prints: docs/benchmarks.md.
+The results of Mesa's compiler are kept in `--cache`, so that a later run continues. docs/benchmarks.md describes the
+method and the output.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -44,22 +44,22 @@ from romou.tuner.pruning.forms import form_of
 from romou.tuner.pruning.tasks import PrunedTask, pruned_space, pruned_task, usage_of
 from tvm_patches.quiet import quiet_stderr
 
-# The kept space has to hold a config that takes at most so many times what the best one of the whole space takes.
+# The kept space has to hold a config whose count is at most this factor times the whole space's best.
 ALLOWED = 1.05
 # Configs that are compiled together: Mesa's compiler starts once for all of them.
 AT_ONCE = 8
 TIMEOUT_S = 30.0
-# By Romou's estimate, which is for Adreno: Mesa's compiler for Mali fits kernels into 64 of which twice as many and
-# more are expected.
+# In Romou's estimate, which models Adreno. Mesa's compiler for Mali fits kernels into 64 registers even if the estimate
+# is twice that or more.
 MOST_REGISTERS = {gpu: 2 * most for gpu, most in static.MOST_REGISTERS.items()}
-# Configs of the pruned space that a search begins with.
+# The first configs of a search on the pruned space.
 FIRST = 6
-# What counts: instructions of Adreno, cycles of Mali's busiest unit.
+# The compared measure: instructions on Adreno, cycles of the busiest unit on Mali.
 MEASURE = {gpu: "cycles" if gpu == "g76" else "instructions" for gpu in static.COMPARED}
 
 
 def task_of_layer(name: str, precision: str, target: Target) -> TunableTask:
-    """The layer's task, its data and output free to lie in images."""
+    """Return the layer's task, with data and output free to be images."""
     model = next(model for other, model, _ in static.layers() if other == name)
     with quiet_stderr():
         graph = import_onnx(model, None, Precision(kind=precision, is_quiet=True)).mod
@@ -69,15 +69,15 @@ def task_of_layer(name: str, precision: str, target: Target) -> TunableTask:
 
 
 def source_of_counts(task: TunableTask, gpu: str) -> str:
-    """A short name of what the counts of a config depend on besides it: the function, the GPU, Mesa. Kernels of another
-    version of Romou need another cache.
+    """Return a short key of everything except the config that its counts depend on: the function, the GPU, Mesa.
+    Another version of Romou needs another cache.
     """
     return hashlib.sha256(f"{task.key} {gpu} {mesa_version()}".encode()).hexdigest()[:16]
 
 
 def counted(name: str, gpu: str, precision: str, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """What Mesa's compiler makes of some configs of a layer, in their order; those that cannot be built, or of which it
-    makes nothing, have an error.
+    """Compile some configs of a layer by Mesa's compiler and return their counts, in order. A config that cannot be
+    built or compiled has an error instead.
     """
     target = Target(f"opencl -device={mobile_gpu(gpu).devices[-1]}")
     task = task_of_layer(name, precision, target)
@@ -118,7 +118,9 @@ def counted(name: str, gpu: str, precision: str, keys: Sequence[str]) -> list[di
 
 
 def passes(pruned: PrunedTask, kernels: Sequence[Any], config: Config, target: Target) -> bool:
-    """Whether the lowered kernels are judged as the formulas judge the config: those of registers only bound it."""
+    """Return whether the lowered kernels pass pruning. The formulas only bound registers, so their
+    verdict may differ.
+    """
     try:
         for kernel in kernels:
             pruned.check(kernel.lowered, config, target)
@@ -128,8 +130,8 @@ def passes(pruned: PrunedTask, kernels: Sequence[Any], config: Config, target: T
 
 
 def drawn(task: TunableTask, target: Target, count: int, most: int, seed: int) -> list[Config]:
-    """Draw at most `most` of `count` random configs, half of them those that issue the least by formulas; then those
-    that a search begins with.
+    """Draw at most `most` of `count` random configs, half of them the configs that issue the least by formulas. The
+    first configs of a search follow.
     """
     rng = np.random.default_rng([seed, 0])
     sample = task.space(target).sample(rng, count)
@@ -145,12 +147,12 @@ def drawn(task: TunableTask, target: Target, count: int, most: int, seed: int) -
 
 
 def batches(keys: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Keys in parts that one process compiles."""
+    """Split keys into batches that one process compiles."""
     return (keys[start : start + AT_ONCE] for start in range(0, len(keys), AT_ONCE))
 
 
 def best_of(counts: Mapping[str, Mapping[str, Any]], keys: Sequence[str], measure: str) -> str | None:
-    """The leanest config without spills; None where there is none."""
+    """Return the leanest config without spills, or None if there is none."""
     fine = [key for key in keys if "error" not in counts[key] and not counts[key]["spills"]]
     return min(fine, key=lambda key: float(counts[key][measure]), default=None)
 
@@ -180,8 +182,8 @@ def best_of(counts: Mapping[str, Mapping[str, Any]], keys: Sequence[str], measur
 def main(
     gpus: tuple[str, ...], precision: str, configs: int, most: int | None, only: str, seed: int, jobs: int, cache: Path
 ) -> None:
-    """Print a table for each GPU; exit code 1 where what is kept is more than 5% worse than the best config that was
-    found.
+    """Print a table for each GPU. The exit code is 1 if the best kept config is more than 5% worse than the best config
+    of all.
     """
     find_compilers()
     cache.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +242,7 @@ def row_of(
     bests: Any,
     measure: str,
 ) -> list[str]:
-    """Cells of a layer."""
+    """Return the cells of a layer."""
     best, best_kept = bests
     fine = [key for key in every if "error" not in counts[key]]
     if best is None or best_kept is None:

@@ -1,12 +1,12 @@
-"""Romou's kernels against TVM's own, as Mesa's compilers for Adreno 630 and Mali-G76 make them: a table for each GPU.
-Nothing is executed.
+"""Compares Romou's kernels with TVM's under Mesa's compilers for Adreno 630 and Mali-G76: a table for each GPU. Nothing
+is executed.
 
     python benchmarks/bench_mobile_static.py                              the 20 convolutions of benchmarks/data/paper_ops_sample.csv
     python benchmarks/bench_mobile_static.py --only conv3x3 --candidates 16 --json result.json
     python benchmarks/bench_mobile_static.py --precision float16          the same in fp16
-    python benchmarks/bench_mobile_static.py --places                     seven layers with default configs: buffers alone against images
+    python benchmarks/bench_mobile_static.py --places                     seven layers with default configs: only buffers against images
 
-How it measures, and what it prints: docs/benchmarks.md.
+docs/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -53,8 +53,8 @@ from tvm_patches.quiet import quiet_stderr
 SAMPLE = Path(__file__).parent / "data/paper_ops_sample.csv"
 TARGET = Target("opencl -device=adreno640")
 KERNELS = ("Romou", "TVM image", "TVM buffer")
-# Needed by Romou's estimate. More than this spills, which Mesa's Mali compiler takes minutes for; it fits kernels into
-# 64 of which 100 are expected.
+# By Romou's estimate. More than this spills, and Mesa's Mali compiler takes minutes for spills. It fits kernels into 64
+# registers even if the estimate is 100.
 MOST_REGISTERS = {name: 181 if mobile_gpu(name).vec4_registers else 100 for name in GPUS}
 COMPARED = ("a630", "g76")
 # Lanes that run together.
@@ -67,13 +67,17 @@ LAYERS = {
     "depthwise 3x3 64x112x112": (64, 112, 64, 3, 1, 64),
     "3x3 512x7x7 -> 512": (512, 7, 512, 3, 1, 1),
 }
-# Name -> rows, columns, and the length of a sum of a product of matrices; with one row it is a dense layer.
+# Name -> rows, columns, and the reduction length of a matrix product. With one row it is a dense layer.
 PRODUCTS = {"dense 4096 -> 1000": (1, 1000, 4096), "matmul 512^3": (512, 512, 512)}
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Result:
-    """The kernels of one function under one compiler. `per_multiply_add`: see above; `is_exact` is False for "~"."""
+    """The kernels of one function under one compiler.
+
+    per_multiply_add: instructions per needed multiply-add, see docs/benchmarks.md
+    is_exact: False for "~"
+    """
 
     per_multiply_add: float
     is_exact: bool
@@ -85,12 +89,12 @@ class Result:
 
     @property
     def is_without_spills(self) -> bool:
-        """Neither spilled registers nor arrays in private memory."""
+        """Absence of spilled registers and of arrays in private memory."""
         return not self.spills and not self.private_memory_bytes
 
 
 def model_of(row: Mapping[str, str]) -> onnx.ModelProto:
-    """The convolution with a bias and a ReLU; weights of ones, which no kernel depends on."""
+    """Return the convolution with a bias and a ReLU. Its weights are ones, since no kernel depends on them."""
     n = {k: int(v) for k, v in row.items() if k not in ("op", "models")}
     weight = np.ones((n["out_channels"], n["in_channels"] // n["groups"], n["kernel_h"], n["kernel_w"]), np.float32)
     nodes = [
@@ -117,7 +121,9 @@ def model_of(row: Mapping[str, str]) -> onnx.ModelProto:
 
 
 def layers() -> Iterator[tuple[str, onnx.ModelProto, int]]:
-    """Name, model and needed multiply-adds of seven layers: convolutions, a dense layer and a product of two inputs."""
+    """Yield name, model and needed multiply-adds of seven layers: convolutions, a dense layer and a product of two
+    inputs.
+    """
     for name, (channels, side, outputs, kernel, stride, groups) in LAYERS.items():
         sizes = {
             "in_channels": channels,
@@ -127,7 +133,7 @@ def layers() -> Iterator[tuple[str, onnx.ModelProto, int]]:
             "out_h": side // stride,
             "out_w": side // stride,
         }
-        # An even number of rows at stride 2 has its padding at one end.
+        # With an even number of rows and stride 2, only one end is padded.
         pads = dict.fromkeys(("pad_top", "pad_left"), kernel // 2) | dict.fromkeys(
             ("pad_bottom", "pad_right"), kernel // 2 - (stride - 1)
         )
@@ -158,8 +164,8 @@ def layers() -> Iterator[tuple[str, onnx.ModelProto, int]]:
 
 
 def print_places(gpus: tuple[str, ...], out: Console) -> None:
-    """A table a GPU: the default config's instructions per needed multiply-add with every tensor in a buffer, and as
-    the target places them.
+    """Print a table for each GPU: the default config's instructions per needed multiply-add with every tensor in a
+    buffer, and with the target's placement.
     """
     for gpu in gpus:
         device = mobile_gpu(gpu).devices[-1]
@@ -194,14 +200,16 @@ def print_places(gpus: tuple[str, ...], out: Console) -> None:
 
 
 def multiply_adds_of(row: Mapping[str, str]) -> int:
-    """What the operator needs, padding and packing apart."""
+    """Return the multiply-adds that the operator needs, without padding and packing."""
     n = {k: int(v) for k, v in row.items() if k not in ("op", "models")}
     return n["out_channels"] * n["out_h"] * n["out_w"] * n["in_channels"] // n["groups"] * n["kernel_h"] * n["kernel_w"]
 
 
 def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> Iterator[list[InspectedKernel]]:
-    """The default config and up to `count` random ones, all tensors in images that can be."""
-    # The others pack the input and unpack the output.
+    """Yield the kernels of the default config and of up to `count` random ones. All tensors are
+    images if they can be.
+    """
+    # The other tasks pack the input and unpack the output.
     (task,) = (
         task for task in extract_tasks(fuse_operators(pack_channels(graph), TARGET))[0] if task.template.sums_products
     )
@@ -215,7 +223,7 @@ def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> It
     space = in_images.space(TARGET)
     weight = {"weight": "image"} if "image" in space.knobs.get("weight", ()) else {}
     default = in_images.default_config(TARGET).replace(**weight)
-    # Instructions for each multiply-add say something of one way to multiply only.
+    # Instructions for each multiply-add are comparable within one algorithm only.
     sampled = [
         c for c in space.sample(np.random.default_rng(seed), 50 * count) if c.get("algorithm", "direct") == "direct"
     ]
@@ -243,7 +251,7 @@ compilation_pipeline.register_tir_pipeline("romou-bench-adreno", _adreno_pipelin
 
 
 def tvm_kernels(graph: tvm.IRModule, *, in_images: bool) -> list[InspectedKernel]:
-    """The kernels of the convolution as TVM schedules it; copies between layouts are left out."""
+    """Return the kernels of the convolution as TVM schedules it, without copies between layouts."""
     target = TARGET.tvm_target
     if in_images:
         target = tvm.target.Target(
@@ -267,7 +275,7 @@ def tvm_kernels(graph: tvm.IRModule, *, in_images: bool) -> list[InspectedKernel
 
 
 def lanes_of(func: tirx.PrimFunc, wave: int) -> int:
-    """Lanes that a launch takes: its work groups, each filled up to whole waves."""
+    """Return the lanes that a launch occupies: each work group is rounded up to whole waves."""
     groups, items = launch_size(thread_extents(func))
     return groups * -(-items // wave) * wave
 
@@ -297,7 +305,7 @@ def result_of(kernels: list[InspectedKernel], made: list[KernelStatistics], need
 
 
 def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int, timeout_s: float = 30.0) -> Result | str:
-    """The best of some functions, each with its kernels; the last error where all fail."""
+    """Return the best of several functions, each given by its kernels, or the last error if all fail."""
     answers = iter(compile_all([k.source for kernels in functions for k in kernels], gpu, timeout_s=timeout_s))
     found: list[Result] = []
     problem = "nothing to compile"
@@ -314,7 +322,7 @@ def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int, timeo
 def compare(
     row: Mapping[str, str], *, precision: str, candidates: int, seed: int, gpus: tuple[str, ...]
 ) -> dict[str, dict[str, Result | str]]:
-    """GPU -> kernel -> result, or why there is none."""
+    """Return GPU -> kernel -> result, or the error."""
     functions: dict[str, list[list[InspectedKernel]] | str] = {}
     with quiet_stderr():
         graph = import_onnx(model_of(row), None, Precision(kind=precision, is_quiet=True)).mod
@@ -335,12 +343,12 @@ def compare(
 
 
 def name_of(row: Mapping[str, str]) -> str:
-    """Family, sizes, stride."""
+    """Return a name of family, sizes and stride."""
     return f"{row['op']} {row['in_channels']}x{row['in_h']}x{row['in_w']} -> {row['out_channels']} /{row['stride']}"
 
 
 def table_of(gpu: str, rows: list[tuple[str, dict[str, Result | str]]], precision: str) -> Table:
-    """One line an operator."""
+    """Return a table with one line for each operator."""
     columns = [column for kernel in KERNELS for column in (kernel, "spills", "private B")] + [
         "registers",
         "TVM / Romou",
@@ -373,12 +381,12 @@ def table_of(gpu: str, rows: list[tuple[str, dict[str, Result | str]]], precisio
 
 
 def mark(result: Result) -> str:
-    """What stands before a number that is too low."""
+    """Return the mark before a number that is too low."""
     return "" if result.is_exact else "~"
 
 
 def ratio_of(results: Mapping[str, Result | str]) -> float | None:
-    """The better one of TVM's kernels against Romou's."""
+    """Return the ratio of TVM's better kernel to Romou's."""
     ours = results["Romou"]
     theirs = [
         r.per_multiply_add
@@ -407,7 +415,7 @@ def ratio_of(results: Mapping[str, Result | str]) -> float | None:
 def main(
     candidates: int, gpus: tuple[str, ...], places: bool, precision: str, only: str, seed: int, output: Path | None
 ) -> None:
-    """Print one table a GPU; exit code 1 if a kernel of Romou's spills or could not be made."""
+    """Print one table for each GPU. The exit code is 1 if one of Romou's kernels spills or could not be compiled."""
     find_compilers()
     out = Console(width=180)
     if places:

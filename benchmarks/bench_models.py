@@ -3,14 +3,13 @@
 eager and compiled.
 
     python benchmarks/bench_models.py                                        resnet18 and mobilenetv1_100 against dlight on the first OpenCL device
-    python benchmarks/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json python
-    benchmarks/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir
-    records_cuda
-    python benchmarks/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        as far as it comes in 500 seconds
-    python benchmarks/bench_models.py --target cuda --models all --precision float16 --peers fp32,compiled       fp16 against fp32, and PyTorch's half precision
+    python benchmarks/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json
+    python benchmarks/bench_models.py --target "cuda -device=nvidia_h200" --peers dlight,metaschedule,eager,compiled --work-dir records_cuda
+    python benchmarks/bench_models.py --target cuda --models all --peers all --trials 64 --seconds 15 --budget 500        the models that 500 seconds allow
+    python benchmarks/bench_models.py --target cuda --models all --precision float16 --peers fp32,compiled       fp16 against fp32, and PyTorch's fp16
     python benchmarks/bench_models.py --target cuda --models detector,esrgan,denoiser,swin --peers compiled --trials 128          networks of torch_networks.py
 
-How it measures, and what it prints: docs/benchmarks.md.
+docs/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -53,23 +52,23 @@ from torch_peer import Torch, gpu_clocks
 DEFAULT_MODELS = "resnet18,mobilenetv1_100"
 # Trials of a task in one round of MetaSchedule's scheduler.
 MS_LEAST_TRIALS = 4
-# In the first round, the only one of most tasks, the cost model knows nothing: ranking the usual 512 candidates takes
-# minutes for nothing.
+# In the first round, the only one of most tasks, the cost model is untrained: ranking the usual 512 candidates takes
+# minutes without any benefit.
 MS_SEARCH = meta_schedule.search_strategy.EvolutionarySearch(
     population_size=128, init_min_unmeasured=8, genetic_num_iters=2
 )
 
 
 class Timed(Protocol):
-    """A side that can be timed as a tuned model is."""
+    """A side that can be timed in the same way as a tuned model."""
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
-        """Milliseconds of `repeat` runs."""
+        """Return the milliseconds of `repeat` runs."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What a search may take: `trials` over all tasks, and `seconds`, None being no limit."""
+    """The limits of a search: `trials` over all tasks, and `seconds`. None is no limit."""
 
     trials: int
     seconds: float | None
@@ -90,18 +89,18 @@ def as_model(executable: Any, imported: ImportedModel, target: romou.Target, ind
 
 
 def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:
-    """Compile the graph by TVM's default pipeline, with dlight's schedules; only the runtime is Romou's."""
+    """Compile the graph by TVM's default pipeline, with dlight's schedules. Only the runtime is Romou's."""
     return as_model(tvm.compile(imported.mod, target=target.tvm_target), imported, target, index)
 
 
 @derived_object
 class BuilderHere(meta_schedule.builder.PyBuilder):
-    """Builds MetaSchedule's candidates in this process: its own builder starts new processes for each batch, half a
-    minute each.
+    """Builds MetaSchedule's candidates in this process. MetaSchedule's builder starts new processes for each batch,
+    which takes half a minute each.
     """
 
     def build(self, build_inputs: list[Any]) -> list[Any]:
-        """Return a file for each candidate, or why there is none."""
+        """Return a file for each candidate, or its error."""
         results = []
         for wanted in build_inputs:
             try:
@@ -113,7 +112,7 @@ class BuilderHere(meta_schedule.builder.PyBuilder):
 
 
 def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:
-    """Tune the graph by TVM's MetaSchedule; where it finds nothing, dlight's schedules stay."""
+    """Tune the graph by TVM's MetaSchedule. A function without a result keeps dlight's schedule."""
     kind = target.anonymous_tvm_target
     if target.kind == "cuda":
         compiler.install()
@@ -142,18 +141,18 @@ def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index
 
 
 def fp32(name: str, imported: ImportedModel, target: romou.Target, index: int, effort: Effort) -> TunedModel:
-    """Tune the network in fp32, with as much effort: what another precision is to be compared with."""
+    """Tune the network in fp32, with the same effort, to be compared with another precision."""
     return romou.tune(onnx_model(name), target=target, trials=effort.trials, seconds=effort.seconds)
 
 
 class TorchModel:
-    """A network through PyTorch on the GPU."""
+    """A network that PyTorch runs on the GPU."""
 
     def __init__(self, run: Callable[[], Any], peer: Torch) -> None:
         self._run, self._peer = run, peer
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
-        """Return what `TunedModel.times` returns, after one warm-up."""
+        """Return the same times as `TunedModel.times`, after one warm-up."""
         self._run()
         self._peer.torch.cuda.synchronize()
         return [self._wall_ms() if clock == "wall" else 1e3 * self._peer.seconds(self._run) for _ in range(repeat)]
@@ -165,7 +164,7 @@ class TorchModel:
         return 1e3 * (time.perf_counter() - start)
 
 
-# Networks of torch_networks.py; PyTorch is imported only if one of them is asked for.
+# Networks of torch_networks.py. PyTorch is imported only if one of them is requested.
 EXPORTED = ("detector", "esrgan", "denoiser", "swin")
 
 
@@ -180,7 +179,7 @@ def onnx_model(name: str) -> onnx.ModelProto:
 
 
 def torch_network(name: str) -> Any:
-    """Build the network as the Python package that it came from defines it."""
+    """Build the network from the Python package that defines it."""
     if name in EXPORTED:
         from torch_networks import network
 
@@ -243,7 +242,7 @@ def compiled(name: str, imported: ImportedModel, target: romou.Target, index: in
 PEERS: dict[str, Callable[[str, ImportedModel, romou.Target, int, Effort], Timed]] = {
     p.__name__: p for p in (dlight, fp32, eager, compiled, metaschedule)
 }
-# These come after all quick ones.
+# These run after all quick peers.
 SLOW = ("compiled", "metaschedule")
 
 
@@ -254,7 +253,7 @@ class Plain:
     model: TunedModel
 
     def times(self, repeat: int = 10, seed: int = 0, *, clock: str = "device") -> list[float]:
-        """Return times as `TunedModel.times` does."""
+        """Return the same times as `TunedModel.times`."""
         return self.model.times(repeat, seed, clock=clock, capture=False)
 
 
@@ -336,19 +335,19 @@ def compare(contest: Contest, target: romou.Target, peers: Sequence[str], effort
                 "wall_ratio": ratios["wall"],
                 "error": worst_error(model, contest.imported) if isinstance(model, TunedModel) else None,
             }
-    # One entry a stage: its sides were timed together.
+    # One entry for each stage, whose sides were timed together.
     row["times_ms"]["+".join(peers) or "alone"] = times
 
 
 def last_line(error: Exception) -> str:
-    """Return an error in one line: TVM's errors end with what matters."""
+    """Return an error in one line, the last one of TVM's errors, which holds the message."""
     if isinstance(error, RomouError):
         return error.message.splitlines()[0][:200]
     return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]
 
 
 def print_table(rows: Sequence[dict[str, Any]], peers: Sequence[str], title: str, out: Console) -> None:
-    """Print one line a model, and what failed."""
+    """Print one line for each model, and the failures."""
     columns = ["default ms", "tuned ms", "tuned wall ms", "plain ms", "plain wall ms", "error", "trials", "tuning s"]
     for peer in peers:
         columns += [f"{peer} ms", f"{peer} / tuned", f"{peer} wall ms", "wall ratio"]
@@ -418,8 +417,8 @@ def main(
     pairs: int,
     output: Path | None,
 ) -> None:
-    """Print a line for each model as soon as it is done, and one table; exit code 1 if a model failed or its outputs
-    are wrong.
+    """Print a line for each model as soon as it is done, and one table. The exit code is 1 if a model failed or its
+    outputs are wrong.
     """
     started = time.monotonic()
     peers = list(PEERS) if peer_names == "all" else [name for name in peer_names.split(",") if name]

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""What each of Romou's techniques brings, alone and together, on the 20 convolutions of
+"""Measures the effect of each of Romou's techniques, separately and combined, on the 20 convolutions of
 benchmarks/data/paper_ops_sample.csv.
 
     python benchmarks/bench_passes.py                                integer operations inside loops; no device needed
     python benchmarks/bench_passes.py --time --json result.json      with kernel times on the first OpenCL device
 
-How it measures, and what it prints: docs/benchmarks.md.
+docs/benchmarks.md describes the method and the output.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ TOLERANCE = 1e-4
 
 
 def task_of(row: Mapping[str, str], target: Target) -> TunableTask:
-    """Return the operator's task, not those that pack and unpack channels, with activations free to be images."""
+    """Return the operator's task, without the tasks that pack and unpack channels. Its activations may be images."""
     tasks, _ = extract_tasks(fuse_operators(pack_channels(import_onnx(model_of(row)).mod), target))
     (task,) = (task for task in tasks if task.template.sums_products)
     return task.with_free_images()
@@ -111,7 +111,9 @@ def measure(task: TunableTask, target: Target, device: tvm.runtime.Device, round
 
 
 def print_tables(rows: list[dict[str, Any]], title: str, out: Console) -> None:
-    """Integer operations of each variant; times and speedups over "none" where they were measured."""
+    """Print the integer operations of each variant. If times were measured, print them and the speedups over "none" as
+    well.
+    """
     table = table_of_numbers(
         "operator",
         (*VARIANTS, "none -> all", "divisions"),
@@ -158,7 +160,7 @@ def print_tables(rows: list[dict[str, Any]], title: str, out: Console) -> None:
 @click.option("--only", default="", help="Operators whose name contains this.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(target: str, is_timed: bool, rounds: int, only: str, output: Path | None) -> None:
-    """See the file's docstring."""
+    """Print the tables that the file's docstring describes."""
     console = Console(width=160)
     try:
         wanted, title = Target(target), target

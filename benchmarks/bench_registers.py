@@ -1,11 +1,11 @@
-"""Romou's estimate of registers against Mesa's compiler for Adreno 630, on random configs of all families. Nothing is
-executed.
+"""Compares Romou's estimate of registers with Mesa's compiler for Adreno 630, on random configs of all families.
+Nothing is executed.
 
     python benchmarks/bench_registers.py                                  200 configs: ten minutes of two cores, most of them Mesa's
     python benchmarks/bench_registers.py --configs 40 --seed 3 --json result.json
-    python benchmarks/bench_registers.py --cache DIR                      what Mesa said of a kernel is kept there: the next time takes a minute
+    python benchmarks/bench_registers.py --cache DIR                      keeps Mesa's results in DIR: the next run takes a minute
 
-How it measures, and what it prints: docs/benchmarks.md.
+docs/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ from romou.tuner.pruning import KernelUsage, judge
 from romou.tuner.pruning.tasks import usage_of
 
 GPU = "a630"
-# Adreno 630's file does not know how large images may be; its sibling's does.
+# Adreno 630's device file lacks the largest image size. The file of its sibling has it.
 TARGET = Target("opencl -device=adreno640")
 DEVICE = Target("opencl -device=adreno630")
 WAVE = 64
-# Kernels of one start of the compiler; most of them take it seconds, those that spill minutes.
+# Kernels of one start of the compiler. Most kernels take seconds, those with spills minutes.
 BATCH, TIMEOUT_S = 5, 600
 SAME = (1, 1, 1, 1)
 OPERATORS: tuple[Conv2d | Dense, ...] = (
@@ -64,14 +64,14 @@ OPERATORS: tuple[Conv2d | Dense, ...] = (
 
 
 def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel, KernelUsage]]:
-    """Yield `count` kernels, equally many of each operator but for the remainder."""
+    """Yield `count` kernels, equally distributed over the operators except for the remainder."""
     rng = np.random.default_rng(seed)
     left = count
     for index, work in enumerate(OPERATORS):
         task = task_of(work).with_free_images()
         wanted = -(-left // (len(OPERATORS) - index))
         left -= wanted
-        # Of several kernels none is the one that a compiler would be asked about.
+        # Configs with several kernels are skipped: they have no single register count to compare.
         for config in task.space(TARGET).sample(rng, 12 * wanted):
             if not wanted:
                 break
@@ -90,8 +90,8 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
 
 
 def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str, dict[str, Any]]:
-    """Ask Mesa's compiler about each source: "registers", "spills", "waves", or the "error". Errors are kept in the
-    cache, too.
+    """Compile each source by Mesa's compiler and return its "registers", "spills" and "waves", or its "error". The
+    cache keeps errors, too.
     """
     version = mesa_version()
     found: dict[str, dict[str, Any]] = {}
@@ -135,10 +135,10 @@ def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str,
 )
 @click.option("--jobs", default=os.cpu_count() or 1, show_default=True, help="Compilers at a time.")
 def main(configs: int, seed: int, output: Path | None, cache: Path | None, jobs: int) -> None:
-    """Print correlation and confusion table; exit code 1 below a correlation of 0.9."""
+    """Print correlation and confusion table. The exit code is 1 below a correlation of 0.9."""
     find_compilers()
     kernels = list(random_kernels(configs, seed))
-    # In another order, so that the slow ones do not come together.
+    # Shuffled, so that the slow kernels are not in one batch.
     kernels = [kernels[int(i)] for i in np.random.default_rng(seed).permutation(len(kernels))]
     answers = ask_mesa([kernel.source for _, kernel, _ in kernels], cache, jobs)
     rows: list[dict[str, Any]] = []

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How much faster two devices behind a tracker tune than one: real processes on this machine's loopback, PoCL for the
-devices.
+"""Measures how much faster two devices behind a tracker tune than one. The processes are real and use this machine's
+loopback, with PoCL as the devices.
 
     python benchmarks/bench_rpc.py                                 squeezenet1_0, 48 trials on one server, then on two
     python benchmarks/bench_rpc.py --model resnet18 --trials 96 --servers 1,2,4
 
-Each server has one core of its own, as a phone has its own processor, as far as there are cores; candidates are built
-here, on all of them. The throughput is that of the search, from the first finished trial to the last, builds included.
-The tuned model runs over RPC as well, and is held against onnxruntime.
+Each server is pinned to one core, as a phone has its own processor, if there are enough cores. Candidates are built
+here, on all of them. The throughput is measured from the first finished trial of the search to the last, builds
+included. The tuned model runs over RPC as well and is compared with onnxruntime.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ _START_S = 120.0
 
 @contextlib.contextmanager
 def process(command: list[str], core: int | None = None) -> Iterator[None]:
-    """A command that runs while the block does, on one core if that is given."""
+    """Run a command while the block runs, pinned to `core` if given."""
     with (
         tempfile.TemporaryFile() as log,
         subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True) as running,
@@ -53,13 +53,13 @@ def process(command: list[str], core: int | None = None) -> Iterator[None]:
         try:
             yield
         finally:
-            # The tracker's own process has another one do the work.
+            # The tracker starts a child process that does the work.
             os.killpg(running.pid, signal.SIGTERM)
 
 
 @contextlib.contextmanager
 def devices(count: int) -> Iterator[str]:
-    """The address of a tracker with so many servers."""
+    """Yield the address of a tracker with `count` servers."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
@@ -98,7 +98,7 @@ def devices(count: int) -> Iterator[str]:
 
 
 def wait_for(address: str, count: int) -> None:
-    """Return once the tracker has so many servers."""
+    """Wait until the tracker has `count` servers."""
     end = time.monotonic() + _START_S
     while time.monotonic() < end:
         with contextlib.suppress(romou.RomouError), contextlib.closing(Tracker(Address.parse(address))) as tracker:
@@ -109,7 +109,7 @@ def wait_for(address: str, count: int) -> None:
 
 
 def measure(model: str, trials: int, servers: int) -> dict[str, Any]:
-    """Tune a bundled model on so many servers."""
+    """Tune a bundled model on `servers` servers."""
     with tempfile.TemporaryDirectory() as folder, devices(servers) as address:
         summary = romou.tune(models.load(model), rpc=address, trials=trials, work_dir=folder, progress=True).summary()
         with RecordStore(folder) as store:
@@ -143,7 +143,7 @@ def server_counts(_ctx: click.Context, _option: click.Parameter, text: str) -> l
 )
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(model: str, trials: int, servers: list[int], output: Path | None) -> None:
-    """Print one table; exit code 1 if a tuned model is wrong."""
+    """Print one table. The exit code is 1 if a tuned model is wrong."""
     rows = [measure(model, trials, count) for count in servers]
     if output is not None:
         output.write_text(json.dumps({"model": model, "trials": trials, "rows": rows}, indent=1))
