@@ -9,7 +9,7 @@
 Each step returns the next state and changes nothing. `with_default_kernels` runs them all with default configs. If a
 step cannot compile some nodes, these fall back to other kernels (romou.compiler.fallback) and the step is repeated.
 
-Whatever runs, times or checks a model is in `romou.driver`.
+Code that runs, times or checks a model is in `romou.driver`.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Compilation:
         Raises
         ------
         ModelError
-            No configs need as little.
+            No configs of the tasks fit into `max_memory`.
         """
         if max_memory is None and self.target.limits.max_buffer_bytes is None:
             return self
@@ -244,7 +244,9 @@ class Compilation:
         self._restarted(part)._lower().assembled()
 
     def _announced(self) -> Compilation:
-        """Log fallbacks and tensors that stay in buffers. Raises ModelError if the host may not run the nodes on it."""
+        """Log fallbacks and tensors that stay in buffers. Raise ModelError if nodes fell to the host and may not run
+        there.
+        """
         self.fallbacks.check_strict()
         self.fallbacks.warn()
         limits = self.target.limits

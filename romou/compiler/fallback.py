@@ -239,7 +239,7 @@ class Fallbacks:
         return ModelError(text, nodes=names)
 
     def _without_faults_of_ours(self, error: Exception) -> Fallbacks:
-        """Log faults of Romou's code, and return the state. Raises `error` if faults may not be passed over."""
+        """Log faults of Romou's code, and return the state. Raise `error` if faults must not be ignored."""
         if variable("ROMOU_NO_FALLBACK") == "1":
             raise error
         causes = list(error.functions.values()) if isinstance(error, BrokenFunctionsError) else [error]
@@ -277,7 +277,7 @@ class Fallbacks:
     def _nodes_behind(self, error: NumericError) -> frozenset[str]:
         """Return the imported nodes that compute the outputs of a node of the user's model, by their first outputs.
 
-        If the imported model lacks these tensors, it is the nodes of the next tensors behind them.
+        If the imported model lacks these tensors, return the nodes of the next tensors behind them.
         """
         model = self.imported.onnx_model
         node_of = {name: first_output(node) for node in self.imported.folded.graph.node for name in node.output if name}

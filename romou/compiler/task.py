@@ -1,6 +1,6 @@
-"""A task: a fused function, the template that schedules it, and its knob space on a target. It travels to other
-processes
-as text.
+"""A task: a fused function, the template that schedules it, and its knob space on a target.
+
+A task travels to other processes as text.
 """
 
 from __future__ import annotations
@@ -118,7 +118,7 @@ class TunableTask(Task):
         UsageError
             The config is of another space.
         """
-        # Of the whole space: a process that builds one config has no need of what pruning leaves.
+        # The config is looked up in the whole space, because building one config does not need the pruned space.
         limits = self.limits(target)
         self.template.space(limits).index_of(config)
         return self.template.schedule(config, limits)

@@ -1,4 +1,4 @@
-"""A fused model put together: its kernels scheduled, and everything compiled into one program."""
+"""Assembly of a fused model: its kernels are scheduled, and everything is compiled into one program."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A task built into a runtime module: the kernel of a config, or the reference that kernels are compared with."""
+"""Building of a task into a runtime module: the kernel of a config, or the reference that kernels are compared with."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class _Check:
                 self.check(func)
 
 
-# It is raised inside an instrument, which TVM calls: without this it would come out as a RuntimeError.
+# TVM calls the instrument that raises it. Without this, TVM would turn the error into a RuntimeError.
 tvm_ffi.register_error("InvalidConfigError", InvalidConfigError)
 
 

@@ -53,7 +53,7 @@ def to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
 
 
 def _with_origins(proto: onnx.ModelProto, main: relax.Function, tensors: Mapping[str, relax.Expr]) -> relax.Function:
-    """Attach to each variable that a node's output is bound to the node (`romou.compiler.tir.origin`)."""
+    """Attach each node to the variables that its outputs are bound to (`romou.compiler.tir.origin`)."""
     bindings = bindings_of(main)
     vars_of: dict[relax.Expr, list[relax.Var]] = {binding.var: [binding.var] for binding in bindings}
     for binding in bindings:

@@ -200,7 +200,7 @@ def _statistics(graph: _OnnxGraph) -> set[int]:
     # A mean of pixels reads its input as fp16, and a cast behind it is part of its kernel.
     statistics = sums - pools
     for i, node in enumerate(graph.nodes):
-        # x - mean of 1000 would be rounded like the mean, and 1 / deviation may exceed fp16's range.
+        # Around a mean of 1000, x - mean would be rounded like the mean. And 1 / deviation may exceed fp16's range.
         if (
             node.op_type in ("Sub", "Div", "Mul")
             and len(graph.floats(i)) == 2

@@ -29,6 +29,7 @@ _UPDATES = ("relax.scatter_elements", "relax.scatter_nd")
 
 def drop_empty(mod: tvm.IRModule) -> tvm.IRModule:
     """Rewrite `main` so that no operator reads or writes an empty tensor. Return `mod` itself if there are none.
+
     Raises
     ------
     ModelError

@@ -22,7 +22,7 @@ from romou.compiler.tir.expressions import FLOATS, dtype_of, is_constant, shape_
 from romou.compiler.tir.images import RANKS, array_as_images, as_images, frames_of
 from romou.compiler.tir.primitives import LANES
 
-# Operators of one tensor and further scalars whose value at zero is finite.
+# Operators of one tensor and further scalars. Their value at zero is finite.
 UNARY = {
     f"relax.{name}"
     for name in [

@@ -128,7 +128,7 @@ def _longest_pieces(group: relax.Function, most_buffers: int) -> list[_Piece]:
 
 
 def _taken_pieces(mod: tvm.IRModule, group: relax.Function) -> list[_Piece]:
-    """Return the pieces with the fewest kernels without a family, then the fewest, then the longest first pieces."""
+    """Return the best pieces: fewest kernels without a family, then fewest kernels, then longest first pieces."""
     bindings = _bindings_of(group)
     # Start -> kernels without a family, number of kernels, and the pieces, from there to the end.
     best: dict[int, tuple[int, int, list[_Piece]]] = {len(bindings): (0, 0, [])}

@@ -98,7 +98,7 @@ class Template(ABC):
     def schedule(self, config: Config, limits: Limits) -> tvm.IRModule:
         """Return scheduled TIR for a config: a module with the function `main`.
 
-        InvalidConfigError if TVM's scheduler refuses the config.
+        Raise InvalidConfigError if TVM's scheduler refuses the config.
         """
 
     @property

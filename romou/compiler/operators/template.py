@@ -266,6 +266,6 @@ class ContractionTemplate(Template):
     def scheduled(self, config: Config) -> tirx.PrimFunc:
         """Return the function scheduled by `config`. Its parameters are already in the config's images.
 
-        `s_tir.ScheduleError` if TVM's scheduler refuses the config.
+        Raise `s_tir.ScheduleError` if TVM's scheduler refuses the config.
         """
         return self._algorithm(config).schedule(config).mod["main"]

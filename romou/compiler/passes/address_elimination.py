@@ -95,7 +95,7 @@ class _Sum:
 class _Scope:
     """A sequence of statements.
 
-    known: variables declared so far: key -> (variable, the constant that it includes).
+    known: key -> (a variable declared so far, the constant that it includes).
     sums: the known sums whose terms all vary in this scope.
     pending: variables to declare before the next statement.
     """
@@ -114,7 +114,7 @@ class _Eliminator:
         self.declared: dict[tirx.Var, None] = {}
         self._atoms: dict[tirx.Var, _Atom] = {}
         self._numbers: dict[Key, int] = {}
-        # `node`, a statement or an expression, with its largest integer parts replaced by variables.
+        # Rewrites a statement or an expression: variables replace its largest integer parts.
         self._rewrite = rewriting(
             ((tirx.Var, *_OPERATIONS), self._index), (tirx.Ramp, self._ramp), ((tirx.And, *_MIRRORED), self._truth)
         )

@@ -38,8 +38,8 @@ from romou.compiler.tir.calls import is_conditional
 from romou.compiler.tir.primitives import LANES, is_texel
 from romou.devices.backends.dialect import copy_texel_async
 
-# TVM's marks: on copies, on a group of them, on what waits for groups and on how many of them may still be under way
-# then.
+# TVM's marks on a copy, on a group of copies, on a wait for groups, and on the number of groups that may then still be
+# in flight.
 _ASYNC, _GROUP, _WAITING, UNDER_WAY = (
     "async_scope",
     "async_commit_queue_scope",

@@ -1,14 +1,14 @@
 """TVM's `FlattenBuffer`, with correct quotients.
 
-TVM simplifies addresses there as iterations of loops, and gets quotients of shifted or falling numbers wrong. In other
-passes it does not:
+TVM simplifies addresses there as iterators of loops, and computes quotients of shifted or decreasing numbers wrongly.
+Other passes compute them correctly.
 
     x[(1 - i) % 3]               ->      x[i % -3 * -1]                   the 1 is lost
     x[(8 - i) // 3]              ->      x[i // -3 + 2]                   rounded in the other direction
     x[(i * 2 + j + 5) // 2 % 3]  ->      x[((j + 1) // 2 + i) % 3]        the 4 of the 5 is lost
 
-So these quotients are calls of an unknown function while it runs. Drop this when FlattenBuffer leaves them as they are
-(tests/passes/test_flat_buffers.py).
+So these quotients are calls of an unknown function during `FlattenBuffer`. Drop this when FlattenBuffer leaves them as
+they are (tests/passes/test_flat_buffers.py).
 """
 
 from __future__ import annotations

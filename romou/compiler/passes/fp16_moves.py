@@ -1,5 +1,4 @@
-"""fp16 values that a kernel only moves, as bits: it loads and stores them, maybe through registers, but does not
-compute
+"""Bits of fp16 values that a kernel only moves. It loads and stores them, maybe through registers, but does not compute
 with them.
 
 A conversion to fp32 and back costs instructions on some devices (OpenCL's vloada_half4 is four loads in Mesa's
@@ -58,10 +57,12 @@ class Moves:
         return self._holds(store.buffer) and only_moves(store.value, self._holds)
 
     def with_bits(self, body: tirx.Stmt, buffers: Mapping[tirx.Var, tirx.Var], place: Callable[..., Any]) -> tirx.Stmt:
-        """Write the moves with `buffers`, which hold the bits of the old ones: half y[i] = x[i]      ->      ushort y[i] = x[i].
+        """Write the moves with `buffers`, which hold the bits of the old ones.
+
+        half y[i] = x[i]      ->      ushort y[i] = x[i]
 
         place: (old buffer, old indices) -> indices in the new one.
-        """  # noqa: E501
+        """
 
         def bits(value: tirx.Expr) -> tirx.Expr:
             if isinstance(value, tirx.FloatImm):

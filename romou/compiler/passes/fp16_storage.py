@@ -224,9 +224,10 @@ def _fp16_pointers(func: tirx.PrimFunc, dialect: Dialect) -> dict[tirx.Var, tirx
     """Return fp16 parameter -> parameter that replaces it: a pointer to bits, or an image."""
     pointers = {}
     for parameter in func.params:
-        # TVM makes arrays of vectors of workspaces, which are no parameter of the function.
+        # The element may be a vector: TVM turns workspaces, which are no parameters of the function, into arrays of
+        # vectors.
         if isinstance(parameter.ty, PointerType) and str(parameter.ty.element_type).partition("x")[0] == "float16":
-            # A kernel whose text names the type half needs the extension. 16 bits of another type do not.
+            # A kernel needs the extension if its text names the type half. Other 16-bit types need none.
             image = "float16" if dialect.names_fp16_images else "float32"
             stored = image if "texture" in str(parameter.ty.storage_scope) else "uint16"
             pointers[parameter] = tirx.Var(parameter.name, PointerType(PrimType(stored), parameter.ty.storage_scope))

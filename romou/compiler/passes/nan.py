@@ -46,7 +46,7 @@ def keep_nan(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.Pa
 
 
 def _keeping(expr: tirx.Max | tirx.Min) -> tirx.Expr:
-    # A constant is the second operand: a comparison with it is all that is needed.
+    # A constant becomes the second operand, so that one comparison is enough.
     a, b = (expr.b, expr.a) if _is_number(expr.a) else (expr.a, expr.b)
     names: list[tuple[tirx.Var, tirx.Expr]] = []
 

@@ -21,7 +21,7 @@ from romou.compiler.tir.traversal import nodes_in
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def name_own_memory(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Rename the scope of such memory to local memory, after barriers are placed."""
+    """Rename the scope of a work-item's own memory to local memory, after barriers are placed."""
     own = [alloc.buffer for alloc in nodes_in(func.body, tirx.AllocBuffer) if str(alloc.buffer.scope()) == OWN_MEMORY]
     named = {buffer: tirx.decl_buffer(buffer.shape, buffer.dtype, buffer.name, scope="shared") for buffer in own}
     return func.with_body(structural_map(func.body, (tirx.Var, lambda var: named.get(var, var)))) if named else func

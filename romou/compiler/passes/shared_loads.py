@@ -34,7 +34,11 @@ def share_loads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform
 
 @dataclass(frozen=True)
 class _Value:
-    """name: of the variable that holds `expr`.   reads: the buffers that it was read from."""
+    """A value with a name.
+
+    name: the variable that holds `expr`.
+    reads: the buffers that it was read from.
+    """
 
     expr: tirx.Expr
     name: tirx.Var
@@ -43,7 +47,11 @@ class _Value:
 
 @dataclass
 class _Changes:
-    """written: the buffers that a statement stores to.   is_unknown: it may change any memory."""
+    """The effects of a statement.
+
+    written: the buffers that it stores to.
+    is_unknown: it may change any memory.
+    """
 
     written: set[tirx.Var] = field(default_factory=set)
     is_unknown: bool = False

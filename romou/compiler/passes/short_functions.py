@@ -69,7 +69,7 @@ def shorten_functions(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tra
             return new
         if not _LEAST < abs(constant.value) < _MOST:
             return new
-        # A compiler folds it, with more digits than TVM would write of the reciprocal.
+        # A compiler folds the quotient. TVM would write the reciprocal with fewer digits.
         inverse = tirx.Div(tirx.const(1, "float32"), constant)
         return new.a * (tirx.Broadcast(inverse, new.b.lanes) if isinstance(new.b, tirx.Broadcast) else inverse)
 

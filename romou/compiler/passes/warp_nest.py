@@ -23,7 +23,7 @@ from romou.devices.backends.dialect import load_texel
 
 # Work-items of a warp along y, and in all.
 ROWS, WARP = 8, 32
-# Pixels that one instruction takes of a work-item, and texels that one load may bring.
+# Pixels of a work-item in one instruction, and texels that one load may read.
 PAIR = 2
 # A texel of floats in registers.
 FLOATS = "float32x4"

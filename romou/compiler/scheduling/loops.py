@@ -63,7 +63,9 @@ def loops_below(sch: s_tir.Schedule, block: Block, at: Loop) -> list[Loop]:
 def load_texels(sch: s_tir.Schedule, block: Block, at: Loop) -> None:
     """Load whole texels into registers before their lanes are used one by one.
 
-    for at: … a[texel, lane] …      ->      for at: texels = a[texel, 0:4]; … texels[lane] …
+    for at:                             for at:
+        … a[texel, lane] …      ->          texels = a[texel, 0:4]
+                                            … texels[lane] …
     """
     sch.set_scope(block, 0, "local")
     sch.compute_at(block, at, preserve_unit_loops=True)
@@ -76,11 +78,14 @@ def stage_in_local_memory(
 ) -> None:
     """Let the `rows` x `across` work-items of a group load the block's share, coalesced, into local memory.
 
-    for at: … a[i] …      ->      for at: local[threads] = a[threads]; barrier; … local[i] …
+    for at:                    for at:
+        … a[i] …       ->          local[threads] = a[threads]
+                                   barrier
+                                   … local[i] …
 
     If rows are not contiguous in local memory, they are padded to different banks for elements of `number_bytes`.
     """
-    # only then: The scope must be set first: only then does compute_at compute the share of the whole group.
+    # The scope must be set first. Only then does compute_at compute the share of the whole group.
     sch.set_scope(block, 0, "shared")
     sch.compute_at(block, at, preserve_unit_loops=True)
     *texels, lane = _whole_texels(sch, block, at)

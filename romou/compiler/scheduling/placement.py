@@ -54,7 +54,7 @@ class Placement:
         return next((scope for scope, reason in self._scopes(role, limits, shape) if reason is None), None)
 
     def kept_in_buffers(self, limits: Limits) -> dict[str, str]:
-        """Return role -> reason, for each tensor that the schedule could read from an image but that fits none."""
+        """Return role -> reason, for each tensor that fits no image although the schedule could read it from one."""
         reasons = {role: [reason for _, reason in self._scopes(role, limits, None)] for role in self.buffers}
         return {
             role: str(scope_reasons[-1])
@@ -63,7 +63,9 @@ class Placement:
         }
 
     def _scopes(self, role: str, limits: Limits, shape: Sequence[int] | None) -> Iterator[tuple[str, str | None]]:
-        """Yield texture scopes that hold the tensor's lanes as texels, each with the reason why it does not fit."""
+        """Yield texture scopes that hold the tensor's lanes as texels. Each comes with the reason why it does not fit,
+        or None.
+        """
         shape = [int(d) for d in self.buffers[role].shape] if shape is None else shape
         most = limits.max_image
         if most is None:

@@ -72,7 +72,8 @@ def launch(
 def _with_distinct_loops(body: tirx.Stmt) -> tirx.Stmt:
     """Rename loop variables, so that no two loops share one.
 
-    for lane: a[lane] = 0; for lane: b[lane] = 1      ->      for lane: a[lane] = 0; for lane': b[lane'] = 1
+    for lane: a[lane] = 0      ->      for lane: a[lane] = 0
+    for lane: b[lane] = 1              for lane': b[lane'] = 1
 
     A statement that is used twice repeats its loops, and TVM cannot copy a function that binds a variable twice.
     """

@@ -16,7 +16,7 @@ from tvm_ffi.structural import structural_map
 Origin = frozenset[str]
 NOWHERE: Origin = frozenset()
 
-# Stands between names: no name of a tensor holds it, as ONNX's own tools print them line by line.
+# Separates names. No tensor name contains it, because ONNX's tools print names line by line.
 _SEPARATOR = "\n"
 
 

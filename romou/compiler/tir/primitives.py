@@ -1,5 +1,4 @@
-"""Additions of Romou to TVM's schedule primitives: setImage, autobroadcast (paper, Listing 4), multiply-add, and marks
-for
+"""Additions to TVM's schedule primitives: setImage, autobroadcast (paper, Listing 4), multiply-add, and marks for
 passes.
 """
 
@@ -56,7 +55,7 @@ IGNORE_NAN = "pragma_romou_ignore_nan"
 
 # On a function whose data and output no graph has placed. A knob then decides whether they are in images.
 FREE_IMAGES = "romou.free_images"
-# A function with this attribute checks all that there is to its arguments; see passes/argument_checks.py.
+# A function with this attribute checks its arguments in full, see passes/argument_checks.py.
 CHECKS_ARGUMENTS = "romou.checks_arguments"
 
 
@@ -116,9 +115,8 @@ def set_image(func: tirx.PrimFunc, name: str, scope: str) -> tirx.PrimFunc:
     Raises
     ------
     BuildError
-        No parameter has that name, or its last axis is not the four lanes of a texel. In a scope of `ROW_AXES`, the
-        last
-        axis must be whole texels.
+        No parameter has that name, or its last axis is not the four lanes of a texel (in a scope of `ROW_AXES`, not
+        whole texels).
     """
     old = _parameter(func, name)
     columns = int(old.shape[-1])
@@ -167,9 +165,9 @@ def fp16_arithmetic(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None
 
 
 def tensor_cores(sch: s_tir.Schedule, loop: s_tir.schedule.LoopRV, steps: int = 1) -> None:
-    """Sum up the products of the nest of `loop` with tensor cores. `compiler/operators/contraction/tensor_core.py`
-    shows the
-    nest.
+    """Sum up the products of the nest of `loop` with tensor cores.
+
+    `compiler/operators/contraction/tensor_core.py` shows the nest.
 
     steps: most nests in a row that stage their operands together.
     """

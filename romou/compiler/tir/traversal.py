@@ -22,14 +22,14 @@ Kinds: TypeAlias = type | tuple[type, ...]
 
 
 def rewriting(*callbacks: tuple[Kinds, Callable[[Any, Any], Any]]) -> Callable[[Any], Any]:
-    """Return the function of a root that is `structural_mutate` with these callbacks, each given (node, mutator)."""
+    """Return a function that runs `structural_mutate` on a root. Callbacks are called with (node, mutator)."""
     mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
     entries = tvm_ffi.convert([(index, function, False) for index, function in _entries(callbacks)])
     return lambda root: mutate(root, entries)
 
 
 def walking(*callbacks: tuple[Kinds, Callable[[Any], Any]]) -> Callable[[Any], Any]:
-    """Return the function of a root that is `structural_walk` with these callbacks, children first."""
+    """Return a function that runs `structural_walk` on a root with these callbacks, children first."""
     walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
     entries, children_first = tvm_ffi.convert(list(_entries(callbacks))), int(tvm_ffi.structural.WalkOrder.POSTORDER)
     return lambda root: walk(root, entries, [], children_first)

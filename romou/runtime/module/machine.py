@@ -301,7 +301,7 @@ class Machine:
 
 
 def _invert(outputs: Sequence[Any], before: Sequence[Any], values: Sequence[np.ndarray]) -> None:
-    """Overwrite outputs with the complement of `values`, so that outputs that a captured run does not write are found.
+    """Overwrite outputs with the complement of `values`, to find outputs that a captured run does not write.
 
     before: outputs of an earlier run, which are still alive. An output at the address of one of them is an input or a
     constant that kernels read, so it must not be overwritten.

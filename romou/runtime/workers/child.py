@@ -65,7 +65,7 @@ class ChildProcess:
             self._connection.send((function, arguments, timeout_s))
             kind, value = self._receive(timeout_s, start_of_output)
         except BaseException:
-            # After Ctrl-C as well: the reply would be taken for the reply of the next call.
+            # Also after Ctrl-C: the next call would otherwise receive the reply of this one.
             self.kill()
             raise
         if kind == "romou_error":

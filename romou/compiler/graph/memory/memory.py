@@ -176,7 +176,7 @@ class _Reader:
         self._scopes: dict[relax.Var, str] = {}
         # Storages of images.
         self._images: set[relax.Var] = set()
-        # A tensor -> its shape, type and scope.   Another name of a tensor, or a view of it -> the tensor.
+        # Tensor -> its shape, type and scope. Below: another name or a view of a tensor -> the tensor.
         self._allocated: dict[relax.Var, tuple[tuple[int, ...], str, str]] = {}
         self._whole: dict[relax.Var, relax.Var] = {}
         # Allocation from the pool -> its size, and the names that hold it. Tensors also hold their storage.

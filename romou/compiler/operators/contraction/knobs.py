@@ -18,8 +18,8 @@ from romou.compiler.tir.primitives import LANES, Place
 MAX_TILE = 32
 # Fewest iterations of the reduction with double-buffered local memory.
 _MIN_BUFFERED = 3
-# Choice of the knob `unroll`: the device's compiler unrolls the whole iteration between two barriers. And the most
-# products of such an iteration.
+# Choice of the knob `unroll`: the device's compiler unrolls the whole iteration between two barriers. The number limits
+# the products of such an iteration.
 ITERATION, _MAX_UNROLLED = "turn", 2048
 # Choices of the knob `accumulate`. `MIXED` sums up to `MOST_MIXED` products in fp16, and these sums in fp32. The
 # relative error of n products is fp16's, times the root of n / 2.
@@ -168,7 +168,7 @@ def space_of(
 ) -> Space:
     """Return the space of a contraction: the choices of each knob, and the constraints between knobs.
 
-    flat, rows: the contraction with its pixels in one row, and row by row, between which the knob `pixels` chooses.
+    flat, rows: the contraction with its pixels in one row, and row by row. The knob `pixels` chooses one of them.
     dtype: type of numbers in memory.
     own: choices that do not follow from the extents: memory of operands, pixels and sums.
     """
@@ -192,7 +192,8 @@ def space_of(
 def _tile_choices(flat: Contraction, rows: Contraction, has_mma: bool) -> dict[str, Sequence[Choice]]:
     """Choices for register tiles and work groups.
 
-    With tensor cores, tiles that these do not take are left out: every choice would be judged in all combinations.
+    Tiles that tensor cores do not support are left out if there are tensor cores, because every choice multiplies the
+    number of configs to check.
     """
     o, is_shared = flat.extents[0], flat.lhs_varies == "never"
     h, w = (max(c.extents[axis] for c in (flat, rows)) for axis in (1, 2))
@@ -219,7 +220,7 @@ def _reduction_choices(flat: Contraction, has_mma: bool) -> dict[str, Sequence[C
     ]
     has_window = len(window) > 1 and math.prod(window[:-1]) > 1
     unroll = ["lanes"] + ["window"] * has_window + [tensor_core.TAPS] * (has_window and has_mma)
-    # With only two iterations, half of all loads would be waited for as without a second buffer.
+    # With only two iterations, the kernel would wait for half of all loads, as without a second buffer.
     can_buffer = any(0 < _MIN_BUFFERED * s <= first for s in local)
     return {
         "split_k": [k for k in _numbers("split_k") if first % k == 0 or has_mma] if is_shared else [1],
@@ -261,8 +262,8 @@ def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: 
     is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
     steps = config["local"] * math.prod(window)
     can_unroll_iteration = (steps > window[-1]) & (steps * tile * LANES <= _MAX_UNROLLED) & (is_mma == False)  # noqa: E712
-    # The final sum deals the tile's elements out evenly, which TVM proves only for powers of two, or deals out the
-    # elements of each row, evenly or not.
+    # The final sum deals out the elements of the tile evenly, or the elements of each row, evenly or not. TVM proves an
+    # even deal only for powers of two.
     most = tile * (LANES - (LANES - 1) * is_stored_whole)
     is_dealt_out = ((tile & (tile - 1) == 0) & (split <= most)) | (split <= config["tile_w"])
     has_iterations = (config["local"] > 0) & (config["local"] * _MIN_BUFFERED <= first)

@@ -36,7 +36,8 @@ TAPS = "taps"
 WARP_O, WARP_W, GROUP, PAIR = 8, 4, 4, 2
 # Steps whose operands may be loaded together, before the first of them is multiplied.
 STEPS = (1, 2, 4)
-# Bytes of all banks of local memory, and the pitch in them of texels that a warp reads together: no bank conflicts.
+# Bytes of all banks of local memory. Texels that a warp reads together are this many bytes apart in the banks, which
+# avoids bank conflicts.
 LINE_BYTES, APART_BYTES = 128, 32
 
 

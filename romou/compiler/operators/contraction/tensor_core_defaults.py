@@ -12,7 +12,8 @@ from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.contraction.occupancy import candidates
 from romou.compiler.tir.primitives import LANES
 
-# Parts of a core that issue matrix instructions independently, and bytes of an fp16 number: the instruction set's.
+# Partitions of a core that issue matrix instructions independently, and bytes of an fp16 number. The instruction set
+# fixes both.
 _PARTITIONS, _FP16_BYTES = 4, 2
 
 

@@ -59,8 +59,8 @@ class _TileRules:
     def sides(self) -> dict[str, tuple[int, ...]]:
         """The tiles to compare.
 
-        A single pixel, as dense layers have, gets its work-items by splitting its sums, and a larger tile splits them
-        among more. If the loop that is left is short, compilers unroll it, which takes registers for each output.
+        A single pixel, as in dense layers, gets its work-items by splitting its sums, and a larger tile splits them
+        among more work-items. Compilers unroll the remaining loop if it is short, which takes registers for each output.
         """
         width, texels = self.contraction.extents[2], next(iter(self.contraction.reduce.values()))
         is_long = width == 1 < self.limits.busy_work_items and LANES * texels > self.model.max_unrolled_products

@@ -178,7 +178,7 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
         """Return the plain definition, with neighbouring transposes and scalar factors absorbed.
 
-        Transposes and factors of operands become part of how the product reads, a transpose of the result how it
+        Transposes and factors of operands become part of the product's reads, a transpose of the result part of its
         writes.
         """
         if op_name(call) == "relax.matmul":

@@ -153,7 +153,7 @@ class Conv2dBackwardFilterFamily(ContractionFamily[Conv2dBackwardFilter]):
         )
 
     def rewrite(self, call: relax.Call, graph: Graph) -> relax.Expr | None:
-        """Return the plain definition of a gradient, or of the slice of it that is the filter's."""
+        """Return the plain definition of a gradient, or of its slice for the filter."""
         conv = call if op_name(call) == "relax.nn.conv2d" else graph.bound.get(call.args[0])
         if not isinstance(conv, relax.Call) or op_name(conv) != "relax.nn.conv2d":
             return None

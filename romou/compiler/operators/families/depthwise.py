@@ -34,7 +34,7 @@ class DepthwiseFamily(ConvolutionFamily[Conv2d]):
         return (*w.kernel, w.out_texels, LANES)
 
     def pack_weight(self, w: Conv2d, weight: np.ndarray) -> np.ndarray:
-        """OIHW (c, 1, kh, kw) -> (kh, kw, ceil(c / 4), 4), padded with zeros."""
+        """Return the weight in texels, padded with zeros: OIHW (c, 1, kh, kw) -> (kh, kw, ceil(c / 4), 4)."""
         channels, _, kh, kw = weight.shape
         full = np.zeros((w.out_texels * LANES, kh, kw), weight.dtype)
         full[:channels] = weight[:, 0]

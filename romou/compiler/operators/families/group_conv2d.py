@@ -40,7 +40,10 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
         return (w.in_channels // w.groups, *w.kernel, w.out_texels, LANES)
 
     def pack_weight(self, w: Conv2d, weight: np.ndarray) -> np.ndarray:
-        """OIHW (oc, ic / groups, kh, kw) -> (ic / groups, kh, kw, ceil(oc / 4), 4), padded with zeros."""
+        """Return the weight in texels, padded with zeros.
+
+        OIHW (oc, ic / groups, kh, kw)      ->      (ic / groups, kh, kw, ceil(oc / 4), 4)
+        """
         oc, ic, kh, kw = weight.shape
         full = np.zeros((w.out_texels * LANES, ic, kh, kw), weight.dtype)
         full[:oc] = weight

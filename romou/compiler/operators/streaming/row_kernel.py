@@ -1,7 +1,7 @@
 """The kernel of a row reduction for one config, written out as loops and stores.
 
 for each pass:  share of each work-item  ->  sub-groups  ->  partial results in local memory  ->  result of the row
-last pass:      one element for each of the row, or the row's result
+last pass:      stores an element for each element of the row, or the row's result
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ class Rows:
     data: name of the largest input.
     outer, inner: axes of the rows, and axes inside a row, with their extents.
     passes: the reductions, and the block that stores the output.
-    is_normal: whether the output has an element for each of the row, not one for the row (normalization).
+    is_normal: whether the output has an element for each element of a row (normalization), not one for the row.
     """
 
     data: str

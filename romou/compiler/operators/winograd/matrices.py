@@ -11,7 +11,7 @@ from functools import reduce as fold
 
 from tvm import te, tirx
 
-# The finite points of evaluation; a tile takes the first few. Small powers and differences keep the rounding error
+# The finite points of evaluation. A tile takes the first few. Small powers and differences keep the rounding error
 # small.
 _POINTS = (0, 1, -1, 2, -2, Fraction(1, 2), Fraction(-1, 2))
 
