@@ -118,7 +118,7 @@ class Compilation:
         return self._with_fallbacks(lambda state: state._lower().assembled())._announced()
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> Compilation:
-        """Join every pair whose task key satisfies `is_chosen` into one kernel.
+        """Join every pair with a task key that satisfies `is_chosen` into one kernel.
 
         Return the lowered model with new tasks, or this state itself if no pair is chosen.
         """

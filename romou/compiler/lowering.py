@@ -53,7 +53,7 @@ class LoweredModel:
         return {pair.task.key: pair.keys for pair in self.pairs}
 
     def joined_where(self, is_chosen: Callable[[str], bool]) -> LoweredModel:
-        """Return a copy with a joined kernel for every pair whose task key satisfies `is_chosen`.
+        """Return a copy with a joined kernel for every pair with a task key that satisfies `is_chosen`.
 
         Return the model itself if no pair is chosen.
         """

@@ -26,7 +26,8 @@ Then every work-item ends with the sums of its tile, and the code behind the nes
 In a language whose tensor cores take whole matrices, `cooperative_matrices.py` goes on from there.
 
 fp32 takes two of `mma.sync.m16n8k8` instead of one instruction of fp16, each with two lanes of the input texel.
-Work-item (t, g) brings depths t and t + 4 in A and B, and gets the same C. fp32 is rounded to TF32 once, when it is loaded.
+Work-item (t, g) brings depths t and t + 4 in A and B, and gets the same C. fp32 is rounded to TF32 once,
+when it is loaded.
 """
 
 from __future__ import annotations

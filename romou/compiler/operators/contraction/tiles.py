@@ -60,7 +60,8 @@ class _TileRules:
         """The tiles to compare.
 
         A single pixel, as in dense layers, gets its work-items by splitting its sums, and a larger tile splits them
-        among more work-items. Compilers unroll the remaining loop if it is short, which takes registers for each output.
+        among more work-items. Compilers unroll the remaining loop if it is short, which takes registers for each
+        output.
         """
         width, texels = self.contraction.extents[2], next(iter(self.contraction.reduce.values()))
         is_long = width == 1 < self.limits.busy_work_items and LANES * texels > self.model.max_unrolled_products
