@@ -1,4 +1,4 @@
-"""The search: which configs to measure next within a budget, and how its progress is shown."""
+"""The search: chooses the configs to measure next within a budget, and shows its progress."""
 
 from romou.tuner.search.options import TuningOptions
 from romou.tuner.search.progress import NoProgress, PlainProgress, Progress, TerminalProgress, terminal_progress

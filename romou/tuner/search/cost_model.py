@@ -14,8 +14,8 @@ from romou.tuner.search.knob_process import KnobProcess
 from romou.tuner.search.ordinal import KnobFeatures
 from romou.tuner.search.transfer import FEWEST, TransferData, is_enough, levelled, scores
 
-# Standard deviations in log seconds: of the error of one prediction, of its part that all configs of a kind share, and
-# of a measurement.
+# Standard deviations in log seconds: of the error of one prediction, of the part of this error that all configs of a
+# kind share, and of a measurement.
 _OFF, _KIND_OFF, _NOISE = 0.4, 0.4, 0.07
 # Mean distance of features (log2) at which the covariance of two configs falls to 1 / e.
 _REACH = 2.0
@@ -30,7 +30,7 @@ class GaussianProcess:
     Distant configs keep their prediction up to a constant.
 
     rows: features of the measured configs, (measurements, features)
-    kinds: algorithm of each config; configs of one algorithm share an error
+    kinds: algorithm of each config. Configs of one algorithm share an error
     errors: measured minus predicted score
     """
 
@@ -41,7 +41,9 @@ class GaussianProcess:
         self._whitened = np.linalg.solve(self._factor, errors - self._offset)
 
     def __call__(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """Return the upper confidence bound: the corrected prediction plus one standard deviation, which explores."""
+        """Return the upper confidence bound: the corrected prediction plus one standard deviation, so the search
+        explores.
+        """
         shared = self._shared(rows, kinds)
         variance = np.maximum(_OFF**2 + _KIND_OFF**2 - (shared**2).sum(axis=0), 0)
         return np.asarray(self._corrected(shared, expected) + np.sqrt(variance))
@@ -66,7 +68,7 @@ class GaussianProcess:
 
 # Fewest measurements for a process over knobs only.
 _FEWEST_OF_KNOBS = 3
-# Most measurements for a Gaussian process. Beyond it trees are better.
+# Most measurements for a Gaussian process. Above it trees are better.
 _FEW = 512
 # Parameters and number of rounds. For several tasks each round averages trees over samples of rows and features: a
 # single tree overfits a few tasks.
@@ -105,14 +107,15 @@ class CostModel:
 
     With an estimate, three predictions are added:
 
-    - the estimate, which needs no measurement;
-    - trees that learn the estimate's error from transfer data, in which fast configs weigh more;
-    - a Gaussian process that learns the remaining error from the task's own measurements.
+    - The estimate, which needs no measurement.
+    - Trees that learn the estimate's error from transfer data. Fast configs weigh more.
+    - A Gaussian process that learns the remaining error from the task's own measurements.
 
-    So a few measurements of the task correct what thousands of others predict. Without an estimate, trees learn the
-    scores of the task's measurements, or a `KnobProcess` if there are only knobs. Failed configs are training data too.
+    So a few measurements of the task correct a prediction from thousands of others. Without an estimate, trees learn
+    the scores of the task's measurements. If there are only knobs, a `KnobProcess` learns them. Failed configs are
+    training data too.
 
-    features: of each config, with its estimated score
+    features: features of each config, with its estimated score
     divided_by: the knob that selects the algorithm, whose configs share an error of the estimate
     """
 
@@ -126,14 +129,14 @@ class CostModel:
 
     @property
     def knows_doubt(self) -> bool:
-        """Whether uncertain configs score higher, so that exploring needs no random ones."""
+        """True if uncertain configs score higher, so that exploration needs no random configs."""
         return isinstance(self._own, GaussianProcess | KnobProcess) or (
             self._features.has_estimate and self._own is None
         )
 
     @property
     def is_trained(self) -> bool:
-        """Whether `predict` uses more than the estimate."""
+        """True if `predict` uses more than the estimate."""
         return self._transferred is not None or self._own is not None
 
     def fit(self, configs: Sequence[Config], times_s: Sequence[float | None], data: TransferData | None = None) -> None:
@@ -164,7 +167,7 @@ class CostModel:
         return before if self._own is None else self._own(rows, self._features.columns, before)
 
     def expected_s(self, configs: Sequence[Config], best_s: float | None) -> np.ndarray | None:
-        """Return the predicted seconds of each config, without the uncertainty that `predict` adds; None before any
+        """Return the predicted seconds of each config, without the uncertainty that `predict` adds. None before any
         training on the task.
 
         best_s: the task's best measured time

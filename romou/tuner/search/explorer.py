@@ -1,4 +1,4 @@
-"""The explorer: which configs of one task to measure next."""
+"""The explorer: chooses the configs of one task to measure next."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from romou.tuner.search.ordinal import KnobFeatures, spread
 from romou.tuner.search.strategies import EXPLORERS, Outlook, rank, subspaces
 from romou.tuner.search.transfer import TransferData
 
-# A kernel this many times slower than the best one is tried last in other spellings of the same arithmetic.
+# If a kernel is this many times slower than the best one, other spellings of the same arithmetic are tried last.
 _HOPELESS = 1.05
-# Configs that were fast elsewhere, tried before any others.
+# Configs that were fast on other tasks or devices, tried before all other configs.
 _STARTS = 8
 
 
 class Explorer:
-    """Proposes the default config, then the configs of `start_with`, then those of `TuningOptions.explorer`.
+    """Proposes the default config, then the configs of `start_with`, then the ones of `TuningOptions.explorer`.
 
     No config is proposed twice. A space without untried configs proposes nothing.
 
@@ -34,7 +34,7 @@ class Explorer:
     the model guides from the start. If the model predicts its uncertainty, none are drawn at random.
 
     default: None if there is none
-    features: of configs, for the model
+    features: features of configs, for the model
     transfer_data: returns the measurements of other tasks so far
     """
 
@@ -58,17 +58,17 @@ class Explorer:
         self._transfer_data = transfer_data
         self._trained_on: int | None = None
         self._proposed: dict[str, Config] = {}
-        # Config key -> seconds that the model predicted when the config was proposed; only after its first training.
+        # Config key -> seconds that the model predicted when the config was proposed. Only after its first training.
         self._expected_s: dict[str, float | None] = {}
 
     def start_with(self, configs: Sequence[Config]) -> None:
-        """Propose these right after the default config. Configs that are not valid in the space are skipped."""
+        """Propose these configs right after the default config. Configs that are not valid in the space are skipped."""
         self._first += configs
 
     def propose(self, count: int, measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
         """Return up to `count` configs that were neither proposed nor measured before.
 
-        measured: config key -> config and seconds; None if it failed
+        measured: config key -> config and seconds. None if it failed
         """
         taken = self._proposed.keys() | measured.keys()
         chosen: dict[str, Config] = {}
@@ -77,7 +77,7 @@ class Explorer:
             new = (c for c in configs if c.key not in taken and c.key not in chosen)
             chosen.update((c.key, c) for c in itertools.islice(new, count - len(chosen)))
 
-        # The first validity check prunes the space: a task that gets only its default config skips that.
+        # The first validity check prunes the space. A task that gets only its default config skips it.
         add(iter([] if self._default is None else [self._default]))
         add(config for config in self._first if config.key not in taken and self._space.is_valid(config))
         if self._options.explorer == "exhaustive":
@@ -87,7 +87,7 @@ class Explorer:
         else:
             add(iter(self._guided(count - len(chosen), measured, taken | chosen.keys())))
             spaces = subspaces(self._space)
-            # If one subspace is exhausted, of all of them.
+            # If one subspace is exhausted, configs are drawn from all of them.
             for where in (spaces[int(self._rng.integers(len(spaces)))], None):
                 missing = count - len(chosen)
                 add(
@@ -132,7 +132,8 @@ class Explorer:
             return []
         has_prior = self._features.has_estimate or len(self._transfer_data()) > 0
         if explore is rank and isinstance(self._features, KnobFeatures):
-            # After the configs that were fast elsewhere, distant ones: the model cannot rank what it has not seen.
+            # After the configs that were fast on other tasks or devices come distant ones, because the model cannot
+            # rank unseen regions.
             first = _STARTS if has_prior else 0
             if first <= len(taken) < first + self._options.random_trials:
                 return self._spread(min(count, first + self._options.random_trials - len(taken)), taken)
@@ -192,5 +193,5 @@ class Explorer:
         return first + last
 
     def _kernel(self, config: Config) -> tuple[Choice, ...]:
-        """Return the choices of a config without knobs that only spell its arithmetic."""
+        """Return the choices of a config without the knobs that only change the spelling of its arithmetic."""
         return tuple(value for name, value in config.items() if not self._space.declared[name].is_spelling)

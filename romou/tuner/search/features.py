@@ -45,8 +45,8 @@ _FIELDS = {
     "literal_buffer_bytes": "unshared_buffer_bytes",
     "literal_image_bytes": "unshared_image_bytes",
 }
-# Features of the device: estimated cycles, in all and of some parts; how full cores and the last round of work groups
-# are; loads in all and by cache, also as if no core idled in the last round; ratios.
+# Features of the device: estimated cycles in all and of some parts, the load of cores and of the last round of work
+# groups, loads in all and by cache (also as if no core idled in the last round), and ratios.
 _PARTS = ("issuing", "waiting", "l2")
 _ON_DEVICE = (
     "cycles",
@@ -78,7 +78,8 @@ _DERIVED = (
     "outputs_per_byte",
     *_ON_DEVICE,
 )
-# Columns of the pretrained models come first, in the order of training, on which column sampling depends. Append only.
+# Columns of the pretrained models come first, in the order of training, because column sampling depends on the order.
+# Append only.
 _FIRST = tuple((Path(__file__).parent / "pretrained_models/columns.txt").read_text(encoding="utf-8").split())
 # Warp size and cache line of a device without these facts.
 _WARP, _LINE_BYTES = 32, 128
@@ -91,12 +92,12 @@ Correction: TypeAlias = Callable[[np.ndarray, Sequence[str], np.ndarray], np.nda
 class TaskFeatures:
     """Features of one task's configs on a device: knobs, usage (`KernelUsage`), loads and ratios as log2(1 + value).
 
-    Loads are those of data and weight in one iteration, and the cache lines that a warp touches by one of each. Ratios
-    are the outputs of a work group for each loaded byte, and the number of work-items. With an estimate there are its
-    parts and the occupancy, else 0. A word of a knob counts as its index among the choices, a missing knob as 0. Each
-    config is computed once.
+    Loads are the loads of data and weight in one iteration, and the cache lines that a warp touches by one load of
+    each. Ratios are the outputs of a work group for each loaded byte, and the number of work-items. With an estimate
+    there are its parts and the occupancy, else 0. A word of a knob counts as its index among the choices, a missing
+    knob as 0. Each config is computed once.
 
-    spec: of the device that measures. None if there is no estimate for it
+    spec: facts of the device that measures. None if there is no estimate for it
     correct: a pretrained model that corrects the estimate
     """
 
@@ -120,7 +121,7 @@ class TaskFeatures:
         return self._all(configs)[:, :-1]
 
     def expected(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return the corrected estimate of the configs as -log(seconds); all 0 without an estimate."""
+        """Return the corrected estimate of the configs as -log(seconds). All are 0 without an estimate."""
         return self._all(configs)[:, -1]
 
     def _all(self, configs: Sequence[Config]) -> np.ndarray:
@@ -160,7 +161,7 @@ class TaskFeatures:
         return np.column_stack([rows, expected])
 
     def _on_device(self, usage: KernelUsage, seconds: Any | None) -> list[Any]:
-        """Return the features in _ON_DEVICE, not yet as logarithms; zeros without an estimate."""
+        """Return the features in _ON_DEVICE, not yet as logarithms. Zeros without an estimate."""
         spec = self._spec
         parts, occupied = (None, None) if spec is None else (estimate_parts(usage, spec), occupancy(usage, spec))
         if spec is None or parts is None or occupied is None or seconds is None:
@@ -204,7 +205,7 @@ def known_columns() -> set[str]:
 
 
 def aligned(rows: np.ndarray, columns: Sequence[str], wanted: Sequence[str]) -> np.ndarray:
-    """Return the rows over the columns `wanted`; missing columns are 0."""
+    """Return the rows with the columns `wanted`. Missing columns are 0."""
     if tuple(columns) == tuple(wanted):
         return rows
     place = {name: at for at, name in enumerate(columns)}

@@ -1,28 +1,29 @@
-"""A Gaussian process over knobs alone, for searches that know nothing but knobs and what was measured."""
+"""A Gaussian process over knobs, for searches that have only knobs and measurements."""
 
 from __future__ import annotations
 
 import functools
 
 import numpy as np
-import scipy  # loads each of its packages when it is first used; that of statistics would take a second
+import scipy  # loads each subpackage on first use. scipy.stats would take a second
 
-# Of knobs that go from 0 to 1: the scale that is expected of one, and within which bounds it is sought, natural
-# logarithms.
+# Prior mean and bounds of a knob's length scale, as natural logarithms. Knobs range from 0 to 1.
 _SCALE, _SCALE_BOUNDS = np.log(0.7), (-3.0, 3.0)
-# Shares of the parts of the covariance, up to a factor, natural logarithms.
+# Bounds of the shares of the covariance's terms, up to a factor, as natural logarithms.
 _SHARE_BOUNDS = (-6.0, 6.0)
-# Variance of a measurement, of that of the scores: as expected and its bounds, natural logarithms.
+# Variance of the measurement noise relative to the scores' variance, as natural logarithms: prior mean, bounds, and
+# prior standard deviation.
 _NOISE, _NOISE_BOUNDS, _NOISE_DOUBT = np.log(1e-3), (-12.0, -1.0), 2.0
 _JITTER = 1e-8
-# Scales are learnt anew after so many measurements more than last time.
+# Length scales are learnt anew after the number of measurements has grown by this factor.
 _MORE = 1.15
 _STEPS = 15
 
 
 class Ranked:
-    """Scores as normal quantiles of their ranks, `values`: fast configs keep their distances however slow the slow ones
-    are.
+    """Scores as normal quantiles of their ranks (`values`).
+
+    The distances between fast configs then do not depend on how slow the slow configs are.
     """
 
     def __init__(self, scores: np.ndarray) -> None:
@@ -34,7 +35,7 @@ class Ranked:
         self._scores = scores[first]
 
     def back(self, values: np.ndarray) -> np.ndarray:
-        """Return the scores of values: on straight lines between what was measured, and beyond it."""
+        """Return the scores of values, interpolated linearly between the measurements and extrapolated beyond them."""
         if len(self._values) == 1:
             return np.full(len(values), self._scores[0])
         slope = (self._scores[-1] - self._scores[0]) / (self._values[-1] - self._values[0])
@@ -43,18 +44,18 @@ class Ranked:
 
 
 class KnobProcess:
-    """A Gaussian process that learns how far each knob reaches, and prefers the configs from which most improvement is
-    expected.
+    """A Gaussian process that learns a length scale for each knob, and prefers configs by their expected improvement.
 
-    The covariance is a sum of shares that are learnt: knobs that act by themselves, in pairs, and all together
-    (Duvenaud, Nickisch and Rasmussen, Additive Gaussian Processes, 2011). Of each knob it falls exponentially with the
-    distance by a scale that is learnt (Rasmussen and Williams, Gaussian Processes for Machine Learning, section 5.1).
-    Scales and shares have the greatest likelihood under a prior. What is to be maximised is the expected improvement
-    (Jones, Schonlau and Welch, Efficient Global Optimization, 1998) of scores that are ranked.
+    The covariance is a weighted sum of three terms: single knobs, pairs of knobs, and all knobs together (Duvenaud,
+    Nickisch and Rasmussen, Additive Gaussian Processes, 2011). Along a knob it falls exponentially with the distance,
+    on
+    a length scale that is learnt (Rasmussen and Williams, Gaussian Processes for Machine Learning, section 5.1). Length
+    scales and weights have the greatest likelihood under a prior. A call returns the expected improvement (Jones,
+    Schonlau and Welch, Efficient Global Optimization, 1998) of ranked scores.
 
-    rows: knobs of what was measured, from 0 to 1.
-    scores: what was measured; what was expected of it does not count, as elsewhere other configs are fast.
-    before: an earlier one, of the first of the rows; what it has computed is gone on from.
+    rows: knobs of the measured configs, from 0 to 1.
+    scores: the measured scores. Expected scores are ignored, because other tasks and devices have other fast configs.
+    before: an earlier process, trained on the first of these rows. Its results are reused.
     """
 
     def __init__(self, rows: np.ndarray, scores: np.ndarray, before: KnobProcess | None = None) -> None:
@@ -64,7 +65,7 @@ class KnobProcess:
         errors = values - self._offset
         self._covariance: Covariance = before._covariance if before is not None else Covariance(rows.shape[1])
         self._learnt_from: int = len(rows) if before is None else before._learnt_from
-        # What was computed of these configs: whitened covariances, and their sums of squares.
+        # Results for the configs `_pool`: whitened covariances, and their sums of squares.
         self._pool: np.ndarray | None = None
         self._shared: np.ndarray = np.empty((0, 0), np.float32)
         self._certain: np.ndarray = np.empty(0, np.float32)
@@ -82,8 +83,9 @@ class KnobProcess:
         self._variance = max(float(self._weights @ self._weights) / len(rows), 1e-9)
 
     def __call__(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """Return the expected improvement of each config over the best score; of the same array as last time it goes on
-        from what it computed then.
+        """Return the expected improvement of each config over the best score.
+
+        The results of the previous call are reused if the array is the same.
         """
         ahead = self._value(rows) - self._best
         doubt = np.sqrt(self._variance * np.maximum(1 - self._certain, _JITTER))
@@ -91,7 +93,7 @@ class KnobProcess:
         return np.asarray(ahead * scipy.special.ndtr(ratio) + doubt * np.exp(-ratio * ratio / 2) / np.sqrt(2 * np.pi))
 
     def mean(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """Return the score that is expected of each config."""
+        """Return the expected score of each config."""
         return self._ranked.back(self._value(rows))
 
     def _value(self, rows: np.ndarray) -> np.ndarray:
@@ -99,8 +101,9 @@ class KnobProcess:
         return np.asarray(self._offset + self._weights.astype(np.float32) @ self._shared)
 
     def _whiten(self, rows: np.ndarray) -> None:
-        """Covariance of what was measured with these configs, whitened. In single precision: it is most of the work,
-        and ranks as well.
+        """Compute the whitened covariance of the measurements with these configs.
+
+        This is most of the work. It is done in single precision, which ranks configs as well.
         """
         if self._pool is not rows:
             self._pool, self._shared, self._certain = (
@@ -120,13 +123,14 @@ class KnobProcess:
 
 
 class Covariance:
-    """The covariance of `KnobProcess`, of variance 1. logs: of the scales, of the shares and of the noise, natural
-    logarithms.
+    """The covariance of `KnobProcess`, with variance 1.
+
+    logs: natural logarithms of the length scales, the shares and the noise
     """
 
     def __init__(self, knobs: int, logs: np.ndarray | None = None) -> None:
         self._knobs = knobs
-        # Of less than three knobs, pairs are all of them.
+        # With less than three knobs, a pair already has all knobs, so one term is enough.
         self._parts = 3 if knobs > 2 else 1
         self._logs = np.concatenate([np.full(knobs, _SCALE), np.zeros(self._parts), [_NOISE]]) if logs is None else logs
 
@@ -144,13 +148,13 @@ class Covariance:
         return np.linalg.cholesky(self(rows, rows) + (np.exp(self._logs[-1]) + _JITTER) * np.eye(len(rows)))
 
     def longer(self, factor: np.ndarray, rows: np.ndarray, row: np.ndarray) -> np.ndarray:
-        """Return the factor of the rows and one more."""
+        """Return the Cholesky factor with one more row."""
         own = scipy.linalg.solve_triangular(factor, self(rows, row[None])[:, 0], lower=True)
         last = np.sqrt(max(1 + np.exp(self._logs[-1]) + _JITTER - own @ own, _JITTER))
         return np.block([[factor, np.zeros((len(rows), 1))], [own[None], np.array([[last]])]])
 
     def learnt(self, rows: np.ndarray, errors: np.ndarray) -> Covariance:
-        """Return the likeliest covariance, beginning from this one."""
+        """Return the likeliest covariance. The optimization starts from this one."""
         apart = [np.abs(np.subtract.outer(column, column)) for column in rows.T]
         bounds = [_SCALE_BOUNDS] * self._knobs + [_SHARE_BOUNDS] * self._parts + [_NOISE_BOUNDS]
         found = scipy.optimize.minimize(
@@ -169,7 +173,9 @@ class Covariance:
         return np.asarray(shares / shares.sum())
 
     def _unlikely(self, logs: np.ndarray, apart: list[np.ndarray], errors: np.ndarray) -> tuple[float, np.ndarray]:
-        """The negative logarithm of likelihood and prior, whose variance is the likeliest one, and its gradient."""
+        """Return the negative logarithm of likelihood times prior, and its gradient. The variance is the likeliest
+        one.
+        """
         knobs, scales, noise = self._knobs, np.exp(logs[: self._knobs]), np.exp(logs[-1])
         near = [np.exp(-distance / scale) for distance, scale in zip(apart, scales, strict=True)]
         shares, parts = self._shares(logs), _parts(near, self._parts)
@@ -178,7 +184,7 @@ class Covariance:
         inverse = scipy.linalg.cho_solve((factor, True), np.eye(len(errors)))
         solved = inverse @ errors
         variance = max(float(errors @ solved) / len(errors), 1e-12)
-        # Of the likelihood by each element of the covariance.
+        # Derivative of the negative log likelihood by each element of the covariance.
         slope = 0.5 * (inverse - np.outer(solved, solved) / variance)
         prior = np.concatenate([logs[:knobs] - _SCALE, logs[knobs:-1], [(logs[-1] - _NOISE) / _NOISE_DOUBT**2]])
         gradient = prior.copy()
@@ -198,7 +204,10 @@ class Covariance:
 
 
 def _parts(near: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """The mean over knobs, the mean over pairs of them, and the product of all; of `count` 1 the last alone."""
+    """Return the mean over knobs, the mean over pairs of knobs, and the product of all. If `count` is 1, return only
+    the
+    product.
+    """
     product = functools.reduce(np.multiply, near)
     if count == 1:
         return [product]

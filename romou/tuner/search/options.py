@@ -13,18 +13,18 @@ from romou.tuner.search.strategies import EXPLORERS
 class TuningOptions(CheckedOptions):
     """Options of a search.
 
-    trials: candidates to measure over all tasks, those in the records included
-    seconds: stop searching after this time; None: no limit
-    no_progress: stop searching after this many trials in a row without a 1% improvement of their task; None: no limit
-    explorer: "evolution", "annealing" or "ranking" (of all configs, for small spaces), all guided by the cost model;
-        "random" or "exhaustive"
+    trials: candidates to measure over all tasks, including the ones in the records
+    seconds: stop searching after this time. None: no limit
+    no_progress: stop searching after this many trials in a row without a 1% improvement of their task. None: no limit
+    explorer: "evolution", "annealing" or "ranking" (of all configs, for small spaces), all guided by the cost model.
+        Or "random" or "exhaustive"
     batch_size: candidates built together
     random_trials: trials of a task before the cost model guides the search
     random_share: share of later candidates drawn at random. If there is an estimate, uncertainty is explored instead.
-    confirm: fastest configs of each task that are measured again at the end if several are within 5%, because the
-        device's clock may have changed; 0: none
-    patience: trials of a task without a better time, after which it gets no more while others improve
-    seed: of everything random
+    confirm: fastest configs of each task to measure again at the end. This is done if several are within 5%, because
+        the device's clock may have changed. 0: none
+    patience: after this many trials without a better time, a task gets no more trials while others improve
+    seed: seed of all random choices
     """
 
     trials: int = whole(64, lowest=0)

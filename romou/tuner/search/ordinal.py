@@ -1,6 +1,4 @@
-"""What a search sees of a config that knows only its knobs: of kernels without a template, whose spaces others
-recorded.
-"""
+"""Features of configs without a template: only knobs, in spaces recorded by other tools."""
 
 from __future__ import annotations
 
@@ -10,13 +8,14 @@ import numpy as np
 
 from romou.base.space import Config, Space
 
-# Random configs among which the farthest one is looked for.
+# Number of random configs that are searched for the farthest one.
 _LOOKED_AT = 200
 
 
 class KnobFeatures:
-    """Features of configs as `TaskFeatures` gives them, of knobs alone: log2(1 + value) of numbers, places among the
-    choices of words, from 0 to 1.
+    """Features of configs from knobs only, in the form of `TaskFeatures`.
+
+    A knob of numbers counts as log2(1 + value), a knob of words as the index of the choice. Both are scaled to 0 to 1.
     """
 
     has_estimate = False
@@ -38,7 +37,7 @@ class KnobFeatures:
         self._last: tuple[Sequence[Config], np.ndarray] = ((), np.empty((0, len(self.columns))))
 
     def __call__(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return one row a config; the same array where the same many configs are asked for again."""
+        """Return one row for each config. Return the same array again for the longest list of configs so far."""
         if configs is self._last[0]:
             return self._last[1]
         found = [[numbers[config[name]] for name, numbers in self._numbers.items()] for config in configs]
@@ -48,15 +47,15 @@ class KnobFeatures:
         return rows
 
     def expected(self, configs: Sequence[Config]) -> np.ndarray:
-        """Return zeros: nothing is expected."""
+        """Return zeros: there is no estimate."""
         return np.zeros(len(configs))
 
 
 def spread(rows: np.ndarray, chosen: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
-    """Return `count` more places: first the middle of all rows, then, of some random ones, always the one farthest from
-    those that are chosen.
+    """Return `count` more rows that are far apart. If none is chosen yet, the first is the middle of all rows.
 
-    So a first look at a space meets each end of each knob, and begins where least is extreme.
+    Each further row is the random candidate farthest from the chosen rows. So a first look at a space begins in its
+    middle and reaches each end of each knob.
     """
     found: list[int] = []
     while len(found) < min(count, len(rows) - len(chosen)):

@@ -14,13 +14,14 @@ _MOST_THREADS = 256
 
 
 class Pipeline:
-    """Builds candidates ahead of those that are measured.
+    """Builds candidates ahead of measurements.
 
-    The device runs whichever candidate is built first, so it does not wait for a slow build. The builder is kept busy
-    until enough candidates wait for the device: later proposals are based on more results. If kernels run on the cores
+    The device runs whichever candidate is built first, so it does not wait for a slow build. Builds start only until
+    enough candidates wait for the device, so that later proposals are based on more results. If kernels run on the
+    cores
     that build, building and running alternate in the order of the proposals.
 
-    measure: runs one built candidate, on any thread; returns None if the time limit came first
+    measure: runs one built candidate, on any thread. It returns None if the time limit came first
     is_apart: whether builds and kernels run on different cores
     """
 
@@ -113,7 +114,7 @@ class Pipeline:
         finally:
             _drop(waiting)
             if pool is not None:
-                # After an error running candidates end on their own, or when the runner is closed.
+                # After an error, running candidates end as usual, or when the runner is closed.
                 pool.shutdown(wait=False, cancel_futures=True)
 
 

@@ -1,7 +1,7 @@
 """Pretrained cost models: trees that correct the estimate on a device, trained on spaces recorded on it.
 
-They were trained on sums of products in OpenCL without tensor cores. Backends that name OpenCL in `learns_from` use
-them too.
+They were trained on sums of products in OpenCL without tensor cores. Backends with OpenCL in `learns_from` use them
+too.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class PretrainedModel(Trees):
     def of_recordings(cls, tasks: Sequence[SimulatedTask], target: Target) -> PretrainedModel:
         """Return a model trained on all recorded configs of the tasks.
 
-        target: names their device
+        target: the target of their device
 
         RecordError if too few configs were recorded.
         """
@@ -56,7 +56,7 @@ class PretrainedModel(Trees):
         """Write the model to a file."""
         named = self.booster.copy()
         named.feature_names = list(self.columns)
-        # Without a time stamp, equal models are equal files.
+        # Without a time stamp, equal models give equal files.
         path.write_bytes(gzip.compress(bytes(named.save_raw("ubj")), mtime=0))
 
     @classmethod
@@ -90,7 +90,7 @@ class ShippedModel:
         self._lock = threading.Lock()
 
     def __call__(self, rows: np.ndarray, columns: Sequence[str], expected: np.ndarray) -> np.ndarray:
-        """Return the corrected scores; see `Trees`."""
+        """Return the corrected scores. See `Trees`."""
         model = self.read()
         return expected if model is None else model(rows, columns, expected)
 
@@ -109,12 +109,14 @@ class ShippedModel:
 
 
 def pretrained_for(target: Target) -> ShippedModel | None:
-    """Return the model that ships for the target's device and its kind, or the kind that it learns from; else None."""
+    """Return the shipped model of the target's device for its kind, or for the kind that it learns from. None if there
+    is no such model.
+    """
     paths = (file_of(target, kind) for kind in (target.kind, target.backend.learns_from))
     path = next(filter(Path.is_file, paths), None)
     return None if path is None else ShippedModel(path)
 
 
 def file_of(target: Target, kind: str | None = None) -> Path:
-    """Return the path of the pretrained model for the target's device, for its own kind or another one."""
+    """Return the path of the pretrained model for the target's device, for the target's kind or another one."""
     return _FOLDER / f"{kind or target.kind}_{target.spec.name}.ubj.gz"

@@ -19,7 +19,7 @@ from romou.base.outcome import Outcome
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Status:
-    """One finished trial and the state of the search. Times in milliseconds; seconds_left is None without a limit."""
+    """A finished trial and the state of the search. Times are in milliseconds. seconds_left is None without a limit."""
 
     task: str
     outcome: Outcome
@@ -42,7 +42,7 @@ class Progress(Protocol):
     """The interface that a session reports to."""
 
     def start(self, done: int, total: int) -> None:
-        """The search begins; `done` trials were found in the records."""
+        """The search begins. `done` trials are in the records already."""
 
     def update(self, status: Status) -> None:
         """A trial ended."""
@@ -52,7 +52,7 @@ class Progress(Protocol):
 
 
 class NoProgress:
-    """No output."""
+    """Progress without output."""
 
     def start(self, done: int, total: int) -> None: ...
     def update(self, status: Status) -> None: ...

@@ -28,7 +28,7 @@ class Progression:
         return len(self.times) - 1 - self.times.index(best)
 
     def is_hopeless_beside(self, others: Sequence[Progression]) -> bool:
-        """Return whether the task is much slower than others that together compute the same.
+        """Return whether the task is much slower than `others`, which together compute the same.
 
         The accepted ratio falls with its trials: 9 after the first one, 3 after four, 1.5 after sixteen.
         """

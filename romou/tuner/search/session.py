@@ -37,7 +37,7 @@ logger = logging.getLogger("romou")
 
 # A task's transfer data is collected anew after 50% more measurements.
 _REFIT_GROWTH = 1.5
-# Fastest configs of a task on each other device that are tried after the default config.
+# For each other device, this many of a task's fastest configs there are tried after the default config.
 _STARTS_EACH = 2
 # Smallest speed-up of a task that counts as progress.
 _PROGRESS = 1.01
@@ -45,12 +45,12 @@ _PROGRESS = 1.01
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PriorKnowledge:
-    """What a session knows of its tasks before the first trial.
+    """Data on the tasks that a session has before the first trial.
 
     alternatives: task key -> keys of tasks that together compute the same. The task gets trials as long as it may still
         turn out faster than they are.
-    learn_from: returns tasks that are not tuned, given the number of records by task key. It is called at the start,
-        and when another process adds records of new tasks. Their records are transfer data for the cost models.
+    learn_from: returns tasks outside of this session, given the number of records by task key. It is called at the
+        start, and when another process adds records of new tasks. Their records are transfer data for the cost models.
     pretrained: corrects the estimate on the target's device
     database: tuned schedules, tried right after the default configs
     """
@@ -63,7 +63,7 @@ class PriorKnowledge:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SessionHooks:
-    """What a session calls while it runs.
+    """Functions that a session calls while it runs.
 
     clock: returns the seconds that count for the budget of seconds
     meanwhile: called as soon as candidates are being built
@@ -78,9 +78,11 @@ class SessionHooks:
 class TuningSession:
     """Tunes tasks on one device.
 
-    Records of the same tasks count as done if device, driver, Romou and TVM are the same, also those that other
-    processes append meanwhile. Their configs are never measured again, train the cost model, and use up the budget of
-    trials. The reason why others do not count is logged. Records of the tuned tasks are transfer data for each other.
+    Records of the same tasks count as done if device, driver, Romou and TVM are the same. This includes records that
+    other processes append meanwhile. Their configs are never measured again, train the cost model, and use up the
+    budget
+    of trials. The reason why others do not count is logged. Records of the tuned tasks are transfer data for each
+    other.
     Every finished trial is recorded before the next one starts, so a killed session resumes from its records.
 
     builder, runner: see `romou.tuner.measure`. The caller closes both.
@@ -112,10 +114,10 @@ class TuningSession:
         self._pipeline = Pipeline(builder, runner, self._measure, is_apart=not self._fingerprint.is_host_cpu)
         _warn_of_missing_facts(target)
         self._states = [self._search_of(task, index) for index, task in enumerate(tasks)]
-        # Tasks of other models, for their records.
+        # Tasks of other models, used for their records.
         self._others: list[TaskSearch] = []
         self._by_key = {state.task.key: state for state in self._states}
-        # Records that were read, and the keys that `learn_from` was called with.
+        # Number of records read, and the keys passed to `learn_from`.
         self._seen = 0
         self._asked: set[str] = set()
         self._proposed = 0
@@ -124,7 +126,7 @@ class TuningSession:
         self._resume()
 
     def _search_of(self, task: TunableTask, index: int) -> TaskSearch:
-        # The estimate for the target's device is wrong for a CPU in its place.
+        # The estimate for the target's device is wrong if a CPU runs the kernels instead.
         spec = self._target.spec
         has_estimate = can_estimate(spec) and not self._fingerprint.is_host_cpu
         search = TaskSearch(
@@ -155,7 +157,7 @@ class TuningSession:
         self._since_progress = 0
 
     def _add_others(self, records: Iterable[Record]) -> None:
-        """Add the tasks of records whose task is new."""
+        """Add the tasks of records with a new task."""
         unknown = Counter(record.task_key for record in records if self._is_unknown(record))
         self._asked.update(unknown)
         for task in self._prior.learn_from(unknown):
@@ -166,7 +168,7 @@ class TuningSession:
         return record.task_key not in self._by_key and record.task_key not in self._asked
 
     def _read_records(self) -> Counter[str]:
-        """Read the records that are new since the last call; return how many do not count, by reason."""
+        """Read new records since the last call. Return the number of records that do not count, by reason."""
         fresh = list(itertools.islice(self._store, self._seen, None))
         self._seen += len(fresh)
         if any(map(self._is_unknown, fresh)):
@@ -180,7 +182,7 @@ class TuningSession:
                 continue
             reason = origin.refusal(Origin.of(record))
             config = Config(record.config)
-            # The space may have changed since, or be one of a target with other limits.
+            # The space may have changed since, or belong to a target with other limits.
             is_known = state.space.knows(config)
             if reason is None and not is_known:
                 reason = "made for other knobs than this version and target have"
@@ -209,7 +211,7 @@ class TuningSession:
 
     @property
     def done(self) -> int:
-        """Number of finished trials, those from the records included."""
+        """Number of finished trials, including the ones from the records."""
         return sum(len(state.measured) for state in self._states)
 
     def run(self, make_progress: MakeProgress = NoProgress) -> dict[str, TaskResult]:
@@ -269,8 +271,11 @@ class TuningSession:
                 is_going_on = True
 
     def _built_again(self, winners: Sequence[tuple[TaskSearch, Config]]) -> list[BuildResult]:
-        """Return the libraries of configs to be confirmed. Those of resumed trials are built, those of others exist."""
-        # In one batch: the few configs of one task would leave most build processes idle.
+        """Return the libraries of configs to be confirmed.
+
+        Configs of resumed trials are built. The libraries of the others exist.
+        """
+        # All tasks are in one batch, because the few configs of one task would leave most build processes idle.
         missing = [
             Candidate(
                 task=state.task, config=config, trial=self._proposed + number, is_winner=True, winners=len(winners)
@@ -308,7 +313,7 @@ class TuningSession:
         return candidates
 
     def _configs(self, state: TaskSearch, count: int) -> list[Config]:
-        """Return the next configs of a task. The space is pruned here: if it turns out empty, there are none."""
+        """Return the next configs of a task. The space is pruned here. If it turns out empty, there are none."""
         try:
             return state.explorer.propose(count, state.measured)
         except SpaceEmptyError as error:
@@ -319,8 +324,9 @@ class TuningSession:
         return [state for state in self._states if not state.measured and not state.waiting][:count]
 
     def _expected(self, state: TaskSearch) -> Progression:
-        """Return the progression as if the candidates under way had failed, so that one task does not take every batch
-        that is built ahead.
+        """Return the progression as if the unfinished candidates had failed. Otherwise one task would take every batch
+        that
+        is built ahead.
         """
         past = state.progression
         alternatives = [

@@ -1,8 +1,8 @@
-"""Simulation: a recorded space in place of a device. The search runs as it always does, but time is counted, not spent.
+"""Simulation: a recorded space in place of a device. The search runs unchanged, but its clock adds up recorded seconds.
 
-Only configs that were recorded have a result, so the space of a simulated task is made of these alone: random draws
-pick among them, and a mutation is one of the recorded neighbours of a config. So neither the session nor the explorer
-nor the cost model knows of the simulation.
+Only recorded configs have a result, so they are the whole space of a simulated task. Random draws pick among them, and
+a mutation is one of the recorded neighbours of a config. So session, explorer and cost model are the same as for a
+device.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from romou.tuner.measure.fingerprint import DeviceFingerprint
 from romou.tuner.measure.types import BuildResult, Candidate, MeasureResult
 from romou.tuner.records import RecordedConfig, RecordedSpace
 
-# A mutation changes one or two knobs of some 15. In a sparse recording few configs are that near: a mutation picks one
-# of so many nearest ones.
+# A mutation changes one or two knobs of some 15. In a sparse recording few configs are that near, so a mutation picks
+# one of this many nearest ones.
 _NEIGHBOURS = 24
-# Recordings keep the names that fields of `Limits` had when they were made.
+# Recordings keep the former names of fields of `Limits`.
 _FORMER_NAMES = {"has_half_arithmetic": "has_fp16_arithmetic"}
 
 
@@ -40,7 +40,7 @@ class SimulatedSpace(Space):
     """The recorded configs as a space.
 
     declared: the knobs of the task's template.
-    allowed: indices of those that a search may try; None: all. Those outside of it still have neighbours inside.
+    allowed: indices of the configs that a search may try. None: all. Other configs still have allowed neighbours.
     """
 
     def __init__(
@@ -84,15 +84,16 @@ class SimulatedSpace(Space):
         return found
 
     def mutate(self, config: Config, rng: np.random.Generator) -> Config:
-        """One of the nearest allowed configs: fewest knobs changed, then fewest steps along their choices; `config`
-        where there is no other.
+        """Return one of the nearest allowed configs. Return `config` if there is no other.
+
+        The nearest config has the fewest changed knobs, then the fewest steps along their choices.
         """
         near = self._neighbours[self._place[config.key]]
         return self._all[near[int(rng.integers(len(near)))]] if len(near) else config
 
     @cached_property
     def _neighbours(self) -> list[np.ndarray]:
-        """For each recorded config, the places of the allowed ones nearest to it."""
+        """The indices of the nearest allowed configs, for each recorded config."""
         shape = [len(choices) for choices in self.knobs.values()]
         digit_of = [{choice: digit for digit, choice in enumerate(choices)} for choices in self.knobs.values()]
         digits = np.array(
@@ -112,7 +113,7 @@ class SimulatedSpace(Space):
 class SimulatedTask(TunableTask):
     """The task of a recording, with the recorded configs for its space.
 
-    allowed: indices of the configs that a search may try beside the default; None: all that were recorded.
+    allowed: indices of the configs that a search may try beside the default. None: all recorded configs.
     """
 
     recorded: RecordedSpace
@@ -120,10 +121,11 @@ class SimulatedTask(TunableTask):
 
     @classmethod
     def of_recording(cls, recorded: RecordedSpace, allowed: Collection[int] | None = None) -> SimulatedTask:
-        """The task that a recording tells of.
+        """Return the task of a recording.
 
-        RecordError where this version of Romou makes another kernel of the recorded operator, or the default config was
-        not recorded.
+        RecordError if this version of Romou makes another kernel of the recorded operator, or the default config was
+        not
+        recorded.
         """
         task = task_of(workload_of(recorded.task["workload"])).with_free_images()
         if task.key != recorded.task["key"]:
@@ -133,8 +135,8 @@ class SimulatedTask(TunableTask):
             )
         if recorded.context["default"] not in recorded.configs:
             raise RecordError(f"{recorded.name}: the default config was not recorded; a search starts with it")
-        # A knob's first choice is what kernels did before there was the knob; one choice more or less at the end leaves
-        # the numbers of configs as they are.
+        # The first choice of a new knob is the behaviour of kernels before the knob existed. A knob appended at the end
+        # with one choice does not change the numbers of configs.
         known = task.template.space(_limits(recorded)).knobs
         later = {name: choices[:1] for name, choices in known.items() if name not in recorded.knobs}
         recorded = replace(recorded, knobs={**recorded.knobs, **later})
@@ -153,7 +155,7 @@ class SimulatedTask(TunableTask):
         return self._space
 
     def limits(self, target: Target) -> Limits:
-        """Limits of the recorded device, whatever the target."""
+        """Return the limits of the recorded device, whatever the target."""
         return _limits(self.recorded)
 
     def default_config(self, target: Target) -> Config:
@@ -173,16 +175,17 @@ def _limits(recorded: RecordedSpace) -> Limits:
 
 
 class SimulatedDevice:
-    """`Builder` and `Runner` in one, with a clock that counts the recorded seconds: `TuningSession(builder=d, runner=d,
-    clock=d.clock, ...)`.
+    """`Builder` and `Runner` in one, with a clock that adds up the recorded seconds.
 
-    Builds go to `workers` processes in the order of the batch; the device runs what is built, one config at a time,
-    while the next batch is being built. The clock is a function of what was tried alone, so a seed gives the same run
-    and the same seconds every time. The time that the search itself takes is not in it.
+    Use it as `TuningSession(builder=d, runner=d, clock=d.clock, ...)`.
 
-    RecordError where the tasks were recorded on several devices.
+    Builds go to `workers` processes in the order of the batch. The device runs built configs one at a time while the
+    next batch is being built. The clock depends only on the tried configs, so a seed gives the same run and the same
+    seconds every time. The time that the search itself takes is not included.
 
-    tasks: recorded on one device.
+    RecordError if the tasks were recorded on several devices.
+
+    tasks: tasks recorded on one device.
     """
 
     def __init__(self, tasks: Sequence[SimulatedTask], *, workers: int = 8) -> None:
@@ -198,7 +201,7 @@ class SimulatedDevice:
         self.workers = workers
         self._batches: list[list[float]] = []
         self._batch_of: dict[int, int] = {}
-        # Seconds at which a batch was built, and at which its last config so far was measured.
+        # End times in seconds of the build of each batch, and of the last measurement of one of its configs so far.
         self._built: list[float] = []
         self._measured: list[float] = []
         self._now = 0.0
@@ -212,14 +215,14 @@ class SimulatedDevice:
         return 1
 
     def expect(self, tasks: Sequence[TunableTask]) -> None:
-        """Everything is recorded."""
+        """Do nothing: everything is recorded."""
 
     def fingerprint(self) -> DeviceFingerprint:
-        """The device that the spaces were recorded on."""
+        """Return the fingerprint of the device that the spaces were recorded on."""
         return DeviceFingerprint.from_dict(self._device)
 
     def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
-        """What the recording says of building; takes no time."""
+        """Return the recorded build results at once."""
         results: list[Future[BuildResult | None]] = []
         build_s = []
         for candidate in batch:
@@ -240,9 +243,7 @@ class SimulatedDevice:
     def run(
         self, batch: Sequence[BuildResult], *, best_s: float | None = None, stop_at: float | None = None
     ) -> Iterator[MeasureResult]:
-        """What the recording says of running; the clock goes on by it. Nothing for a config that would end after
-        `stop_at`.
-        """
+        """Yield the recorded results and advance the clock. Stop before a config that would end after `stop_at`."""
         for built in batch:
             found = self._config(built.candidate)
             number = self._batch_of[built.candidate.trial]
@@ -258,14 +259,16 @@ class SimulatedDevice:
             )
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing: no resources are held."""
 
     def _config(self, candidate: Candidate) -> RecordedConfig:
         return self._recorded[candidate.task.key].configs[self._spaces[candidate.task.key].index_of(candidate.config)]
 
     def _count_builds(self, last: int) -> None:
-        """Seconds at which the batches up to `last` were built: a batch is begun when the one before is built and the
-        one before that is measured.
+        """Compute the end times of builds up to the batch `last`.
+
+        A batch starts after the previous batch is built and the batch before that is measured. On a host CPU, it starts
+        after the previous batch is measured.
         """
         for number in range(len(self._built), last + 1):
             start = self._built[-1] if self._built else 0.0
@@ -276,5 +279,5 @@ class SimulatedDevice:
             for seconds in self._batches[number]:
                 heapq.heapreplace(free, free[0] + seconds)
             self._built.append(max(free))
-            # Until one of its configs is measured.
+            # The end of the build, until one of its configs is measured.
             self._measured.append(self._built[-1])

@@ -18,7 +18,8 @@ _CHILDREN = 128
 _GENERATIONS = 4
 _CHAINS = 64
 _STEPS = 32
-# First temperature, in units of the score log(best time / time): a config half as fast is accepted every other time.
+# First temperature, in units of the score log(best time / time). A config of half the speed is accepted every other
+# time.
 _HOTTEST = 1.0
 
 
@@ -27,7 +28,7 @@ class Outlook:
     """The input of an exploration function.
 
     every: returns all configs of the space
-    score: the model's scores of configs; higher is faster
+    score: the model's scores of configs. Higher is faster
     fastest: measured configs, the fastest first
     taken: keys of the configs that were proposed or measured
     """
@@ -41,7 +42,7 @@ class Outlook:
 
 
 def evolve(look: Outlook) -> list[Config]:
-    """Mutate the fastest configs and random ones for a few generations, and return those with the best scores, the
+    """Mutate the fastest configs and random ones for a few generations. Return the configs with the best scores, the
     best one first.
     """
     population = [*_fastest(look, _PARENTS), *_fresh(look, _FRESH)]
@@ -87,7 +88,9 @@ def rank(look: Outlook) -> list[Config]:
 
 
 def _fastest(look: Outlook, count: int) -> list[Config]:
-    """Return the fastest measured configs, equally many of each subspace: some have a thousand times more configs."""
+    """Return the fastest measured configs, the same number from each subspace. Some have a thousand times more
+    configs.
+    """
     spaces = subspaces(look.space)
     return [
         c
@@ -97,7 +100,7 @@ def _fastest(look: Outlook, count: int) -> list[Config]:
 
 
 def _fresh(look: Outlook, count: int) -> list[Config]:
-    """Return random untried configs, equally many of each subspace."""
+    """Return random untried configs, the same number from each subspace."""
     spaces = subspaces(look.space)
     return [
         c
@@ -107,7 +110,7 @@ def _fresh(look: Outlook, count: int) -> list[Config]:
 
 
 def subspaces(space: Space) -> list[dict[str, Choice]]:
-    """Return the choice that selects each subspace; one empty choice if the space is not divided."""
+    """Return the choice that selects each subspace. A single empty choice if the space is not divided."""
     return (
         [{space.divided_by: choice} for choice in space.knobs[space.divided_by]]
         if space.divided_by is not None
@@ -120,7 +123,7 @@ def _ranked(look: Outlook, configs: list[Config]) -> list[Config]:
 
 
 Explore: TypeAlias = Callable[[Outlook], list[Config]]
-# Name -> exploration function guided by the model; None: without a model, at random or in order.
+# Name -> exploration function guided by the model. None: without a model, at random or in order.
 EXPLORERS: Mapping[str, Explore | None] = {
     "evolution": evolve,
     "annealing": anneal,

@@ -1,4 +1,4 @@
-"""One task during a search: its measurements, its explorer, and its result."""
+"""The state of a task during a search: its measurements, its explorer, and its result."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from romou.devices.targets import Target
     from romou.tuner.measure.types import BuildResult
 
-# Most measurements of one task on one device that are transfer data for others, so that training stays quick.
+# Most measurements of one task on one device used as transfer data for others, so that training stays quick.
 _TRANSFER_EACH = 2000
-# Two configs whose times differ by less may be equally fast.
+# Two configs may be equally fast if their times differ by less than this factor.
 _CLOSE = 1.05
 # A default config this near to the best one is measured again too, so that the result is not slower.
 _NEAR_DEFAULT = 1.2
@@ -36,7 +36,7 @@ _NEAR_DEFAULT = 1.2
 class TaskResult:
     """The result of a task's search. Times are medians of one call in milliseconds.
 
-    config: the best config. None if none worked, so that the caller falls back to TVM's own schedule
+    config: the best config. None if none worked. The caller then uses TVM's own schedule
     default_ms: time of the default config. None if it was not measured or failed
     """
 
@@ -53,10 +53,10 @@ class TaskSearch:
     """The state of one task during the search.
 
     elsewhere: origin -> configs and seconds, measured on other devices or by other versions
-    measured: config key -> config and seconds; None if it failed
-    again: config key -> seconds of the second measurement at the end; None if it failed then
-    built: config key -> build result, whose library exists until the builder is closed
-    waiting: number of candidates that are proposed and not yet measured
+    measured: config key -> config and seconds. None if it failed
+    again: config key -> seconds of the second measurement at the end. None if it failed then
+    built: config key -> build result. Its library exists until the builder is closed
+    waiting: number of candidates proposed and not yet measured
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class TaskSearch:
         self.task = task
         self.space = task.space(target)
         self.default = task.default_config(target)
-        # The pretrained model saw no tensor cores.
+        # The pretrained model was trained without tensor cores.
         is_known = task.template.sums_products and not {*self.space.knobs.get("multiply_add", ())} & {
             *tensor_core.CHOICES
         }
@@ -92,7 +92,9 @@ class TaskSearch:
         self.transfer_data: tuple[TransferData, int] | None = None
 
     def add_to(self, data: TransferData, *, is_own: bool) -> None:
-        """Add the measurements of this task elsewhere. If the data is for another task, also those on this device."""
+        """Add the measurements of this task elsewhere. If the data is for another task, also add the ones on this
+        device.
+        """
         groups = [*self.elsewhere.values()] + ([] if is_own else [list(self.measured.values())])
         for group in groups:
             chosen = group[:: math.ceil(len(group) / _TRANSFER_EACH)] if group else []
@@ -109,8 +111,9 @@ class TaskSearch:
         return sorted(((t, c) for c, t in self.measured.values() if t is not None), key=lambda pair: pair[0])
 
     def close_calls(self, count: int) -> list[Config]:
-        """Return at most `count` configs that may each be the fastest, and the default one if it is near; none if all
-        of them were measured again.
+        """Return at most `count` configs that may each be the fastest, and the default one if it is near. Empty if all
+        of
+        them were measured again.
         """
         fastest = self.fastest()
         close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]
@@ -120,7 +123,7 @@ class TaskSearch:
         return close if len(close) > 1 and any(config.key not in self.again for config in close) else []
 
     def best(self) -> Config | None:
-        """Return the fastest of the configs that were measured again, or of all if none was. None if none worked."""
+        """Return the fastest of the configs measured again, or of all configs if none was. None if no config worked."""
         again = [(t, self.measured[key][0]) for key, t in self.again.items() if t is not None and key in self.measured]
         return (
             min(again, key=lambda pair: pair[0])[1] if again else next((config for _, config in self.fastest()), None)
@@ -132,7 +135,7 @@ class TaskSearch:
         return self.close_calls(count) or ([best] if count and best is not None and best.key not in self.again else [])
 
     def confirm(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
-        """Add a second measurement. A config that fails in it does not count any more."""
+        """Add a second measurement. If a config fails in it, it no longer counts."""
         self.again[config.key] = time_s
         if time_s is None:
             self.measured[config.key] = (config, None)

@@ -35,13 +35,13 @@ def is_enough(times_s: Sequence[float | None], fewest: int = FEWEST) -> bool:
 
 
 class TransferData:
-    """Features and scores of the configs of several tasks, each in relation to the task's own best."""
+    """Features and scores of the configs of several tasks. Each score is relative to the task's own best."""
 
     def __init__(self) -> None:
         self._groups: list[tuple[tuple[str, ...], np.ndarray, np.ndarray, np.ndarray]] = []
 
     def __len__(self) -> int:
-        """Number of tasks that have data."""
+        """Return the number of tasks that have data."""
         return len(self._groups)
 
     def add(

@@ -1,4 +1,4 @@
-"""Finished trials, as a caller's callback gets them."""
+"""Finished trials, as passed to a caller's callback."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ class Trial:
     """A finished trial.
 
     task      name of the kernel
-    number    1 for the first trial; trials in the records are counted before it
+    number    1 for the first trial. Trials in the records are counted before it
     config    knob -> choice
-    outcome   how the trial ended; equal to its text, "ok"
-    time_s    median of one call in seconds; None unless the outcome is OK
-    best_s    the task's best time so far in seconds, this trial included; None if none worked yet
-    error     why the trial failed; None if the outcome is OK
+    outcome   how the trial ended. Equal to its text, "ok"
+    time_s    median of one call in seconds. None unless the outcome is OK
+    best_s    the task's best time so far in seconds, this trial included. None if none worked yet
+    error     why the trial failed. None if the outcome is OK
     """
 
     task: str
@@ -32,5 +32,5 @@ class Trial:
     error: str | None = None
 
 
-# Called with each finished trial; True ends the search.
+# Called with each finished trial. True ends the search.
 TrialCallback: TypeAlias = "Callable[[Trial], bool | None]"
