@@ -30,6 +30,6 @@ class Failures:
             return None
 
     def check(self, origins: Mapping[str, frozenset[str]] | None = None) -> None:
-        """Raise BrokenFunctionsError if a function failed. origins: see there."""
+        """Raise BrokenFunctionsError if a function failed. origins: as in `BrokenFunctionsError`."""
         if self._errors:
             raise BrokenFunctionsError.of(self._errors, origins)

@@ -42,7 +42,7 @@ from tvm_patches.quiet import quiet_stderr
 
 logger = logging.getLogger("romou")
 
-# Errors that no other kernel helps against.
+# Errors that another kernel cannot avoid.
 FINAL_ERRORS = (BrokenModelError, UsageError, DeviceError, CompatError)
 
 _MOST_NAMES = 8

@@ -152,7 +152,7 @@ class TunableTask(Task):
 
     @staticmethod
     def from_json(text: str) -> TunableTask:
-        """Inverse of `to_json`."""
+        """Return the inverse of `to_json`."""
         data = json.loads(text)
         task = TunableTask.of(tvm.ir.load_json(data["func"]), data["calls"])
         assert task is not None, "the text was written from a task"

@@ -35,7 +35,7 @@ class Rows:
 
     @property
     def packed_shape(self) -> Shape:
-        """(n, c / 4, h, w, 4)"""
+        """Shape of the packed tensor, (n, c / 4, h, w, 4)."""
         n, c, h, w = self.shape
         return (n, c // LANES, h, w, LANES)
 

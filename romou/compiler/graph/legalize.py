@@ -53,7 +53,7 @@ def _normalized(
     count = math.prod(int(x.shape[axis]) for axis in axes)
 
     def sum_of(name: str, term: Callable[[list[tirx.Expr], Sequence[tirx.Expr]], tirx.Expr]) -> te.Tensor:
-        """sum(term(index of an element, index of its row)) over each row."""
+        """Return sum(term(index of an element, index of its row)) over each row."""
         inside = {axis: te.reduce_axis((0, x.shape[axis]), name=f"k{axis}") for axis in axes}
 
         def row(*i: tirx.Var) -> tirx.Expr:

@@ -132,7 +132,7 @@ class Algorithm(ABC):
 
     @abstractmethod
     def schedule(self, config: Config) -> s_tir.Schedule:
-        """Return the scheduled function. `s_tir.ScheduleError` if TVM's scheduler refuses the config."""
+        """Return the scheduled function. Raise `s_tir.ScheduleError` if TVM's scheduler refuses the config."""
 
     def slots(self, limits: Limits, costs: Algorithms) -> float:
         """Return the time that all kernels take, in instruction slots of all cores.

@@ -1,4 +1,4 @@
-"""The interface of schedule templates, through which later stages see an operator."""
+"""The interface of schedule templates: all that later stages see of an operator."""
 
 from __future__ import annotations
 

@@ -268,7 +268,7 @@ class _Eliminator:
         return self._operation(kind.__name__, [left, right], kind)
 
     def _division(self, dividend: _Sum, divisor: int, high: int, *, is_quotient: bool) -> _Sum:
-        """Quotient or remainder of a dividend from 0 to `high`."""
+        """Return the quotient or remainder of a dividend from 0 to `high`."""
         if not is_quotient and divisor & (divisor - 1) == 0:
             return self._operation(f"and {divisor}", [dividend], lambda n: n & (divisor - 1))
         quotient = self._operation(f"quotient {divisor}", [dividend], lambda n: _quotient(n, divisor, high))

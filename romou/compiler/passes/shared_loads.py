@@ -111,7 +111,7 @@ class _Sharer:
         return stmt
 
     def _forget(self, stmt: tirx.Stmt) -> None:
-        """Names of values that `stmt` may have changed in memory."""
+        """Drop the names of values that `stmt` may have changed in memory."""
         changes = self._changes_of(stmt)
         if changes.written or changes.is_unknown:
             self._known = {

@@ -12,7 +12,7 @@ from tvm import tirx
 from romou.base.errors import BuildError
 from romou.compiler.tir.calls import extern_name, is_fp16_conversion, is_fp16_load, is_texel_load
 
-# C's division of integers rounds to zero; so do Div and Mod.
+# C's division of integers rounds to zero, and so do Div and Mod.
 _OPERATIONS: dict[type, Callable[[Any, Any], Any]] = {
     tirx.Add: np.add,
     tirx.Sub: np.subtract,

@@ -45,5 +45,8 @@ def is_constant(expr: relax.Expr) -> bool:
 
 
 def conjuncts(condition: tirx.Expr) -> list[tirx.Expr]:
-    """a and (b and c)      ->      [a, b, c]"""
+    """Return the operands of a conjunction.
+
+    a and (b and c)      ->      [a, b, c]
+    """
     return [*conjuncts(condition.a), *conjuncts(condition.b)] if isinstance(condition, tirx.And) else [condition]

@@ -43,7 +43,7 @@ def _entries(callbacks: tuple[tuple[Kinds, Callable[..., Any]], ...]) -> Iterato
 
 
 def _weak(method: Any) -> Callable[..., Any]:
-    """Return `method`, which does not keep its object alive."""
+    """Return a function that calls `method` and does not keep its object alive."""
     owner, function = weakref.ref(method.__self__), method.__func__
     return lambda *arguments: function(owner(), *arguments)
 

@@ -35,7 +35,7 @@ class LayerRow:
 
     @property
     def speedup(self) -> float | None:
-        """default_ms / tuned_ms."""
+        """Speedup by tuning, default_ms / tuned_ms, or None if not measured."""
         return self.default_ms / self.tuned_ms if self.default_ms and self.tuned_ms else None
 
 

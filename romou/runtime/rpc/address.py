@@ -53,7 +53,7 @@ class Address:
 
     @property
     def where(self) -> str:
-        """host:port."""
+        """The address without its key, host:port."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
     def __str__(self) -> str:

@@ -82,12 +82,12 @@ class MemoryUse:
         return self.weights + self.inputs + self.tensors
 
     def to_dict(self) -> dict[str, int]:
-        """Plain data, the total included."""
+        """Return plain data, the total included."""
         return {**dataclasses.asdict(self), "total": self.total}
 
     @classmethod
     def from_dict(cls, data: Mapping[str, int]) -> MemoryUse:
-        """Inverse of `to_dict`."""
+        """Return the inverse of `to_dict`."""
         return cls(**{field.name: data[field.name] for field in dataclasses.fields(cls)})
 
 
@@ -108,7 +108,7 @@ class MemoryPlan:
     weights: tuple[PlannedTensor, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return plain data."""
         return {**dataclasses.asdict(self), "use": self.use.to_dict()}
 
 

@@ -156,7 +156,7 @@ class _Allocator(PyExprMutator):
         self._made: dict[_Storage, relax.Var] = {}
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Allocations, in order."""
+        """Replace the next allocation by one in its storage."""
         call = super().visit_call_(call)
         storage = next(self._storages) if op_name(call) == _ALLOCATE else None
         if storage is None:

@@ -17,7 +17,7 @@ from romou.compiler.tir.calls import called_function, op_name
 
 
 def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
-    """Pass scheduled functions their buffers in global memory as arguments, part of the memory plan.
+    """Make global buffers that scheduled functions allocate additional results of their calls.
 
     call_tir(conv, (x, w), out)      ->      call_tir(conv, (x, w), (out, workspace, ...))[0]
     """
@@ -70,7 +70,7 @@ class _Caller(PyExprMutator):
         )
 
     def visit_call_(self, call: relax.Call) -> relax.Expr:
-        """Calls of functions with workspaces."""
+        """Add workspaces to the results of a call of a function that needs them."""
         call = super().visit_call_(call)
         name = called_function(call)
         if name is None or name not in self._workspaces:

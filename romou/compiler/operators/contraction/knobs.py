@@ -14,7 +14,7 @@ from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.scheduling.loops import VECTOR_WIDTH, padded_texels
 from romou.compiler.tir.primitives import LANES, Place
 
-# float4 accumulators of one work-item beyond which every known GPU spills.
+# Most float4 accumulators of one work-item. With more, every known GPU spills.
 MAX_TILE = 32
 # Fewest iterations of the reduction with double-buffered local memory.
 _MIN_BUFFERED = 3

@@ -157,7 +157,7 @@ class _Domain:
         return self.c.lhs(o, h, w, lane, *r)
 
     def load_own_left(self, item_o: Expr, item_w: Expr, o: Expr, h: Expr, w: Expr, lane: Expr, *r: Expr) -> tirx.Expr:
-        """Return the same for an element by its work-item."""
+        """Return an element of the left operand in memory, indexed by its work-item."""
         return self.load_left(self.o.join(item_o, o), h, self.w.join(item_w, w), lane, *r)
 
     def load_right(self, o: Expr, h: Expr, lane: Expr, *r: Expr) -> tirx.Expr:

@@ -64,7 +64,7 @@ class Conv2dBackwardFilter(Conv2d):
 
     @property
     def pixels_of_batch(self) -> int:
-        """Pixels of the output's gradient, over which the sum goes."""
+        """Pixels of the output's gradient in the whole batch, the length of the sum."""
         return self.batch * self.out_hw[0] * self.out_hw[1]
 
     def texels_of_piece(self, count: int) -> int:

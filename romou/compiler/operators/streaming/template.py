@@ -194,19 +194,19 @@ class StreamingTemplate(Template):
         """Return the number of output elements that the first work group writes."""
 
     def work_group_size(self, columns: Columns) -> Any:
-        """Work-items of a group."""
+        """Return the work-items of a group."""
         return columns["work_group"]
 
     @abstractmethod
     def work_groups(self, columns: Columns) -> Any:
-        """Groups of the launch."""
+        """Return the groups of the launch."""
 
     def local_memory_bytes(self, columns: Columns) -> Any:
-        """Local memory of a work group."""
+        """Return the bytes of local memory of a work group."""
         return 0
 
     def is_staged(self, columns: Columns) -> Any:
-        """True if data passes through local memory."""
+        """Return whether data passes through local memory."""
         return False
 
     def local_loads(self, columns: Columns) -> Any:
