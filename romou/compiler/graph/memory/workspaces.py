@@ -17,7 +17,7 @@ from romou.compiler.tir.calls import called_function, op_name
 
 
 def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
-    """Make global buffers that scheduled functions allocate additional results of their calls.
+    """Turn the global buffers of scheduled functions into additional results of their calls.
 
     call_tir(conv, (x, w), out)      ->      call_tir(conv, (x, w), (out, workspace, ...))[0]
     """
