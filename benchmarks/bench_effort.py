@@ -70,7 +70,7 @@ def python_lines(text: str) -> int:
 
 
 def kernel_lines(text: str) -> list[str]:
-    """Return the lines of a kernel or of C++ that are neither empty nor a comment."""
+    """Return the lines of a kernel or of C++, without empty lines and comments."""
     lines = (line.strip() for line in text.splitlines())
     return [line for line in lines if line and not line.startswith(("//", "/*", "*"))]
 

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""How many trials and seconds searches need on recorded spaces until they are within 2% of the best known config. Needs
-no device.
+"""Counts the trials and seconds that searches need on recorded spaces until they are within 2% of the best known
+config. Needs no device.
 
     python benchmarks/bench_search.py                                       all operators of benchmarks/data/spaces_h200, 50 seeds, every method
     python benchmarks/bench_search.py --operators dense --seeds 5 --methods random,xgboost --out FOLDER
-    python benchmarks/bench_search.py --spaces CUDA --pretrain-on benchmarks/data/spaces_h200 --methods expected,pretrained     what another device's recordings bring
+    python benchmarks/bench_search.py --spaces CUDA --pretrain-on benchmarks/data/spaces_h200 --methods expected,pretrained     the benefit of another device's recordings
     python benchmarks/bench_search.py --spaces hub --seeds 5 --out FOLDER   spaces that others recorded: *_T4.json.gz, or caches of Kernel Tuner
 
-How it measures, and what it prints: docs/benchmarks.md.
+docs/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -54,14 +54,14 @@ SEEDS_AT_A_TIME = 5
 
 
 def kept_runs(file: Path) -> list[Run]:
-    """Runs of an earlier call; a last line that was cut off is left out."""
+    """Read the runs of an earlier call, without an incomplete last line."""
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
     found = [json.loads(line) for line in lines if line.endswith("\n")]
     return [Run(**{**row, "curve": tuple(row["curve"])}) for row in found]
 
 
 def quantile(values: Sequence[float | None], share: float) -> float:
-    """The value that this share of the runs does not exceed; infinite where fewer came so far."""
+    """Return the value that this share of the runs does not exceed. It is infinite if fewer runs reached the goal."""
     ranked = sorted(math.inf if v is None else v for v in values)
     return ranked[max(0, math.ceil(share * len(ranked)) - 1)]
 
@@ -71,7 +71,7 @@ def _cell(trials: float, seconds: float) -> str:
 
 
 def result_table(runs: Sequence[Run], methods: Sequence[str]) -> Table:
-    """Median and 90th percentile of trials and seconds."""
+    """Return a table of the median and 90th percentile of trials and seconds."""
     title = (
         f"Until within {(WITHIN - 1) * 100:.0f}% of the best: trials (seconds), median / 90th percentile; 'never' where"
         " fewer runs came so far"
@@ -93,7 +93,7 @@ def result_table(runs: Sequence[Run], methods: Sequence[str]) -> Table:
 
 
 def survival_table(paths: Sequence[Path]) -> Table:
-    """What pruning leaves of each recording, and of its best."""
+    """Return a table of the configs that pruning keeps of each recording, and of the best kept config."""
     columns = ("recorded", "kept", "best, us", "best kept", "best / best kept", "the best is excluded by")
     table = table_of_numbers(
         "operator", columns, title=f"Recorded configs that survive pruning by the facts of {DEVICE}"
@@ -124,7 +124,7 @@ def survival_table(paths: Sequence[Path]) -> Table:
 
 
 def summary(runs: Sequence[Run], methods: Sequence[str]) -> str:
-    """How many times fewer trials a method needs than the one before it, over the operators."""
+    """Return lines that compare each method with the one before it: the ratio of their trials over the operators."""
     operators = list(dict.fromkeys(r.operator for r in runs))
     lines = []
     for slow, fast in itertools.combinations([m for m in methods if m in ROMOU], 2):
@@ -146,7 +146,7 @@ def summary(runs: Sequence[Run], methods: Sequence[str]) -> str:
 
 
 def draw(runs: Sequence[Run], methods: Sequence[str], path: Path) -> None:
-    """Convergence over trials: the share of the best speed, and of the runs that are within 2%."""
+    """Draw convergence over trials: the share of the best speed, and the share of runs within 2%."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -179,7 +179,7 @@ def draw(runs: Sequence[Run], methods: Sequence[str], path: Path) -> None:
 
 
 def methods_of(text: str, out: Console) -> list[str]:
-    """The methods that can run here; says which cannot."""
+    """Return the methods that can run here. The others are reported on the console."""
     known = (*ROMOU, *KERNEL_TUNER)
     wanted = [name.strip() for name in text.split(",") if name.strip()]
     for name in wanted:
@@ -194,7 +194,9 @@ def methods_of(text: str, out: Console) -> list[str]:
 def compare_foreign(
     paths: Sequence[Path], methods: str, seeds: int, jobs: int, seconds: float, folder: Path | None, out: Console
 ) -> None:
-    """Print the scores of searches on recordings of others; runs are kept, and gone on from, as those on Romou's own."""  # noqa: E501
+    """Print the scores of searches on spaces recorded by others. Runs are kept and continued as for
+    Romou's recordings.
+    """
     chosen = (
         [m for m in methods.split(",") if m]
         if methods
@@ -207,7 +209,7 @@ def compare_foreign(
     stop_at = time.monotonic() + seconds
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         waiting = {}
-        # Seed by seed: what the time limit leaves has all methods on all spaces.
+        # Seed by seed, so that at the time limit every finished seed has all methods on all spaces.
         for seed, method, path in itertools.product(range(seeds), chosen, paths):
             has_source = method != "romou_transfer" or foreign_searches.others_of(path)
             if seconds > 0 and has_source and (foreign_searches.recording(path).name, method, seed) not in done:
@@ -237,7 +239,7 @@ def compare_foreign(
 
 
 def keep(file: Path, runs: Iterable[Run]) -> None:
-    """Append runs to the file that a later call goes on from."""
+    """Append runs to the file from which a later call continues."""
     file.parent.mkdir(parents=True, exist_ok=True)
     with file.open("a", encoding="utf-8") as lines:
         lines.writelines(json.dumps(dataclasses.asdict(run)) + "\n" for run in runs)
@@ -289,7 +291,7 @@ def main(
     source: Path | None,
     folder: Path | None,
 ) -> None:
-    """See the file's docstring."""
+    """Print the tables that the file's docstring describes."""
     out = Console(width=260)
     files = [path for path in sorted(spaces.iterdir()) if foreign_searches.FILES.fullmatch(path.name)]
     if foreign := [path for path in files if not operators or path.name.startswith(operators)]:
@@ -307,7 +309,7 @@ def main(
     file = None if folder is None else folder / "search.jsonl"
     runs = [] if file is None else kept_runs(file)
     done = {(run.operator, run.method, run.seed) for run in runs}
-    # Not forked: TVM has started threads.
+    # Spawned instead of forked, because TVM has started threads.
     with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
         jobs_of = {}
         for start, path, method in itertools.product(range(0, seeds, SEEDS_AT_A_TIME), paths, chosen):

@@ -1,10 +1,10 @@
-"""How much of the knob spaces of the Romou paper's operators the criteria remove, for each device: one table. Nothing
-is lowered or measured.
+"""Measures how much of the knob spaces of the Romou paper's operators the criteria remove, for each device: one table.
+Nothing is lowered or measured.
 
     python benchmarks/bench_space.py                          the operators of benchmarks/data/paper_ops.csv on adreno630, adreno640 and mali_g76
     python benchmarks/bench_space.py --device adreno640 --only conv3x3 --json result.json
 
-How it measures, and what it prints: docs/benchmarks.md.
+docs/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
 
 DEVICES = ("adreno630", "adreno640", "mali_g76")
-# At least so much has to go on average.
+# The least share of configs to remove on average.
 LEAST_PRUNED = 0.95
 
 
 @dataclass(frozen=True, kw_only=True)
 class Judged:
-    """An operator on a device.
+    """The pruned space of an operator on a device.
 
-    ours, literal: what is left by each rule.
-    excluded_by: the criteria that exclude the default config; none where it is kept.
-    seconds: that both rules took together.
+    ours, literal: the reports of Romou's rule and of the paper's
+    excluded_by: the criteria that exclude the default config, empty if it is kept
+    seconds: the time of both rules together
     """
 
     ours: PruningReport
@@ -60,7 +60,7 @@ class Judged:
 
 
 def excluded_by(task: TunableTask, space: PrunedSpace, target: Target) -> list[str]:
-    """The criteria that exclude the default config; none where it is kept."""
+    """Return the criteria that exclude the default config, or none if it is kept."""
     default = task.default_config(target)
     if space.is_valid(default):
         return []
@@ -89,8 +89,8 @@ def judged(work: Conv2d, device: str) -> Judged:
 @click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default=True, help="Processes.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(devices: tuple[str, ...], only: str, jobs: int, output: Path | None) -> None:
-    """Print the table; exit code 1 if a space is empty or less than 95% is removed on average over all operators and
-    devices.
+    """Print the table. The exit code is 1 if a space is empty or less than 95% is removed on average over all operators
+    and devices.
     """
     works = {name: work for work in paper_operators() if only in (name := task_of(work).name)}
     if not works:

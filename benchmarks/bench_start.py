@@ -1,14 +1,14 @@
-"""Seconds from the start of a process to a model's first output, split into parts: the first time, when programs are
-compiled and kept, and the second.
+"""Measures the seconds from the start of a process to a model's first output, split into stages. The first start
+compiles and keeps programs, the second one loads them.
 
 python benchmarks/bench_start.py [MODEL ...] [--target TARGET] [--repeat N] [--driver-caches] [-o FILE.json]
 default: the eight bundled networks on opencl -device=host
 
-Each start is a process of its own. PoCL's own cache is switched off (POCL_KERNEL_CACHE=0), NVIDIA's too
-(CUDA_CACHE_DISABLE=1): they would hide what the compiler takes. With --driver-caches they are on, as a user has them,
-and empty before the first start. PoCL compiles in a kernel's first launch as well, so `compile` is the time of
-`programs`, and what the first run takes longer than the median of later ones. `keep` is the time of taking programs
-from the driver and writing them, behind the first output; it is in no other column.
+Each start is a new process. The caches of PoCL (POCL_KERNEL_CACHE=0) and NVIDIA (CUDA_CACHE_DISABLE=1) are off, because
+they would hide the compile time. With --driver-caches they are on, as for a user, and empty before the first start.
+PoCL also compiles in a kernel's first launch, so `compile` is the time of `programs` plus the excess of the first run
+over the median of later ones. `keep` is the time of reading programs from the driver and writing them, after the first
+output. No other column includes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PARTS = ("import", "load", "weights", "programs", "first run", "total", "compil
 
 
 def start(model: str, spawned_at: float) -> dict[str, Any]:
-    """What a process that was spawned at `spawned_at` does: load and run a saved model once."""
+    """Load and run a saved model once, in a process that was spawned at `spawned_at`, and return its times."""
     import romou
     from romou.runtime.module import random_inputs
 
@@ -38,8 +38,8 @@ def start(model: str, spawned_at: float) -> dict[str, Any]:
     loaded = romou.load(model)
     marks.append(time.time())
     inputs = random_inputs(loaded.inputs, seed=0)
-    # As the first call of `run` does it: the virtual machine takes the weights to the device, and programs are made
-    # ready.
+    # The first call of `run` does the same: the virtual machine copies the weights to the device, and programs are
+    # compiled.
     assert loaded.programs is not None, "the device's runtime keeps no programs"
     marks.append(time.time())
     outputs = loaded.run(inputs)
@@ -74,7 +74,7 @@ def start(model: str, spawned_at: float) -> dict[str, Any]:
 
 
 def driver_caches(folder: Path | None) -> dict[str, str]:
-    """The environment in which drivers keep what they compile in `folder`, or nowhere."""
+    """Return environment variables that make drivers keep compiled programs in `folder`, or nowhere if it is None."""
     if folder is None:
         return {"POCL_KERNEL_CACHE": "0", "CUDA_CACHE_DISABLE": "1"}
     folder.mkdir(parents=True)
@@ -87,7 +87,7 @@ def driver_caches(folder: Path | None) -> dict[str, str]:
 
 
 def measure(saved: Path, cache: Path, repeat: int, *, with_drivers: bool) -> dict[str, dict[str, Any]]:
-    """The medians of `repeat` starts, each pair of them with an empty cache."""
+    """Return the medians of `repeat` pairs of starts. Each pair begins with an empty cache."""
     found: dict[str, list[dict[str, Any]]] = {"first": [], "second": []}
     for number in range(repeat):
         own = {"ROMOU_CACHE_DIR": f"{cache}{number}", "ROMOU_PROGRAM_CACHE_MB": "1024"}

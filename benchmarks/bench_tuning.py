@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What a search of a whole model takes: seconds to its first trial, trials a second, and how soon it is within 5% of
-where it ends.
+"""Measures the search of a whole model: seconds to its first trial, trials a second, and the time until it is within 5%
+of its final result.
 
     python benchmarks/bench_tuning.py squeezenet1_0                                                       1000 trials on the first OpenCL device
     python benchmarks/bench_tuning.py densenet121 --target "cuda -device=nvidia_h200" --trials 128        an architecture of torchvision, with random weights
@@ -29,7 +29,7 @@ from romou import models
 from romou.base.errors import RomouError, UsageError
 
 if TYPE_CHECKING:
-    # They would import TVM before the clock starts.
+    # These would import TVM before the clock starts.
     from romou.runtime.module.summary import LayerRow
     from romou.tuner.search.trial import Trial
 
@@ -59,21 +59,21 @@ def find(name: str, folder: Path) -> onnx.ModelProto | Path:
 
 @dataclass
 class Course:
-    """The finished trials of a search, with the seconds after which each of them ended."""
+    """The finished trials of a search, each with the seconds from the start to its end."""
 
     started: float = field(default_factory=time.monotonic)
     trials: list[tuple[float, Trial]] = field(default_factory=list)
 
     def add(self, trial: Trial) -> None:
-        """Take a trial that has just ended, and say so of the first and of every hundredth one."""
+        """Add a trial that has just ended, and print the first and every hundredth one."""
         seconds = time.monotonic() - self.started
         self.trials.append((seconds, trial))
         if len(self.trials) % 100 == 1:
             print(f"  trial {len(self.trials)} ended after {seconds:.1f} s", flush=True)
 
     def sums(self, rows: tuple[LayerRow, ...]) -> list[tuple[int, float, float]]:
-        """Return (trials, seconds, ms of all kernels in `rows`) after each trial, from the first on at which all of
-        them have a time.
+        """Return (trials, seconds, ms of all kernels in `rows`) after each trial, starting once all of them have a
+        time.
         """
         calls: Counter[str] = Counter()
         for row in rows:
@@ -90,7 +90,7 @@ class Course:
 
 
 def measure(name: str, target: str, trials: int, seconds: float | None, seed: int) -> dict[str, object]:
-    """Tune a model and return what the search took."""
+    """Tune a model and return the numbers of the search."""
     with tempfile.TemporaryDirectory(prefix="romou-tuning-") as folder:
         model = find(name, Path(folder))
         course = Course()

@@ -1,14 +1,14 @@
 #!/usr/bin/env python3
-"""Which of Boda's variants of a convolution is the fastest, operator by operator: the best of a few configs of each
-variant. See docs/variants.md.
+"""Compares Boda's variants of a convolution, operator by operator, by the best of a few configs of each variant. See
+docs/variants.md.
 
     python benchmarks/bench_variants.py                                               on the first OpenCL device, 24 configs of each variant
     python benchmarks/bench_variants.py --target "cuda -device=nvidia_h200" --trials 48 --seconds 200
     python benchmarks/bench_variants.py --static a630 --trials 8                     Mesa's compiler for Adreno 630: instructions for a multiply-add
 
-Each variant is a part of the operator's space (`VARIANTS`). On a device each part is searched as `romou tune` searches,
-and the table has microseconds. With --static nothing is run: the table has instructions for each multiply-add, as
-benchmarks/bench_mobile_static.py counts them, of a decent config and random ones.
+Each variant is a subspace of the operator's space (`VARIANTS`). On a device, each subspace is searched as `romou tune`
+searches, and the table has microseconds. With --static nothing is run. The table then has instructions for each
+multiply-add of a decent config and of random ones, counted as in benchmarks/bench_mobile_static.py.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ CHOSEN = (
     "depthwise3x3",
 )
 ADRENO = Target("opencl -device=adreno640")
-# Random configs among which the one nearest to the default is looked for.
+# Random configs. The search starts from the one nearest to the default.
 DRAWN = 128
 
 
 _PLAIN: dict[str, tuple[Any, ...]] = {"algorithm": ("direct",), "split_k": (1,)}
 _BUFFERS = {**_PLAIN, "data": ("buffer",), "weight": ("buffer",)}
 _STAGED = {"local": (1, 2, 4, 8, 16)}
-# Name -> choices of knobs; all choices of the others.
+# Name -> choices of the restricted knobs. The other knobs keep all choices.
 VARIANTS: dict[str, dict[str, tuple[Any, ...]]] = {
     "conv": {**_BUFFERS, "local": (0,), "vector_width": (1,), "unroll": ("lanes",)},
     "conv_simd": {**_BUFFERS, "local": (0,), "vector_width": (4,)},
@@ -73,19 +73,19 @@ VARIANTS: dict[str, dict[str, tuple[Any, ...]]] = {
 
 @dataclasses.dataclass(frozen=True)
 class VariantTask(TunableTask):
-    """A task whose space is the part that a variant is."""
+    """A task with its space restricted to a variant."""
 
     variant: str = "any"
 
     @classmethod
     def of_task(cls, task: TunableTask, variant: str) -> VariantTask:
-        # Candidates, and what is kept of them, are told apart by the key of their task.
+        # Candidates and their kept results are distinguished by the key of their task.
         key = f"{(int(task.key, 16) + list(VARIANTS).index(variant)) % 2**64:016x}"
         return cls(key, task.name, task.family, task.func, task.calls, task.flops, variant=variant)
 
     def space(self, target: Target) -> Space:
         space = super().space(target)
-        # The spaces that it is made of, too: searches draw from each.
+        # The subspaces that it is made of as well: searches draw from each.
         for part in (space, *space._spaces.values()):
             for name, wanted in VARIANTS[self.variant].items():
                 if name in part.knobs:
@@ -93,7 +93,9 @@ class VariantTask(TunableTask):
         return space
 
     def is_empty(self, target: Target) -> bool:
-        """Whether the operator has no such config on the target. A knob that it lacks has its default."""
+        """Return whether the variant has no config on the target. A knob that the operator lacks
+        counts as its default.
+        """
         knobs, wanted = self.space(target).knobs, VARIANTS[self.variant]
         has_all = all(
             knobs[name] if name in knobs else declared_knobs()[name].default in choices
@@ -102,7 +104,7 @@ class VariantTask(TunableTask):
         return not has_all or not some_of(self, target)
 
     def default_config(self, target: Target) -> Config:
-        """The config of the variant with most of the default's choices."""
+        """Return the variant's config that shares the most choices with the default."""
         usual = super().default_config(target)
         return max(some_of(self, target), key=lambda config: sum(config[name] == usual[name] for name in usual))
 
@@ -112,7 +114,7 @@ class VariantTask(TunableTask):
 
 @functools.lru_cache(maxsize=2)
 def some_of(task: VariantTask, target: Target) -> list[Config]:
-    """The default config, where it is of the variant, and random ones that are."""
+    """Return the default config, if it belongs to the variant, and random configs of the variant."""
     usual, space = TunableTask.default_config(task, target), task.space(target)
     return [config for config in [usual] if space.knows(config) and space.is_valid(config)] + space.sample(
         np.random.default_rng(0), DRAWN
@@ -122,7 +124,7 @@ def some_of(task: VariantTask, target: Target) -> list[Config]:
 def measured(
     task: VariantTask, target: Target, builder: LocalBuilder, runner: LocalRunner, trials: int, seed: int
 ) -> tuple[float, Mapping[str, Any]] | None:
-    """Microseconds and config of the best of `trials` configs; None where none works."""
+    """Return the microseconds and the config of the best of `trials` configs, or None if none works."""
     store: list[Record] = []
     options = TuningOptions(trials=trials, seed=seed, confirm=2, batch_size=8)
     found = TuningSession([task], target, store=store, builder=builder, runner=runner, options=options).run()[task.key]
@@ -130,7 +132,9 @@ def measured(
 
 
 def compiled(task: VariantTask, gpu: str, trials: int, seed: int) -> tuple[float, Mapping[str, Any]] | None:
-    """Instructions for each multiply-add and config of the best by Mesa's compiler; None where none compiles."""
+    """Return the instructions for each multiply-add and the config of the best by Mesa's compiler, or None if none
+    compiles.
+    """
     functions: list[list[InspectedKernel]] = []
     some = some_of(task, ADRENO)
     drawn = (some[int(place)] for place in np.random.default_rng(seed).permutation(len(some)))
@@ -149,8 +153,8 @@ def compiled(task: VariantTask, gpu: str, trials: int, seed: int) -> tuple[float
 def print_table(
     rows: Mapping[str, Mapping[str, tuple[float, Any] | None]], unit: str, where: str, out: Console
 ) -> None:
-    """A line for each operator, the best of the variants marked; then how often each is the best, and by how much it is
-    behind the best.
+    """Print a line for each operator with its best variant marked. Below, print how often each variant is the best, and
+    its distance from the best.
     """
     names = [name for name in VARIANTS if name != "any"]
     table = table_of_numbers(
@@ -242,7 +246,7 @@ def main(
     except RomouError as error:
         raise SystemExit(f"bench_variants: {error}") from error
     where = f"Mesa's {gpu}" if gpu else str(here)
-    # Of an operator with some of its variants only nothing tells which is the best.
+    # With only some variants measured, the best of an operator is unknown.
     rows = {name: cells for name, cells in rows.items() if name not in left}
     print_table(rows, "vector instructions for a multiply-add" if gpu else "us", where, out)
     if left:

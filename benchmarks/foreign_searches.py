@@ -1,4 +1,4 @@
-"""Searches on spaces that others recorded (T4 or Kernel Tuner's cache), and their score as the field has it: see
+"""Searches on spaces that others recorded (T4 or Kernel Tuner's cache), and their score as the field defines it: see
 docs/benchmarks.md.
 """
 
@@ -27,8 +27,8 @@ from simulated_searches import WITHIN, kernel_tuner_order
 
 FILES = re.compile(r".*(_T4|[cC]ache.*)\.json(\.gz)?")
 ROMOU = ("romou", "romou_transfer")
-# All of Kernel Tuner 1.5 but brute force, which asks nothing of what it measured, and those of scikit-optimize and
-# pyATF.
+# All strategies of Kernel Tuner 1.5 except brute force, which ignores its measurements, and those that need
+# scikit-optimize or pyATF.
 STRATEGIES = (
     *(
         "random_sample",
@@ -53,27 +53,29 @@ STRATEGIES = (
         "hybrid_vndx",
     ),
 )
-# Of a hard space at most so many configs are within 2% of the best.
+# A hard space has at most this number of configs within 2% of the best.
 HARD = 11
-# Trials of a search at most, and what one counts that was not within 2% by then.
+# The most trials of a search, and the count of a search that did not get within 2%.
 MOST = 1000
-# Romou's explorer ends earlier, which can only be to its disadvantage: its model takes longer than Kernel Tuner's
-# strategies.
+# The limit for Romou's explorer, whose model takes longer than Kernel Tuner's strategies. Ending earlier can only be to
+# its disadvantage.
 OF_ROMOU = 400
-# Configs before its model has a say.
+# Random configs before the model of Romou's explorer is used.
 RANDOM = 4
-# Measurements of another GPU that a transferred search knows.
+# Measurements of another GPU that a transferred search starts with.
 KNOWN = 2000
-# The budget ends where random search is expected to have come so far from the median to the best.
+# The budget ends when random search is expected to have covered this share of the distance from the median to the best.
 CUTOFF = 0.95
 POINTS = 50
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ForeignRun:
-    """One search. score: see `score`.
-    trials: until within 2% of the best; None where it never was.
-    own_s: the search's seconds of a processor.
+    """A search and its result.
+
+    score: see `score`
+    trials: until within 2% of the best, None if it never was
+    own_s: the processor seconds of the search itself
     """
 
     space: str
@@ -90,7 +92,7 @@ def recording(path: Path) -> RecordedSpace:
 
 
 def others_of(path: Path) -> list[Path]:
-    """Recordings beside this one of the same kernel and knobs on other GPUs."""
+    """Return the recordings beside this one of the same kernel and knobs on other GPUs."""
     kernel = path.name.rpartition("-")[0]
     near = [
         other
@@ -101,7 +103,10 @@ def others_of(path: Path) -> list[Path]:
 
 
 def romou_order(recorded: RecordedSpace, seed: int, most: int, others: Sequence[RecordedSpace] = ()) -> list[int]:
-    """Configs in the order in which Romou's explorer tries them, one at a time, until it has the best or tried so many."""  # noqa: E501
+    """Return the indices of the configs that Romou's explorer tries one at a time, in order.
+
+    It stops at the best config, or after `most` configs. `others` are recordings of other GPUs to transfer from.
+    """
     space, numbered = SimulatedSpace(recorded), recorded.space()
     features, data = KnobFeatures(numbered), TransferData()
     for other in others:
@@ -131,12 +136,12 @@ def best_of(recorded: RecordedSpace) -> float:
 
 
 def random_search(times_s: np.ndarray, goal_s: float) -> np.ndarray:
-    """Return the best time that random search without repetition is expected to have after 1, 2, ... trials, up to the
-    first one at the goal.
+    """Return the expected best time of random search without repetition after 1, 2, ... trials, up to the first one at
+    the goal.
     """
     ranked = np.sort(times_s)
     slower = np.arange(len(ranked) - 1, -1, -1)
-    # Of each config, the chance that none of the trials so far was as fast.
+    # The probability, for each config, that no trial so far was equally fast.
     missed = np.ones(len(ranked))
     found: list[float] = []
     while not found or found[-1] > goal_s:
@@ -147,7 +152,7 @@ def random_search(times_s: np.ndarray, goal_s: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def baseline(path: Path) -> tuple[np.ndarray, float]:
-    """Random search's expected best time after each trial of the budget, and the mean seconds of a trial. Failed
+    """Return random search's expected best time after each trial of the budget, and the mean seconds of a trial. Failed
     configs count as the slowest.
     """
     configs = recording(path).configs.values()
@@ -158,13 +163,12 @@ def baseline(path: Path) -> tuple[np.ndarray, float]:
 
 
 def score(path: Path, order: Sequence[int]) -> float:
-    """Return how far a search is between random search and the best, on average over the seconds of the budget: 1 has
-    the best at once, 0 is random search.
+    """Return how far a search is between random search (0) and the best (1), on average over the seconds of the budget.
 
-    As in Willemsen et al., A Methodology for Comparing Auto-Tuning Optimization Algorithms (2024): at evenly spaced
-    times up to the one at which random search is expected to have come 95% of the way from the median to the best,
-    (random - search) / (random - best). Unlike there, a search is never counted as worse than the first random config,
-    so random search itself is a little above 0.
+    The definition follows Willemsen et al., A Methodology for Comparing Auto-Tuning Optimization Algorithms (2024). The
+    score is the mean of (random - search) / (random - best) at evenly spaced times. The last time is the one at which
+    random search is expected to have come 95% of the way from the median to the best. Unlike there, a search never
+    counts as worse than the first random config, so random search itself is a little above 0.
     """
     recorded = recording(path)
     expected, seconds_each = baseline(path)
@@ -176,13 +180,13 @@ def score(path: Path, order: Sequence[int]) -> float:
         random = expected[min(max(int(at / seconds_each) - 1, 0), len(expected) - 1)]
         done = int(np.searchsorted(spent, at, side="right"))
         reached = best[done - 1] if done else np.inf
-        # Nothing that works yet is as good as the first random config.
+        # Before its first working config, a search counts as the first random config.
         shares.append((random - min(reached, expected[0])) / (random - least) if random > least else 1.0)
     return float(np.mean(shares))
 
 
 def run(path: Path, method: str, seed: int) -> ForeignRun:
-    """One search with its score."""
+    """Run one search and return it with its score."""
     recorded, started = recording(path), time.process_time()
     if method in ROMOU:
         others = [recording(other) for other in others_of(path)] if method == "romou_transfer" else []
@@ -198,7 +202,9 @@ def run(path: Path, method: str, seed: int) -> ForeignRun:
 
 
 def table(runs: Sequence[ForeignRun]) -> Table:
-    """A line for each method, the best first: its score, and the median trials to within 2%, of each space and in all."""  # noqa: E501
+    """Return a table with a line for each method, the best first: its score, and the median trials to within 2%, for
+    each space and in total.
+    """
     spaces = sorted({one.space for one in runs})
     columns = ("seeds", "score", "trials", *spaces)
     found = table_of_numbers(
@@ -213,7 +219,7 @@ def table(runs: Sequence[ForeignRun]) -> Table:
             f"{np.mean([r.score for r in mine]):.3f}, {median_trials(mine):.0f}" if mine else "-"
             for mine in of_space.values()
         ]
-        # Only of those who searched everywhere a mean compares.
+        # Only methods that searched every space have a comparable mean.
         whole = all(of_space.values())
         seeds = min(len(mine) for mine in of_space.values() if mine)
         sums = [f"{np.mean(scores):.3f}", f"{np.exp(np.mean(np.log(trials))):.0f}"] if whole else ["-", "-"]
@@ -224,12 +230,12 @@ def table(runs: Sequence[ForeignRun]) -> Table:
 
 
 def median_trials(runs: Sequence[ForeignRun]) -> float:
-    """The median trials to within 2%; `MOST` for a run that never was."""
+    """Return the median trials to within 2%. A run that never got there counts as `MOST`."""
     return float(np.median([one.trials or MOST for one in runs]))
 
 
 def hard_spaces(paths: Sequence[Path]) -> list[str]:
-    """Names of the spaces of which few configs are within 2% of the best."""
+    """Return the names of the spaces with few configs within 2% of the best."""
     found = []
     for recorded in map(recording, paths):
         goal_s = best_of(recorded) * WITHIN
@@ -239,8 +245,8 @@ def hard_spaces(paths: Sequence[Path]) -> list[str]:
 
 
 def summary(runs: Sequence[ForeignRun], hard: Sequence[str]) -> str:
-    """How many times the trials of Romou each other method needs until within 2%, on the hard spaces: the geometric
-    mean of the medians.
+    """Return a text with each method's trials to within 2% over Romou's, on the hard spaces: the geometric mean of the
+    medians.
     """
     lines = []
     for method in dict.fromkeys(one.method for one in runs if one.method not in ROMOU):

@@ -1,11 +1,10 @@
 """Compares single tuned operators with a vendor library on the same GPU: cuDNN or cuBLAS, through PyTorch.
 
-    python benchmarks/kernel_bench.py conv43 --target "cuda -device=nvidia_h200" --trials 4000 --seconds 480 --work-dir
-    records_cuda python benchmarks/kernel_bench.py sgemm --target "cuda -device=nvidia_h200" --tf32 --work-dir records_cuda
-    --json sgemm.json
-    python benchmarks/kernel_bench.py alexnet --target opencl --batch 1 --trials 10 --no-peer            without an NVIDIA GPU: Romou's side
+    python benchmarks/kernel_bench.py conv43 --target "cuda -device=nvidia_h200" --trials 4000 --seconds 480 --work-dir records_cuda
+    python benchmarks/kernel_bench.py sgemm --target "cuda -device=nvidia_h200" --tf32 --work-dir records_cuda --json sgemm.json
+    python benchmarks/kernel_bench.py alexnet --target opencl --batch 1 --trials 10 --no-peer            without an NVIDIA GPU: only Romou's kernels
 
-How it measures, and what it prints: docs/benchmarks.md.
+docs/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -49,13 +48,13 @@ from romou.tuner.search.pretrained import pretrained_for
 from torch_peer import Torch, gpu_clocks, repeats_of
 
 CORES = len(os.sched_getaffinity(0))
-# A kernel that takes longer to compile is one of thousands of unrolled lines, and slow.
+# A kernel that takes longer to compile has thousands of unrolled lines, and is slow.
 MEASURE = MeasureOptions(repeat=3, min_repeat_ms=2.0, build_timeout_s=12.0, build_workers=CORES, run_timeout_s=15.0)
-# Inputs of the table; the search has others.
+# The seed of the table's inputs, which differ from the search's inputs.
 OTHER_SEED = 1
-# Batches of the search: as many as can be built at a time.
+# Batch size of the search: the number of candidates that can be built at a time.
 BATCH = max(4, min(16, CORES))
-# A longer pause between two records is no tuning.
+# A longer pause between two records does not count as tuning.
 LONGEST_GAP_S = 60.0
 WITHIN = 1.05
 
@@ -75,7 +74,7 @@ def memory_bytes(work: Conv2d | Dense) -> int:
 
 
 def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Options) -> dict[str, TaskResult]:
-    """Tune within --trials and --seconds, the records included. Return the best result of every task, by its key."""
+    """Tune within --trials and --seconds, the records included. Return the best result of every task by its key."""
     device = f"{target.kind}:{index}"
     toolchain = Toolchain(build_reference="kernel_references:fast_reference")
     with contextlib.ExitStack() as stack:
@@ -102,7 +101,7 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
 
 
 def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return trials and minutes until the sum of the best times came within 5% of its final value; None where a task
+    """Return the trials and minutes until the sum of the best times came within 5% of its final value. None if a task
     has no time yet.
 
     Pauses between two runs do not count.
@@ -133,9 +132,9 @@ def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[s
 def romou_timer(
     task: TunableTask, config: Config, target: Target, device: tvm.runtime.Device, folder: Path
 ) -> tuple[Callable[[], float], verify.Comparison]:
-    """Return (a function that times one launch in seconds, how the output compares with the reference).
+    """Return (a function that times one launch in seconds, the comparison of the output with the reference).
 
-    CUDA's launches are captured in a graph where possible, as the vendor's are: a kernel of a few microseconds takes no
+    CUDA's launches are captured in a graph if possible, as the vendor's are: a kernel of a few microseconds takes no
     longer than its launch.
     """
     module = build_task(task, config, target)
@@ -161,9 +160,9 @@ def romou_timer(
         with contextlib.suppress(DeviceError):
             graph = CudaGraph(device, None, launch)
             graph.time_ms()
-            # What was not captured is not timed either.
+            # Work that was not captured would not be timed, so the captured graph's output is checked as well.
             captured = verify.compare(tensors[-1].numpy(), expected, task.precision(config))
-            # The graph itself keeps neither the kernels nor what they read and write.
+            # The graph does not keep its kernels and tensors alive, so the function holds references to them.
             return (lambda _used=(module, tensors): graph.time_ms() / 1e3 / number), (
                 compared if compared.problem else captured
             )
@@ -195,9 +194,9 @@ class Options:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Suite:
-    """Operators to compare. `{count}` in the title is the number of operators that were chosen.
+    """The operators to compare. `{count}` in the title is the number of chosen operators.
 
-    is_training: whether weights change from call to call, so that packing and transforming them counts.
+    is_training: whether weights change from call to call, so that packing and transforming them counts
     """
 
     title: str
@@ -235,11 +234,14 @@ SUITES = {
 def compare(
     works: Sequence[Conv2d | Dense], options: Options, *, is_training: bool = False
 ) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """Tune, then time both sides. Return (a row of numbers for each operator, what they were measured on).
+    """Tune, then time both sides. Return (a row of numbers for each operator, the facts of the measurement).
 
-    us: Romou's time. peer_us: the time of the vendor's faster layout. ratio: peer_us / us. peak: share of the device's
-    peak rate. problem: why the output is wrong. roofline: the least time that the device's peak rate or bandwidth
-    allows, over us; None where they are not known.
+    us: Romou's time
+    peer_us: the time of the vendor's faster layout
+    ratio: peer_us / us
+    peak: share of the device's peak rate
+    problem: the reason why the output is wrong
+    roofline: the least time by the device's peak rate and bandwidth, over us; None if they are not known
     """
     peer = Torch(allow_tf32=options.allows_tf32) if options.has_peer else None
     asked = Target(options.target).with_options(tf32="allow") if options.allows_tf32 else Target(options.target)
@@ -283,7 +285,7 @@ def compare(
     return rows, head
 
 
-# Share of an AMD Fury X's 8602 GFLOPS that the kernels of BEAST's paper reach in each layer of AlexNet, at batch 128
+# GFLOPS of the kernels of BEAST's paper on an AMD Fury X, with a peak of 8602, in each layer of AlexNet at batch 128
 # (its table 2).
 PAPER: dict[type, tuple[float | None, ...]] = {
     Conv2d: (4972.0, 5511.2, 5493.5, 5018.7, 4983.2),
@@ -294,8 +296,9 @@ PAPER_PEAK_GFLOPS = 8602.0
 
 
 def share_in_paper(work: Conv2d | Dense, works: Sequence[Conv2d | Dense]) -> float | None:
-    """Look up what share of its peak the paper reached in a pass of a layer, of which this list has the same, without
-    the two towers.
+    """Return the share of its peak that the paper reached in the same pass of the same layer.
+
+    None unless `works` lists all layers of that pass. The paper's layers are also without the two towers.
     """
     same = [other for other in works if type(other) is type(work)]
     found = PAPER[type(work)][same.index(work)] if len(same) == len(PAPER[Conv2d]) else None
@@ -352,7 +355,7 @@ def _row(
         "times_us": {side: [s * 1e6 for s in found] for side, found in times.items()},
     }
     peak, bandwidth = (spec.fp32_peak_gflops, spec.dram_bandwidth_gbps) if spec else (None, None)
-    # These kernels do not use the units that have the peak of fp16.
+    # These kernels do not use the units that give fp16 its peak rate.
     row["peak"] = work.flops / ours_s / peak / 1e9 if peak else None
     row["peer_peak"] = work.flops / seconds[layout] / peak / 1e9 if peak and layout else None
     row["roofline"] = max(work.flops / peak, row["bytes"] / bandwidth) / 1e9 / ours_s if peak and bandwidth else None
@@ -363,7 +366,7 @@ def _row(
 
 
 def facts_for_roofline(target: Target, facts: Mapping[str, Any]) -> HardwareSpec | None:
-    """Find peak rate and bandwidth: in the target's device file, else in the one with the attached device's name."""
+    """Find peak rate and bandwidth in the target's device file, else in the file with the attached device's name."""
     named = (load_device(name) for name in known_devices())
     return next(
         (
@@ -423,7 +426,7 @@ def facts_for_roofline(target: Target, facts: Mapping[str, Any]) -> HardwareSpec
     help="Also write every number here, operator by operator.",
 )
 def main(suite: str, **values: Any) -> None:
-    """Print the table of a suite; exit code 1 if an output is wrong."""
+    """Print the table of a suite. The exit code is 1 if an output is wrong."""
     options, chosen = Options(**values), SUITES[suite]
     try:
         rows, head = compare(chosen.works(options), options, is_training=chosen.is_training)

@@ -1,6 +1,4 @@
-"""What benchmarks/kernel_bench.py compares kernels with: references by onnxruntime and NumPy, computed once for each
-operator.
-"""
+"""References by onnxruntime and NumPy for benchmarks/kernel_bench.py, computed once for each operator."""
 
 from __future__ import annotations
 
@@ -29,12 +27,12 @@ from romou.compiler.task import TunableTask
 from romou.compiler.tir.primitives import LANES
 from romou.tuner.measure import MeasureOptions, verify
 
-# Where the search looks for them, under its records.
+# The folder of the references under the records.
 FOLDER = "references"
 
 
 def fast_reference(task: TunableTask) -> Any:
-    """Return a reference by onnxruntime and NumPy: the plain loops of `build_reference` take minutes for a layer of
+    """Return a reference by onnxruntime and NumPy. The plain loops of `build_reference` take minutes for a layer of
     AlexNet at batch 128.
     """
     work: Any = getattr(task.template, "workload", None)
@@ -62,7 +60,7 @@ def fast_reference(task: TunableTask) -> Any:
 
 
 def _of_training(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Compute a pass of training by NumPy or onnxruntime, from packed tensors and a weight as the graph has it."""
+    """Compute a training pass by NumPy or onnxruntime, from packed tensors and a weight in the graph's layout."""
 
     def unpacked(packed: np.ndarray, channels: int) -> np.ndarray:
         n, texels, h, w, lanes = packed.shape
@@ -81,7 +79,7 @@ def _of_training(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarr
 
 
 def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray:
-    """Convolve packed data with a packed weight. Texel lanes beyond the channels count where the weight has them."""
+    """Convolve packed data with a packed weight. Padding lanes of the last texel take part if the weight has them."""
     (n, texels, h, w, _), lanes = data.shape, weight.shape[3]
     plain = data[..., :lanes].transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)
     kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * lanes, *work.kernel)
@@ -115,8 +113,8 @@ def _by_onnxruntime(work: Conv2d, plain: np.ndarray, kernel: np.ndarray) -> np.n
 
 
 def reference_of(task: TunableTask, folder: Path, seed: int) -> Path:
-    """Return the file with inputs and output of a task under a folder of records, where the search looks for it;
-    computed where it is missing.
+    """Return the file of a task's inputs and output below a folder of records, computed if it is missing. The search
+    looks for it there.
     """
     # A folder keeps one seed of a task.
     path = verify.reference_path(folder / (FOLDER if seed == MeasureOptions().seed else f"other_{FOLDER}"), task, seed)
@@ -129,11 +127,11 @@ def reference_of(task: TunableTask, folder: Path, seed: int) -> Path:
 
 
 def prepare_references(tasks: Sequence[TunableTask], folder: Path, seeds: Sequence[int]) -> None:
-    """Compute what operators are compared with, side by side: one after the other, they would take most of a short
-    search's time.
+    """Compute the references of operators in parallel. One after another, they would take most of a short search's
+    time.
     """
     context = multiprocessing.get_context("spawn")
-    # A core each: sixteen processes with as many threads as there are cores wait for each other more than they compute.
+    # One core each: sixteen processes that each start a thread per core would mostly wait for each other.
     alone = patch.dict(os.environ, OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
     with (
         alone,

@@ -1,4 +1,4 @@
-"""Prints what benchmarks/kernel_bench.py measured: a line for each operator, then means, totals and clocks."""
+"""Prints the results of benchmarks/kernel_bench.py: a line for each operator, then means, totals and clocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from romou.tools.report.table import table_of_numbers
 
 
 def configs_text(config: Mapping[str, Any]) -> str:
-    """Spell the knobs that tell configs apart, one word each."""
+    """Return the knobs that distinguish configs, one word each."""
     tile, group = (
         "x".join(str(config[k]) for k in keys) for keys in (("tile_o", "tile_h", "tile_w"), ("wg_o", "wg_w"))
     )
@@ -36,7 +36,7 @@ def configs_text(config: Mapping[str, Any]) -> str:
 
 
 def print_table(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], title: str, library: str) -> None:
-    """Print one line an operator, then the means; configs and layouts stand at the end of a line."""
+    """Print one line for each operator, ending with configs and layouts, then the means."""
     out = Console(width=200)
     device = head["device"]
     has_paper = any(row.get("paper") for row in rows)
@@ -71,7 +71,7 @@ def print_table(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], titl
 
 
 def summary_lines(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], library: str) -> Iterator[str]:
-    """Yield means, totals, the cost of tuning and the clocks, a line each."""
+    """Yield means, totals, the cost of tuning and the clocks, one line each."""
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
     yield f"Romou: {sum(row['us'] for row in rows):.1f} us in all"
     if ratios:

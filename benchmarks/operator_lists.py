@@ -1,4 +1,6 @@
-"""Lists of operators, those in benchmarks/data first of all. What families call typical: `romou.compiler.typical`."""
+"""Lists of operators, mainly those of benchmarks/data. `romou.compiler.typical` has the typical operators of each
+family.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,13 @@ DATA = Path(__file__).parent / "data"
 
 
 def conv43(dtype: str = "float32") -> list[Conv2d]:
-    """The 43 convolutions of benchmarks/data/conv43.csv."""
+    """Return the 43 convolutions of benchmarks/data/conv43.csv."""
     with (DATA / "conv43.csv").open(encoding="utf-8") as file:
         return [_square({key: int(value) for key, value in row.items()}, dtype) for row in csv.DictReader(file)]
 
 
 def alexnet(batch: int, dtype: str = "float32") -> list[Conv2d]:
-    """The five convolutions of AlexNet, without the two towers."""
+    """Return the five convolutions of AlexNet, without the two towers."""
     # (input channels, side, output channels, kernel, stride, padding)
     layers = (
         (3, 224, 96, 11, 4, 2),
@@ -39,12 +41,12 @@ def alexnet(batch: int, dtype: str = "float32") -> list[Conv2d]:
 
 
 def square_products(dtype: str = "float32") -> list[Dense]:
-    """Square matrix products of the sizes of Boda's paper."""
+    """Return square matrix products of the sizes of Boda's paper."""
     return [Dense(m=size, k=size, n=size, dtype=dtype) for size in (128, 256, 384, 512, 768, 1024, 1536, 2048)]
 
 
 def paper_operators(dtype: str = "float32", file: str = "paper_ops.csv") -> list[Conv2d]:
-    """The operators of benchmarks/data/paper_ops.csv, or of paper_ops_sample.csv."""
+    """Return the operators of benchmarks/data/paper_ops.csv, or of paper_ops_sample.csv."""
     with (DATA / file).open(encoding="utf-8") as rows:
         return [
             _of_row({key: int(value) for key, value in row.items() if key not in ("op", "models")}, dtype)
@@ -53,8 +55,8 @@ def paper_operators(dtype: str = "float32", file: str = "paper_ops.csv") -> list
 
 
 def attention() -> list[BatchMatmul]:
-    """Q K^T and P V with heads where the layers before and after have them: BERT-base, ViT-B/16, one token of a
-    decoder; and a plain product.
+    """Return Q K^T and P V with heads in the axes of the layers around them: BERT-base, ViT-B/16, and one token of a
+    decoder. The last one is a plain product.
     """
     scores: dict[str, Any] = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
     mix: dict[str, Any] = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}

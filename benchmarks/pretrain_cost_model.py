@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Trains the cost model that ships for a device on spaces that were recorded on it. `romou tune` starts from it there.
+"""Trains the cost model of a device on spaces recorded on it. `romou tune` starts from this model on the device.
 
     python benchmarks/pretrain_cost_model.py
 
@@ -37,7 +37,7 @@ SPACES = [Path(__file__).parent / "data" / name for name in ("spaces_h200", "spa
     help="File to write; default: the one that ships.",
 )
 def main(spaces: tuple[Path, ...], device: str, out: Path | None) -> None:
-    """See the file's docstring."""
+    """Train and write the model, as the file's docstring describes."""
     target = Target(f"opencl -device={device}")
     tasks = [
         SimulatedTask.of_recording(RecordedSpace.load(path))

@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Measure thousands of configs of eight operators on the attached device and keep them, so that searches can be
+"""Measures thousands of configs of eight operators on the attached device and keeps them, so that searches can be
 compared without it.
 
     python benchmarks/record_spaces.py --out FOLDER                                   2000 configs an operator, all operators
     python benchmarks/record_spaces.py --out FOLDER --operators conv1x1,dense --configs 500 --jobs 8 --seconds 300
 
-How it measures, and what it prints: docs/benchmarks.md.
+docs/benchmarks.md describes the method and the output.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOpt
 from romou.tuner.pruning.tasks import pruned_space
 from romou.tuner.records import RecordedConfig, RecordedSpace
 
-# Shapes of MobileNetV1 and V2, ResNet-18, Inception v3 and AlexNet; fp32, with bias and ReLU.
+# Shapes of MobileNetV1 and V2, ResNet-18, Inception v3 and AlexNet, in fp32 with bias and ReLU.
 OPERATORS: dict[str, Conv2d | Dense] = {
     "conv1x1": conv(256, (28, 28), 256, (1, 1)),
     "conv3x3": conv(64, (56, 56), 64, (3, 3), padding=(1, 1, 1, 1)),
@@ -50,11 +50,11 @@ OPERATORS: dict[str, Conv2d | Dense] = {
     "conv7x1_prime": conv(192, (17, 17), 192, (7, 1), padding=(3, 0, 3, 0)),
     "conv3x3_grouped": conv(384, (13, 13), 384, (3, 3), padding=(1, 1, 1, 1), groups=2),
     "conv3x3_stride2": conv(128, (28, 28), 256, (3, 3), stride=(2, 2), padding=(1, 1, 1, 1)),
-    # A first layer, of four channels. Last, as it takes the longest to build: the seconds that the others leave are its
-    # own.
+    # A first layer, of four channels. It takes the longest to build, so it comes last and uses the seconds that the
+    # others leave.
     "conv7x7_stride2": conv(4, (224, 224), 64, (7, 7), stride=(2, 2), padding=(3, 3, 3, 3)),
 }
-# Others, of which less is recorded: they teach what holds on a device (benchmarks/pretrain_cost_model.py).
+# Operators with fewer recorded configs, for training the cost model (benchmarks/pretrain_cost_model.py).
 MORE: dict[str, Conv2d | Dense] = {
     "more1x1_56": conv(64, (56, 56), 256, (1, 1)),
     "more1x1_28": conv(512, (28, 28), 128, (1, 1)),
@@ -77,7 +77,7 @@ MEASURE = MeasureOptions(
     repeat=3, min_repeat_ms=1.0, skip_ratio=5.0, race_ratio=5.0, build_timeout_s=30.0, run_timeout_s=10.0
 )
 AGAIN = dataclasses.replace(MEASURE, repeat=7, min_repeat_ms=5.0, skip_ratio=20.0, race_ratio=20.0)
-# The fastest ones that are timed again, and the share of an operator's seconds that is kept for it.
+# The number of fastest configs to time again, and the share of an operator's seconds kept for that.
 AGAIN_CONFIGS, AGAIN_SHARE = 48, 0.15
 FLUSH_S, TELL_S = 2.0, 10.0
 ERROR_CHARS = 160
@@ -132,7 +132,7 @@ class Recorder:
             if not before.is_same_space(self.recorded):
                 raise UsageError(f"{self.path} holds another task, space or device", hint="Give another folder.")
             self.recorded.configs = before.configs
-        # Also removes what a killed writer left unfinished at the end.
+        # Also removes an incomplete end that a killed writer left.
         self.recorded.start(self.path)
         rng = np.random.default_rng([seed, int(self.task.key, 16)])
         self.drawn_from = pruned or self.space
@@ -140,9 +140,9 @@ class Recorder:
         self.best_s = self._best()
 
     def _drawn(self, rng: np.random.Generator, count: int) -> list[int]:
-        """Draw the indices of `count` random configs; fewer where the space has no more."""
+        """Draw the indices of `count` random configs, or fewer if the space has no more."""
         drawn: dict[str, Config] = {}
-        # Where constraints leave little of the product, one call does not find enough.
+        # If constraints leave little of the product, one call does not find enough.
         while found := self.drawn_from.sample(rng, count - len(drawn), exclude=drawn):
             drawn.update((config.key, config) for config in found)
             if len(drawn) == count:
@@ -156,7 +156,7 @@ class Recorder:
         return Candidate(task=self.task, config=self.space.at(index), trial=index)
 
     def measure(self, index: int, builder: LocalBuilder, runner: LocalRunner, stop_at: float) -> RecordedConfig | None:
-        """Build, check and time one config; None where `stop_at` came first."""
+        """Build, check and time one config. None if `stop_at` comes first."""
         results = builder.build([self.candidate(index)], stop_at=stop_at)
         if not results:
             return None
@@ -218,7 +218,7 @@ class Recorder:
             if built.library is None:
                 continue
             for result in runner.run([built], stop_at=stop_at):
-                # One that fails now ran once and does not always: it did not work.
+                # A config that ran before and fails now does not work reliably: it counts as failed.
                 before = self.recorded.configs[built.candidate.trial]
                 found.append(
                     dataclasses.replace(
@@ -312,7 +312,7 @@ def record(
 def main(
     folder: Path, operators: str, configs: int, jobs: int, seconds: float, seed: int, target: str, prune: bool
 ) -> None:
-    """Record spaces; the file's docstring describes how."""
+    """Record spaces as the file's docstring describes."""
     # A time limit from outside ends the worker processes as well.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     names = [name.strip() for name in operators.split(",") if name.strip()]

@@ -1,4 +1,4 @@
-"""Searches on recorded spaces until they are within 2% of the best: by Romou's session, and by Kernel Tuner's
+"""Searches on recorded spaces until they are within 2% of the best, by Romou's session and by Kernel Tuner's
 strategies.
 """
 
@@ -38,20 +38,20 @@ ROMOU = ("random", "xgboost", "warm", "pretrained", "expected", "pruned", "prune
 # Configs of each other operator that a warm search has seen.
 SEEN_BEFORE = 100
 KERNEL_TUNER = ("kt_random_sample", "kt_simulated_annealing", "kt_genetic_algorithm")
-# Its strategies stop after so many generations; large enough that the budget of trials ends them.
+# The limit of generations is high enough that the budget of trials ends the strategy.
 STRATEGY_OPTIONS: dict[str, dict[str, Any]] = {"genetic_algorithm": {"maxiter": 1000}}
-# Kernel Tuner counts a config once. These strategies' populations become alike and ask for the same ones without an
-# end, so a search ends after so many times the configs that it may try.
+# Kernel Tuner counts a config once. These strategies' populations converge and request the same configs endlessly, so a
+# search ends after this multiple of the configs that it may try.
 ASKED_AT_MOST = {"nsga2": 3, "nsga3": 3}
 
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """One search.
+    """A search and its course.
 
-    trials, seconds   until it was within 2% of the best; None where it never was
+    trials, seconds   until it was within 2% of the best; None if it never was
     curve             best known time / best time so far, after each trial
-    overhead          the search's own seconds of a processor, in relation to the recorded ones
+    overhead          the processor seconds of the search itself, relative to the recorded ones
     """
 
     operator: str
@@ -64,11 +64,11 @@ class Run:
 
 
 class Reached(Exception):  # noqa: N818  no error
-    """The goal of a run."""
+    """Raised when a run reaches its goal."""
 
 
 class Watch(NoProgress):
-    """Ends a session within 2% of the best, or at the best of those that it may try."""
+    """Ends a session within 2% of the best, or at the best of the configs that it may try."""
 
     def __init__(self, best_s: float, reachable_s: float) -> None:
         self.best_s = best_s
@@ -85,21 +85,21 @@ class Watch(NoProgress):
 @functools.cache
 def recording(path: Path) -> RecordedSpace:
     found = RecordedSpace.load(path)
-    # A search expects nothing of a CPU that stands in for a GPU. Here it stands for itself, and a method says whether
-    # anything is expected.
+    # A search has no estimate for a CPU that stands in for a GPU. Here the CPU is the device itself, and the method
+    # decides whether an estimate is used.
     found.device["is_host_cpu"] = False
     return found
 
 
 def best_of(recorded: RecordedSpace, allowed: Collection[int] | None = None) -> float:
-    """The best known time in seconds, of the allowed configs and the default; None: of all."""
+    """Return the best known time in seconds of the allowed configs and the default, or of all configs for None."""
     inside = recorded.configs if allowed is None else {*allowed, recorded.context["default"]}
     return min(t for i in inside if (t := recorded.configs[i].time_s) is not None)
 
 
 @functools.cache
 def target_of(path: Path, is_known: bool) -> Target:
-    """The target that a space was recorded for, as a device whose facts are known or not."""
+    """Return the target that a space was recorded for, with or without the device's facts."""
     kind = recording(path).device["kind"]
     return Target(f"{kind} -device={DEVICE}" if is_known else kind)
 
@@ -111,7 +111,7 @@ def task_of(path: Path, is_pruned: bool) -> SimulatedTask:
 
 
 def survivors(task: SimulatedTask, target: Target) -> set[int]:
-    """The recorded configs that the criteria leave on the device."""
+    """Return the recorded configs that the criteria keep on the device."""
     limits, recorded = task.limits(target), task.recorded
     kept = prune(task.template, task.template.space(limits), load_device(DEVICE), limits)
     return {index for index in recorded.configs if kept.is_valid(recorded.space().at(index))}
@@ -119,8 +119,10 @@ def survivors(task: SimulatedTask, target: Target) -> set[int]:
 
 @functools.cache
 def pretrained_without(path: Path, source: Path | None) -> PretrainedModel:
-    """A cost model pretrained on the recordings beside this one, and on those that are kept for training alone; or on
-    those of another device, `source`.
+    """Return a cost model pretrained on other recordings.
+
+    These are the recordings beside `path` and in the folder with the suffix _more, or, with `source`, the recordings of
+    another device.
     """
     folders = [path.parent, path.parent.with_name(f"{path.parent.name}_more")] if source is None else [source]
     seen = [other for folder in folders for other in sorted(folder.glob("*.json.gz")) if other != path]
@@ -133,7 +135,7 @@ def others_of(path: Path) -> list[Path]:
 
 @functools.lru_cache(maxsize=16)
 def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
-    """So many random configs of a recording as records, of the knobs that this version has."""
+    """Return `count` random configs of a recording as records, with the knobs that this version has."""
     recorded = task_of(path, False).recorded
     origin, space = dataclasses.asdict(Origin.here(recorded.device)), recorded.space()
     records = []
@@ -148,7 +150,9 @@ def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
 
 
 def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], source: Path | None = None) -> Run:
-    """A session on the recording. source: recordings that a pretrained search has seen; None: those beside."""
+    """Run a session on the recording. source: recordings that a pretrained search has seen, or None for those beside
+    it.
+    """
     task = task_of(path, method.startswith("pruned"))
     device, watch = SimulatedDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
     given: dict[str, Any] = {
@@ -224,10 +228,9 @@ def kernel_tuner_cache(recorded: RecordedSpace) -> tuple[dict[str, dict[str, Any
 
 
 def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: int) -> tuple[list[int], float]:
-    """Run a strategy of Kernel Tuner on the recorded configs; failed ones are what it calls runtime failures.
+    """Run a strategy of Kernel Tuner on the recorded configs. Failed configs are runtime failures in its terms.
 
-    Return the distinct configs that it tried, in order, and the seconds of a processor that it took. most: distinct
-    configs that it may try.
+    Return the distinct configs that it tried, in order, and its processor seconds. most: the limit of distinct configs.
     """
     import kernel_tuner
     from kernel_tuner import interface
@@ -239,8 +242,8 @@ def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: 
     cache, index_of = kernel_tuner_cache(recorded)
 
     class Recorded(Searchspace):
-        """The space out of a cache: its way to restrict a space tries the whole product of knobs, some ten million
-        configs.
+        """The search space of a cache. Kernel Tuner restricts a space by trying the whole product of knobs, some ten
+        million configs.
         """
 
         def __init__(self, tune_params: Any, restrictions: Any, max_threads: Any, **options: Any) -> None:
@@ -289,7 +292,7 @@ def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: 
 
 
 def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
-    """A strategy of Kernel Tuner on the same configs, until it is within 2% of the best."""
+    """Run a strategy of Kernel Tuner on the same configs, until it is within 2% of the best."""
     recorded = recording(path)
     order, own_s = kernel_tuner_order(recorded, method.removeprefix("kt_"), seed, len(recorded.configs))
     best_s, least_s, seconds = best_of(recorded), math.inf, 0.0
@@ -316,7 +319,7 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
 def some_runs(
     path: Path, method: str, seeds: Sequence[int], options: dict[str, Any], source: Path | None = None
 ) -> list[Run]:
-    """The runs of some seeds, in a process of the pool."""
+    """Return the runs of some seeds, in a process of the pool."""
     return [
         kernel_tuner_run(path, method, seed)
         if method.startswith("kt_")

@@ -1,6 +1,4 @@
-"""Networks that people run and Romou does not bundle, as PyTorch modules with random weights, and as the ONNX graphs
-that PyTorch exports.
-"""
+"""Popular networks that Romou does not bundle, as PyTorch modules with random weights and as exported ONNX graphs."""
 
 from __future__ import annotations
 
@@ -106,7 +104,7 @@ class Detector(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Five convolutions that each read what all before it made, and a scaled residual."""
+    """Five convolutions that each read all earlier outputs, and a scaled residual."""
 
     def __init__(self, channels: int = 64, growth: int = 32) -> None:
         super().__init__()
@@ -141,7 +139,7 @@ class Esrgan(nn.Module):
 
 
 class Residual(nn.Module):
-    """A residual block of a diffusion model: group norm, SiLU and convolution twice, the step's embedding added in
+    """A residual block of a diffusion model: group norm, SiLU and convolution twice, with the step's embedding added in
     between.
     """
 
@@ -158,7 +156,7 @@ class Residual(nn.Module):
 
 
 class PixelAttention(nn.Module):
-    """Attention between all pixels of a map, one head."""
+    """Attention between all pixels of a map, with one head."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -236,7 +234,7 @@ class Denoiser(nn.Module):
 
 
 class WindowAttention(nn.Module):
-    """Attention within windows of 7x7, every second time of a shifted map."""
+    """Attention within windows of 7x7. The map is shifted in every second block."""
 
     def __init__(self, channels: int, heads: int, shift: int) -> None:
         super().__init__()
@@ -269,7 +267,7 @@ class WindowAttention(nn.Module):
 
     @staticmethod
     def _mask(tall: int, wide: int, shift: int, x: torch.Tensor) -> torch.Tensor:
-        """-100 between pixels that are no neighbours but for the shift, of each window."""
+        """Return a mask for each window: -100 between pixels that only the shift made neighbours."""
         regions = np.zeros((tall, wide), np.int64)
         for i, rows in enumerate((slice(0, -7), slice(-7, -shift), slice(-shift, None))):
             for j, columns in enumerate((slice(0, -7), slice(-7, -shift), slice(-shift, None))):
@@ -293,7 +291,7 @@ class SwinBlock(nn.Module):
 
 
 class Merging(nn.Module):
-    """Four pixels become one of twice the channels."""
+    """Merges four pixels into one with twice the channels."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -336,7 +334,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], dict[str, tuple[int, ...]]]] 
 
 
 def network(name: str) -> nn.Module:
-    """Build a network with seeded weights, and batch norms whose statistics are those of no data."""
+    """Build a network with seeded weights, and batch norms in their initial state."""
     torch.manual_seed(0)
     return NETWORKS[name][0]().eval()
 

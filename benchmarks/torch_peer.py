@@ -14,17 +14,17 @@ from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 
-# Milliseconds that one timing takes at least.
+# The least milliseconds of one timing.
 TIMING_MS = 5.0
 
 
 def repeats_of(once_s: float) -> int:
-    """Return how many calls of `once_s` seconds make a timing of TIMING_MS."""
+    """Return the number of calls of `once_s` seconds that make a timing of TIMING_MS."""
     return max(1, min(1000, math.ceil(TIMING_MS / 1e3 / max(once_s, 1e-6))))
 
 
 class Torch:
-    """cuDNN and cuBLAS through PyTorch; UsageError where PyTorch is not installed, or sees no GPU."""
+    """The libraries cuDNN and cuBLAS through PyTorch. UsageError if PyTorch is not installed, or finds no GPU."""
 
     def __init__(self, *, allow_tf32: bool = False) -> None:
         hint = "Install PyTorch with CUDA (pip install torch), or give --no-peer for Romou's times alone."
@@ -103,7 +103,7 @@ class Torch:
         return {"NCHW": call(gradient, x, w), "channels_last": call(*last)}
 
     def timer(self, call: Callable[[], Any]) -> Callable[[], float]:
-        """Return what times one call: its seconds, as a mean over as many calls as take TIMING_MS."""
+        """Return a function that times one call: its seconds, as a mean over the calls that fill TIMING_MS."""
         torch = self.torch
         for _ in range(3):
             call()  # cuDNN tries its algorithms
@@ -137,7 +137,7 @@ class Torch:
 
 
 def gpu_clocks() -> str:
-    """Ask nvidia-smi for clocks, temperature and power; the text says so where it does not answer."""
+    """Return clocks, temperature and power by nvidia-smi, or a text that says that it does not answer."""
     query = "clocks.sm,clocks.mem,clocks.max.sm,temperature.gpu,power.draw"
     try:
         first = (variable("CUDA_VISIBLE_DEVICES") or "0").partition(",")[0]
