@@ -1,1 +1,1 @@
-"""What shows and compares: reports, regression baselines, kernels taken apart."""
+"""Reports, regression baselines, and inspection of kernels."""

@@ -9,7 +9,7 @@ from tvm import tirx
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 
-# Technique -> its passes. A kernel is right without any of them.
+# Technique -> its passes. A kernel is correct without any of them.
 TECHNIQUES = {
     "addresses": ("eliminate_addresses", "share_loads"),
     "broadcast": ("spell_arithmetic",),
@@ -18,14 +18,14 @@ TECHNIQUES = {
 
 
 def without(*techniques: str) -> list[str]:
-    """Return the names of the passes of these techniques, which are then disabled."""
+    """Return the names of the passes of these techniques, to be disabled."""
     return [name for technique in techniques for name in TECHNIQUES[technique]]
 
 
 def operations_step_by_step(func: tirx.PrimFunc, target: Target) -> dict[str, int]:
-    """Return integer operations of one work-item in loops, times trips: without any technique ("none"), then with one
-    more at
-    a time.
+    """Return the integer operations of one work-item in loops, times trips, by technique.
+
+    The first entry is without any technique ("none"). Each further entry adds one technique.
 
     func: a scheduled function.
     """

@@ -1,4 +1,4 @@
-"""A kernel taken apart: its source, its lowered TIR, and the IR before and after each pass."""
+"""The inspection of a kernel: its source, its lowered TIR, and the IR before and after each pass."""
 
 from __future__ import annotations
 
@@ -38,13 +38,13 @@ class PassStep:
 
     @property
     def has_changed(self) -> bool:
-        """Whether the pass changed the IR."""
+        """True if the pass changed the IR."""
         return self.before != self.after
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectedKernel:
-    """A kernel and what is known of it.
+    """A kernel with its source, its lowered TIR and its measures.
 
     function: name of the model's function, which may have several kernels.
     task, config: task and config of Romou's templates, empty if TVM's default schedule makes the kernel.
@@ -64,7 +64,7 @@ class InspectedKernel:
 
     @cached_property
     def registers(self) -> RegisterEstimate:
-        """32-bit registers of a work-item, estimated: the same numbers that pruning judges."""
+        """Estimated 32-bit registers of a work-item: the same numbers that pruning judges."""
         return estimate_registers(self.lowered)
 
     @cached_property
@@ -79,11 +79,11 @@ class InspectedKernel:
 
     @cached_property
     def text_operations(self) -> TextOperations:
-        """Divisions and modulos that are left in the source's loops."""
+        """Divisions and modulos left in the source's loops."""
         return count_text_operations(self.source)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data; the IR as text."""
+        """Return plain data, with the IR as text."""
         return {
             "name": self.name,
             "function": self.function,
@@ -120,7 +120,7 @@ class _Recorder:
     def run_after_pass(self, mod: tvm.IRModule, info: tvm.ir.transform.PassInfo) -> None:
         if info.name != "sequential":
             old, before = self._before.pop()
-            # A pass that only renames has changed nothing.
+            # A pass that only renames does not count as a change.
             self.steps.append(
                 PassStep(
                     name=str(info.name), before=before, after=before if structural_equal(old, mod) else mod.script()

@@ -1,4 +1,4 @@
-"""Regression tests of kernels: a model's operators, their times and measures, kept in a file and compared."""
+"""Regression tests of kernels: a model's operators, their times and measures, stored in a file and compared."""
 
 from romou.tools.regression.bench import Bench, OperatorBench, load_module
 from romou.tools.regression.comparison import Comparison, Row, compare_benches, compare_recorded, parse_threshold

@@ -1,4 +1,4 @@
-"""The data that `romou bench` keeps of a model: every repeat of every time, and measures that need no device."""
+"""The data that `romou bench` stores of a model: every repeat of every time, and measures that need no device."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from romou.runtime.module import TunedModel
 
 KIND = "romou bench"
-# Incremented when a field changes its meaning. A new field has a default and keeps the number.
+# Incremented if a field changes its meaning. A new field has a default and keeps the number.
 SCHEMA = 2
 # Schema -> measures that had another meaning in it. They are left out when a file is read, and so not compared.
 _REPLACED = {1: frozenset({"registers"}), SCHEMA: frozenset[str]()}
 
-# A round's repeats, in milliseconds of one call.
+# The repeats of each round, in milliseconds of one call.
 Rounds = tuple[tuple[float, ...], ...]
 _T = TypeVar("_T")
 
@@ -35,15 +35,16 @@ _T = TypeVar("_T")
 class OperatorBench:
     """A distinct function of a model.
 
-    name      what it computes, with shapes; by it, operators of two benches belong together
-    key       16 hex digits of its unscheduled structure
-    function  its name in the module, a number among its like
-    calls     how often the model calls it
-    config    of Romou's template; empty where TVM's default schedule makes it
-    arguments of the function, the output last
-    source_sha256, source_bytes   of its kernels' text (`source_mark`)
-    measures  see `JUDGED`
-    times_ms  a round each; empty where nothing was timed
+    name           operation with its shapes. Operators of two benches are matched by it
+    key            16 hex digits of its unscheduled structure
+    function       its name in the module, numbered among similar functions
+    calls          how often the model calls it
+    config         config of Romou's template. Empty if TVM's default schedule makes it
+    arguments      arguments of the function, the output last
+    source_sha256  SHA-256 of its kernels' sources (`source_mark`)
+    source_bytes   size of its kernels' sources
+    measures       see `JUDGED`
+    times_ms       one entry for each round. Empty if nothing was timed
     """
 
     name: str
@@ -59,23 +60,27 @@ class OperatorBench:
 
     @property
     def time_ms(self) -> float | None:
-        """The median over the rounds of each round's shortest repeat, or None if nothing was timed."""
+        """Median over the rounds of each round's shortest repeat. None if nothing was timed."""
         return round_median(self.times_ms)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Bench:
-    """A model's operators and times. `save` and `load` are inverse.
+    """The operators and times of a model. `load` reads the file that `save` writes.
 
-    model           as it was named
-    target          `Target.to_json()`
-    device          `DeviceFingerprint.to_dict()`; None where nothing was timed
-    romou, tvm      versions;   time   UTC, ISO 8601
-    model_times_ms  of the whole model
-    reference_times_ms  in the same rounds, of a model that no version of Romou changes: how fast the machine was
-    module          name of the compiled model's library, which lies beside in a folder of the bench's name with ".romou"; None: it was not kept
-    compiled        the model itself; no part of the file
-    """  # noqa: E501
+    model               the model's name as the caller gave it
+    target              `Target.to_json()`
+    device              `DeviceFingerprint.to_dict()`. None if nothing was timed
+    romou, tvm          versions
+    time                time of the bench in UTC, ISO 8601
+    operators           the model's distinct functions
+    model_times_ms      times of the whole model
+    reference_times_ms  times in the same rounds of a model that no version of Romou changes. They show the machine's
+    speed
+    module              file name of the compiled model's library. Its folder is beside the bench and has the bench's
+                        name with ".romou". None: the library was not kept
+    compiled            the compiled model. It is not stored in the file
+    """
 
     model: str
     target: str
@@ -91,7 +96,7 @@ class Bench:
 
     @property
     def time_ms(self) -> float | None:
-        """The model's median over the rounds of each round's shortest repeat, or None if nothing was timed."""
+        """Median over the rounds of the model's shortest repeat in each round. None if nothing was timed."""
         return round_median(self.model_times_ms)
 
     def to_json(self) -> str:
@@ -109,11 +114,12 @@ class Bench:
     def save(self, path: str | Path, *, module: bool = True) -> Path:
         """Write the bench and, beside it, the compiled model if there is one. An earlier bench of the name is replaced.
 
+        module: whether to write the compiled model
+
         Raises
         ------
         UsageError
-            `path` cannot be written, or its model's folder holds something else; with `module` False no model is
-            written.
+            `path` cannot be written, or its model's folder holds something else.
         """
         path = path_of("path", path)
         bench = dataclasses.replace(self, module=None)
@@ -130,7 +136,7 @@ class Bench:
 
     @classmethod
     def load(cls, path: str | Path) -> Bench:
-        """Read a file of `save`, without the compiled model. Raise UsageError for anything else."""
+        """Read a file that `save` wrote, without the compiled model. Raise UsageError for anything else."""
         path = path_of("path", path)
         renew = f"Write it anew: romou bench MODEL --save {path}"
         try:
@@ -146,7 +152,7 @@ class Bench:
 
     @classmethod
     def from_json(cls, text: str) -> Bench:
-        """Return the inverse of `to_json`. Raise UsageError that names the field."""
+        """Return the bench that `to_json` wrote. Raise UsageError that names the field."""
         try:
             data = json.loads(text)
         except ValueError as error:
@@ -179,10 +185,10 @@ class Bench:
 def load_module(
     bench: Bench, path: str | Path, *, device: Callable[[], int], rpc: str | None = None
 ) -> TunedModel | None:
-    """Return the compiled model beside a bench's file, or None if it was not kept or is gone.
+    """Return the compiled model beside a bench's file. None if it was not kept or is gone.
 
     device: returns the index of the device to run it on. Called only if there is a model.
-    rpc: address of a device elsewhere to run it on instead.
+    rpc: address of a remote device to run it on instead.
 
     Raise UsageError if the folder holds another model.
     """

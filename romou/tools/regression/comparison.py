@@ -17,11 +17,11 @@ from romou.tools.regression.statistics import Shift, holm, paired_shift, unpaire
 from romou.tools.regression.timing import MODEL
 from romou.tuner.records.record import Origin
 
-# Probability that a comparison of equal benches calls any operator slower.
+# Probability that a comparison of equal benches reports any operator as slower.
 ALPHA = 0.01
 # Alternating measurements: undecided operators are measured with twice the pairs, and twice again.
 STAGES = 3
-# Largest ratio of slow to fast rounds (`_spread`). Beyond it, times depend more on other processes than on the kernel.
+# Largest ratio of slow to fast rounds (`_spread`). Above it, times depend more on other processes than on the kernel.
 _QUIET = 1.25
 
 IN_TURNS, RECORDED, NOT_TIMED = "in turns", "recorded", "not compared"
@@ -58,7 +58,7 @@ class Row:
 
     times: None if they were not compared.
     rises: measures that became worse.
-    notes: changes that are no failures.
+    notes: changes without a failure.
     """
 
     name: str
@@ -75,14 +75,15 @@ class Row:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Comparison:
-    """Two benches of a model.
+    """The comparison of two benches of a model.
 
-    fail_over   share by which a time or a measure may rise
+    fail_over   largest rise of a time or a measure that does not fail, as a share
     timing      "in turns", "recorded" or "not compared"
-    reason      why no better one; of times in turns, what to know of them; None
-    machine     how many times slower the machine was in the second bench, by the reference model; None unless recorded
-    device      name of the device that the times are of; None where they were not compared
-    rows        the whole model first, if it was timed; then the operators of the second bench, then those that are gone
+    reason      why the times were not compared in a better way. For times in turns, a remark on them. Or None
+    machine     slowdown of the machine in the second bench, by the reference model. None unless times are recorded
+    device      name of the device of the times. None if they were not compared
+    rows        the whole model first, if it was timed. Then the operators of the second bench, then
+                the removed operators
     """
 
     model: str
@@ -101,7 +102,7 @@ class Comparison:
 
     @property
     def undecided(self) -> list[Row]:
-        """Rows that the times do not decide."""
+        """Rows with undecided times."""
         return [row for row in self.rows if row.times is not None and row.times.verdict == "undecided"]
 
     def to_dict(self) -> dict[str, Any]:
@@ -126,11 +127,11 @@ def time_verdicts(
 ) -> dict[str, TimeVerdict]:
     """Judge the times of many subjects at once.
 
-    pairs: name -> rounds before and after. In turns: the i-th rounds of both stood next to each other.
-    machine: for times of two sessions: the reference model's rounds in both. What the machine drifted by it widens the
-    limit. And because one model cannot tell
-        what else a session was like, only subjects that were quiet in both can be called slower, and only if not one
-        round of one session lies among those of the other; the rest is undecided.
+    pairs: name -> rounds before and after. In turns: the i-th rounds of both are adjacent in time.
+    machine: the reference model's rounds in both sessions, for times of two sessions. The drift between them widens
+        the limit. One model cannot show every difference between two sessions, so a subject can only be called slower
+        or faster if it was quiet in both and the ranges of its rounds do not overlap. Other subjects are undecided or
+        the same.
     """
     shifts = {}
     apart = dict.fromkeys(pairs, True)
@@ -159,7 +160,7 @@ def time_verdicts(
 
 
 def drift(machine: tuple[Rounds, Rounds]) -> float:
-    """Return the factor by which the machine was slower in the second session."""
+    """Return the slowdown of the machine in the second session, as a factor."""
     return unpaired_shift(*map(shortest, machine)).ratio
 
 
@@ -180,7 +181,10 @@ def open_names(pairs: Mapping[str, tuple[Rounds, Rounds]], fail_over: float) -> 
 
 
 def common_operators(before: Bench, after: Bench) -> list[tuple[OperatorBench, OperatorBench]]:
-    """Operators of both, by name; UsageError where there are none, or the targets differ."""
+    """Return the operators of both benches, matched by name.
+
+    UsageError if there are none, or the targets differ.
+    """
     if before.target != after.target:
         raise UsageError(
             f"the benches are of two targets, {before.target} and {after.target}",
@@ -197,12 +201,12 @@ def common_operators(before: Bench, after: Bench) -> list[tuple[OperatorBench, O
 
 
 def refusal_of_recorded(before: Bench, after: Bench) -> str | None:
-    """Why the recorded times of two benches cannot be compared; None where they can. One that is not timed yet may be."""  # noqa: E501
+    """Return the reason why the recorded times of two benches cannot be compared. None if they can."""
     if before.device is None or not before.model_times_ms:
         return "the baseline has no times"
     if after.device is None:
         return "the current bench has no times"
-    # Another version of Romou is what a comparison is for.
+    # The versions of Romou may differ: comparing them is the purpose.
     theirs, ours = (Origin(device=dict(device), romou="", tvm="") for device in (before.device, after.device))
     refusal = ours.refusal(theirs)
     return f"the baseline was {refusal}, and its compiled model is not at hand to be timed here" if refusal else None
@@ -221,7 +225,10 @@ def compiled_elsewhere(before: Bench, device: Mapping[str, Any]) -> str | None:
 def compare_recorded(
     before: Bench, after: Bench, *, fail_over: float, reason: str, has_measures: bool = True
 ) -> Comparison:
-    """Compare the times that both benches hold; `reason`: why they were not timed in turns."""
+    """Compare the recorded times of both benches.
+
+    reason: why they were not timed in turns
+    """
     if not before.model_times_ms or not after.model_times_ms:
         raise UsageError("a bench holds no times")
     machine = (before.reference_times_ms, after.reference_times_ms)
@@ -254,7 +261,7 @@ def compare_benches(
     device: str | None = None,
     has_measures: bool = True,
 ) -> Comparison:
-    """Put the verdicts on times beside those on measures.
+    """Return the verdicts on times and measures, side by side.
 
     times: `time_verdicts` of the operators of both benches, by name, and of the whole model.
     """
@@ -290,7 +297,7 @@ def _judge_measures(
     if before.key != after.key:
         notes.append("another epilogue or definition")
     if before.config != after.config:
-        # Another schedule buys one measure with another; only the clock can tell.
+        # Another schedule trades one measure for another, so only times can be compared.
         changed = sorted(k for k in {*before.config, *after.config} if before.config.get(k) != after.config.get(k))
         return (), (*notes, f"another config ({', '.join(changed)}): measures not compared")
     if before.source_sha256 != after.source_sha256:

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def operators_of(
     functions: Iterable[ScheduledFunction], calls: Mapping[str, int], target: Target
 ) -> tuple[OperatorBench, ...]:
-    """Each distinct function, untimed; those of one structure once, with the sum of their calls.
+    """Return each distinct function, untimed. Functions of the same structure are one operator with the sum of their
+    calls.
 
     calls: name of a function in the fused graph -> how often the model calls it.
     """
@@ -54,19 +55,20 @@ def operators_of(
 
 
 def _name(hint: str, output: Argument) -> str:
-    """ "max_pool2d1" with an output of (1, 16, 7, 7, 4)
-    ->  "max_pool2d_1x16x7x7x4": TVM numbers functions of one kind in the order of a model.
+    """Return the name of an operator without TVM's number, which depends on the order in the model.
+
+    "max_pool2d1" with an output of (1, 16, 7, 7, 4)  ->  "max_pool2d_1x16x7x7x4"
     """
     return re.sub(r"(?<=[a-z])\d+(?=_|$)", "", hint) + "_" + "x".join(map(str, output.shape))
 
 
 def _with_unique_names(operators: list[OperatorBench]) -> tuple[OperatorBench, ...]:
-    """Operators that have a name in common, as they differ in their epilogue alone, get some digits of their key."""
+    """Append digits of the key to the names of operators that differ only in their epilogue."""
     counts = Counter(o.name for o in operators)
     return tuple(o if counts[o.name] == 1 else replace(o, name=f"{o.name}#{o.key[:6]}") for o in operators)
 
 
-# name -> (what it counts, measure that it is divided by before two are compared, or None). More is worse for each of
+# name -> (meaning, measure that it is divided by before two are compared, or None). A higher value is worse for each of
 # them.
 JUDGED: dict[str, tuple[str, str | None]] = {
     "registers": ("32-bit registers that a compiler gives a work-item, estimated", None),
@@ -91,7 +93,7 @@ def stable_measures(
 ) -> dict[str, int]:
     """Return the measures of one operator, over all its kernels: the most registers of any, the sum of everything else.
 
-    task: the operator's; without one, `group_bytes_per_iteration` and `local_memory_bytes` are not known and left out.
+    task: the operator's task. Without it, `group_bytes_per_iteration` and `local_memory_bytes` are left out.
     """
     found = {
         "registers": max(round(k.registers.allocated) for k in kernels),
@@ -110,8 +112,9 @@ def stable_measures(
 
 
 def source_mark(kernels: Sequence[InspectedKernel]) -> tuple[str, int]:
-    """(SHA-256 of all kernels' sources, their size in bytes); the function's name, a number among its like, does not
-    count.
+    """Return the SHA-256 of all kernels' sources, and their size in bytes.
+
+    The function's name is left out, because it is numbered among similar functions.
     """
     text = "".join(k.source.replace(k.function, "kernel") for k in kernels).encode()
     return hashlib.sha256(text).hexdigest(), len(text)

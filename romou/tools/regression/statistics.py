@@ -1,5 +1,5 @@
-"""Is one set of times shifted against another? Rank tests, which ask nothing of how noise is distributed, and shifts
-with bounds.
+"""Rank tests for a shift between two sets of times, and its bounds. They need no assumption on the distribution of
+noise.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import scipy  # loads its statistics when they are first used: they take a second
 
-# Confidence of the bounds that are shown and that end a measurement.
+# Confidence of the bounds, which are shown and which end a measurement.
 _CONFIDENCE = 0.99
 
 
@@ -33,10 +33,11 @@ class Shift:
 
 
 def paired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
-    """Times measured in turns, the i-th of both next to each other: Wilcoxon's signed-rank test of the logarithms of
-    their ratios.
+    """Return the shift of times measured in turns, by Wilcoxon's signed-rank test of the logarithms of their ratios.
 
-    Drift of the machine falls out of each pair; the sides of a pair must have run in random order.
+    The i-th times of both are a pair, measured one right after the other. Drift of the machine cancels in each pair.
+    The
+    sides of a pair must have run in random order.
     """
     ratios = np.log(np.asarray(after) / np.asarray(before))
     n = len(ratios)
@@ -50,7 +51,7 @@ def paired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
 
 
 def unpaired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
-    """Times of two sessions: Mann and Whitney's test of their logarithms."""
+    """Return the shift of times of two sessions, by Mann and Whitney's test of their logarithms."""
     x, y = np.log(np.asarray(before)), np.log(np.asarray(after))
     differences = np.sort((y[:, None] - x[None, :]).ravel())
     spread = math.sqrt(len(x) * len(y) * (len(x) + len(y) + 1) / 12)
@@ -71,10 +72,10 @@ def _shift(differences: np.ndarray, spread: float, p_slower: float, p_faster: fl
 
 
 def holm(p_values: Sequence[float], *, stages: int = 1) -> list[float]:
-    """Adjusted p-values (Holm 1979): with all below alpha called significant, the chance of any false one is at most
-    alpha.
+    """Return adjusted p-values (Holm 1979). If all below alpha are called significant, the probability of any false one
+    is at most alpha.
 
-    stages: how often the same hypotheses are looked at before they are given up, each time with more data.
+    stages: most tests of the same hypotheses, each with more data than the one before.
     """
     order = sorted(range(len(p_values)), key=p_values.__getitem__)
     adjusted, running = [1.0] * len(p_values), 0.0

@@ -1,4 +1,4 @@
-"""Times of operators and models in rounds: one subject after the other, and two sides of one subject in turns."""
+"""Times of operators and models in rounds: one subject after the other, or two sides of each subject in turns."""
 
 from __future__ import annotations
 
@@ -19,15 +19,14 @@ if TYPE_CHECKING:
 
 # (launches of one repeat, repeats) -> milliseconds of a launch, for each repeat.
 Timer = Callable[[int, int], list[float]]
-# Makes a timer with tensors of its own: where they lie in memory is no property of the kernel, so every round has new
-# ones.
+# Makes a timer with new tensors. Their addresses are no property of the kernel, so every round has new ones.
 Subject = Callable[[], Timer]
 # Name of a subject -> its rounds before and after.
 Pairs = dict[str, tuple[Rounds, Rounds]]
 
 REPEATS = 3
-# Length of one repeat: short kernels are launched until it takes this long, because events and schedulers tick
-# coarsely.
+# Length of one repeat. Short kernels are launched until it takes this long, because events and schedulers have a coarse
+# resolution.
 _REPEAT_MS = 1.0
 _MOST_LAUNCHES = 1000
 MODEL, _REFERENCE = "whole model", "reference model"
@@ -37,7 +36,7 @@ def subjects(model: TunedModel, operators: Collection[OperatorBench], seed: int)
     """Return the subjects that can be timed: the whole model and each operator, by name."""
 
     def whole() -> Timer:
-        # Kernels are judged, and both sides must be launched in the same way, so nothing is captured.
+        # Kernels are judged, and both sides must be launched in the same way, so no graph is captured.
         return lambda number, repeat: model.times(repeat=repeat, seed=seed, capture=False)
 
     def operator(one: OperatorBench) -> Subject:
@@ -48,7 +47,7 @@ def subjects(model: TunedModel, operators: Collection[OperatorBench], seed: int)
 
 
 def time_rounds(subjects: Mapping[str, Subject], rounds: int, *, seed: int) -> dict[str, Rounds]:
-    """`rounds` samples of each subject; in each round all of them in random order."""
+    """Return `rounds` samples of each subject. Each round runs all of them in random order."""
     rng = np.random.default_rng(seed)
     names = list(subjects)
     found: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
@@ -63,8 +62,8 @@ def time_rounds(subjects: Mapping[str, Subject], rounds: int, *, seed: int) -> d
 
 
 def with_times(bench: Bench, model: TunedModel, rounds: int, *, seed: int) -> Bench:
-    """A bench of `model` with the times of its operators, of the whole, and of the reference model, all in the same
-    rounds.
+    """Return a bench of `model` with the times of its operators, the whole model, and the reference model, all in the
+    same rounds.
     """
     timed = subjects(model, bench.operators, seed)
     timed[_REFERENCE] = subjects(reference_model(model), (), seed)[MODEL]
@@ -83,11 +82,12 @@ def time_in_turns(
     is_open: Callable[[Pairs], Collection[str]],
     seed: int,
 ) -> Pairs:
-    """Time the operators that two benches have in common, and the whole models, both sides next to each other: a slow
-    moment hits both.
+    """Time the common operators of two benches, and the whole models.
 
-    rounds: pairs of the first stage; each later one doubles what was measured.   is_open: all pairs so far
-        ->  names that the next stage goes on with.
+    Both sides are timed one right after the other, so a slow moment affects both.
+
+    rounds: pairs of the first stage. Each later stage doubles the number of pairs so far.
+    is_open: all pairs so far -> names that the next stage continues with.
     """
     names = {o.name for o in before.operators} & {o.name for o in after.operators}
     both = [
@@ -102,7 +102,7 @@ def time_in_turns(
         for _ in range(rounds << max(0, stage - 1)):
             for name in rng.permutation(left):
                 timers = [side[name]() for side in both]
-                # One number for both: a shorter kernel that is launched more often would have warmer caches.
+                # Both sides have the same number, because a shorter kernel with more launches would have warmer caches.
                 if name not in launches:
                     launches[name] = max(map(launches_of, timers))
                 for side in rng.permutation(2):
@@ -116,7 +116,7 @@ def time_in_turns(
 
 
 def launches_of(timer: Timer) -> int:
-    """Launches that fill a repeat."""
+    """Return the number of launches that fill a repeat."""
     return min(_MOST_LAUNCHES, max(1, math.ceil(_REPEAT_MS / min(timer(1, 2)))))
 
 
@@ -124,7 +124,7 @@ _SIDE = 256
 
 
 def reference_model(beside: TunedModel) -> TunedModel:
-    """A product of two matrices of single precision by TVM's own schedule, for the device that another model runs on."""  # noqa: E501
+    """Return a model for the device of another model: an fp32 matrix product by TVM's own schedule."""
     summary = Summary.unmeasured(target=str(beside.target), rows=(), seconds=0.0)
     inputs = dict.fromkeys(("a", "b"), ((_SIDE, _SIDE), "float32"))
     return TunedModel(

@@ -1,4 +1,6 @@
-"""A comparison of two benches for a person (table, Markdown) and for a CI server (JUnit XML); a bench as a table."""
+"""A comparison of two benches for a person (table, Markdown) and for a CI server (JUnit XML), and a bench as a
+table.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ if TYPE_CHECKING:
     from romou.tools.regression import Bench, Comparison, Row
 
 _COLUMNS = ("operator", "calls", "before ms", "after ms", "ratio", "99% bounds", "p", "times", "measures and notes")
-# What XML 1.0 cannot hold, even escaped.
+# Characters that XML 1.0 does not allow, even escaped.
 _NO_XML = dict.fromkeys([*range(9), 11, 12, *range(14, 32), 0xFFFE, 0xFFFF])
 
 
@@ -46,7 +48,7 @@ def bench_table(bench: Bench) -> Table:
 
 
 def headline(comparison: Comparison) -> str:
-    """The verdict in a line."""
+    """Return the verdict in a line."""
     worse = len(comparison.regressions)
     what = (
         f"{worse} of {len(comparison.rows)} rows worse by more than {100 * comparison.fail_over:g}%"
@@ -80,7 +82,7 @@ def remarks(comparison: Comparison) -> Iterator[str]:
 
 
 def markdown(comparison: Comparison) -> str:
-    """A table for a pull request's page."""
+    """Return a table for a pull request's page."""
     lines = [f"### {_md(headline(comparison))}", "", *(_md(text) + "  " for text in remarks(comparison)), ""]
     lines += ["| " + " | ".join(_COLUMNS) + " |", "|---|" + "---:|" * (len(_COLUMNS) - 3) + "---|---|"]
     for row in comparison.rows:
@@ -92,7 +94,7 @@ def markdown(comparison: Comparison) -> str:
 
 
 def junit_xml(comparison: Comparison) -> str:
-    """A test suite with a case an operator: a failure is a regression, a skipped one was not compared."""
+    """Return a test suite with one case per operator. A failure is a regression. A skipped case was not compared."""
     rows = comparison.rows
     skipped = [row for row in rows if _is_skipped(row)]
     counts = {

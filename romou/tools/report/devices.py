@@ -40,7 +40,7 @@ def comparison_table(one: HardwareSpec, other: HardwareSpec) -> Table:
 
 
 def shown(value: Any) -> str:
-    """A fact's value as a person writes it."""
+    """Return a fact's value in human-readable form."""
     if value is None:
         return UNKNOWN
     if isinstance(value, bool):

@@ -28,16 +28,17 @@ class UnknownError(Exception):
 
 @dataclass(frozen=True, kw_only=True)
 class Evidence:
-    """Empty or None where nothing is known.
+    """The data of a report. Fields are empty or None if nothing is known.
 
-    title       what the report is of
-    summary     of a tuned model   bench   of `romou bench`
+    title       title of the report
+    summary     summary of a tuned model
+    bench       result of `romou bench`
     records     candidates, in the order of their measurement
     spaces      tasks of the model with their pruned spaces, on `target`
     spec        facts of the device
     operations  task key -> technique -> integer operations in loops of one work-item
     memory      plan of the model's memory
-    curves      aspect and curve, as ArchProbe's report has them
+    curves      aspect and curve, as in ArchProbe's report
     """
 
     title: str
@@ -53,7 +54,7 @@ class Evidence:
 
     @cached_property
     def labels(self) -> dict[str, str]:
-        """Task key -> its name; with the key's first digits where two kernels share a name."""
+        """Task key -> its name. If two kernels share a name, the key's first digits are appended."""
         found = {task.key: task.name for task, _ in self.spaces} | {
             record.task_key: record.task_name for record in self.records
         }
@@ -64,7 +65,7 @@ class Evidence:
 
     @cached_property
     def by_task(self) -> dict[str, list[Record]]:
-        """Task key -> its records, without those of the second measurement at the search's end."""
+        """Task key -> its records, without the second measurements at the search's end."""
         found: dict[str, list[Record]] = {}
         for record in self.records:
             if not record.is_again:

@@ -24,8 +24,8 @@ def print_kernel(
 ) -> None:
     """Print a kernel.
 
-    statistics: GPU's name
-        ->  what its compiler said of the kernel, or the text of its error; empty where no compiler was asked.
+    statistics: GPU's name -> its compiler's statistics of the kernel, or the text of its error. Empty if no compiler
+        was run.
     """
     out.rule(kernel.name, align="left")
     if kernel.task:
@@ -35,7 +35,7 @@ def print_kernel(
     for step in kernel.passes:
         _print_pass(step, out)
     if has_source:
-        # As it is: a wrapped line of source is another text.
+        # The source is written without wrapping, which would change its text.
         out.file.write(kernel.source.strip() + "\n")
     print_table(kernel_table(kernel, statistics), out)
     for gpu, said in statistics.items():

@@ -12,7 +12,7 @@ from romou.tools.report.table import table_of_numbers
 if TYPE_CHECKING:
     from romou.runtime.module import MemoryPlan, MemoryUse
 
-# Tensors in the table: the largest.
+# Number of tensors in the table, the largest first.
 _SHOWN = 12
 
 
@@ -42,5 +42,5 @@ def tensor_table(plan: MemoryPlan) -> Table:
 
 
 def mib(number: int) -> str:
-    """1572864 -> "1.50"."""
+    """Return bytes as text in MiB: 1572864 -> "1.50"."""
     return f"{number / 2**20:.2f}"

@@ -1,5 +1,5 @@
 """A report as one HTML file that needs no network: the figures, their data, and the JavaScript that draws them (Vega,
-out of the wheel vl-convert-python).
+from the wheel vl-convert-python).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def write_page(evidence: Evidence, path: Path) -> Path:
     )
     title, about = html.escape(evidence.title), html.escape(_about(evidence))
     parts = {"TITLE": title, "ABOUT": about, "VERSION": __version__, "LIBRARY": _library(), "DATA": data}
-    # All at once: a name in one part may look like another part.
+    # All parts are replaced in one pass, because a name in one part may look like another part.
     text = re.sub("@([A-Z]+)@", lambda found: parts[found[1]], _TEMPLATE.read_text(encoding="utf-8"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -55,7 +55,7 @@ def check_library() -> None:
 
 
 def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
-    """A figure as the page's script takes it; where nothing is known, the reason stands in its place."""
+    """Return a figure in the form that the page's script reads. Without data, it has the reason instead."""
     found = {name: getattr(figure, name) for name in ("name", "title", "note")}
     try:
         rows, remark = figure.rows(evidence)
@@ -63,7 +63,7 @@ def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
         return {**found, "spec": {}, "rows": [], "menus": {}, "remark": "", "unknown": str(error)}
     spec = dict(figure.spec)
     if "layer" in spec:
-        # Vega gives the axes of a layer without rows no end.
+        # Vega draws unbounded axes for a layer of marks without rows.
         needed = [(one, one.get("needs")) for one in spec["layer"]]
         drawn = [one for one, column in needed if column is None or any(row.get(column) is not None for row in rows)]
         spec["layer"] = [{name: part for name, part in one.items() if name != "needs"} for one in drawn]
@@ -107,6 +107,6 @@ def _library() -> str:
         raise UsageError(
             "a report needs vl-convert-python, which holds the library that draws its figures", hint=_HINT
         ) from error
-    # Its type stub forgets that no snippet is needed.
+    # The type stub does not declare that the snippet is optional.
     bundle = vl_convert.javascript_bundle(None)  # type: ignore[arg-type]
     return str(bundle).replace("</script", "<\\/script")

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from romou.tuner.pruning.prune import CriterionCount
 
 
-# Configs of a space that a comparison draws.
+# Number of configs that a comparison draws from a space.
 _SAMPLE = 300
 
 
@@ -41,8 +41,8 @@ def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Tab
 
 
 def criteria_table(reports: Sequence[PruningReport]) -> Table:
-    """Return a table with a line for each criterion: mean share of the spaces that it removes alone, and that it alone
-    removes.
+    """Return a table with a line for each criterion: the mean share of the spaces that it removes, and the mean share
+    that no other criterion removes.
     """
     table = table_of_numbers(
         "criterion",
@@ -62,7 +62,7 @@ def criteria_table(reports: Sequence[PruningReport]) -> Table:
 
 
 def shared_shares(one: PrunedSpace, other: PrunedSpace) -> tuple[float, float]:
-    """Return the share of each space's configs that the other one keeps as well, from a sample of each."""
+    """Return the share of each space's configs that the other space also keeps, from a sample of each."""
     return _share_in(one, other), _share_in(other, one)
 
 
@@ -73,7 +73,9 @@ def _share_in(one: Space, other: Space) -> float:
 
 
 def compared_spaces_table(rows: Sequence[tuple[str, PrunedSpace, PrunedSpace]], names: tuple[str, str]) -> Table:
-    """Return a table with a line for each task: its configs on two devices, and how many of each the other keeps."""
+    """Return a table with a line for each task: its configs on two devices, and the share of each that the other
+    keeps.
+    """
     one, other = names
     columns = (f"kept on {one}", f"kept on {other}", f"of {one}'s on {other}", f"of {other}'s on {one}")
     table = table_of_numbers("task", columns, title=f"Pruned spaces by the facts of {one} and {other}")

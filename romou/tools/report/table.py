@@ -22,12 +22,12 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def ratio(value: float | None) -> str:
-    """2.5 -> "2.50x"."""
+    """Return a ratio as text: 2.5 -> "2.50x"."""
     return "-" if value is None else f"{value:.2f}x"
 
 
 def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str = "") -> Table:
-    """An empty table: a column of names, columns of numbers, and columns of text."""
+    """Return an empty table: a column of names, columns of numbers, and columns of text."""
     columns = [
         Column(name, no_wrap=True),
         *(Column(column, justify="right", no_wrap=True) for column in numbers),
@@ -36,15 +36,18 @@ def table_of_numbers(name: str, numbers: Iterable[str], *texts: str, title: str 
     return Table(*columns, title=escape(title) or None)
 
 
-# Characters below which a column of text is a word a line.
+# Least width of a column of text. A narrower column would have about one word per line.
 _LEAST_TEXT = 24
 
 
 def print_table(table: Table, out: Console) -> None:
     """Print a table so that it can be read on a narrow terminal, too.
 
-    Where it does not fit, it first loses its frame; then the columns of longest text become lines below, each led by
-    its row's first cell; then names fold.
+    If it does not fit, these changes are made in order until it does:
+
+    - The frame is removed.
+    - The columns with the longest text become lines below the table, each with its row's first cell in front.
+    - Names wrap.
     """
     columns, below = list(table.columns), list[Column]()
     if _natural_width(table, out) > out.width:
@@ -56,7 +59,7 @@ def print_table(table: Table, out: Console) -> None:
         columns.remove(longest)
         table = _of_columns(table, columns)
         if out.width - _natural_width(table, out) > _LEAST_TEXT:
-            # There is room for it in decent lines: it wraps, at the end, and the others stay whole.
+            # The column is wide enough to wrap: it moves to the end, and the others do not wrap.
             for column in columns:
                 column.min_width = _width(column)
             longest.overflow = "fold"
@@ -81,7 +84,7 @@ def print_table(table: Table, out: Console) -> None:
 
 
 def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
-    """The table with some of its columns, without a frame."""
+    """Return the table with some of its columns, without a frame."""
     found = Table(
         title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_footer=table.show_footer
     )
@@ -140,7 +143,7 @@ def layer_table(rows: Sequence[LayerRow]) -> Table:
 
 
 def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
-    """The sum over all calls in ms. None as soon as one row was not measured, since a part is no total."""
+    """Return the sum over all calls in ms. None if any row was not measured, because a partial sum is no total."""
     total = 0.0
     for row in rows:
         value = getattr(row, field)
@@ -159,8 +162,8 @@ _INSTEAD = {
 
 
 def device_lines(summary: Summary) -> list[str]:
-    """Return lines on nodes that are not as they should be: shares on the host, nodes that moved and why, TVM's
-    schedules. Empty if there are none.
+    """Return lines on exceptional nodes: shares on the host, nodes that moved and why, and TVM's schedules. Empty if
+    there are none.
     """
     lines = []
     if summary.host:
@@ -184,7 +187,7 @@ def device_lines(summary: Summary) -> list[str]:
 
 
 def print_summary(summary: Summary, out: Console) -> None:
-    """The table, the time of the whole model and the check against onnxruntime."""
+    """Print the table, the time of the whole model and the check against onnxruntime."""
     print_table(layer_table(summary.rows), out)
     if summary.default_ms and summary.tuned_ms:
         faster = f", {number(summary.tuned_ms)} ms tuned: {ratio(summary.default_ms / summary.tuned_ms)}"

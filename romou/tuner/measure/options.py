@@ -11,30 +11,30 @@ from romou.base.options import CheckedOptions, number, whole
 class MeasureOptions(CheckedOptions):
     """Limits and repeats of a measurement.
 
-    build_timeout_s: limit for building one candidate, from TIR to a library file
-    build_workers: build processes. None: one per CPU core, at most 8
-    run_timeout_s: limit for one candidate on the device: load, run, check and time together
-    reference_timeout_s: limit for the reference result of one task on the CPU, computed once a session
-    repeat: timings of a candidate
-    min_repeat_ms: launches are repeated until one timing takes this long. All timings together take at most a third
-        of run_timeout_s
-    skip_ratio: a candidate is not timed further if its first launch takes this many times the best time
-    race_ratio: a candidate keeps only its first timing if that is this many times the best time
-    winner_repeat: timings of a candidate that is measured again at the end, because it may be the result
-    trust_runs: runs of a winner before it is kept, on two sets of inputs in turns. No bit of its outputs may change
-        between them. 0: none
-    trust_s: limit for these runs
-    seed: seed of the input data
+    build_timeout_s       limit for building one candidate, from TIR to a library file
+    build_workers         build processes. None: one per CPU core, at most 8
+    run_timeout_s         limit for one candidate on the device: load, run, check and time together
+    reference_timeout_s   limit for the reference result of one task on the CPU, computed once a session
+    repeat                timings of a candidate
+    min_repeat_ms         launches are repeated until one timing takes this long. All timings together take at most a
+                          third of run_timeout_s
+    skip_ratio            a candidate is not timed further if its first launch takes this many times the best time
+    race_ratio            a candidate keeps only its first timing if that is this many times the best time
+    winner_repeat         timings of a candidate that is measured again at the end, because it may be the result
+    trust_runs            runs of a winner before it is kept, on two sets of inputs in turns. No bit of its outputs may
+                          change between them. 0: none
+    trust_s               limit for these runs
+    seed                  seed of the input data
 
     For devices behind a connection:
 
-    connect_timeout_s: limit for a server's answer
-    upload_timeout_s: limit for uploading one candidate's library
-    unreachable_s: the run ends after this time without any device
-    clock_every_s: time for which the speed of a device's clock is taken as constant
-    clock_limit: the device cools down if a reference kernel is this many times slower than its best time
-    cool_down_s: longest time of one cool-down. 0: never. CPUs never cool down, because load from other processes hides
-        their clock
+    connect_timeout_s     limit for a server's answer
+    upload_timeout_s      limit for uploading one candidate's library
+    unreachable_s         the run ends after this time without any device
+    clock_every_s         interval of checks of a device's clock speed
+    clock_limit           the device cools down if a reference kernel is this many times slower than its best time
+    cool_down_s           longest time of one cool-down. 0: never. CPUs never cool down, because load from other
+                          processes hides their clock
     """
 
     build_timeout_s: float = number(30.0)

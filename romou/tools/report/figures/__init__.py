@@ -1,4 +1,4 @@
-"""The figures of a report, in the order of the page. To add one: a module with a FIGURE, and its place here."""
+"""The figures of a report, in the order of the page. To add one, write a module with a FIGURE and list it here."""
 
 from romou.tools.report.figures import (
     convergence,

@@ -10,15 +10,16 @@ from romou.tools.report.evidence import NEEDS_RECORDS, Evidence, Row, UnknownErr
 from romou.tools.report.figures.figure import ALL, Figure
 from romou.tuner.records import Record
 
-# A session that was resumed later did not search in between.
+# Longer gaps between records are pauses: a session that was resumed later did not search in between.
 _PAUSE_S = 120.0
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each trial of a layer: layer, trial, seconds, ms, best_ms, expected_ms, outcome; and of all
-    layers, with the sum of the best times.
+    """Return a row for each trial: layer, trial, seconds, ms, best_ms, expected_ms, outcome.
 
-    ms and best_ms are None while nothing worked; expected_ms where the cost model had no say.
+    Further rows for all layers have the sum of the best times. There, ms and expected_ms are None. In rows of a layer,
+    ms is None if the trial failed, best_ms before any trial worked, and expected_ms if the cost model made no
+    prediction.
     """
     order = [record for record in evidence.records if not record.is_again]
     if not order:
@@ -56,7 +57,7 @@ def _ms(seconds: float | None) -> float | None:
 
 
 def _seconds(records: Sequence[Record]) -> list[float]:
-    """Seconds from the first record to each, without pauses; 0 throughout where records have no time."""
+    """Return the seconds from the first record to each, without pauses. All are 0 if records have no time."""
     times = [datetime.fromisoformat(record.time) if record.time else None for record in records]
     passed, found = 0.0, []
     for before, after in zip([times[0], *times], times, strict=False):
@@ -67,7 +68,7 @@ def _seconds(records: Sequence[Record]) -> list[float]:
 
 
 _X = {"field": "x", "type": "quantitative", "title": None}
-# One field for all three, since an axis of a field without values has no end.
+# All three series share one field, because Vega draws an unbounded axis for a field without values.
 _Y = {"field": "value", "type": "quantitative", "scale": {"type": "log", "base": 2}, "title": "ms"}
 
 

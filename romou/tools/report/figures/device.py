@@ -1,16 +1,16 @@
-"""Curves that ArchProbe measured of the device."""
+"""Curves of the device, measured by ArchProbe."""
 
 from __future__ import annotations
 
 from romou.tools.report.evidence import Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import Figure
 
-# Points of a curve that a page of some hundred pixels shows.
+# Most points of a curve, enough for a page of some hundred pixels.
 _POINTS = 200
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each point: curve, x, y, axes. Of a long curve every so manyth point."""
+    """Return a row for each point: curve, x, y, axes. A long curve is thinned out evenly."""
     found = [
         {"curve": f"{aspect}: {curve['name']}", "x": x, "y": y, "axes": f"{curve['y_label']} over {curve['x_label']}"}
         for aspect, curve in evidence.curves

@@ -1,4 +1,4 @@
-"""A figure of a report: rows of plain data, and how they are drawn, as Vega-Lite says it."""
+"""A figure of a report: rows of plain data, and a Vega-Lite specification to draw them."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 from romou.tools.report.evidence import Evidence, Row
 
-# What the page's menu of layers sets in each figure.
+# The value of the page's layer menu for all layers.
 ALL = "all layers"
 OF_LAYER = {"filter": f"layer == '{ALL}' || datum.layer == layer"}
-# Layers in the order of their first row, their names cut where there is little room.
+# Layers in the order of their first row. Their names are cut if there is little room.
 LAYER_AXIS: dict[str, Any] = {"field": "layer", "type": "nominal", "sort": None, "title": None}
 
 
@@ -19,13 +19,14 @@ LAYER_AXIS: dict[str, Any] = {"field": "layer", "type": "nominal", "sort": None,
 class Figure:
     """A figure of the report.
 
-    name    of its place in the page
-    note    one or two sentences on what is seen
-    rows    plain rows, and a remark on what they leave open ("" for nothing); UnknownError where there is nothing to show
-    spec    Vega-Lite, without data; the page adds the rows, and the parameter `layer`. One of several layers (of marks) may name a column under "needs":
-            it is left out where no row has a value there
-    menus   of the rows: parameter of the spec -> what its menu offers, the first one chosen at first
-    """  # noqa: E501
+    name    identifier of the figure in the page
+    note    one or two sentences that explain the figure
+    rows    returns plain rows, and a remark on missing data ("" if nothing is missing). UnknownError if there are no
+            rows
+    spec    Vega-Lite specification without data. The page adds the rows, and the parameter `layer`. A layer of marks
+            may name a column under "needs". It is left out if no row has a value in this column
+    menus   parameter of the spec -> the entries of its menu, from the rows. The first one is selected initially
+    """
 
     name: str
     title: str

@@ -9,7 +9,7 @@ from romou.tools.report.figures.figure import OF_LAYER, Figure
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """Return a row for each layer and stage, in order: layer, stage, configs, source (of a criterion's limit).
 
-    Stages are the knobs, the template, each criterion after those before it, what gave way, and the trials.
+    Stages are the knobs, the template, the criteria one after another, the kept configs, and the trials.
     """
     if not evidence.spaces:
         raise UnknownError(NEEDS_MODEL)
@@ -50,7 +50,7 @@ FIGURE = Figure(
         "transform": [
             OF_LAYER,
             {"aggregate": [{"op": "sum", "field": "configs", "as": "configs"}], "groupby": ["stage"]},
-            # One config has a bar, too; none has none.
+            # A stage with a single config has a bar too. A stage without configs has none.
             {"filter": "datum.configs > 0"},
         ],
         "height": {"step": 18},

@@ -7,7 +7,7 @@ import math
 from romou.tools.report.evidence import NEEDS_RECORDS, Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import OF_LAYER, Figure
 
-# Bins of a doubling.
+# Bins for each factor of two.
 _BINS = 4
 
 

@@ -1,11 +1,11 @@
-"""Heat map of any two knobs: the best that was measured with each pair of choices."""
+"""Heat map of any two knobs: the best measured time for each pair of choices."""
 
 from __future__ import annotations
 
 from romou.tools.report.evidence import NEEDS_RECORDS, Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import OF_LAYER, Figure
 
-# Columns of knobs, so that none is taken for another column.
+# Prefix of the columns of knobs, so that no knob is mistaken for another column.
 PREFIX = "knob "
 
 

@@ -8,7 +8,7 @@ from romou.tools.report.figures.figure import LAYER_AXIS, OF_LAYER, Figure
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """Return a row for each layer and step: layer, passes, operations (integer operations in loops of a work-item,
-    times trips), share (of those without).
+    times trips), share (of the operations without any pass).
     """
     if not evidence.operations:
         raise UnknownError(NEEDS_MODEL)

@@ -1,4 +1,4 @@
-"""Registers of each measured config against the most that its work group leaves it."""
+"""Registers of each measured config, against the most registers that its work group can have."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from romou.tuner.pruning.forms import form_of
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each trial: layer, registers (32 bit, of a work-item), limit (None where it is not known),
+    """Return a row for each trial: layer, registers (32 bit, of a work-item), limit (None if it is not known),
     work_group, slower (times the best).
 
-    Registers are those of the formulas that prune.
+    Registers are from the formulas for pruning.
     """
     if not evidence.spaces or evidence.target is None:
         raise UnknownError(NEEDS_MODEL)
@@ -65,7 +65,7 @@ FIGURE = Figure(
     ),
     rows=rows,
     spec={
-        # One field for both, since an axis of a field without values has no end.
+        # Both series share one field, because Vega draws an unbounded axis for a field without values.
         "transform": [{"fold": ["registers", "limit"], "as": ["kind", "value"]}, {"filter": "isValid(datum.value)"}],
         "height": 260,
         "encoding": {

@@ -18,7 +18,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """Return a row for each layer (layer, intensity in operations a byte, gflops, ms) and two for each roof (roof,
     intensity, gflops).
 
-    The bytes are those of a layer's inputs, weights and output, each once: no kernel moves less.
+    The bytes are a layer's inputs, weights and output, each once: no kernel moves less.
     """
     if not evidence.spaces:
         raise UnknownError(NEEDS_MODEL)
