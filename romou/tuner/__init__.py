@@ -1,1 +1,1 @@
-"""From a task to its fastest config: analysis, pruning, search, measurement, records."""
+"""The tuner: finds the fastest config of a task by analysis, pruning, search, measurement and records."""

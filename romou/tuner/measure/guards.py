@@ -144,7 +144,7 @@ def _buffer(array: np.ndarray, name: str, device: Any, window: Callable[[Any], A
     try:
         whole = tvm.runtime.empty((sum(piece.size for piece in pieces),), "uint8", device)
     except RuntimeError:
-        # With its zones it may exceed the size limit of a buffer. Another cause occurs again below.
+        # With its zones it may exceed the size limit of a buffer. Any other error occurs again below.
         return Guarded(**made, tensor=tvm.runtime.tensor(array, device))
     start = 0
     for piece in pieces:

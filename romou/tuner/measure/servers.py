@@ -135,7 +135,7 @@ def first_line(error: Exception) -> str:
 class ClockWatch:
     """The reference kernel's times on one device.
 
-    every_s: time for which a ratio is valid
+    every_s: seconds before a ratio is measured again
     limit: the ratio above which the device should cool down
     """
 

@@ -194,7 +194,7 @@ def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
         return None
     is_algorithm = [usage.transform_bytes == moved for moved in choices.fastest_s]
     fastest_s = np.select(is_algorithm, list(choices.fastest_s.values()), np.inf)
-    # Divided as `used` is, so that rounding never puts the default beyond its own limit.
+    # This is divided like `used`, so rounding never puts the default beyond its own limit.
     limit = np.select(
         is_algorithm,
         [max(rules.slowest, choices.default_s.get(moved, 0) / fastest) for moved, fastest in choices.fastest_s.items()],

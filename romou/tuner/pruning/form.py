@@ -36,7 +36,7 @@ class Form(ABC):
     """The formulas of one operator: from columns of knobs to a `KernelUsage` of arrays."""
 
     def usage(self, columns: Columns) -> KernelUsage:
-        """Return the usage of the configs that the columns of knobs stand for."""
+        """Return the usage of the configs in the columns of knobs."""
         return self.usage_with(columns, self.counts(columns))
 
     @abstractmethod

@@ -294,7 +294,7 @@ class _Part:
 
     @property
     def weight(self) -> int:
-        """Number of configs that each element of `failed` stands for."""
+        """Number of configs that each element of `failed` represents."""
         return math.prod(
             len(self.block.digits[axis])
             for axis, extent in zip(self.block.free, self.failed.shape[1:], strict=True)

@@ -87,7 +87,7 @@ class PrunedTask(TunableTask):
 
     @property
     def slacks(self) -> Mapping[str, float]:
-        """Factor by which each criterion's limit was loosened. Dropped criteria are missing."""
+        """Loosening factor of each criterion's limit. Dropped criteria are missing."""
         if self.given_slacks is not None:
             return self.given_slacks
         report = next(iter(self.spaces.values())).report

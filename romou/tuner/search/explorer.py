@@ -25,7 +25,7 @@ _STARTS = 8
 
 
 class Explorer:
-    """Proposes the default config, then the configs of `start_with`, then the ones of `TuningOptions.explorer`.
+    """Proposes the default config, then the configs of `start_with`, then configs by `TuningOptions.explorer`.
 
     No config is proposed twice. A space without untried configs proposes nothing.
 
@@ -62,7 +62,7 @@ class Explorer:
         self._expected_s: dict[str, float | None] = {}
 
     def start_with(self, configs: Sequence[Config]) -> None:
-        """Propose these configs right after the default config. Configs that are not valid in the space are skipped."""
+        """Propose these configs right after the default config. Configs outside the valid space are skipped."""
         self._first += configs
 
     def propose(self, count: int, measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:

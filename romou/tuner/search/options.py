@@ -13,7 +13,7 @@ from romou.tuner.search.strategies import EXPLORERS
 class TuningOptions(CheckedOptions):
     """Options of a search.
 
-    trials: candidates to measure over all tasks, including the ones in the records
+    trials: candidates to measure over all tasks. Trials in the records count
     seconds: stop searching after this time. None: no limit
     no_progress: stop searching after this many trials in a row without a 1% improvement of their task. None: no limit
     explorer: "evolution", "annealing" or "ranking" (of all configs, for small spaces), all guided by the cost model.

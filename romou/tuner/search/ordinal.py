@@ -8,7 +8,7 @@ import numpy as np
 
 from romou.base.space import Config, Space
 
-# Number of random configs that are searched for the farthest one.
+# Number of random configs to search for the farthest one.
 _LOOKED_AT = 200
 
 
@@ -52,7 +52,7 @@ class KnobFeatures:
 
 
 def spread(rows: np.ndarray, chosen: Sequence[int], count: int, rng: np.random.Generator) -> list[int]:
-    """Return `count` more rows that are far apart. If none is chosen yet, the first is the middle of all rows.
+    """Return the indices of `count` more rows, far apart. If none is chosen yet, the first is the middle of all rows.
 
     Each further row is the random candidate farthest from the chosen rows. So a first look at a space begins in its
     middle and reaches each end of each knob.

@@ -12,7 +12,7 @@ The scheduler follows Mesa's for Adreno (Mesa 25, ir3_sched.c), block by block:
 - Addresses depend on nothing, so all addresses of a block are live before its first product. They dominate the
   estimate.
 
-Mesa's compiler for Mali keeps the order of the kernel's text and few registers: `RegisterEstimate.as_written`.
+Mesa's compiler for Mali keeps the order of the kernel's text and uses few registers: `RegisterEstimate.as_written`.
 
 On 200 random configs of all families, the rank correlation with Mesa's own numbers is 0.94
 (benchmarks/bench_registers.py).

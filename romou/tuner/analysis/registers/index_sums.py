@@ -115,7 +115,7 @@ class IndexSums:
         return base, whole.constant, whole.strides
 
     def _in_full(self, found: IndexSum) -> IndexSum:
-        """Return a sum with its variables replaced by the sums that they stand for."""
+        """Return a sum with its variables replaced by their sums."""
         parts = (
             self._invariants.get(value, IndexSum({value: 1})).times(factor) for value, factor in found.variables.items()
         )

@@ -245,7 +245,7 @@ class Scheduler:
             insort(self._ready, number)
 
     def _freed(self, number: int, *, counted_only: bool = False) -> float:
-        """Return the number of registers that are last used by an instruction.
+        """Return the number of registers last used by an instruction.
 
         counted_only: only the registers that Mesa counts. Values live before the block count only if a loop carries
             them
