@@ -34,7 +34,6 @@ from romou.tools.regression.statistics import Shift, paired_shift
 from romou.tools.regression.timing import MODEL
 
 POSTPROC = "tvm_callback_opencl_postproc"
-TRUE_PAIRS = 50
 # The reduction loop of a kernel, which follows the zeros of its sums.
 LOOP = re.compile(r"^( +)for \(int (\w+) = 0; \2 < (\d+); \+\+\2\) \{\n.*?^\1\}\n", re.DOTALL | re.MULTILINE)
 ZERO = re.compile(r"^ +(\w+\[\d+\]) = \(\(float4\)\(0\.0+e\+00f(?:, 0\.0+e\+00f)*\)\);\n", re.MULTILINE)
@@ -138,7 +137,14 @@ def digest(found: Comparison, operator: str) -> dict[str, Any]:
 
 
 def run(
-    folder: Path, model: onnx.ModelProto, target: str, operator: str, slowdown: float, pairs: int, out: Console
+    folder: Path,
+    model: onnx.ModelProto,
+    target: str,
+    operator: str,
+    slowdown: float,
+    pairs: int,
+    real_pairs: int,
+    out: Console,
 ) -> dict[str, Any]:
     """Run all comparisons and return their numbers as data."""
     operators = romou.bench(model, target=target, times=False).operators
@@ -147,7 +153,7 @@ def run(
         raise SystemExit(f"there is no operator {operator!r}; there are {', '.join(o.name for o in operators)}")
     plain = bench(model, target, function=function)
     slow = bench(model, target, function=function, share=slowdown)
-    real = really(plain, slow, operator, pairs=TRUE_PAIRS, seed=2)
+    real = really(plain, slow, operator, pairs=real_pairs, seed=2)
     out.print(
         f"{operator}, {slowdown:.0%} more work: {real.ratio:.3f} times as long (99% bounds {real.low:.3f} to"
         f" {real.high:.3f})"
@@ -226,14 +232,29 @@ def print_counts(results: dict[str, Any], slowdown: float, out: Console) -> None
 )
 @click.option("--slowdown", default=0.10, show_default=True, help="Share of work that it does more.")
 @click.option("--pairs", default=20, show_default=True, help="Comparisons of each kind.")
+@click.option(
+    "--real-pairs",
+    default=50,
+    show_default=True,
+    help="Alternate measurements of how much slower the kernel really is.",
+)
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
-def main(model: str, nodes: int, target: str, operator: str, slowdown: float, pairs: int, output: Path | None) -> None:
+def main(
+    model: str,
+    nodes: int,
+    target: str,
+    operator: str,
+    slowdown: float,
+    pairs: int,
+    real_pairs: int,
+    output: Path | None,
+) -> None:
     """Print the counts. The exit code is 1 if a comparison in turns raised a false alarm or missed
     the slower kernel.
     """
     out = Console(width=160)
     with tempfile.TemporaryDirectory(prefix="romou-compare-") as folder:
-        results = run(Path(folder), tail(model, nodes), target, operator, slowdown, pairs, out)
+        results = run(Path(folder), tail(model, nodes), target, operator, slowdown, pairs, real_pairs, out)
     if output is not None:
         output.write_text(json.dumps(results, indent=1))
     print_counts(results, slowdown, out)

@@ -146,11 +146,14 @@ def print_rows(rows: list[dict[str, Any]], title: str) -> None:
 
 
 @click.command()
+@click.option(
+    "--operator", "names", type=click.Choice(list(OPERATORS)), multiple=True, default=list(OPERATORS), show_default=True
+)
 @click.option("--json", "output", type=click.Path(path_type=Path), help="Also write every number here.")
-def main(output: Path | None) -> None:
+def main(names: tuple[str, ...], output: Path | None) -> None:
     """Print both tables."""
     targets = list(kinds())
-    operators, backends = [operator_row(name, targets) for name in OPERATORS], backend_rows(targets)
+    operators, backends = [operator_row(name, targets) for name in names], backend_rows(targets)
     print_rows(
         operators,
         "Lines of an operator, and of its kernels; of the paper: MetaGPU; CUDA, OpenCL, Vulkan; unique; effort",

@@ -13,10 +13,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-import multiprocessing
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from rich.console import Console
 
 import bench_mobile_layers as bench
 import bench_mobile_static as static
+from processes import mapping
 from romou.base.errors import BuildError, InvalidConfigError, RomouError
 from romou.base.space import Config
 from romou.compiler.frontend import Precision, import_onnx
@@ -192,7 +191,7 @@ def main(
         entry = json.loads(line)
         known[entry["of"], entry["config"]] = entry["count"]
     out, is_lean = Console(width=180), True
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
+    with mapping(jobs) as mapped:
         for gpu in gpus:
             target = Target(f"opencl -device={mobile_gpu(gpu).devices[-1]}")
             measure = MEASURE[gpu]
@@ -209,7 +208,7 @@ def main(
                 every = [config.key for config in drawn(task, target, configs, most or configs, seed)]
                 missing = [list(part) for part in batches([key for key in every if (of, key) not in known])]
                 arguments = [[value] * len(missing) for value in (name, gpu, precision)]
-                for part, counts in zip(missing, pool.map(counted, *arguments, missing), strict=True):
+                for part, counts in zip(missing, mapped(counted, *arguments, missing), strict=True):
                     with cache.open("a", encoding="utf-8") as file:
                         for key, count in zip(part, counts, strict=True):
                             known[of, key] = count

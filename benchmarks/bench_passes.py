@@ -22,7 +22,7 @@ import numpy as np
 import tvm
 from rich.console import Console
 
-from bench_mobile_static import SAMPLE, model_of
+from bench_mobile_static import SAMPLE, model_of, name_of
 from romou.base.errors import RomouError
 from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_reference, build_task
@@ -157,7 +157,7 @@ def print_tables(rows: list[dict[str, Any]], title: str, out: Console) -> None:
 )
 @click.option("--time", "is_timed", is_flag=True, help="Also run every variant on the first OpenCL device.")
 @click.option("--rounds", default=11, show_default=True)
-@click.option("--only", default="", help="Operators whose name contains this.")
+@click.option("--only", default="", help="Only operators whose name holds this text.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(target: str, is_timed: bool, rounds: int, only: str, output: Path | None) -> None:
     """Print the tables that the file's docstring describes."""
@@ -174,7 +174,7 @@ def main(target: str, is_timed: bool, rounds: int, only: str, output: Path | Non
                 f"{target} on {facts['name']}",
             )
         with SAMPLE.open(encoding="utf-8") as file:
-            operators = [row for row in csv.DictReader(file) if only in row["op"]]
+            operators = [row for row in csv.DictReader(file) if only in name_of(row)]
         rows = []
         for operator in operators:
             task = task_of(operator, wanted)

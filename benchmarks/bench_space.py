@@ -10,11 +10,9 @@ docs/benchmarks.md describes the method and the output.
 from __future__ import annotations
 
 import json
-import multiprocessing
 import os
 import statistics
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ import numpy as np
 from rich.console import Console
 
 from operator_lists import paper_operators
+from processes import mapping
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
@@ -96,8 +95,8 @@ def main(devices: tuple[str, ...], only: str, jobs: int, output: Path | None) ->
     if not works:
         raise click.BadParameter(f"no operator's name holds {only!r}", param_hint="--only")
     pairs = [(work, device) for work in works.values() for device in devices]
-    with ProcessPoolExecutor(jobs, mp_context=multiprocessing.get_context("spawn")) as pool:
-        answers = iter(list(pool.map(judged, *zip(*pairs, strict=True), chunksize=4)))
+    with mapping(jobs) as mapped:
+        answers = iter(list(mapped(judged, *zip(*pairs, strict=True))))
     found = {name: {device: next(answers) for device in devices} for name in works}
     columns = [column for device in devices for column in (f"{device} before", "kept", "pruned", "literal", "default")]
     table = table_of_numbers("operator", columns, title="Configs before and after pruning")

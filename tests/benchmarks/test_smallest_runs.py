@@ -1,0 +1,122 @@
+"""Every script of benchmarks/ runs in a smallest form: one operator, one config, a CPU device or recorded data.
+
+Models are two nodes instead of a bundled network, and a peer that needs an NVIDIA GPU is left out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import io
+import re
+import shlex
+import shutil
+import sys
+from pathlib import Path
+from typing import Any
+
+import onnx
+import pytest
+
+import record_spaces
+from romou import models
+from romou.compiler.single_operator import conv
+from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
+from support.docs.documents import ROOT
+from support.models.small_networks import Graph
+
+CONV = "conv2d_1x8x9x9_12_3x3_s1"
+# Script -> its arguments, and what it prints. OUT stands for a folder.
+RUNS: dict[str, tuple[str, str]] = {
+    "bench_compare": (
+        f"--nodes 0 --operator {CONV} --pairs 1 --real-pairs 2",
+        rf"{CONV}, 10% more work: \d\.\d+ times as long",
+    ),
+    "bench_effort": ("--operator dense", r"dense +│ +\d+ │ +\d+ │ +\d+ │ +\d+ │ +\d+ "),
+    "bench_launches": ("--target opencl --length 3 --repeat 1", r"opencl: [^│]+│ +\d+\.\d\d │ +\d+\.\d\d │"),
+    "bench_memory": ('small --target "opencl -device=host"', r"small +│ +0\.01 │ +0\.01 │"),
+    "bench_models": ("--models small --peers dlight --trials 1 --pairs 1", r"small +│ +\d\.\d+ │(.*│){8} +\d\.\d\dx"),
+    "bench_passes": ('--only "16x54x54 -> 64"', r"conv2d_1x16x54x54_64_1x1_s1 .* -\d\d%"),
+    "bench_rpc": ("--trials 2 --servers 1", r"│ 1 +│ \d+\.\d+ +│ 1.00x"),
+    "bench_search": ("--operators dense --seeds 1 --methods random --jobs 1", r"dense +│ \d+ \(\d+ s\)"),
+    "bench_space": ("--device adreno640 --only conv2d_1x16x54x54_64 --jobs 1", r"16x54x54_64_1x1_s1 │ +\d+ │ +\d+ │"),
+    "bench_start": ("small --repeat 1", r"small +first( +\d\.\d+){8}\n +second( +\d\.\d+){8}"),
+    "bench_tuning": ("OUT/small.onnx --trials 1", r"every kernel has a time after 1 trials"),
+    "bench_variants": ("--operators small --trials 1 --jobs 1", r"small +│ +[\d.e+]+\*? │"),
+    "kernel_bench": (
+        "sgemm --only 128x128 --trials 1 --rounds 1 --no-peer --work-dir OUT",
+        r"128x128_128 │ +- │ +\d+\.\d │",
+    ),
+    "pretrain_cost_model": ("--spaces OUT/spaces --out OUT/model.json.gz", r"model.json.gz: \d+ bytes, out of 1 recor"),
+    "record_spaces": ("--out OUT/recorded --operators dense --configs 1 --jobs 1", r"dense: 2 of \d+ \(2 ok\); best"),
+}
+# The same for scripts that need Mesa's compilers.
+MESA_RUNS: dict[str, tuple[str, str]] = {
+    "bench_mobile_layers": (
+        "--only depthwise --candidates 1 --gpu a630 --precision float32",
+        r"depthwise 3x3 64x112x112 │ +6\.97 │ \d\.\d\d r\d+",
+    ),
+    "bench_mobile_space": (
+        "--only 1x1 --gpu a630 --configs 1 --most 1 --jobs 1 --cache OUT/counts.jsonl",
+        r"1x1 256x14x14 -> 256 │ +\d+ │ +\d\.\d\d │",
+    ),
+    "bench_mobile_static": (
+        "--only 512x14x14 --candidates 0 --gpu a630",
+        r"depthwise 512x14x14 -> 512 /1 │ +\d\.\d\d │",
+    ),
+    "bench_registers": ("--configs 2 --jobs 1", r"[12] configs; rank correlation"),
+}
+# Their exit code says whether figures are as they should be.
+JUDGED = {"bench_compare", "bench_registers"}
+
+
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """A folder with what runs read. A convolution with a ReLU takes the place of every bundled network."""
+    graph = Graph({"x": (1, 8, 9, 9)})
+    model = graph.model(graph.add("Relu", graph.conv("x", 8, 12)))
+    monkeypatch.setattr(models, "load", lambda name: model)
+    monkeypatch.setattr(models, "names", lambda: ("small",))
+    monkeypatch.setitem(record_spaces.OPERATORS, "small", conv(16, (7, 7), 16, (1, 1)))
+    onnx.save(model, tmp_path / "small.onnx")
+    (tmp_path / "spaces").mkdir()
+    shutil.copy(ROOT / "benchmarks/data/spaces_pocl/dense.json.gz", tmp_path / "spaces")
+    return tmp_path
+
+
+def printed_by(script: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what a script prints, run in this process. Its end without an error is checked."""
+    arguments = [word.replace("OUT", str(folder)) for word in shlex.split(words)]
+    main: Any = importlib.import_module(script).main
+    monkeypatch.setattr(sys, "argv", [script, *arguments])
+    monkeypatch.setenv("COLUMNS", "200")
+    with contextlib.redirect_stdout(io.StringIO()) as out:
+        try:
+            main()
+        except SystemExit as end:
+            # bench_compare and bench_registers judge their figures, which a smallest run does not give.
+            assert end.code in ((0, 1) if script in JUDGED else (0, None)), end.code
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("script", RUNS)
+def test_smallest_run(script: str, small: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words, expected = RUNS[script]
+    printed = printed_by(script, words, small, monkeypatch)
+    assert re.search(expected, printed), printed
+
+
+@pytest.mark.parametrize("script", MESA_RUNS)
+def test_smallest_run_with_mesa(script: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        find_compilers()
+    except MobileCompilersMissingError as error:
+        pytest.skip(f"NOT TESTED, the mobile compilers are missing: {str(error).splitlines()[0]}")
+    words, expected = MESA_RUNS[script]
+    printed = printed_by(script, words, tmp_path, monkeypatch)
+    assert re.search(expected, printed), printed
+
+
+def test_every_script_has_a_smallest_run() -> None:
+    scripts = {path.stem for path in (ROOT / "benchmarks").glob("*.py") if "__main__" in path.read_text()}
+    assert scripts == {*RUNS, *MESA_RUNS}
