@@ -1,17 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device as TVM's runtime sees it: its API, and the allocator through which the Relax VM gets buffers and images.
+// A device for TVM's runtime: its API, and the allocator that gives the Relax VM buffers and images.
 //
 // A runtime gives the differences in a struct:
 //
-//     Memory, Device                                 with MemoryHead; with `label()`
-//     kType, kTitle                                  the device type of DLPack; the name in errors
-//     device(index), count(), current()              the device table; the device that this thread's host code chose last
-//     attribute(device, kind)                        the device's answer; None if it has none
-//     memory_of, image_shape_of                      a data pointer's memory; a tensor's image
+//     Memory, Device                                 with MemoryHead, with `label()`
+//     kType, kTitle                                  the device type of DLPack, and the name in errors
+//     device(index), count(), current()              the device table, and the device that this thread's host code chose last
+//     attribute(device, kind)                        the device's answer, or None
+//     memory_of, image_shape_of                      a data pointer's memory, and a tensor's image
 //     create_buffer, create_image, release, finish
 //     copy_to_host, copy_from_host, copy_on_device   done when they return if the host takes part, else in order with later commands
-//     is_recording()                                 whether this thread records a run, which no copy is part of
+//     is_recording()                                 whether this thread records a run. Copies are not recorded
 //     is_recorded(memory)                            whether a recorded run still uses it: no pool hands it to another
 //     is_exiting()                                   true once the process runs its exit handlers
 #ifndef ROMOU_DEVICE_RUNTIME_DEVICE_API_H_
@@ -109,7 +109,7 @@ class DeviceAPI final : public tvm::runtime::DeviceAPI {
   }
 };
 
-/// Keeps freed buffers and images for the next request of the same size: a network asks for the same sizes in every run.
+/// Keeps freed buffers and images for the next request of the same size, because a network makes the same requests in every run.
 template <typename Runtime>
 class PoolingAllocator final : public tvm::runtime::memory::Allocator {
  public:
@@ -127,14 +127,14 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
   Buffer Alloc(DLDevice dev, tvm::ffi::Shape shape, DLDataType dtype, const std::string& scope) final {
     if (is_buffer_scope(scope)) return Base::Alloc(dev, shape, dtype, scope);
     if (shape.size() == 1) {
-      // A storage that Relax planned for several images, by its size in bytes. An image cannot share other memory: every tensor in it gets an
-      // image from the pool (CreateView), and the storage itself holds one page.
+      // A storage that Relax planned for several images, by its size in bytes. An image cannot share other memory, so CreateView gets an image from
+      // the pool for every tensor in the storage, and the storage holds one page.
       return buffer_of(dev, take(ImageShape{0, 0, 0, kPage}, [&] { return Runtime::create_buffer(device_, kPage); }),
                        static_cast<size_t>(shape[0]) * ((dtype.bits * dtype.lanes + 7) / 8));
     }
     std::vector<int64_t> extents(shape.begin(), shape.end());
     if (dtype.code == kDLUInt && dtype.bits == 8) {
-      // A storage that Romou planned: in bytes, the last axis being those of a texel.
+      // A storage that Romou planned, with a last axis in bytes: the bytes of a texel.
       dtype = DLDataType{kDLFloat, static_cast<uint8_t>(2 * extents.back()), 1};
       extents.back() = 4;
       if (axes_of_rows(scope) > 0) {  // (rows, texels of a row, bytes)
@@ -146,8 +146,8 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
     return buffer_of(dev, take(image, [&] { return Runtime::create_image(device_, image); }), image.bytes());
   }
 
-  // Tensors that share a planned storage use it one after another. An image serves tensors of fewer layers, too; one that does not fit otherwise gets its own
-  // image for its life.
+  // Tensors that share a planned storage use it one after another. An image also serves tensors of fewer layers. A tensor that does not fit otherwise
+  // gets a separate image for its life.
   void* CreateView(const Buffer& buffer, tvm::ffi::Shape shape, DLDataType dtype, const std::string& scope) final {
     Memory* storage = Runtime::memory_of(buffer.data);
     if (is_buffer_scope(scope)) return storage;
@@ -207,7 +207,7 @@ class PoolingAllocator final : public tvm::runtime::memory::Allocator {
     try {
       memory = create();
     } catch (const tvm::ffi::Error&) {
-      Clear();  // idle memory in the pool may be the memory that is missing
+      Clear();  // idle memory in the pool may be enough
       memory = create();
     }
     used_bytes_ += memory->bytes;
@@ -251,7 +251,7 @@ void register_device(const std::string& kind) {
              auto* made = new PoolingAllocator<Runtime>(dev, static_cast<tvm::runtime::memory::AllocatorType>(type));
              return static_cast<void*>(static_cast<tvm::runtime::memory::Allocator*>(made));
            })
-      // Host code that TVM lowers allocates images through these two: width and height in texels, and the number of layers.
+      // Host code lowered by TVM allocates images with these two functions: width and height in texels, and the number of layers.
       .def(("device_api." + kind + ".alloc_nd").c_str(),
            [](int, int device_id, int, int bits, String scope, int ndim, void* extents) {
              const auto* extent = static_cast<int64_t*>(extents);
@@ -262,7 +262,8 @@ void register_device(const std::string& kind) {
                                     static_cast<size_t>(bits) / 2};
              return static_cast<void*>(Runtime::create_image(Runtime::device(device_id), image));
            })
-      // A virtual machine has copied an executable's constants to the device when it starts, and needs the host's no more. No other can be started of it then.
+      // A virtual machine copies an executable's constants to the device when it starts, and does not need the host's copy afterwards. No other
+      // virtual machine can be started from the executable then.
       .def(("romou." + kind + ".drop_constants").c_str(),
            [](tvm::ffi::Module executable) {
              if (std::string(executable->kind()) != "relax.VMExecutable") TVM_FFI_THROW(ValueError) << "a " << executable->kind() << " has no constants";

@@ -3,7 +3,7 @@
 // The rule by which a tensor becomes an image.
 //
 // A tensor whose memory scope names a texture is stored as a 2D-array image (image2d_array_t, texture2DArray) of RGBA texels. Its last axis must
-// be 4 and becomes the lanes of a texel; float32 gives 128-bit texels, float16 64-bit ones. A separator s splits the other axes:
+// be 4 and becomes the lanes of a texel. float32 gives 128-bit texels, float16 64-bit ones. A separator s splits the other axes:
 //
 //     layers = product of shape[0 .. s-2]     height = shape[s-1]     width = product of shape[s .. ndim-2]
 //
@@ -13,16 +13,16 @@
 //     "global.texture-nhwc"     2           (n, h, w, c, 4)  ->  layers n, height h, width w*c
 //     "global.texture-2d"       1           as "global.texture-weight", but a plain 2D image (image2d_t) if the API has them (OpenCL)
 //
-// Of a matrix the last axis is cut into texels:
+// The last axis of a matrix is cut into texels:
 //
-//     "global.texture-rows"                 (b, m, 4 * k)    ->  layers 1, height b*m, width k; an image as for "global.texture-2d"
+//     "global.texture-rows"                 (b, m, 4 * k)    ->  layers 1, height b*m, width k, an image as for "global.texture-2d"
 //     "global.texture-rows-joined"          (b, m, h, 4 * k) ->  layers 1, height b*m, width h*k
 //
-// Two scopes more are for OpenCL kernels written by hand, which declare image1d_t and image2d_t; texels may be of int32 there as well:
+// Two more scopes are for handwritten OpenCL kernels, which declare image1d_t and image2d_t. Their texels may also be of int32:
 //
 //     "global.image1d"          (w, 4)           "global.image2d"          (h, w, 4)
 //
-// This is what TVM's texture lowering expects, so its kernels and ours agree. A tensor of two axes (x, 4) has s = 0 under
+// TVM's texture lowering expects this layout, so its kernels and ours agree. A tensor of two axes (x, 4) has s = 0 under
 // "global.texture": one layer, one row of x texels. Row-major order of the tensor is row-major order of layers, rows and texels
 // under every scope, so copies between images of different shape go through a buffer without reordering.
 #ifndef ROMOU_DEVICE_RUNTIME_IMAGE_SHAPE_H_
@@ -54,24 +54,25 @@ struct ImageShape {
     return out.str();
   }
   bool operator==(const ImageShape&) const = default;
-  /// The first layers, those of `part` bytes.
+  /// Return the first layers, up to `part` bytes.
   ImageShape first(size_t part) const {
     ImageShape found = *this;
     found.layers = part / (bytes() / layers);
     return found;
   }
-  /// Whether the first layers of this image are such an image.
+  /// Return whether the first layers of this image have the shape of `other`.
   bool holds(const ImageShape& other) const { return other.layers <= layers && first(other.bytes()) == other; }
 };
 
-/// The last axes of a matrix that make a row of its image; 0 for scopes of no matrices.
+/// Return how many last axes of a matrix form a row of its image. 0 for scopes without matrices.
 inline int axes_of_rows(const std::string& scope) { return scope == "global.texture-rows" ? 1 : scope == "global.texture-rows-joined" ? 2 : 0; }
 
-/// "" and "global" are buffers.
+/// Return whether a scope is of images. "" and "global" are buffers.
 inline bool is_buffer_scope(const std::string& scope) { return scope.empty() || scope == "global"; }
 
-/// The image of a tensor, by the rule above. Raises ValueError for an unknown scope, a last axis other than 4, a type that the scope
-/// does not know, an extent of zero, or more bytes than can be counted. `api` is named in errors; `has_plain_images`: the two scopes more.
+/// Return the image of a tensor, by the rule above. Raises ValueError for an unknown scope, a last axis other than 4, a type that the scope does not
+/// support, an extent of zero, or a number of bytes that overflows. `api` is named in errors. `has_plain_images`: whether the two scopes for OpenCL
+/// are allowed.
 inline ImageShape image_shape_of(int ndim, const int64_t* shape, DLDataType dtype, const std::string& scope, const char* api, bool has_plain_images) {
   int separator = 0;
   ImageKind kind = ImageKind::kArray2D;

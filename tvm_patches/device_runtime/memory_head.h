@@ -45,7 +45,7 @@ struct PlaceOf {
   size_t offset = 0;
 };
 
-/// An image may serve a tensor of fewer layers than it has, but nothing else is copied of it.
+/// An image may serve a tensor of fewer layers. No other slice of it is copied.
 template <typename Memory>
 void require_whole_layers(const PlaceOf<Memory>& place, size_t bytes) {
   if (place.memory == nullptr || !place.memory->is_image) return;

@@ -29,7 +29,7 @@ constexpr uint64_t kDefaultLimitMb = 256;
 constexpr int kCrashesInARow = 2;
 constexpr time_t kLeftOverAfterS = 3600;
 constexpr const char *kEntry = ".program", *kMark = ".try", *kPartial = "partial-";
-// In a mark of a compilation, behind the device and before the number of processes that began it.
+// Field of a compilation's mark, after the device and before the number of processes that began the compilation.
 constexpr char kCompiled = 'c';
 constexpr const char* kCrashed = "the driver's compiler ended the processes that compiled this kernel";
 
@@ -38,7 +38,7 @@ std::string variable(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-/// Make a folder and its parents; false if one is missing and cannot be made.
+/// Make a folder and its parents. Return false if one is missing and cannot be made.
 bool make_folders(const std::string& path) {
   for (size_t slash = path.find('/', 1);; slash = path.find('/', slash + 1)) {
     const std::string part = path.substr(0, slash);
@@ -47,10 +47,10 @@ bool make_folders(const std::string& path) {
   }
 }
 
-// A pipe would else keep its reader waiting, and some devices do something when they are opened.
+// Opening a pipe could block, and opening a device may act on it.
 constexpr int kOpen = O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK | O_NOCTTY;
 
-/// The content of a regular file; nothing for any other.
+/// Return the content of a regular file, and an empty text for any other.
 std::string content_of(int file) {
   struct stat found {};
   std::string text;
@@ -176,7 +176,7 @@ std::optional<ProgramCache::Entry> ProgramCache::find(const std::string& key, co
     remove(key);
     return std::nullopt;
   }
-  // Entries that were used last go last.
+  // Update the time of use, because the least recently used entries are removed first.
   utimensat(AT_FDCWD, path.c_str(), nullptr, 0);
   return Entry{static_cast<Kind>((*text)[start]), text->substr(kHeader)};
 }
@@ -184,7 +184,7 @@ std::optional<ProgramCache::Entry> ProgramCache::find(const std::string& key, co
 bool ProgramCache::store(const std::string& key, Kind kind, const std::string& content) {
   static std::atomic<uint64_t> count{0};
   const std::string partial = folder_ + "/" + kPartial + std::to_string(getpid()) + "-" + std::to_string(count++);
-  unlink(partial.c_str());  // of a process of the same number that was killed
+  unlink(partial.c_str());  // left by a killed process with the same number
   const int file = open(partial.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600);
   const std::string head = header(key, kind);
   bool is_stored = file >= 0 && write_all(file, head + sha256_hex(head + content) + content);
@@ -252,7 +252,8 @@ void ProgramCache::Attempt::mark_load(ProgramCache& cache) {
   if (is_held && fstat(file_, &found) == 0 && S_ISREG(found.st_mode) && found.st_nlink != 0 && found.st_size == 0) {
     may_go_on_ = write_all(file_, cache.device_);
   } else {
-    // Another process is loading this program or has just done so, and its mark does for both; or it has just crashed, and the next one sees that.
+    // Another process is loading this program or has just done so, and its mark is enough for both. Or that process has just crashed, and the next
+    // process finds its mark.
     close(std::exchange(file_, -1));
     may_go_on_ = found.st_size == 0 || found.st_nlink == 0;
   }
@@ -261,7 +262,7 @@ void ProgramCache::Attempt::mark_load(ProgramCache& cache) {
 void ProgramCache::Attempt::mark_compile(ProgramCache& cache, const std::string& key) {
   may_go_on_ = true;
   struct stat found {};
-  // Another process may be compiling the same; without a mark a crash is only seen by who sees it.
+  // Another process may be compiling the same program. This process then leaves no mark if it crashes.
   if (file_ < 0 || flock(file_, LOCK_EX | LOCK_NB) != 0 || fstat(file_, &found) != 0 || !S_ISREG(found.st_mode) || found.st_nlink == 0) {
     if (file_ >= 0) close(std::exchange(file_, -1));
     return;

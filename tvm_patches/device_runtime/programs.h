@@ -2,8 +2,9 @@
 //
 // All kernels of a library: compiled in one go, and kept on disk.
 //
-// A runtime's `Module` has `kKind`, `kernel_names()`, `key_of(device, name)`, `kernel_on(device, name, cache)`, whose result says `is_from_cache`, and
-// `keep(device, name, cache)`; `program_key(device)` names the device and its driver, and `default_program_folder()` is the folder for programs.
+// A runtime's `Module` has `kKind`, `kernel_names()`, `key_of(device, name)`, `keep(device, name, cache)`, and `kernel_on(device, name, cache)`, which
+// returns an object with `is_from_cache`. `program_key(device)` is the key of the device and its driver, and `default_program_folder()` is the folder
+// for programs.
 #ifndef ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
 #define ROMOU_DEVICE_RUNTIME_PROGRAMS_H_
 
@@ -26,15 +27,15 @@
 
 namespace romou {
 
-/// The modules of a kind in a library and all that it imports.
+/// Return the modules of a kind among a library and all its imports.
 template <typename Module>
 void collect(const tvm::ffi::Module& module, std::vector<Module*>& found) {
   if (std::string(module->kind()) == Module::kKind) found.push_back(static_cast<Module*>(const_cast<tvm::ffi::ModuleObj*>(module.get())));
   for (const tvm::ffi::Any& item : module->imports()) collect(item.cast<tvm::ffi::Module>(), found);
 }
 
-/// Do `work(module, kernel name)` for every kernel of a library: on one thread in a fixed order, or begun in that order on several. All of them
-/// are done before the first error in that order is raised.
+/// Do `work(module, kernel name)` for every kernel of a library, in a fixed order on one thread, or started in that order on several threads. The
+/// first error in that order is raised when all kernels are done.
 template <typename Module, typename Work>
 void for_each_kernel(const tvm::ffi::Module& library, size_t threads, const Work& work) {
   std::vector<Module*> modules;
@@ -83,7 +84,7 @@ void compile_kernels(const tvm::ffi::Module& library, Device& device) {
   for_each_kernel<Module>(library, 1, [&](Module& module, const std::string& name) { module.kernel_on(device, name); });
 }
 
-/// How many kernels of a library are not in `folder`, and how many of them a process ended over. JSON.
+/// Return JSON: the number of kernels of a library that are not in `folder`, and the number of kernels among them that a process crashed on.
 template <typename Module, typename Device>
 tvm::ffi::String missing_kernels(const tvm::ffi::Module& library, Device& device, const tvm::ffi::String& folder) {
   const ProgramCache cache(std::string(folder), program_key(device), true);
@@ -99,7 +100,7 @@ tvm::ffi::String missing_kernels(const tvm::ffi::Module& library, Device& device
   return tvm::ffi::json::Stringify(found);
 }
 
-/// The modules of a library as another process loads them (ffi.Module.load_from_bytes.KIND).
+/// Return the modules of a library in the form that another process loads (ffi.Module.load_from_bytes.KIND).
 template <typename Module>
 tvm::ffi::Array<tvm::ffi::Bytes> module_bytes(const tvm::ffi::Module& library) {
   std::vector<Module*> modules;
@@ -110,7 +111,7 @@ tvm::ffi::Array<tvm::ffi::Bytes> module_bytes(const tvm::ffi::Module& library) {
 }
 
 /// Compile every kernel of a library for a device now, or load it from the programs kept in `folder` (empty: nothing is kept), on `threads` threads
-/// (0: one for each core). Returns a report in JSON.
+/// (0: one for each core). Return a report in JSON.
 template <typename Module, typename Device>
 tvm::ffi::String prepare_kernels(const tvm::ffi::Module& library, Device& device, const tvm::ffi::String& folder, int64_t threads) {
   const auto start = std::chrono::steady_clock::now();
@@ -124,7 +125,7 @@ tvm::ffi::String prepare_kernels(const tvm::ffi::Module& library, Device& device
   return report(start, cache, {{"cached", cached.load()}, {"compiled", compiled.load()}});
 }
 
-/// Write the programs that `prepare` compiled to `folder`, after the first run: some drivers compile no earlier. Returns a report in JSON.
+/// Write the programs that `prepare` compiled to `folder`, after the first run, because some drivers compile no earlier. Return a report in JSON.
 template <typename Module, typename Device>
 tvm::ffi::String keep_kernels(const tvm::ffi::Module& library, Device& device, const tvm::ffi::String& folder) {
   const auto start = std::chrono::steady_clock::now();
@@ -133,7 +134,7 @@ tvm::ffi::String keep_kernels(const tvm::ffi::Module& library, Device& device, c
   for_each_kernel<Module>(library, 1, [&](Module& module, const std::string& name) {
     stored += module.keep(device, name, cache) ? 1 : 0;
   });
-  // Without a limit there is no folder of the user's; this one was chosen.
+  // If the limit is 0, the user chose this folder instead of the default one, and it is not trimmed.
   if (const uint64_t limit = program_cache_limit(); stored != 0 && limit != 0) cache.trim(limit);
   return report(start, cache, {{"stored", stored}});
 }
@@ -146,7 +147,7 @@ void register_programs() {
   const std::string prefix = std::string("romou.") + Module::kKind + ".";
   tvm::ffi::reflection::GlobalDef()
       .def(("ffi.Module.load_from_bytes." + std::string(Module::kKind)).c_str(), Module::LoadFromBytes)
-      // Drivers keep compiled programs on disk: compiled here by a worker process, a kernel loads at once in the process that runs it.
+      // Drivers keep compiled programs on disk. A kernel that a worker process compiled here loads at once in the process that runs it.
       .def((prefix + "compile").c_str(), [](const Library& library, int device) { compile_kernels<Module>(library, Table::global().at(device)); })
       .def((prefix + "program_folder").c_str(), [] { return String(default_program_folder()); })
       .def((prefix + "missing").c_str(),

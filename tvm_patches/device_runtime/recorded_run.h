@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A recorded run as Python holds it. Its functions:
+// The Python object for a recorded run. Its functions:
 //
 //     finish() -> number of launches      end the recording
 //     launch()                            enqueue it without waiting
@@ -18,12 +18,12 @@
 
 namespace romou {
 
-/// Which run each thread records. `Run` has `is_recording()`.
+/// The run that each thread records. `Run` has `is_recording()`.
 template <typename Run>
 class RecordedHere {
  public:
   static void set(const std::shared_ptr<Run>& run) { slot() = run; }
-  /// The run that this thread records; null if none.
+  /// Return the run that this thread records, or null.
   static std::shared_ptr<Run> current() {
     auto found = slot().lock();
     return found != nullptr && found->is_recording() ? found : nullptr;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The order of a runtime's devices, and the choice among them by a variable.
+// The order of a runtime's devices, and their selection by an environment variable.
 #ifndef ROMOU_DEVICE_RUNTIME_SELECTION_H_
 #define ROMOU_DEVICE_RUNTIME_SELECTION_H_
 
@@ -18,7 +18,7 @@ inline std::string lower_case(std::string text) {
   return text;
 }
 
-/// One device a line, for error messages.
+/// Return the devices as text for error messages, one a line.
 template <typename Device>
 std::string device_listing(const std::vector<std::unique_ptr<Device>>& devices) {
   std::string text;
@@ -26,8 +26,9 @@ std::string device_listing(const std::vector<std::unique_ptr<Device>>& devices) 
   return text;
 }
 
-/// Sort devices by the rank of their type and move those to the front whose platform or device name contains the text in `variable`, in any case. A
-/// number below the count of devices is an index in that order. Numbers them. Return an error that says why none matches, or an empty text.
+/// Sort devices by the rank of their type, move the devices with the text of `variable` in the name of the platform or device (any case) to the
+/// front, and number them. A number below the count of devices is an index in that order. Return an error with the reason if none matches, or an
+/// empty text.
 template <typename Device>
 std::string choose_devices(std::vector<std::unique_ptr<Device>>& devices, const char* variable, const char* api) {
   std::stable_sort(devices.begin(), devices.end(), [](const auto& a, const auto& b) { return a->type_rank() < b->type_rank(); });

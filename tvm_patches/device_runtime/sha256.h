@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// SHA-256 (FIPS 180-4), because phones' runtimes bring no library that has it.
+// SHA-256 (FIPS 180-4), because no library in phones' runtimes has it.
 #ifndef ROMOU_DEVICE_RUNTIME_SHA256_H_
 #define ROMOU_DEVICE_RUNTIME_SHA256_H_
 
@@ -41,7 +41,7 @@ inline void add_block(std::array<uint32_t, 8>& state, const unsigned char* block
 
 }  // namespace sha256
 
-/// The SHA-256 of `text` in 64 hexadecimal digits.
+/// Return the SHA-256 of `text` in 64 hexadecimal digits.
 inline std::string sha256_hex(std::string_view text) {
   std::array<uint32_t, 8> state = {0x6a09e667, 0xbb67ae85, 0x3c6ef372, 0xa54ff53a, 0x510e527f, 0x9b05688c, 0x1f83d9ab, 0x5be0cd19};
   const auto* bytes = reinterpret_cast<const unsigned char*>(text.data());

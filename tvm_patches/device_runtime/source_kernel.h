@@ -1,14 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels written by hand, for tools that measure a device: source in, a launch timed by the device's own clock out. Only numbers,
-// text, tensors and modules cross the border, so all of it works over TVM RPC as well.
+// Handwritten kernels, for tools that measure a device: they are compiled from source, launched, and timed by the device's clock.
+// Arguments and results are numbers, text, tensors and modules, so everything works over TVM RPC as well.
 //
 // A runtime gives the differences in a struct:
 //
 //     kKind, Memory, Device, device(index), memory_of, is_recording()      as for `device_api.h`
-//     Code, Kernel(device, name, code)                                     tvm::ffi::String or Bytes; the kernel, compiled
+//     Code, Kernel(device, name, code)                                     tvm::ffi::String or Bytes, and the compiled kernel
 //     kernel.enqueue(types, values, global, local), kernel.private_bytes()
-//     timed(device, work)                                                  ns of the device's clock for what `work` enqueues
+//     timed(device, work)                                                  ns of the device's clock for the commands of `work`
 //     enqueue_copy(from, to, bytes)                                        between the starts of two buffers of one device
 #ifndef ROMOU_DEVICE_RUNTIME_SOURCE_KERNEL_H_
 #define ROMOU_DEVICE_RUNTIME_SOURCE_KERNEL_H_
@@ -38,7 +38,7 @@ struct SourceValue {
 ///
 ///     launch(types, global size, local size, argument, …) -> ns      run once, wait, time by the device's clock
 ///     enqueue(types, global size, local size, argument, …)           run without waiting
-///     private_bytes() -> bytes                                       private memory outside of registers, by the driver's word; or 0
+///     private_bytes() -> bytes                                       private memory outside of registers as the driver reports it, or 0
 ///
 /// `types` has a letter for every argument: m memory (a tensor), i int, u unsigned int, f float.
 template <typename Runtime>
@@ -99,7 +99,7 @@ class SourceKernel final : public tvm::ffi::ModuleObj {
   typename Runtime::Kernel kernel_;
 };
 
-/// Copy between the starts of two buffers of one device by the driver's own command; return ns by the device's clock.
+/// Copy between the starts of two buffers of one device by the driver's copy command, and return ns by the device's clock.
 template <typename Runtime>
 int64_t timed_copy(DLTensor* from, DLTensor* to, int64_t bytes) {
   auto &source = *Runtime::memory_of(from->data), &target = *Runtime::memory_of(to->data);

@@ -13,7 +13,7 @@
 
 namespace romou {
 
-/// Writes append to `content`; reads continue where the last one ended and are short at the end.
+/// Writes append to `content`. Reads continue after the last read, and return fewer bytes at the end.
 class StringStream final : public tvm::support::Stream {
  public:
   explicit StringStream(std::string text = {}) : content(std::move(text)) {}

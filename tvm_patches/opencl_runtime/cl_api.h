@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The part of the OpenCL 1.2 API that the runtime calls, declared by hand so that building needs no system headers.
-// Values and signatures follow the Khronos specification. Nothing here is linked: every function is looked up in the ICD
-// loader at run time (loader.cc), which is why the list is an X-macro of names, results and parameters.
+// Values and signatures follow the Khronos specification. Nothing here is linked: loader.cc looks every function up in the ICD
+// loader at run time, so the list is an X-macro of names, results and parameters.
 #ifndef ROMOU_OPENCL_CL_API_H_
 #define ROMOU_OPENCL_CL_API_H_
 

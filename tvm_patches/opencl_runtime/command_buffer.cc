@@ -69,7 +69,8 @@ void CommandBuffer::enqueue() {
   enqueue(queue);
 }
 
-/// Not every driver lets a buffer be enqueued while it still runs. Its launch may have gone to the other queue; a change of queue waits for that.
+/// Wait for the last run, because not every driver accepts a buffer that still runs. If its launch went to the other queue, the change of queues has
+/// waited.
 void CommandBuffer::wait_for_last() {
   if (last_) device_.wait(std::move(last_), recorder_->call());
 }

@@ -28,7 +28,7 @@ class CommandBuffer {
  public:
   /// Begin to record on this thread. Raises RuntimeError if the device has no command buffers, or the thread records already.
   static std::shared_ptr<CommandBuffer> begin(Device& device);
-  /// The command buffer that this thread records; null if none.
+  /// Return the command buffer that this thread records, or null.
   static std::shared_ptr<CommandBuffer> current() { return RecordedHere<CommandBuffer>::current(); }
 
   /// Use `begin`.
@@ -37,18 +37,18 @@ class CommandBuffer {
   CommandBuffer(const CommandBuffer&) = delete;
   CommandBuffer& operator=(const CommandBuffer&) = delete;
 
-  /// A kernel object of this recording's own, for one launch of `kernel`. Arguments are part of the object, and not every driver
-  /// (PoCL 3.1) copies them when a launch is recorded.
+  /// Return a copy of the kernel object for one launch of `kernel` in this recording. Arguments are part of the object, and not every driver (PoCL
+  /// 3.1) copies them when a launch is recorded.
   Kernel& own(const Kernel& kernel, const std::string& name);
   /// Record a launch of a kernel that `own` returned, with the arguments that it has now.
   void add(Device& device, const Kernel& kernel, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local);
   void keep(Memory* memory);
   bool is_recording() const { return is_recording_; }
-  /// End the recording; return the number of launches. Raises RuntimeError if there are none.
+  /// End the recording and return the number of launches. Raises RuntimeError if there are none.
   int64_t finish();
-  /// Enqueue all of it, on whichever queue is active.
+  /// Enqueue the command buffer on the active queue.
   void enqueue();
-  /// Enqueue it, wait, and return its time from begin to end by the device's clock in ns.
+  /// Enqueue the command buffer, wait, and return its time from begin to end by the device's clock in ns.
   int64_t time_ns();
 
  private:
@@ -56,7 +56,7 @@ class CommandBuffer {
   void enqueue(Device::Queue& queue);
 
   Device& device_;
-  std::mutex mutex_;  ///< guards the members below; taken before the queue is held
+  std::mutex mutex_;  ///< guards the members below. Lock it before the queue
   // Destroyed from the last to the first.
   std::unordered_map<Memory*, SharedMemory> kept_;
   std::vector<std::unique_ptr<Kernel>> kernels_;

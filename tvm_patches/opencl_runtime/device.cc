@@ -37,7 +37,7 @@ std::string device_text(cl_device_id id, cl_uint what) {
   return query_text([&](size_t bytes, void* out, size_t* need) { return api().clGetDeviceInfo(id, what, bytes, out, need); });
 }
 
-/// The first three dimensions. A device may have more, and refuses an answer that lacks room for all of them.
+/// Return the first three dimensions. A device may have more, and refuses a query without room for all of them.
 void read_work_item_sizes(cl_device_id id, size_t* sizes) {
   size_t bytes = 0;
   if (api().clGetDeviceInfo(id, CL_DEVICE_MAX_WORK_ITEM_SIZES, 0, nullptr, &bytes) != CL_SUCCESS) return;
@@ -46,7 +46,7 @@ void read_work_item_sizes(cl_device_id id, size_t* sizes) {
   std::copy_n(found.begin(), std::min<size_t>(3, found.size()), sizes);
 }
 
-/// The sizes among which kernels may choose.
+/// Return the sub-group sizes that kernels may choose.
 std::vector<size_t> read_sub_group_sizes(cl_device_id id) {
   size_t bytes = 0;
   if (api().clGetDeviceInfo(id, CL_DEVICE_SUB_GROUP_SIZES_INTEL, 0, nullptr, &bytes) != CL_SUCCESS) return {};
@@ -96,7 +96,7 @@ DeviceFacts read_facts(const Platform& platform, cl_device_id id) {
       for (const int digit : {byte >> 4, byte & 15}) facts.uuid += "0123456789abcdef"[digit];
     }
   }
-  // OpenCL 1.2 has no question for the warp size; these two vendors answer one of their own.
+  // OpenCL 1.2 has no query for the warp size, but these two vendors have extensions.
   if (facts.extensions.find("cl_nv_device_attribute_query") != std::string::npos) {
     facts.warp_size = query<cl_uint>(id, CL_DEVICE_WARP_SIZE_NV, 1);
   } else if (facts.extensions.find("cl_amd_device_attribute_query") != std::string::npos) {
@@ -150,7 +150,7 @@ void Device::Queue::log_event(Event event) {
 void Device::finish() {
   cl_command_queue queue = nullptr;
   {
-    // Whatever went to the other queue is done: each change of queue waits for it.
+    // All commands of the other queue are done, because each change of queues waits for them.
     std::lock_guard<std::mutex> lock(queue_mutex_);
     queue = active_queue_;
   }

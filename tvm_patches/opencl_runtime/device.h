@@ -31,26 +31,25 @@ class LaunchLog {
 /// The driver's answers, queried once at enumeration.
 struct DeviceFacts {
   std::string platform, platform_version, name, vendor, version, driver, extensions;
-  std::string uuid;     ///< of the hardware, in hex digits, the same in other APIs; empty if the driver does not give it
+  std::string uuid;     ///< of the hardware, in hex digits, the same in other APIs. Empty if the driver does not report it
   std::string library;  ///< the ICD loader or driver that lists the platform
   cl_bitfield type = 0;
   size_t max_work_group_size = 0;
   size_t max_work_item_sizes[3] = {0, 0, 0};
-  std::vector<size_t> sub_group_sizes;  ///< among which kernels may choose (cl_intel_required_subgroup_size)
+  std::vector<size_t> sub_group_sizes;  ///< sizes that kernels may choose (cl_intel_required_subgroup_size)
   cl_ulong local_mem_bytes = 0, constant_mem_bytes = 0, global_mem_bytes = 0, global_cache_bytes = 0, max_alloc_bytes = 0;
   cl_uint compute_units = 0, clock_mhz = 0, warp_size = 1, global_cache_line_bytes = 0, mem_base_align_bits = 0, image_pitch_align_texels = 0;
   bool has_images = false;
-  bool divides_exactly = false;  ///< fp32, if a program is built for it
+  bool divides_exactly = false;  ///< whether fp32 division is correctly rounded in programs built for it
   size_t image_max_width = 0, image_max_height = 0, image_max_layers = 0;
   size_t timer_resolution_ns = 0;
 };
 
 /// One OpenCL device and its context. Thread-safe.
 ///
-/// Commands go to one in-order queue shared by all threads. While a timer runs they go to a second queue that was created with
-/// profiling: a profiled queue costs time per launch on some drivers, and a queue cannot be switched after its creation. Each
-/// change of queue waits for the one it leaves, and enqueueing holds the queue against a change, so the order of commands
-/// holds across it.
+/// Commands go to one in-order queue shared by all threads. While a timer runs they go to a second queue, created with profiling. There are two
+/// queues because a profiled queue costs time per launch on some drivers, and a queue cannot be switched after its creation. Each change of queues
+/// waits for the former one, and no change happens while a thread enqueues, so commands keep their order.
 class Device {
  public:
   Device(const Platform& platform, cl_device_id id);
@@ -59,23 +58,23 @@ class Device {
   cl_device_id id() const { return id_; }
   /// "opencl:0 'name' (platform)"
   std::string label() const;
-  /// GPUs, then accelerators, then CPUs.
+  /// Device type: GPU, accelerator or CPU.
   int type_rank() const;
   int index = 0;  ///< the N of opencl:N
-  /// The device that this thread's host code chose last.
+  /// Return the device that this thread's host code chose last.
   static int& current() {
     thread_local int index = 0;
     return index;
   }
 
-  /// The context; created at the first use so that looking at a device costs nothing.
+  /// Return the context. It is created at the first use, so that listing devices costs nothing.
   cl_context context();
-  /// The queue that commands go to, held against a change and against other threads while this lives. Enqueue and let go: waiting
-  /// for the device under it keeps other threads from launching.
+  /// The queue for commands. While this object lives, other threads cannot change or use the queue. Do not wait for the device meanwhile, because
+  /// other threads could not launch.
   class Queue {
    public:
     cl_command_queue handle() const { return device_.active_queue_; }
-    /// Whether launches should ask for an event.
+    /// Return whether launches should request an event.
     bool is_logging() const { return !device_.logs_.empty(); }
     /// Hand a launch's event to the active logs.
     void log_event(Event event);
@@ -87,19 +86,19 @@ class Device {
     std::lock_guard<std::mutex> lock_;
   };
   Queue hold_queue() { return Queue(*this); }
-  /// Once there is a buffer of `bytes`, use the queue with profiling for everything: some drivers corrupt large buffers on others.
+  /// Use the queue with profiling for everything as soon as there is a buffer of `bytes`. Some drivers corrupt large buffers on other queues.
   void profile_above(size_t bytes) { profiled_bytes_ = bytes; }
-  /// A buffer of `bytes` bytes was created.
+  /// Called when a buffer of `bytes` bytes was created.
   void note_buffer(size_t bytes);
-  /// A queue beside the queues for commands.
+  /// Create a queue besides the queues for commands.
   cl_command_queue create_queue(cl_bitfield properties);
-  /// Both queues: the plain one and the one with profiling.
+  /// Return both queues: the plain one and the one with profiling.
   std::array<cl_command_queue, 2> queues();
-  /// A function of an extension, or null.
+  /// Return a function of an extension, or null.
   void* extension_function(const char* name) const;
   /// Wait until every command has finished.
   void finish();
-  /// Wait for an event; `call` is the call that made it.
+  /// Wait for the event that the OpenCL call `call` returned.
   void wait(Event event, const char* call);
   /// Raise RuntimeError that names the call and this device unless `code` is CL_SUCCESS.
   void check(cl_int code, const char* call, const std::string& kernel = {}, const std::string& detail = {}) const {
@@ -122,16 +121,16 @@ class Device {
   std::atomic<size_t> profiled_bytes_ = SIZE_MAX;
 };
 
-/// All devices, GPUs first, then accelerators, then CPUs, each group in the order of the platforms. Those whose platform or device
-/// name contains $ROMOU_OPENCL_DEVICE (any case) are moved to the front. Enumerated at the first call; empty without a loader.
+/// All devices, GPUs first, then accelerators, then CPUs, each group in the order of the platforms. Devices with $ROMOU_OPENCL_DEVICE in the name of
+/// the platform or device (any case) are moved to the front. Enumerated at the first call. Empty without a loader.
 class DeviceTable {
  public:
   static DeviceTable& global();
-  /// Number of usable devices. Raises ValueError if $ROMOU_OPENCL_DEVICE matches none.
+  /// Return the number of usable devices. Raises ValueError if $ROMOU_OPENCL_DEVICE matches none.
   size_t size();
-  /// The device opencl:`index`. Raises RuntimeError that says why there is none.
+  /// Return the device opencl:`index`. The RuntimeError for a missing device has the reason.
   Device& at(int index);
-  /// Every device, without regard to a selection that failed.
+  /// Return every device, even if the selection failed.
   const std::vector<std::unique_ptr<Device>>& all() const { return devices_; }
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The device as TVM's runtime sees it: the device API, and the allocator through which the Relax VM gets buffers and images.
+// The device for TVM's runtime: the device API, and the allocator that gives the Relax VM buffers and images.
 #include "device_api.h"
 
 #include "command_buffer.h"
@@ -66,7 +66,7 @@ struct Runtime {
       case tvm::runtime::kImagePitchAlignment:
         return static_cast<int64_t>(facts.image_pitch_align_texels);
       default:
-        return nullptr;  // registers, GCN name, free memory: no OpenCL driver gives them; None is TVM's word for "unknown"
+        return nullptr;  // registers, GCN name, free memory: no OpenCL driver reports them. None is TVM's value for "unknown"
     }
   }
 };

@@ -86,11 +86,11 @@ constexpr CodeName kCodeNames[] = {
     {-1138, "CL_INVALID_COMMAND_BUFFER_KHR"},
     {-1139, "CL_INVALID_SYNC_POINT_WAIT_LIST_KHR"},
     {-1140, "CL_INCOMPATIBLE_COMMAND_QUEUE_KHR"},
-    // NVIDIA reports a kernel that read or wrote out of bounds with this undocumented code.
+    // NVIDIA's undocumented code for a kernel that read or wrote out of bounds.
     {-9999, "NV_ILLEGAL_BUFFER_READ_OR_WRITE"},
 };
 
-/// $ROMOU_OPENCL_DUMP_DIR, or a folder of this process, made at the first call under a name that nobody can foresee.
+/// Return $ROMOU_OPENCL_DUMP_DIR, or this process's folder, which the first call makes under an unpredictable name.
 std::string dump_folder() {
   if (const char* chosen = std::getenv("ROMOU_OPENCL_DUMP_DIR"); chosen != nullptr && *chosen != '\0') {
     mkdir(chosen, 0700);
@@ -134,7 +134,7 @@ std::string save_source(const std::string& kernel, const std::string& source) {
   char digest[20];
   std::snprintf(digest, sizeof(digest), "%016zx", std::hash<std::string>{}(source));
   const std::string path = dump_folder() + "/" + kernel.substr(0, 100) + "-" + digest + ".cl";
-  // Other users may be able to write to the folder: an existing file of the name, above all a link, is left alone.
+  // Other users may be able to write to the folder, so an existing file of the name, above all a link, is left as it is.
   const int file = open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
   struct stat found {};
   if (file < 0 && errno == EEXIST && lstat(path.c_str(), &found) == 0 && S_ISREG(found.st_mode) && found.st_uid == geteuid()) return path;

@@ -10,18 +10,19 @@
 
 namespace romou::opencl {
 
-/// "CL_INVALID_WORK_GROUP_SIZE" for -54; "unknown OpenCL error" for a code that no specification lists.
+/// Return the name of a code: "CL_INVALID_WORK_GROUP_SIZE" for -54, "unknown OpenCL error" for a code that no specification lists.
 const char* error_name(cl_int code);
 
-/// Raise RuntimeError "<call> failed: <name> (<code>) ..." if `code` is an error. `device`, `kernel` and `detail` (sizes, limits: anything
-/// that explains it) are left out if they are empty. `Device::check` is the way to it.
+/// Raise RuntimeError "<call> failed: <name> (<code>) ..." if `code` is an error. Empty `device`, `kernel` and `detail` (sizes, limits, explanations)
+/// are left out. Use `Device::check` instead if there is a device.
 [[noreturn]] void raise_error(cl_int code, const char* call, const std::string& device, const std::string& kernel, const std::string& detail);
 
-/// Print a failure where nothing can be raised, in destructors: the first time in a process, because a lost device fails everywhere.
+/// Print a failure from code that cannot raise, such as destructors. Only the first one in a process is printed, because on a lost device everything
+/// fails.
 void complain(cl_int code, const char* what) noexcept;
 
-/// Write a kernel's source to $ROMOU_OPENCL_DUMP_DIR, or to a new folder below $TMPDIR that only this user can open. Return the path, or a text
-/// saying why it could not be written. Links are never followed, and no file is written over.
+/// Write a kernel's source to $ROMOU_OPENCL_DUMP_DIR, or to a new folder below $TMPDIR that only this user can open. Return the path, or the reason
+/// why the source could not be written. Links are never followed, and no file is overwritten.
 std::string save_source(const std::string& kernel, const std::string& source);
 
 }  // namespace romou::opencl

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Which module of a library holds a function: over RPC a library's imports cannot be seen, and `time_evaluator` does not look into them.
+// Finds the module of a library that holds a function. Over RPC a library's imports are not accessible, and `time_evaluator` does not search them.
 #include <tvm/ffi/extra/module.h>
 #include <tvm/ffi/reflection/registry.h>
 
@@ -12,8 +12,8 @@ using tvm::ffi::Module;
 using tvm::ffi::Optional;
 using tvm::ffi::String;
 
-/// Return `module` or the module among its imports that has the compiled function `name`; None if none has it. The executable of a
-/// virtual machine runs functions but holds none.
+/// Return `module` or one of its imports, whichever has the compiled function `name`. None if none has it. The executable of a virtual machine runs
+/// functions but holds none.
 Optional<Module> module_of(const Module& module, const String& name) {
   if (module->kind() != String("relax.VMExecutable") && module->ImplementsFunction(name)) return module;
   for (const Any& import : module->imports()) {

@@ -24,7 +24,7 @@ std::vector<std::string> candidates() {
 #if defined(__APPLE__)
   names = {"/System/Library/Frameworks/OpenCL.framework/OpenCL"};
 #elif defined(__ANDROID__) || defined(__aarch64__) || defined(__arm__)
-  // Phones have no ICD loader; the driver itself exports the API. Mali drivers keep it in the GLES library.
+  // Phones have no ICD loader. Their driver exports the API, Mali's in the GLES library.
   const char* word = sizeof(void*) == 8 ? "lib64" : "lib";
   for (const char* root : {"/vendor/", "/system/vendor/", "/system/"}) {
     for (const char* file :
@@ -40,7 +40,7 @@ std::vector<std::string> candidates() {
 }
 
 bool resolve(void* handle, Api* api, std::string* missing) {
-  // libOpenCL-pixel.so and -car.so export two functions in the place of OpenCL's: one that turns it on and one that looks names up.
+  // libOpenCL-pixel.so and -car.so do not export OpenCL's functions, but one function that enables OpenCL and one that returns functions by name.
   const auto lookup = reinterpret_cast<void* (*)(const char*)>(dlsym(handle, "loadOpenCLPointer"));
   if (const auto enable = reinterpret_cast<void (*)()>(dlsym(handle, "enableOpenCL")); lookup != nullptr && enable != nullptr) enable();
   const auto find = [&](const char* name) { return lookup != nullptr ? lookup(name) : dlsym(handle, name); };
@@ -58,7 +58,7 @@ bool resolve(void* handle, Api* api, std::string* missing) {
   return true;
 }
 
-/// Open the offered driver. Its libraries are in folders that the system does not search; once they are in the process they are found by name.
+/// Open the offered driver. The system does not search the folders of its libraries, so they are opened in order, and then found by name.
 void* open_offered(std::string* failure) {
   // An explicit choice has no fallback.
   if (const char* chosen = std::getenv("ROMOU_OPENCL_LIBRARY"); chosen != nullptr && *chosen != '\0') return nullptr;

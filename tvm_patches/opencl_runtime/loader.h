@@ -18,32 +18,33 @@ struct Api {
 #undef ROMOU_CL_DECLARE
   /// Null if the library has no extensions.
   void* (*clGetExtensionFunctionAddressForPlatform)(cl_platform_id, const char*) = nullptr;
-  /// OpenCL 1.1; null if the library is older.
+  /// OpenCL 1.1. Null if the library is older.
   cl_mem (*clCreateSubBuffer)(cl_mem, cl_bitfield, cl_uint, const void*, cl_int*) = nullptr;
   bool loaded = false;
-  std::string library;  ///< the name or path that was opened; empty if none
-  std::string failure;  ///< why none was opened: one line per attempt
+  std::string library;  ///< name or path of the opened library, or empty
+  std::string failure;  ///< why no library was opened: one line per attempt
 };
 
-/// The process-wide library, opened at the first call and never closed (drivers do not survive dlclose).
+/// Return the process-wide library, opened at the first call and never closed (drivers do not survive dlclose).
 ///
-/// Search order: only $ROMOU_OPENCL_LIBRARY if it is set; else the system's ICD loader; else the vendor paths of phones; else the offered driver.
+/// Search order: only $ROMOU_OPENCL_LIBRARY if it is set. Otherwise the system's ICD loader, then the vendor paths of phones, then the offered
+/// driver.
 const Api& api();
 
-/// Offer a driver that no ICD loader lists: its own libraries in the order of opening, the driver last. Only before the first call of `api`.
+/// Offer a driver that no ICD loader lists: its libraries in the order of opening, the driver last. Only before the first call of `api`.
 void offer_driver(std::vector<std::string> libraries);
 
-/// A platform, and the library that it was found through.
+/// A platform, and the library that listed it.
 struct Platform {
   cl_platform_id id;
   std::string library;
 };
 
-/// The platforms of the opened library, then those of the offered driver. Whatever an ICD driver makes begins with a table of its functions, so the
-/// loader's functions work on the objects of a driver that the loader has never seen.
+/// Return the platforms of the opened library, then the platforms of the offered driver. Every object of an ICD driver begins with a table of its
+/// functions, so the loader's functions also work on objects of a driver that it has not loaded.
 std::vector<Platform> platforms();
 
-/// True once the process runs its exit handlers: drivers may have torn themselves down, so nothing is released any more.
+/// True once the process runs its exit handlers. Drivers may have shut down, so nothing is released any more.
 bool is_exiting();
 
 }  // namespace romou::opencl

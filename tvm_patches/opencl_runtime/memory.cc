@@ -34,7 +34,7 @@ Memory* adopt(Device& device, cl_mem handle, size_t bytes, const ImageShape* ima
   return memory;
 }
 
-/// Copy between host memory and a device's: enqueued without blocking, then waited for, so that other threads launch meanwhile.
+/// Copy between host memory and a device. The copy is enqueued without blocking, then waited for, so that other threads launch meanwhile.
 template <typename Host, typename OfImage, typename OfBuffer>
 void copy_with_host(const Place& place, Host* host, size_t bytes, const char* image_call, OfImage of_image, const char* buffer_call, OfBuffer of_buffer) {
   Memory& memory = *place.memory;
@@ -58,7 +58,7 @@ void copy_with_host(const Place& place, Host* host, size_t bytes, const char* im
 
 Memory* create_buffer(Device& device, size_t bytes) {
   cl_int code = CL_SUCCESS;
-  // A tensor may be empty, a buffer may not.
+  // A tensor may be empty, but a buffer may not.
   const size_t size = bytes == 0 ? 1 : bytes;
   device.note_buffer(size);
   cl_mem handle = api().clCreateBuffer(device.context(), CL_MEM_READ_WRITE, size, nullptr, &code);
@@ -128,7 +128,7 @@ void copy_on_device(const Place& from, const Place& to, size_t bytes) {
   Memory &source = *from.memory, &target = *to.memory;
   const Device& device = *target.device;
   if (source.is_image && target.is_image && source.image.first(bytes) != target.image.first(bytes)) {
-    // Other shape, same row-major order: straighten through a buffer. The driver keeps it until the commands are done.
+    // Images of another shape have the same row-major order, so copy through a buffer. The driver keeps the buffer until the commands are done.
     const SharedMemory flat(create_buffer(*target.device, bytes));
     copy_on_device(from, Place{flat.get(), nullptr, 0}, bytes);
     copy_on_device(Place{flat.get(), nullptr, 0}, to, bytes);
@@ -166,7 +166,7 @@ struct Window {
 }  // namespace
 
 TVM_FFI_STATIC_INIT_BLOCK() {
-  // A view of a tensor (it begins at byte_offset) as a tensor that kernels take; it has to begin at an address that the device allows for buffers.
+  // Turn a view of a tensor (it begins at byte_offset) into a tensor that kernels take. Its address has to meet the device's alignment of buffers.
   tvm::ffi::reflection::GlobalDef().def("romou.opencl.window", [](DLTensor* view) {
     const tvm::ffi::ShapeView shape(view->shape, view->ndim);
     return tvm::ffi::Tensor::FromNDAlloc(Window{memory_of(view->data), view->byte_offset}, shape, view->dtype, view->device);

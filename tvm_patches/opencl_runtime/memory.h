@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Buffers and images of a device, and copies between them and the host. device_runtime/image_shape.h says how a tensor becomes an image.
+// Buffers and images of a device, and copies between them and the host. device_runtime/image_shape.h has the layout of images.
 #ifndef ROMOU_OPENCL_MEMORY_H_
 #define ROMOU_OPENCL_MEMORY_H_
 
@@ -31,19 +31,20 @@ using Place = PlaceOf<Memory>;
 
 inline Memory* memory_of(const void* data) { return memory_behind<Memory>(data, "OpenCL"); }
 
-/// A buffer of at least one byte. Raises RuntimeError with sizes and limits if the device has no room.
+/// Create a buffer of at least one byte. Raises RuntimeError with sizes and limits if the device has no room.
 Memory* create_buffer(Device& device, size_t bytes);
-/// Raises RuntimeError if the device has no images or the extent exceeds its limits.
+/// Create an image. Raises RuntimeError if the device has no images or the extent exceeds its limits.
 Memory* create_image(Device& device, const ImageShape& shape);
-/// A part of a buffer as a buffer, for kernels, which take no offset. The driver keeps the whole buffer meanwhile. Raises RuntimeError if it cannot.
+/// Return a slice of a buffer as a buffer, for kernels, which take no offset. The driver keeps the whole buffer meanwhile. Raises RuntimeError if the
+/// driver cannot do that.
 Memory* create_window(Memory& whole, size_t offset, size_t bytes);
-/// Give one reference back; the last one frees the memory. Never raises.
+/// Give one reference back. The last one frees the memory. Never raises.
 void release(Memory* memory) noexcept;
 
 struct MemoryReleaser {
   void operator()(Memory* memory) const noexcept { release(memory); }
 };
-/// One reference.
+/// A reference to memory, given back by its owner.
 using SharedMemory = std::unique_ptr<Memory, MemoryReleaser>;
 
 /// Copy `bytes`. To the host: done when it returns. From the host: the host's bytes are read when it returns. On one device: in order with later commands.

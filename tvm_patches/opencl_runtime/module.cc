@@ -44,7 +44,7 @@ using tvm::runtime::FunctionInfo;
 
 constexpr const char* kMarker = "// Function: ";
 
-/// Split a source by kernel name. TVM puts a marker before each kernel and, after it, declarations of all kernels. Those are left out,
+/// Split a source by kernel name. TVM puts a marker before each kernel and, after it, declarations of all kernels. The declarations are left out,
 /// because the text would grow with the square of their number.
 std::map<std::string, std::string> split_kernels(const std::string& source) {
   std::map<std::string, std::string> parts;
@@ -58,7 +58,7 @@ std::map<std::string, std::string> split_kernels(const std::string& source) {
     const bool is_declaration = line.rfind("__kernel ", 0) == 0 && line.size() > 2 && line.compare(line.size() - 2, 2, ");") == 0;
     if (!is_declaration) parts[name] += line + "\n";
   }
-  // Text before the first marker (definitions added by hand) belongs to all of them.
+  // Text before the first marker (definitions added by hand) belongs to all kernels.
   if (auto head = parts.find(""); head != parts.end()) {
     for (auto& [kernel, text] : parts) {
       if (!kernel.empty()) text.insert(0, head->second);
@@ -67,9 +67,9 @@ std::map<std::string, std::string> split_kernels(const std::string& source) {
   return parts;
 }
 
-/// The source with every read of an image through the sampler that the kernel declares. The macros that TVM's code generator puts first
-/// drop the sampler unless the device is of exactly version 2.0 or 3.0. Without one a read outside the image is undefined, but padding
-/// without branches relies on zeros there. OpenCL has samplers since 1.0.
+/// Return the source with a sampler in every read of an image. The macros that TVM's code generator writes drop the kernel's sampler unless the
+/// device has exactly version 2.0 or 3.0. Without one a read outside the image is undefined, but padding without branches relies on zeros there.
+/// OpenCL has samplers since 1.0.
 std::string with_samplers(const std::string& source) {
   const std::string begin = "#ifdef __OPENCL_VERSION__\n#if __OPENCL_VERSION__ == CL_VERSION_2_0 ||", end = "#endif\n#endif\n";
   const std::string macros =
@@ -132,17 +132,17 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   }
 
   Kernel& kernel_on(Device& device, const std::string& name, ProgramCache* cache = nullptr);
-  /// Write a kernel that had to be compiled to the cache; false if it was loaded from there, or cannot be kept.
+  /// Write a kernel that had to be compiled to the cache. False if it was loaded from there, or cannot be kept.
   bool keep(Device& device, const std::string& name, ProgramCache& cache) {
     Kernel& kernel = kernel_on(device, name);
     std::lock_guard<std::mutex> lock(kernel.mutex);
     return kernel.keep(name, cache);
   }
 
-  /// Its key in the cache.
+  /// Return the kernel's key in the cache.
   std::string key_of(const Device& device, const std::string& name) const { return program_key(device, name, source_of(name)); }
 
-  /// Names of all kernels, in an order that depends on nothing else.
+  /// Return the names of all kernels, always in the same order.
   std::vector<std::string> kernel_names() const {
     std::vector<std::string> names;
     for (const auto& [name, info] : functions_) names.push_back(info->name);
@@ -165,7 +165,7 @@ class OpenCLModule final : public tvm::ffi::ModuleObj {
   std::map<std::pair<int, std::string>, std::unique_ptr<Kernel>> kernels_;
 };
 
-/// Launches one kernel; holds the module, so that a function outlives the name it was looked up by.
+/// Launches one kernel. It holds the module, so that a function outlives the module's name.
 class Launcher {
  public:
   Launcher(tvm::ffi::Module module, const FunctionInfo& info)
@@ -193,7 +193,7 @@ class Launcher {
   }
 
  private:
-  // Memory knows its device; a kernel that takes none runs on the one that the host code set.
+  // Memory has its device. A kernel without memory arguments runs on the device that the host code set.
   int device_of(void** values) const {
     for (size_t i = 0; i < types_.size(); ++i) {
       if (types_[i].code == kDLOpaqueHandle) return memory_of(*static_cast<void**>(values[i]))->device->index;
@@ -236,7 +236,7 @@ Kernel& OpenCLModule::kernel_on(Device& device, const std::string& name, Program
     if (found == nullptr) found = std::make_unique<Kernel>();
     kernel = found.get();
   }
-  // Held while it is compiled: other kernels can be, on other threads.
+  // Held during compilation. Other threads can compile other kernels meanwhile.
   std::lock_guard<std::mutex> lock(kernel->mutex);
   kernel->build(device, name, source_of(name), cache);
   return *kernel;

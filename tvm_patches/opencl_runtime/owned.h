@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Handles of the driver's, released with their owner.
+// Driver handles, released with their owner.
 #ifndef ROMOU_OPENCL_OWNED_H_
 #define ROMOU_OPENCL_OWNED_H_
 
@@ -13,7 +13,7 @@
 
 namespace romou::opencl {
 
-/// One handle, counted while it is alive. Its release never raises: on a lost device that fails as well.
+/// A handle, included in the count of live handles. Its release never raises: on a lost device a release fails as well.
 template <typename T, auto Release, auto Count>
 class Owned {
  public:

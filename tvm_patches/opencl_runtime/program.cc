@@ -92,7 +92,7 @@ void Kernel::compile(Device& device, const std::string& name, const std::string&
   code = api().clBuildProgram(made.get(), 1, &id, options_for(device, source).c_str(), nullptr, nullptr);
   if (code != CL_SUCCESS) {
     const std::string log = build_log(made.get(), id);
-    // Other codes may be gone the next time: no memory, a lost device.
+    // Other codes, such as no memory or a lost device, may not occur the next time.
     if (code == CL_BUILD_PROGRAM_FAILURE && cache != nullptr && !key_.empty()) cache->store(key_, ProgramCache::Kind::kRefused, log);
     device.check(code, "clBuildProgram", name, with_log(name, source, log));
   }

@@ -14,28 +14,28 @@
 
 namespace romou::opencl {
 
-/// A key of everything that the compiled program depends on: the device, its driver's version, options, the source. Without a name and a source
-/// it stands for the device.
+/// Return the key of everything that the compiled program depends on: the device, its driver's version, options, the source. Without a name and a
+/// source, it is the key of the device.
 std::string program_key(const Device& device, const std::string& name = {}, const std::string& source = {});
 
-/// The kernel object of one function on one device. Setting arguments and launching is one step under its lock: OpenCL keeps
-/// arguments in the kernel object.
+/// The kernel object of one function on one device. OpenCL keeps arguments in the kernel object, so setting arguments and launching happen under one
+/// lock.
 struct Kernel {
   Kernel() = default;
   Kernel(const Kernel&) = delete;
   Kernel& operator=(const Kernel&) = delete;
 
-  /// Compile `source` and take the function `name` from it, by the binary that `cache` has of it if there is one. Raises RuntimeError with the
-  /// build log and where the source was saved. Does nothing if that was done.
+  /// Compile `source` and take the function `name` from it, or load the program's binary from `cache`. Raises RuntimeError with the build log and the
+  /// path of the saved source. Does nothing if the kernel was built before.
   void build(Device& device, const std::string& name, const std::string& source, ProgramCache* cache = nullptr);
-  /// Give `cache` the binary of a program that was compiled from source with a cache; true if it was stored. Some drivers compile as late as
-  /// the first launch: call it behind that.
+  /// Store the binary of a program that was compiled from source with a cache. Return whether it was stored. Call it after the first launch, because
+  /// some drivers compile that late.
   bool keep(const std::string& name, ProgramCache& cache);
   /// Take the function `name` from a program that lives longer.
   void create(Device& device, const std::string& name, cl_program built);
-  /// Raises RuntimeError that names the kernel and the argument.
+  /// Set the arguments. The RuntimeError names the kernel and the argument.
   void set_argument(Device& device, const std::string& name, size_t index, size_t bytes, const void* value);
-  /// Put one launch on the held queue. Raises RuntimeError with the sizes and the limits of kernel and device.
+  /// Enqueue one launch on the held queue. Raises RuntimeError with the sizes and the limits of kernel and device.
   void enqueue(Device& device, Device::Queue& queue, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local);
 
   std::mutex mutex;
@@ -44,12 +44,12 @@ struct Kernel {
   bool is_from_cache = false;
 
  private:
-  /// Raises the error with which the compiler refused the program, or crashed.
+  /// Raise the error of a compiler that refused the program or crashed.
   void refuse(Device& device, const std::string& name, const std::string& source, const std::string& log, const ProgramCache& cache);
   void compile(Device& device, const std::string& name, const std::string& source, ProgramCache* cache);
   bool load(Device& device, const std::string& name, const std::string& source, const std::string& binary, ProgramCache& cache);
 
-  std::string key_;  ///< of the cache's future entry; empty if none is to be written
+  std::string key_;  ///< key of the entry that `keep` writes, or empty
 };
 
 }  // namespace romou::opencl

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python's queries to the runtime: devices and their facts, counters, which library was opened, which TVM it was built against.
+// Python's queries to the runtime: devices and their facts, counters, the opened library, the version of TVM that it was built for.
 #include <tvm/ffi/container/array.h>
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/reflection/registry.h>

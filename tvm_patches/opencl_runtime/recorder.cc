@@ -12,8 +12,8 @@
 namespace romou::opencl {
 namespace {
 
-// The functions of cl_khr_command_buffer that are used; their signatures are the same in all of its versions. Copies have another one since
-// 0.9.5, and are none of the commands of a model's run.
+// The functions of cl_khr_command_buffer that the runtime uses. Their signatures are the same in all of its versions. Copies have another signature
+// since 0.9.5, but a model's run contains none.
 // X(result, name, parameters)
 #define ROMOU_CL_COMMAND_BUFFER_FUNCTIONS(X)                                                                                 \
   X(cl_command_buffer_khr, clCreateCommandBufferKHR, (cl_uint, const cl_command_queue*, const cl_ulong*, cl_int*))           \
@@ -25,7 +25,7 @@ namespace {
     (cl_command_buffer_khr, cl_command_queue, const cl_ulong*, cl_kernel, cl_uint, const size_t*, const size_t*, const size_t*, \
      cl_uint, const cl_uint*, cl_uint*, void**))
 
-// Those of cl_qcom_recordable_queues. Four lists (arguments, offsets, global and local sizes) may change recorded launches; here they are empty.
+// The functions of cl_qcom_recordable_queues. Four lists (arguments, offsets, global and local sizes) may change recorded launches. Here they are empty.
 #define ROMOU_CL_RECORDING_FUNCTIONS(X)                                                                                      \
   X(cl_recording_qcom, clNewRecordingQCOM, (cl_command_queue, cl_int*))                                                      \
   X(cl_int, clEndRecordingQCOM, (cl_recording_qcom))                                                                         \
@@ -73,7 +73,7 @@ struct Releaser {
   }
 };
 
-/// A command buffer belongs to queues of the same properties, so there are two: for the queue with profiling and for the one without.
+/// A command buffer belongs to queues with the same properties, so there are two: one for the queue with profiling, one for the plain queue.
 class CommandBuffers final : public Recorder {
  public:
   explicit CommandBuffers(Device& device) : device_(device), cl_(command_buffer_api(device, kKhronos)), queues_(device.queues()) {
@@ -112,11 +112,11 @@ class CommandBuffers final : public Recorder {
   std::vector<std::unique_ptr<CommandBufferHandle, Releaser<CommandBufferHandle>>> handles_;
 };
 
-/// A separate queue records commands that are enqueued there, and computes nothing. The recording goes to any queue.
+/// Recording by a separate queue, which keeps the commands that are enqueued on it and computes nothing. Any queue can run the recording.
 class Recording final : public Recorder {
  public:
   explicit Recording(Device& device) : device_(device), cl_(recording_api(device, kQualcomm)) {
-    // Alone: drivers refuse it together with profiling.
+    // Without profiling, because drivers refuse this property together with it.
     queue_ = {device.create_queue(CL_QUEUE_RECORDABLE_QCOM), {api().clReleaseCommandQueue}};
     cl_int code = CL_SUCCESS;
     cl_recording_qcom made = cl_.clNewRecordingQCOM(queue_.get(), &code);

@@ -16,16 +16,16 @@ namespace romou::opencl {
 /// Recorded launches of one device. Not thread-safe.
 class Recorder {
  public:
-  /// By the first of both extensions that the driver has. Raises RuntimeError if it has none.
+  /// Create a recorder with the first of the two extensions that the driver has. Raises RuntimeError if it has none.
   static std::unique_ptr<Recorder> create(Device& device);
 
   virtual ~Recorder() = default;
   /// Record a launch of a kernel with the arguments that it has now.
   virtual void add(cl_kernel kernel, const std::string& name, cl_uint dimensions, const size_t* global, const size_t* local) = 0;
   virtual void finish() = 0;
-  /// The call that enqueues it, for errors.
+  /// The name of the enqueueing call, for errors.
   virtual const char* call() const = 0;
-  /// Enqueue all of it on one of the device's queues; its event.
+  /// Enqueue all launches on one of the device's queues, and return the event.
   virtual cl_event enqueue(cl_command_queue queue) = 0;
 };
 

@@ -11,7 +11,7 @@
 namespace romou::opencl {
 namespace {
 
-// Events hold driver memory; a long measurement folds the oldest into a number instead of keeping them all.
+// Events hold driver memory. A long measurement therefore adds the oldest events to a sum and releases them.
 constexpr size_t kMaxPendingEvents = 2048;
 
 }  // namespace
@@ -39,7 +39,7 @@ void EventLog::stop() {
 void EventLog::append(Event event) {
   std::lock_guard<std::mutex> lock(mutex_);
   events_.push_back(std::move(event));
-  // The caller holds the queue. The older half is usually done by now, so nothing waits.
+  // The caller holds the queue. The older half of the events is usually done by now, so nothing waits.
   if (events_.size() >= kMaxPendingEvents) settle(kMaxPendingEvents / 2);
 }
 
@@ -58,7 +58,7 @@ void EventLog::settle(size_t count) {
   int64_t sum_ns = 0;
   for (cl_event event : handles) {
     const cl_ulong start = time_of(device_, event, CL_PROFILING_COMMAND_START), end = time_of(device_, event, CL_PROFILING_COMMAND_END);
-    // Some drivers step their clock back between two reads; a negative duration would shrink the sum.
+    // Some drivers step their clock back between two reads, and a negative duration would shrink the sum.
     if (end > start) sum_ns += static_cast<int64_t>(end - start);
   }
   settled_ns_ += sum_ns;

@@ -13,15 +13,15 @@
 
 namespace romou::opencl {
 
-/// Collects launch events of a device and adds up the time each kernel ran there (start to end, in ns). Thread-safe.
+/// Collects launch events of a device and adds up the time of each kernel there (start to end, in ns). Thread-safe.
 ///
-/// The sum leaves out gaps between kernels, copies and host time: it judges kernels, not the runtime around them.
+/// The sum leaves out gaps between kernels, copies and host time. It measures kernels, not the runtime around them.
 class EventLog final : public LaunchLog {
  public:
   explicit EventLog(Device& device) : device_(device) {}
   EventLog(const EventLog&) = delete;
   EventLog& operator=(const EventLog&) = delete;
-  /// Stop, if that was not done.
+  /// Stop the timer if it runs.
   ~EventLog();
   /// Log every launch on the device from now on.
   void start();
@@ -40,7 +40,7 @@ class EventLog final : public LaunchLog {
   int64_t settled_ns_ = 0;
 };
 
-/// The time of a profiled event by the device's clock in ns: CL_PROFILING_COMMAND_START or _END.
+/// Return the time of a profiled event by the device's clock in ns: CL_PROFILING_COMMAND_START or _END.
 cl_ulong time_of(const Device& device, cl_event event, cl_uint what);
 
 }  // namespace romou::opencl

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A host's queries to a server's machine: the versions, which it compares first because the protocol does not and an unequal pair crashes, and free memory.
+// A host's queries to a server's machine: versions and free memory. The host compares versions first, because the protocol does not and an unequal
+// pair crashes.
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/reflection/registry.h>
 
@@ -44,7 +45,7 @@ String versions() {
   return json::Stringify(object);
 }
 
-/// Return a JSON object: bytes of the machine's memory in all, and those that a process could get now; 0 if the system does not give them.
+/// Return a JSON object with the bytes of the machine's memory and the free ones among them. 0 if the system does not report them.
 String memory() {
   json::Object object{{"total_bytes", int64_t{0}}, {"available_bytes", int64_t{0}}};
   std::ifstream lines("/proc/meminfo");

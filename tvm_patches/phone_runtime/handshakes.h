@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Handshakes of TVM's protocol with many clients at a time, so that none of them keeps another waiting.
+// Handshakes of TVM's protocol with many clients at a time, so that no client waits for another one.
 #ifndef ROMOU_PHONE_HANDSHAKES_H_
 #define ROMOU_PHONE_HANDSHAKES_H_
 
@@ -24,7 +24,7 @@ namespace romou::phone {
 // tvm/rpc/base.py.
 inline constexpr int32_t kMagic = 0xff271, kMismatch = kMagic + 2;
 
-/// A client that came, and what it said so far: magic and length of its greeting in front.
+/// A new client and the bytes that it sent so far: magic and length of its greeting come first.
 struct Guest {
   static constexpr size_t kHeadBytes = 8, kMaxKeyBytes = 4096;
 
@@ -35,7 +35,7 @@ struct Guest {
 
   std::string greeting() const { return received.substr(kHeadBytes); }
 
-  /// Take what it sent; whether its greeting is whole now. Raises Disconnected where it is gone, or no client.
+  /// Read from the client and return whether its greeting is complete. Raises Disconnected if the client is gone, or does not speak the protocol.
   bool read() {
     while (const size_t missing = missing_bytes()) {
       char piece[kHeadBytes + kMaxKeyBytes];
@@ -57,10 +57,10 @@ struct Guest {
   }
 };
 
-/// Clients that came and have not been served.
+/// Clients that connected and have not been served.
 class Guests {
  public:
-  /// The first client whose greeting is whole; none after `milliseconds`, or at a signal.
+  /// Return the first client with a complete greeting, or none after `milliseconds` or at a signal.
   std::optional<Guest> next(int listener, int milliseconds) {
     const int64_t end_ms = now_ms() + milliseconds;
     while (!stopping) {
@@ -92,7 +92,7 @@ class Guests {
     return std::nullopt;
   }
 
-  /// Let go of all, in a process that is not theirs; they hear nothing of it.
+  /// Close this process's copies of the sockets without a message to the clients. For a child process, which does not serve them.
   void clear() { waiting_.clear(); }
 
  private:

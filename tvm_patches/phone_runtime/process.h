@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What every file of the server uses: messages, the clock, and whether it was told to stop.
+// Common parts of the server's files: messages, the clock, and the flag that stops it.
 #ifndef ROMOU_PHONE_PROCESS_H_
 #define ROMOU_PHONE_PROCESS_H_
 

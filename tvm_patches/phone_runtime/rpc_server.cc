@@ -2,7 +2,7 @@
 //
 // A TVM RPC server without Python, for a phone: the protocol of tvm/rpc/server.py and tracker.py, one session at a time.
 //
-// The parent listens, shakes hands and watches; each session runs in a child, so that a kernel that crashes or hangs takes down nothing else.
+// The parent listens, shakes hands and watches. Each session runs in a child, so that a crashing or hanging kernel ends only its session.
 // The parent never opens OpenCL or Vulkan: drivers do not survive a fork.
 #include <dlfcn.h>
 #include <netinet/in.h>
@@ -38,19 +38,19 @@
 namespace romou::phone {
 namespace {
 
-constexpr int kTickMs = 2000;  // the tracker is asked so often, as in tvm/rpc/server.py
+constexpr int kTickMs = 2000;  // between two queries to the tracker, as in tvm/rpc/server.py
 constexpr int kWatchMs = 200;
-constexpr int kReapMs = 20000;  // a killed child may hang in the driver; it is not waited for longer
+constexpr int kReapMs = 20000;  // longest wait for a killed child, which may hang in the driver
 
-/// The request of a client; not accepted if it does not know the key.
+/// The request of a client. It is refused without the right key.
 struct Greeting {
   bool is_accepted = false;
-  double limit_s = 0;  ///< longest time for the whole session; 0: none
+  double limit_s = 0;  ///< longest time for the whole session, or 0 for no limit
 };
 
 Greeting answer(const Guest& guest, const std::string& expected_key, const std::string& own_key) {
   const int fd = guest.connection.get();
-  // What is sent is short: it fits into an empty socket, or nobody reads at the other end.
+  // The answer is short: it fits into an empty socket buffer, or the other end does not read.
   set_patience(fd, kHandshakeMs);
   std::istringstream words(guest.greeting());
   std::string key, option;
@@ -69,7 +69,7 @@ Greeting answer(const Guest& guest, const std::string& expected_key, const std::
   return greeting;
 }
 
-/// Wait for the end of a child and of what it started. Return why it was killed; empty if it ended by itself.
+/// Wait for the end of a child and its processes. Return why it was killed, or an empty text if it was not.
 std::string watch(pid_t child, const Pulse& pulse, const Options& options, double limit_s, int* status) {
   const int64_t started = now_ms();
   const auto is_over = [&] { return waitpid(child, status, WNOHANG) == child; };
@@ -114,7 +114,7 @@ void run_session(const Guest& guest, Handle& listener, Guests& others, const Opt
   const pid_t parent = getpid();
   const pid_t child = fork();
   if (child == 0) {
-    // A group of its own: what the driver starts ends with it.
+    // A separate process group: processes that the driver starts end with it.
     setpgid(0, 0);
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     if (getppid() != parent) _exit(1);
@@ -122,7 +122,7 @@ void run_session(const Guest& guest, Handle& listener, Guests& others, const Opt
     std::signal(SIGINT, SIG_DFL);
     listener.reset();
     others.clear();
-    // No exit handlers: drivers may hang in theirs.
+    // Skip exit handlers, because drivers may hang in theirs.
     _exit(serve(connection.get(), folder, pulse));
   }
   if (child < 0) {
@@ -131,7 +131,7 @@ void run_session(const Guest& guest, Handle& listener, Guests& others, const Opt
     setpgid(child, child);
     int status = 0;
     const std::string reason = watch(child, *pulse, options, limit_s, &status);
-    // Before anybody is told that the session is over.
+    // Remove the folder before the end of the session is announced.
     std::error_code ignored;
     fs::remove_all(folder, ignored);
     if (!reason.empty()) {
@@ -152,7 +152,7 @@ void run_session(const Guest& guest, Handle& listener, Guests& others, const Opt
 }
 
 void accept_sessions(const Options& options, Handle& listener) {
-  // One page that parent and children share.
+  // A page of memory that parent and children share.
   void* page = mmap(nullptr, sizeof(Pulse), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (page == MAP_FAILED) refuse(std::string("mmap: ") + std::strerror(errno));
   Pulse* pulse = new (page) Pulse();
@@ -180,7 +180,7 @@ void accept_sessions(const Options& options, Handle& listener) {
 
 constexpr const char* kKinds[] = {"opencl", "vulkan"};
 
-/// Load the device runtimes beside this program. The server works without them: clients may want the CPU alone.
+/// Load the device runtimes beside this program. The server works without them, because clients may want only the CPU.
 void load_runtimes() {
   std::error_code ignored;
   const fs::path folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
@@ -190,7 +190,7 @@ void load_runtimes() {
   }
 }
 
-/// The library that was opened for a kind and its devices, or why there are none.
+/// Return the library opened for a kind and its devices, or the reason why there are none.
 json::Object describe(const std::string& kind) {
   json::Object answer;
   try {
@@ -209,7 +209,7 @@ int print_devices() {
   json::Object answer;
   for (const char* kind : kKinds) answer.Set(ffi::String(kind), describe(kind));
   say("%s", json::Stringify(answer).c_str());
-  // No exit handlers: drivers may hang in theirs.
+  // Skip exit handlers, because drivers may hang in theirs.
   _exit(0);
 }
 

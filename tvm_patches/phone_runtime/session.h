@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One session, in a child of the server's: TVM's RPC protocol on one connection.
+// One session, in a child process of the server: TVM's RPC protocol on one connection.
 #ifndef ROMOU_PHONE_SESSION_H_
 #define ROMOU_PHONE_SESSION_H_
 
@@ -47,7 +47,7 @@ inline std::string read_file(const std::string& path) {
 /// Register the functions that tvm.rpc.RPCSession expects of a server and TVM's runtime lacks.
 inline void register_session_functions(const std::string& folder) {
   const auto path = [folder](const ffi::String& name) {
-    // Names come from the host; they stay inside the folder of the session.
+    // The host sends names, and files have to stay inside the session's folder.
     const fs::path last = fs::path(std::string(name)).filename();
     if (last.empty() || last == "." || last == "..") TVM_FFI_THROW(ValueError) << "'" << name << "' is no name of a file";
     return (fs::path(folder) / last).string();
@@ -67,7 +67,7 @@ inline void register_session_functions(const std::string& folder) {
          }));
 }
 
-/// Serve one connection until the client is gone, keeping uploads in `folder`; return the exit code.
+/// Serve one connection until the client is gone, keep uploads in `folder`, and return the exit code.
 inline int serve(int fd, const std::string& folder, Pulse* pulse) {
   try {
     if (chdir(folder.c_str()) != 0) throw Disconnected(folder + ": " + std::strerror(errno));
@@ -78,7 +78,7 @@ inline int serve(int fd, const std::string& folder, Pulse* pulse) {
       return static_cast<int64_t>(bytes.size());
     });
     const ffi::Function receive = ffi::Function::FromTyped([fd, pulse](int64_t wanted) {
-      // At most kPieceBytes at a time: a large tensor needs no second copy of its size.
+      // At most kPieceBytes at a time, so that a large tensor needs no second copy of its size.
       std::string piece(std::min(static_cast<size_t>(wanted), kPieceBytes), '\0');
       ssize_t n;
       do {

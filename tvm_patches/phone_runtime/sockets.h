@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Sockets, and the numbers and texts of TVM's protocol on them. What is lost raises Disconnected.
+// Sockets, and the numbers and texts of TVM's protocol on them. A lost connection raises Disconnected.
 #ifndef ROMOU_PHONE_SOCKETS_H_
 #define ROMOU_PHONE_SOCKETS_H_
 
@@ -24,7 +24,7 @@
 
 namespace romou::phone {
 
-inline constexpr int kHandshakeMs = 5000;  // for the whole of a handshake
+inline constexpr int kHandshakeMs = 5000;  // for a whole handshake
 
 /// A file descriptor that is closed with its owner.
 class Handle {
@@ -53,7 +53,7 @@ struct Disconnected : std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// Limit how long one send or receive waits; 0: for ever.
+/// Limit the time of one send or receive. 0 for no limit.
 inline void set_patience(int fd, int milliseconds) {
   const timeval limit{milliseconds / 1000, (milliseconds % 1000) * 1000};
   setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
@@ -99,7 +99,7 @@ inline std::string receive_text(int fd, size_t limit) {
   return text;
 }
 
-/// Call `use(const addrinfo&) -> bool` with each address of the host until it accepts one; return the last reason if it accepts none.
+/// Call `use(const addrinfo&) -> bool` with each address of the host until it accepts one. Return the reason of the last failure if it accepts none.
 template <typename F>
 std::string try_addresses(const std::string& host, int port, int flags, F use) {
   addrinfo hints{}, *found = nullptr;

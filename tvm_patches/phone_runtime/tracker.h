@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The tracker's client, by the protocol of tvm/rpc/tracker.py.
+// A client of the tracker with the protocol of tvm/rpc/tracker.py.
 #ifndef ROMOU_PHONE_TRACKER_H_
 #define ROMOU_PHONE_TRACKER_H_
 
@@ -27,7 +27,7 @@ inline constexpr int32_t kTrackerMagic = 0x2f271;
 inline constexpr int kSuccess = 0, kPut = 3, kUpdateInfo = 5, kGetPendingMatchKeys = 7;
 
 inline constexpr int kTrackerRetryMs = 3000;
-inline constexpr int kUnusedKeyPings = 3;  // after so many, a key that was given away and never came back is replaced
+inline constexpr int kUnusedKeyPings = 3;  // pings after which the match key of a client that never connected is replaced
 
 /// Reports this server to a tracker under its key and a random match key, which a client has to name instead of the key.
 class Tracker {
@@ -47,7 +47,7 @@ class Tracker {
     });
   }
 
-  /// Check between sessions that the tracker is still there, and that no client took the key and never came.
+  /// Check between sessions that the tracker still answers, and replace a key whose client never connected.
   void ping() {
     if (!is_wanted()) return;
     if (!connection_) return offer();
@@ -89,7 +89,7 @@ class Tracker {
     if (receive_number(fresh.get()) != kTrackerMagic) throw Disconnected("what answers there is no TVM tracker");
     connection_ = std::move(fresh);
     is_missed_ = false;
-    // The tracker fills in the address from which it sees this connection.
+    // The tracker fills in the address of this connection.
     json::Object about;
     about.Set(ffi::String("key"), ffi::String("server:" + options_.key));
     about.Set(ffi::String("addr"), json::Array{nullptr, port_});

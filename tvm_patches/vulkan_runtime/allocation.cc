@@ -13,7 +13,7 @@
 namespace romou::vulkan {
 namespace {
 
-/// Return a slice of memory. If there is no room, wait for the device first: freed memory is then given back.
+/// Return a slice of memory. If there is no room, wait for the device first, so that freed memory is given back.
 Slice allocate(Device& device, const VkMemoryRequirements& needed, MemoryUse use, bool is_image, const std::string& what) {
   std::optional<Slice> found = device.heap().allocate(needed, use, is_image);
   if (!found) {
@@ -37,7 +37,7 @@ Memory* create_buffer(Device& device, size_t bytes, MemoryUse use) {
                                 << facts.max_alloc_bytes << " bytes of one (the smaller of maxStorageBufferRange and maxMemoryAllocationSize)";
   }
   auto memory = std::make_unique<Memory>(device);
-  // A tensor may be empty, a buffer may not; kernels read whole vectors of four.
+  // A tensor may be empty, but a buffer may not. Kernels read whole vectors of four.
   memory->bytes = bytes == 0 ? 16 : (bytes + 15) / 16 * 16;
   VkBufferCreateInfo info{VK_STRUCTURE_TYPE_BUFFER_CREATE_INFO};
   info.size = memory->bytes;

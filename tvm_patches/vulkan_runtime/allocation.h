@@ -8,9 +8,9 @@
 
 namespace romou::vulkan {
 
-/// A buffer of at least one byte. Raises RuntimeError with sizes and limits if the device has no room.
+/// Create a buffer of at least one byte. Raises RuntimeError with sizes and limits if the device has no room.
 Memory* create_buffer(Device& device, size_t bytes, MemoryUse use = MemoryUse::kDevice);
-/// Raises RuntimeError if the device has no images or the extent exceeds its limits.
+/// Create an image. Raises RuntimeError if the device has no images or the extent exceeds its limits.
 Memory* create_image(Device& device, const ImageShape& shape);
 
 }  // namespace romou::vulkan

@@ -15,7 +15,7 @@ constexpr VkAccessFlags kWrites = VK_ACCESS_SHADER_WRITE_BIT | VK_ACCESS_TRANSFE
 constexpr VkAccessFlags kAll = kWrites | VK_ACCESS_SHADER_READ_BIT | VK_ACCESS_TRANSFER_READ_BIT;
 constexpr uint32_t kSetsPerPool = 128, kDescriptorsPerSet = 8;
 
-/// The first layers of an image, those of `bytes`.
+/// Return the first layers of an image, up to `bytes`.
 VkImageSubresourceLayers layers_of(const Memory& image, size_t bytes) {
   return {VK_IMAGE_ASPECT_COLOR_BIT, 0, 0, static_cast<uint32_t>(image.image.first(bytes).layers)};
 }
@@ -84,7 +84,7 @@ void Commands::clear() {
   staged_bytes_ = 0;
   used_pools_ = 0;
   if (!std::exchange(is_begun_, false) || is_exiting() || is_forked()) return;
-  // If it cannot be reset (a lost device), the next call that can raise will report it.
+  // If it cannot be reset (a lost device), the next call that can raise reports it.
   vk_.vkResetCommandPool(device_.handle(), pool_.get(), 0);
   for (const DescriptorPool& pool : descriptor_pools_) vk_.vkResetDescriptorPool(device_.handle(), pool.get(), 0);
 }
@@ -101,7 +101,7 @@ void Commands::keep(std::shared_ptr<const void> object) {
   if (known_.insert(object.get()).second) objects_.push_back(std::move(object));
 }
 
-/// The barrier that is due before a command, which then is taken to be there.
+/// Return the barrier that is due before a command, and count it as inserted.
 void Commands::use(std::span<const Use> uses) {
   commands_ += 1;
   for (const Use& each : uses) keep(each.memory);

@@ -23,13 +23,13 @@ struct Use {
   uint8_t access;
 };
 
-/// Which memory was read and written since the last barrier of a command buffer, and so which barrier is due before the next command.
+/// Tracks the memory that a command buffer read and wrote since its last barrier, and returns the barrier that is due before the next command.
 class Tracker {
  public:
   enum class Barrier {
     kNone,
-    kExecution,  ///< something is written that was read: the reader has to end first
-    kMemory      ///< something is read or written that was written: the write has to be visible
+    kExecution,  ///< a write after a read: the reader has to end first
+    kMemory      ///< an access after a write: the write has to be visible
   };
   Barrier before(std::span<const Use> uses);
   void clear() { accesses_.clear(); }
@@ -38,9 +38,9 @@ class Tracker {
   std::unordered_map<const Memory*, uint8_t> accesses_;
 };
 
-/// One command buffer and all that its commands use, which lives until they are done. Not thread-safe.
+/// One command buffer and all objects that its commands use, which live until the commands are done. Not thread-safe.
 ///
-/// Every command buffer ends with a barrier against whatever comes next, the host included. So each begins without anything to wait for.
+/// Every command buffer ends with a barrier against all later commands, the host's included. So none has to wait when it begins.
 class Commands {
  public:
   /// `is_recording`: it is submitted more than once, and no pool hands out its memory meanwhile.
@@ -51,28 +51,28 @@ class Commands {
 
   /// `serial` is the number of the batch.
   void begin(uint64_t serial);
-  /// The barrier, and the end. The handle can be submitted.
+  /// Add the final barrier and end the command buffer. The handle can then be submitted.
   void end();
-  /// Drop all objects that the commands used. The commands are done.
+  /// Drop all objects that the commands used, once the commands are done.
   void clear();
 
   VkCommandBuffer handle() const { return handle_; }
   int launches() const { return launches_; }
-  /// Whether enough has gathered that the device should begin.
+  /// Return whether there are enough commands to submit them.
   bool is_full() const { return commands_ >= kMaxCommands || staged_bytes_ >= kMaxStagedBytes; }
   const std::vector<SharedMemory>& kept() const { return kept_; }
 
   void dispatch(const std::shared_ptr<const Kernel>& kernel, std::span<Memory* const> bindings, std::span<const char> push_constants,
                 const std::array<uint32_t, 3>& groups);
-  /// Between memory of this device: buffers, a buffer and an image, or two images of the same shape.
+  /// Copy between memory of this device: buffers, a buffer and an image, or two images of the same shape.
   void copy(const Place& from, const Place& to, size_t bytes);
-  /// Give a new image the layout that it has from then on.
+  /// Set the permanent layout of a new image.
   void prepare_image(Memory* image);
   /// Keep an object that the commands use.
   void keep(std::shared_ptr<const void> object);
 
  private:
-  // A whole model is one submission, but a loop of launches or copies does not grow without end.
+  // A whole model is one submission, but loops of launches or copies are submitted in several.
   static constexpr int kMaxCommands = 512;
   static constexpr size_t kMaxStagedBytes = size_t{64} << 20;
 

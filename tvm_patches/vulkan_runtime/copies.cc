@@ -10,12 +10,12 @@
 namespace romou::vulkan {
 namespace {
 
-// Longer copies of buffers go in parts: staging takes little memory, and the host copies while the device does.
+// Longer copies of buffers are split: staging then takes little memory, and the host copies while the device does.
 constexpr size_t kPart = size_t{32} << 20;
 
 bool is_in_place(const Memory& memory) { return !memory.is_image && memory.slice.mapped != nullptr && memory.device->facts().has_unified_memory; }
 
-/// Return a mapped buffer of at least `bytes`, an idle one if there is one.
+/// Return a mapped buffer of at least `bytes`, an idle one if possible.
 SharedMemory staging_buffer(Device& device, size_t bytes) {
   const size_t size = Staging::size_for(bytes);
   SharedMemory idle = device.staging().take(size);
@@ -65,7 +65,8 @@ void copy_on_device(const Place& from, const Place& to, size_t bytes) {
   const auto fits = [](const Place& place, const Memory& other) { return !other.is_image || place.offset % other.image.texel_bytes == 0; };
   const bool is_direct = source.is_image && target.is_image ? source.image.first(bytes) == target.image.first(bytes) : fits(from, target) && fits(to, source);
   if (is_direct) return device.queue().record([&](Commands& commands) { commands.copy(from, to, bytes); });
-  // Images of other shape have the same row-major order: straighten through a buffer. So does an offset that no image can be copied from or to.
+  // Images of another shape have the same row-major order, so copy through a buffer. Offsets that images cannot be copied from or to need that as
+  // well.
   const SharedMemory flat(create_buffer(device, bytes));
   device.queue().record([&](Commands& commands) {
     commands.copy(from, {flat.get()}, bytes);

@@ -65,7 +65,7 @@ std::vector<std::string> extensions_of(VkPhysicalDevice device) {
   return names;
 }
 
-/// A family that computes, if possible one that does nothing else: its queue waits for no drawing.
+/// Return a queue family for compute, if possible one without graphics, because its queue does not wait for drawing.
 void choose_queue(VkPhysicalDevice device, DeviceFacts* facts) {
   uint32_t count = 0;
   instance().vkGetPhysicalDeviceQueueFamilyProperties(device, &count, nullptr);
@@ -127,7 +127,7 @@ DeviceFacts read_facts(VkPhysicalDevice device, const std::vector<std::string>& 
   facts.api_version = properties.apiVersion;
   facts.subgroup_size = subgroup.subgroupSize;
   if (subgroup.supportedStages & VK_SHADER_STAGE_COMPUTE_BIT) facts.subgroup_operations = subgroup.supportedOperations;
-  // Vulkan has no question for compute units; these vendors answer one of their own.
+  // Vulkan has no query for compute units, but these vendors have extensions.
   facts.compute_units = nvidia.shaderSMCount + arm.shaderCoreCount + amd.shaderEngineCount * amd.shaderArraysPerEngineCount * amd.computeUnitsPerShaderArray;
   if (facts.type == VK_PHYSICAL_DEVICE_TYPE_CPU) facts.compute_units = std::thread::hardware_concurrency();
   for (const std::string& name : extensions) facts.extensions += (facts.extensions.empty() ? "" : " ") + name;
@@ -148,7 +148,8 @@ Device::Device(VkPhysicalDevice physical) : physical_(physical) {
     const VkMemoryHeap& heap = memory_types_.memoryHeaps[i];
     if (heap.flags & VK_MEMORY_HEAP_DEVICE_LOCAL_BIT) facts_.global_mem_bytes = std::max<uint64_t>(facts_.global_mem_bytes, heap.size);
   }
-  // Where host and device share their memory, tensors are written and read in place. A card's memory can be mapped as well, but reads go over the bus.
+  // If host and device share their memory, tensors are written and read in place. A discrete GPU's memory can be mapped as well, but reads go over
+  // the bus.
   facts_.has_unified_memory =
       (facts_.type == VK_PHYSICAL_DEVICE_TYPE_INTEGRATED_GPU || facts_.type == VK_PHYSICAL_DEVICE_TYPE_CPU) && !is_left_out("unified_memory");
 }

@@ -43,7 +43,7 @@ struct DeviceFunctions {
 /// The driver's answers, queried once at enumeration.
 struct DeviceFacts {
   std::string platform, name, vendor, driver, version, extensions;
-  std::string uuid;  ///< of the hardware, then of its driver: compiled pipelines fit if it is the same
+  std::string uuid;  ///< of the hardware, then of its driver. Compiled pipelines are valid for devices with the same UUIDs
   VkPhysicalDeviceType type = VK_PHYSICAL_DEVICE_TYPE_OTHER;
   VkPhysicalDeviceLimits limits{};
   uint32_t api_version = 0, compute_units = 0, subgroup_size = 1;
@@ -54,7 +54,7 @@ struct DeviceFacts {
   bool has_subgroup(VkSubgroupFeatureFlags wanted) const { return (subgroup_operations & wanted) == wanted; }
 };
 
-/// One Vulkan device with its logical device and one queue. Thread-safe.
+/// One Vulkan device with its logical device and a queue. Thread-safe.
 class Device {
  public:
   explicit Device(VkPhysicalDevice physical);
@@ -67,13 +67,13 @@ class Device {
   std::string label() const;
   int type_rank() const;
   int index = 0;  ///< the N of vulkan:N
-  /// The device that this thread's host code chose last.
+  /// Return the device that this thread's host code chose last.
   static int& current() {
     thread_local int index = 0;
     return index;
   }
 
-  /// The logical device and its functions; made at the first use so that looking at a device costs nothing.
+  /// Return the logical device and its functions. It is created at the first use, so that listing devices costs nothing.
   VkDevice handle() {
     open();
     return handle_;
@@ -116,14 +116,14 @@ class Device {
   std::shared_ptr<Queue> queue_;
 };
 
-/// All devices, GPUs first, then CPUs, each group in the order of the drivers. Those whose platform or device name contains $ROMOU_VULKAN_DEVICE
-/// (any case) are moved to the front; a number chooses by the place in that order. Enumerated at the first call; empty without a loader.
+/// All devices, GPUs first, then CPUs, each group in the order of the drivers. Devices with $ROMOU_VULKAN_DEVICE in the name of the platform or
+/// device (any case) are moved to the front. A number is an index in that order. Enumerated at the first call. Empty without a loader.
 class DeviceTable {
  public:
   static DeviceTable& global();
-  /// Number of usable devices. Raises ValueError if $ROMOU_VULKAN_DEVICE matches none, RuntimeError in a forked process.
+  /// Return the number of usable devices. Raises ValueError if $ROMOU_VULKAN_DEVICE matches none, RuntimeError in a forked process.
   size_t size();
-  /// The device vulkan:`index`. Raises RuntimeError that says why there is none.
+  /// Return the device vulkan:`index`. The RuntimeError for a missing device has the reason.
   Device& at(int index);
 
  private:
@@ -132,7 +132,7 @@ class DeviceTable {
   std::string selection_error_, skipped_;
 };
 
-/// A handle of a device's, destroyed with its owner.
+/// A handle of a device, destroyed with its owner.
 template <typename Handle, auto Destroy>
 class Owned {
  public:

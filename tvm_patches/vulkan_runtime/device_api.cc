@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The device as TVM's runtime sees it: the device API, and the allocator through which the Relax VM gets buffers and images.
+// The device for TVM's runtime: the device API, and the allocator that gives the Relax VM buffers and images.
 #include "device_api.h"
 
 #include "allocation.h"
@@ -62,7 +62,7 @@ struct Runtime {
       case tvm::runtime::kTotalGlobalMemory:
         return static_cast<int64_t>(facts.global_mem_bytes);
       default:
-        return nullptr;  // clock, registers, caches, free memory: Vulkan does not tell; None is TVM's word for "unknown"
+        return nullptr;  // clock, registers, caches, free memory: Vulkan does not report them. None is TVM's value for "unknown"
     }
   }
 };

@@ -8,7 +8,7 @@ namespace romou::vulkan {
 
 namespace {
 
-/// The name of a VkComponentTypeKHR.
+/// Return the name of a VkComponentTypeKHR.
 std::string component_name(uint32_t type) {
   static constexpr const char* kNames[] = {"float16", "float32", "float64", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"};
   return type < std::size(kNames) ? kNames[type] : "type" + std::to_string(type);
@@ -18,7 +18,7 @@ std::string component_name(uint32_t type) {
 
 Features::Features(VkPhysicalDevice device, uint32_t api_version, const std::vector<std::string>& extensions) {
   const auto has = [&](const char* name) { return std::find(extensions.begin(), extensions.end(), name) != extensions.end(); };
-  // A structure is part of the query if the device's version has it, or an extension brings it; `core` 0: none does.
+  // Query a structure if the device's version has it, or an extension adds it. `core` 0: no version has it.
   const auto ask = [&](auto& structure, const char* extension, uint32_t core) {
     const bool is_core = core != 0 && api_version >= core;
     if (!is_core && !has(extension)) return;
@@ -40,7 +40,7 @@ Features::Features(VkPhysicalDevice device, uint32_t api_version, const std::vec
     extensions_.push_back(VK_KHR_PUSH_DESCRIPTOR_EXTENSION_NAME);
   }
   instance().vkGetPhysicalDeviceFeatures2(device, &base_);
-  // Features that kernels use stay on; the rest costs time (checks of every buffer access) or is of no use here.
+  // Enable only features that kernels use. The others cost time (checks of every buffer access) or have no use here.
   VkPhysicalDeviceFeatures used{};
   used.shaderInt64 = base_.features.shaderInt64;
   used.shaderInt16 = base_.features.shaderInt16;

@@ -47,16 +47,17 @@ class Features {
   bool has_int64() const { return base_.features.shaderInt64 != 0; }
   bool has_fp16_arithmetic() const { return float16_.shaderFloat16 != 0; }
   bool has_16bit_storage() const { return storage16_.storageBuffer16BitAccess != 0; }
-  /// Reads outside of an image give zeros.
+  /// Return whether reads outside of an image give zeros.
   bool has_robust_image_access() const { return robustness_.robustImageAccess2 != 0; }
-  /// Whether subgroups of `kMatrixSubgroup` multiply matrices of 16 x 16 of fp16 and sum up in fp32, as kernels need.
+  /// Return whether subgroups of `kMatrixSubgroup` multiply 16 x 16 matrices of fp16 with sums in fp32, as kernels need.
   bool has_cooperative_matrix() const { return has_matrices_; }
-  /// All products that the driver lists for subgroups, as "16x16x16 float16 float16 float32" (rows x columns x depth; types of A, B and the sums).
+  /// Return all products that the driver lists for subgroups, as "16x16x16 float16 float16 float32" (rows x columns x depth, then the types of A, B
+  /// and the sums).
   const std::vector<std::string>& matrix_products() const { return matrix_products_; }
-  /// Whether pipelines may ask for whole subgroups of a size.
+  /// Return whether pipelines may require full subgroups of a size.
   bool has_subgroup_sizes() const { return subgroup_sizes_.requiredSubgroupSizeStages & VK_SHADER_STAGE_COMPUTE_BIT; }
   bool has_push_descriptors() const { return has_push_descriptors_; }
-  /// The name of a SPIR-V capability that is off, if kernels use it; null otherwise.
+  /// Return the name of a SPIR-V capability that kernels use if it is off. Null otherwise.
   const char* missing(uint32_t capability) const;
 
  private:

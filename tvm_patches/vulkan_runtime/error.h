@@ -10,10 +10,11 @@
 
 namespace romou::vulkan {
 
-/// "VK_ERROR_DEVICE_LOST" for -4; "unknown Vulkan result" for a code that is none of Vulkan's.
+/// Return the name of a code: "VK_ERROR_DEVICE_LOST" for -4, "unknown Vulkan result" for a code that Vulkan does not have.
 const char* result_name(VkResult code);
 
-/// Raise RuntimeError "<call> failed: <name> (<code>) ..."; `kernel` and `detail` are left out if they are empty. `Device::check` is the way to it.
+/// Raise RuntimeError "<call> failed: <name> (<code>) ...". Empty `kernel` and `detail` are left out. Use `Device::check` instead if there is a
+/// device.
 [[noreturn]] void raise_error(VkResult code, const char* call, const std::string& device, const std::string& kernel, const std::string& detail);
 
 }  // namespace romou::vulkan

@@ -9,14 +9,14 @@
 
 namespace romou::vulkan {
 
-/// Memory from the driver. Its free parts, by offset, never touch each other.
+/// A block of memory from the driver. Its free ranges, by offset, never touch each other.
 struct Block {
   VkDeviceMemory memory = VK_NULL_HANDLE;
   VkDeviceSize bytes = 0;
   char* mapped = nullptr;
   uint32_t type = 0;
   bool is_image = false;
-  bool is_shared = false;  ///< made to be cut into slices; others hold one slice
+  bool is_shared = false;  ///< the block is cut into slices. Other blocks hold one slice
   std::map<VkDeviceSize, VkDeviceSize> free_parts;
 };
 
@@ -68,7 +68,7 @@ Heap::~Heap() = default;
 std::optional<uint32_t> Heap::type_for(uint32_t allowed, MemoryUse use) const {
   constexpr VkMemoryPropertyFlags kLocal = VK_MEMORY_PROPERTY_DEVICE_LOCAL_BIT, kCached = VK_MEMORY_PROPERTY_HOST_CACHED_BIT,
                                   kMapped = VK_MEMORY_PROPERTY_HOST_VISIBLE_BIT | VK_MEMORY_PROPERTY_HOST_COHERENT_BIT;
-  // In order of preference; the last of each list is there on every device.
+  // In order of preference. Every device has the last one of each list.
   const std::vector<VkMemoryPropertyFlags> in_place = {kLocal | kMapped | kCached, kLocal | kMapped, kLocal, 0}, apart = {kLocal, 0},
                                            staging = {kMapped | kCached, kMapped};
   const auto& wanted = use == MemoryUse::kStaging ? staging : device_.facts().has_unified_memory ? in_place : apart;
@@ -76,7 +76,7 @@ std::optional<uint32_t> Heap::type_for(uint32_t allowed, MemoryUse use) const {
   for (const VkMemoryPropertyFlags flags : wanted) {
     for (uint32_t i = 0; i < types.memoryTypeCount; ++i) {
       const VkMemoryPropertyFlags has = types.memoryTypes[i].propertyFlags;
-      // Memory that a mode of the driver keeps for itself (protected, or for AMD's debuggers) is slow or cannot be used.
+      // Memory for special modes (protected, or for AMD's debuggers) is slow or cannot be used.
       constexpr VkMemoryPropertyFlags kSpecial = VK_MEMORY_PROPERTY_PROTECTED_BIT | VK_MEMORY_PROPERTY_LAZILY_ALLOCATED_BIT |
                                                  VK_MEMORY_PROPERTY_DEVICE_COHERENT_BIT_AMD | VK_MEMORY_PROPERTY_DEVICE_UNCACHED_BIT_AMD;
       if ((allowed >> i & 1) != 0 && (has & flags) == flags && (has & kSpecial) == 0) return i;
@@ -97,7 +97,7 @@ std::optional<Slice> Heap::allocate(const VkMemoryRequirements& needed, MemoryUs
     }
   }
   Block* made = is_shared ? create_block(block_bytes_, *type, is_image, true) : nullptr;
-  // If there is no memory for a whole block, there may be some for the slice.
+  // If there is no memory for a whole block, there may be enough for the slice.
   if (made == nullptr) made = create_block(needed.size, *type, is_image, false);
   return made == nullptr ? std::nullopt : cut(*made, needed);
 }

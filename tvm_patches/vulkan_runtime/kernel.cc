@@ -18,7 +18,7 @@ using tvm::ffi::Map;
 using tvm::ffi::String;
 
 constexpr uint32_t kMagic = 0x07230203, kOpCapability = 17, kCooperativeMatrix = 6022;
-// Operations of a subgroup's work-items together.
+// Operations on values of all work-items of a subgroup.
 constexpr uint32_t kVote = 62, kArithmetic = 63, kShuffle = 65;
 constexpr size_t kHeaderWords = 5;
 
@@ -44,7 +44,7 @@ std::vector<uint32_t> capabilities_of(const std::vector<uint32_t>& words) {
   return found;
 }
 
-/// The name of an operation of subgroups that compute shaders do not have on the device; null for any other capability.
+/// Return the name of a subgroup operation that the device lacks in compute shaders. Null for any other capability.
 const char* missing_of_subgroups(const Device& device, uint32_t capability) {
   const auto unless = [&](VkSubgroupFeatureFlags wanted, const char* name) { return device.facts().has_subgroup(wanted) ? nullptr : name; };
   if (capability == kVote) return unless(VK_SUBGROUP_FEATURE_VOTE_BIT, "votes of subgroups (SPIR-V capability GroupNonUniformVote)");
@@ -53,7 +53,7 @@ const char* missing_of_subgroups(const Device& device, uint32_t capability) {
   return nullptr;
 }
 
-/// Raise RuntimeError for a capability that the device has not: a driver would crash, or compute anything.
+/// Raise RuntimeError for a capability that the device lacks, because a driver would crash or compute garbage.
 void require_capabilities(const Device& device, const std::string& kernel, const std::vector<uint32_t>& capabilities) {
   for (const uint32_t capability : capabilities) {
     const char* missing = device.features().missing(capability);
@@ -169,14 +169,14 @@ void Kernel::create_pipeline(Device& device, const std::vector<uint32_t>& words,
   VkShaderModule shader = VK_NULL_HANDLE;
   device.check(vk.vkCreateShaderModule(device.handle(), &code, nullptr, &shader), "vkCreateShaderModule", name_);
   const ShaderModule owned(device, shader);
-  // Constant 0 of generated kernels: whether reads outside of an image give zeros, so that kernels need no guards. Constant 1 of handwritten
-  // kernels: the width of their work groups.
+  // Constant 0 of generated kernels: whether reads outside of an image give zeros. Kernels then need no guards. Constant 1 of handwritten kernels:
+  // the width of their work groups.
   const uint32_t values[] = {device.features().has_robust_image_access(), local_size_[0]};
   const VkSpecializationMapEntry entries[] = {{0, 0, sizeof(uint32_t)}, {1, sizeof(uint32_t), sizeof(uint32_t)}};
   const VkSpecializationInfo constants{2, entries, sizeof(values), values};
   VkComputePipelineCreateInfo info{VK_STRUCTURE_TYPE_COMPUTE_PIPELINE_CREATE_INFO};
   info.stage = {VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_CREATE_INFO, nullptr, 0, VK_SHADER_STAGE_COMPUTE_BIT, shader, "main", &constants};
-  // The work-items of a subgroup hold a matrix or a sum together: it must be whole, and of the size that the kernel is written for.
+  // The work-items of a subgroup hold a matrix or a sum together, so subgroups must be full and of the kernel's size.
   const auto needs = [&](uint32_t capability) { return std::find(capabilities.begin(), capabilities.end(), capability) != capabilities.end(); };
   VkPipelineShaderStageRequiredSubgroupSizeCreateInfo subgroup{VK_STRUCTURE_TYPE_PIPELINE_SHADER_STAGE_REQUIRED_SUBGROUP_SIZE_CREATE_INFO};
   subgroup.requiredSubgroupSize = needs(kCooperativeMatrix) ? kMatrixSubgroup : device.facts().subgroup_size;

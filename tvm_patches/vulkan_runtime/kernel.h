@@ -27,7 +27,7 @@ struct Argument {
   VkDescriptorType descriptor() const;
 };
 
-/// A kernel as the code generator gives it; saved with the module.
+/// A kernel from the code generator, saved with the module.
 struct KernelText {
   tvm::runtime::FunctionInfo info;
   tvm::ffi::Bytes spirv;
@@ -35,16 +35,16 @@ struct KernelText {
   tvm::ffi::Array<int64_t> push_offsets, local_size;
   int64_t shared_bytes = 0;
 
-  /// Read an entry of `romou.vulkan.module`. Raises ValueError that names the kernel and the problem.
+  /// Read an entry of `romou.vulkan.module`. The ValueError names the kernel and the problem.
   static KernelText of(const tvm::ffi::String& name, const tvm::ffi::Map<tvm::ffi::String, tvm::ffi::Any>& entry);
-  /// Raises ValueError if numbers and lists do not fit together.
+  /// Check that numbers and lists fit together. Raises ValueError.
   std::vector<Argument> parsed_arguments() const;
 };
 
 /// A pipeline on one device. Immutable.
 class Kernel {
  public:
-  /// Raises RuntimeError that names the kernel, the limit of the device, or the driver's code.
+  /// Create the pipeline. The RuntimeError names the kernel and the device's limit or the driver's code.
   Kernel(Device& device, const KernelText& text, VkPipelineCache cache);
   ~Kernel();
   Kernel(const Kernel&) = delete;

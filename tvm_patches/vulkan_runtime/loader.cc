@@ -50,7 +50,7 @@ std::vector<std::string> candidates() {
 #endif
 }
 
-/// Make the instance through an opened library; return why there is none, or an empty text.
+/// Create the instance with an opened library. Return the reason if that fails, otherwise an empty text.
 std::string create_instance(Instance& made, PFN_vkGetInstanceProcAddr find) {
 #define ROMOU_VK_RESOLVE(name)                                                     \
   made.name = reinterpret_cast<PFN_##name>(find(made.handle, #name));              \
@@ -93,7 +93,7 @@ std::string create_instance(Instance& made, PFN_vkGetInstanceProcAddr find) {
   ROMOU_VK_INSTANCE_FUNCTIONS(ROMOU_VK_RESOLVE)
 #undef ROMOU_VK_RESOLVE
   if (is_validating) {
-    // The messenger in the chain above sees only the instance's creation and end.
+    // The messenger in the chain above is active only during the instance's creation and destruction.
     const auto add = reinterpret_cast<PFN_vkCreateDebugUtilsMessengerEXT>(find(made.handle, "vkCreateDebugUtilsMessengerEXT"));
     VkDebugUtilsMessengerEXT handle = VK_NULL_HANDLE;
     if (add == nullptr || add(made.handle, &messenger, nullptr, &handle) != VK_SUCCESS) return "the validation layer has no vkCreateDebugUtilsMessengerEXT";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory of a device, which a tensor's data pointer points to, references to it, and idle staging buffers.
+// The memory of a device that tensors' data pointers point to, references to it, and idle staging buffers.
 #ifndef ROMOU_VULKAN_MEMORY_H_
 #define ROMOU_VULKAN_MEMORY_H_
 
@@ -37,27 +37,27 @@ struct Memory : MemoryHead {
 struct MemoryReleaser {
   void operator()(Memory* memory) const noexcept;
 };
-/// One reference.
+/// A reference to memory, given back by its owner.
 using SharedMemory = std::unique_ptr<Memory, MemoryReleaser>;
 using Place = PlaceOf<Memory>;
 
 inline Memory* memory_of(const void* data) { return memory_behind<Memory>(data, "Vulkan"); }
-/// One reference more.
+/// Return another reference.
 SharedMemory share(Memory* memory);
 
-/// Count memory that was just made, and give it away with one reference.
+/// Count new memory and return its first reference.
 Memory* adopt(std::unique_ptr<Memory> memory);
-/// Give one reference back; the last one frees the memory. Commands that use it have references of their own, so nothing waits. Never raises.
+/// Give one reference back. The last one frees the memory. Commands hold references to the memory that they use, so nothing waits. Never raises.
 void release(Memory* memory) noexcept;
 
-/// Mapped buffers for copies, kept for the next copy of about their size. Thread-safe.
+/// Mapped buffers for copies, kept for later copies of about the same size. Thread-safe.
 class Staging {
  public:
-  /// Bytes of the buffer that a copy of `bytes` gets.
+  /// Return the bytes of the buffer for a copy of `bytes`.
   static size_t size_for(size_t bytes);
-  /// An idle buffer of exactly `size` bytes; null if there is none.
+  /// Return an idle buffer of exactly `size` bytes, or null.
   SharedMemory take(size_t size);
-  /// Keep an unused buffer; false if enough are kept.
+  /// Keep an unused buffer. Return false if enough are kept.
   bool keep(Memory* memory) noexcept;
 
  private:

@@ -87,7 +87,7 @@ class VulkanModule final : public tvm::ffi::ModuleObj {
     return tvm::ffi::Module(tvm::ffi::make_object<VulkanModule>(std::move(texts), String(source)));
   }
 
-  /// A kernel's pipeline on a device, made at its first launch there.
+  /// Return a kernel's pipeline on a device, made at its first launch there.
   Program& kernel_on(Device& device, const std::string& name, ProgramCache* cache = nullptr) {
     Program* program = nullptr;
     {
@@ -96,15 +96,15 @@ class VulkanModule final : public tvm::ffi::ModuleObj {
       if (found == nullptr) found = std::make_unique<Program>();
       program = found.get();
     }
-    // Other kernels can be compiled meanwhile, on other threads.
+    // Other threads can compile other kernels meanwhile.
     program->build(device, texts_.at(name), cache);
     return *program;
   }
 
-  /// Write a kernel that had to be compiled to the cache; false if it was loaded from there, or cannot be kept.
+  /// Write a kernel that had to be compiled to the cache. False if it was loaded from there, or cannot be kept.
   bool keep(Device& device, const std::string& name, ProgramCache& cache) { return kernel_on(device, name).keep(device, cache); }
 
-  /// Its key in the cache.
+  /// Return the kernel's key in the cache.
   std::string key_of(const Device& device, const std::string& name) const {
     const KernelText& text = texts_.at(name);
     return program_key(device, std::string(text.spirv.data(), text.spirv.size()));
@@ -123,7 +123,7 @@ class VulkanModule final : public tvm::ffi::ModuleObj {
   std::map<std::pair<int, std::string>, std::unique_ptr<Program>> programs_;
 };
 
-/// Launches one kernel; holds the module, so that a function outlives the name it was looked up by.
+/// Launches one kernel. It holds the module, so that a function outlives the module's name.
 class Launcher {
  public:
   Launcher(tvm::ffi::Module module, const KernelText& text)
@@ -136,7 +136,7 @@ class Launcher {
     for (size_t i = 0; i < arguments_.size(); ++i) {
       if (arguments_[i].is_binding()) bindings.push_back(checked(i, memory_of(*static_cast<void**>(values[i]))));
     }
-    // A kernel that takes no memory runs on the device that the host code set.
+    // A kernel without memory arguments runs on the device that the host code set.
     Device& device = bindings.empty() ? DeviceTable::global().at(Device::current()) : *bindings[0]->device;
     for (const Memory* memory : bindings) {
       if (memory->device != &device) {

@@ -48,7 +48,7 @@ void Program::build(Device& device, const KernelText& text, ProgramCache* cache)
   const auto entry = cache->find(key, name);
   refuse_crash(entry);
   if (cache->loads_binaries() && entry.has_value() && entry->kind == ProgramCache::Kind::kBinary) {
-    // Drivers ignore data that is not theirs. One that crashes on its own is not asked again.
+    // Drivers ignore data that they did not write. A driver that crashes on its own data gets none again.
     const ProgramCache::Attempt attempt(*cache, key, ProgramCache::Work::kLoad);
     if (attempt.may_go_on()) {
       kernel_ = std::make_shared<Kernel>(device, text, pipeline_cache(device, entry->content).get());

@@ -14,16 +14,16 @@
 
 namespace romou::vulkan {
 
-/// The SHA-256 of all that a compiled pipeline depends on; without SPIR-V it names the device and its driver.
+/// Return the SHA-256 of everything that a compiled pipeline depends on. Without SPIR-V it is the key of the device and its driver.
 std::string program_key(const Device& device, const std::string& spirv = {});
 
-/// Made once, on any thread; thread-safe.
+/// A kernel's pipeline, made once, on any thread. Thread-safe.
 class Program {
  public:
-  /// Compile the kernel, or load the program that a driver of this version made of the same SPIR-V. Raises RuntimeError as `Kernel` does.
+  /// Compile the kernel, or load the program that this version of the driver compiled from the same SPIR-V. Raises RuntimeError as `Kernel` does.
   void build(Device& device, const KernelText& text, ProgramCache* cache);
   std::shared_ptr<const Kernel> kernel();
-  /// Write the compiled program to the cache, once; false if there is nothing to write.
+  /// Write the compiled program to the cache, once. False if there is nothing to write.
   bool keep(Device& device, ProgramCache& cache);
 
   bool is_from_cache = false;
@@ -32,7 +32,7 @@ class Program {
   std::mutex mutex_;
   std::shared_ptr<const Kernel> kernel_;
   PipelineCache compiled_;  ///< the driver's result, until `keep`
-  std::string key_;         ///< empty: not to be kept
+  std::string key_;         ///< key of the entry that `keep` writes, or empty
 };
 
 }  // namespace romou::vulkan

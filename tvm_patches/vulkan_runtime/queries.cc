@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Python's queries to the runtime: devices and their facts, counters, which library was opened, which TVM it was built against.
+// Python's queries to the runtime: devices and their facts, counters, the opened library, the version of TVM that it was built for.
 #include <tvm/ffi/extra/json.h>
 #include <tvm/ffi/reflection/registry.h>
 
@@ -39,7 +39,7 @@ String devices() {
     object.Set("type", String(types[device.type_rank()]));
     object.Set("extensions", String(facts.extensions));
     number("compute_units", facts.compute_units);
-    number("clock_mhz", 0);  // Vulkan does not tell
+    number("clock_mhz", 0);  // Vulkan does not report it
     number("max_work_group_size", limits.maxComputeWorkGroupInvocations);
     const auto& sides = limits.maxComputeWorkGroupSize;
     object.Set("max_work_group_sides", json::Array{int64_t{sides[0]}, int64_t{sides[1]}, int64_t{sides[2]}});

@@ -48,12 +48,12 @@ Batch& Queue::open() {
   return *open_;
 }
 
-/// Both timestamps are taken when all commands before them are done: the difference is the time of those between.
+/// The device takes each timestamp when all commands before it are done. The difference is the time of the commands between them.
 void Queue::stamp(Commands& commands, const Batch& batch, uint32_t which) {
   vk_.vkCmdWriteTimestamp(commands.handle(), VK_PIPELINE_STAGE_BOTTOM_OF_PIPE_BIT, batch.times.get(), which);
 }
 
-/// Submit the open batch; return its number.
+/// Submit the open batch and return its number.
 uint64_t Queue::close(const std::shared_ptr<Commands>* recorded) {
   const std::shared_ptr<Batch> batch = std::move(open_);
   open_ = nullptr;
@@ -126,8 +126,8 @@ void Queue::wait(uint64_t serial) {
   raise_complaints();
 }
 
-/// Poll a fence for as long as a sleep until the device is done costs: tens of microseconds to be woken up on a GPU. A GPU of its own
-/// does not share power with this processor, so it is looked at for longer; on a CPU, looking takes time from the kernels.
+/// Poll a fence for about the time that a sleep would cost: waking up takes tens of microseconds with a GPU. A discrete GPU does not share power with
+/// this processor, so it is polled for longer. If the device is the CPU, polling takes time from the kernels.
 VkResult Queue::poll(VkFence fence) {
   const VkPhysicalDeviceType type = device_.facts().type;
   const std::chrono::microseconds limit(type == VK_PHYSICAL_DEVICE_TYPE_CPU ? 0 : type == VK_PHYSICAL_DEVICE_TYPE_DISCRETE_GPU ? 1000 : 50);
@@ -153,7 +153,7 @@ bool Queue::is_done(uint64_t serial) {
   return serial <= done_;
 }
 
-/// Take finished batches out of the queue. On a lost device everything is done.
+/// Take finished batches out of the queue. On a lost device all batches count as finished.
 void Queue::retire() {
   while (!in_flight_.empty()) {
     std::shared_ptr<Batch> batch = in_flight_.front();
@@ -166,7 +166,7 @@ void Queue::retire() {
     batch->commands.clear();
     batch->tail.clear();
     const VkFence fence = batch->fence.get();
-    // Somebody who still waits for it looks at its fence.
+    // A thread that still waits for the batch polls its fence.
     if (code == VK_SUCCESS && batch.use_count() == 1 && vk_.vkResetFences(handle_, 1, &fence) == VK_SUCCESS) idle_.push_back(std::move(batch));
   }
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A device's queue: commands gather in a batch until somebody waits, and are submitted together.
+// A device's queue. Commands are added to a batch until a thread waits, and then submitted together.
 #ifndef ROMOU_VULKAN_QUEUE_H_
 #define ROMOU_VULKAN_QUEUE_H_
 
@@ -22,24 +22,24 @@ struct TimeSum {
   std::chrono::steady_clock::time_point started;  ///< for devices without timestamps
 };
 
-/// Commands that go to the device together, and the fence that says when they are done.
+/// Commands that are submitted together, and the fence that signals their end.
 struct Batch {
   explicit Batch(Device& device);
 
   uint64_t serial = 0;
   Commands commands, tail;  ///< the tail takes the last timestamp if a recorded run follows the commands
   Fence fence;
-  QueryPool times;  ///< two timestamps; empty on a device without
+  QueryPool times;  ///< two timestamps. Empty if the device has none
   std::vector<std::shared_ptr<TimeSum>> timers;
 };
 
-/// Thread-safe: commands are added under a lock; waiting for the device happens outside of it.
+/// The queue of a device. Thread-safe: commands are added under a lock, and threads wait for the device outside of it.
 class Queue {
  public:
   Queue(Device& device, VkDevice handle, const DeviceFunctions& functions, VkQueue queue);
   ~Queue();
 
-  /// Add commands by `add(Commands&)`. Submits if many have gathered.
+  /// Add commands by `add(Commands&)`. Submits a large batch.
   template <typename Add>
   void record(Add add) {
     {
@@ -54,8 +54,8 @@ class Queue {
   void submit();
   /// Submit the open batch and a recorded run behind it. The run is kept until the device is done. Return the batch's number.
   uint64_t submit(const std::shared_ptr<Commands>& recorded);
-  /// Wait until a batch is done, and submit it first if it is open. Raises RuntimeError if the device is lost, and what the
-  /// validation layer said.
+  /// Wait until a batch is done, and submit it first if it is open. Raises RuntimeError if the device is lost, and for messages of the validation
+  /// layer.
   void wait(uint64_t serial);
   /// Wait for everything.
   void finish();

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A recorded run: launches kept in one command buffer, which is submitted as a whole and as often as wanted.
+// A recorded run: launches in one command buffer, which is submitted as a whole, any number of times.
 #ifndef ROMOU_VULKAN_RECORDING_H_
 #define ROMOU_VULKAN_RECORDING_H_
 
@@ -23,7 +23,7 @@ class Recording {
  public:
   /// Begin to record on this thread. Raises RuntimeError if the thread records already.
   static std::shared_ptr<Recording> begin(Device& device);
-  /// The run that this thread records; null if none.
+  /// Return the run that this thread records, or null.
   static std::shared_ptr<Recording> current() { return RecordedHere<Recording>::current(); }
 
   /// Use `begin`.
@@ -32,16 +32,16 @@ class Recording {
   bool is_recording() const { return is_recording_; }
   void dispatch(Device& device, const std::shared_ptr<const Kernel>& kernel, std::span<Memory* const> bindings, std::span<const char> push_constants,
                 const std::array<uint32_t, 3>& groups);
-  /// End the recording; return the number of launches. Raises RuntimeError if there are none.
+  /// End the recording and return the number of launches. Raises RuntimeError if there are none.
   int64_t finish();
-  /// Submit it behind whatever was enqueued.
+  /// Submit the run behind all commands that were enqueued.
   void enqueue();
-  /// Submit it, wait, and return its time from begin to end by the device's clock in ns.
+  /// Submit the run, wait, and return its time from begin to end by the device's clock in ns.
   int64_t time_ns();
 
  private:
   Device& device_;
-  std::mutex mutex_;  ///< guards the members below; taken before the queue's
+  std::mutex mutex_;  ///< guards the members below. Lock it before the queue
   std::shared_ptr<Commands> commands_;
   std::atomic<bool> is_recording_{true};
   bool is_finished_ = false;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels of SPIR-V written by hand. Buffers are bindings 0, 1, … in their order, scalars push constants in theirs, and the number of work-items in a
-// group is constant 1 (`local_size_x_id = 1`).
+// Handwritten SPIR-V kernels. Buffers are bindings 0, 1, …, and scalars are push constants, each in the order of the arguments. The number of work-items
+// in a group is constant 1 (`local_size_x_id = 1`).
 #include "source_kernel.h"
 
 #include <map>
@@ -47,7 +47,7 @@ class HandWritten {
   int64_t private_bytes() { return 0; }
 
  private:
-  // A pipeline has fixed arguments and a fixed size of work groups, which a launch gives.
+  // A pipeline has fixed arguments and a fixed size of work groups, so it is made at a launch.
   std::shared_ptr<const Kernel> compiled(const std::string& types, size_t local) {
     std::lock_guard<std::mutex> lock(mutex_);
     std::shared_ptr<const Kernel>& found = kernels_[{types, local}];

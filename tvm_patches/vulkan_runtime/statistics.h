@@ -9,7 +9,7 @@
 
 namespace romou::vulkan {
 
-// X(name): live_* go down again; the others only grow
+// X(name): live_* are numbers of live objects, the others only grow
 #define ROMOU_VK_COUNTERS(X)                                                                                       \
   X(live_buffers) X(live_images) X(live_bytes) X(live_kernels) X(live_blocks) X(live_block_bytes) X(launches) \
   X(submissions) X(memory_barriers) X(execution_barriers) X(pipelines_from_cache)

@@ -20,7 +20,7 @@ class VulkanTimerNode final : public tvm::runtime::TimerNode {
     try {
       queue_.stop_timing(sum_);
     } catch (const std::exception&) {
-      // The device is lost; the next call says so.
+      // The next call reports the lost device.
     }
   }
 

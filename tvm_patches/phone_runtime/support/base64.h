@@ -13,7 +13,7 @@
 
 namespace tvm::support {
 
-/// Collects what is written; Finish writes it as base64.
+/// Collects all written bytes. Finish writes them as base64.
 class Base64OutStream : public Stream {
  public:
   explicit Base64OutStream(Stream* text) : text_(text) {}
@@ -37,7 +37,7 @@ class Base64OutStream : public Stream {
   std::string content_;
 };
 
-/// Reads base64 up to its end; InitPosition decodes it.
+/// Reads base64 up to its end. InitPosition decodes it.
 class Base64InStream : public Stream {
  public:
   explicit Base64InStream(Stream* text) : text_(text) {}

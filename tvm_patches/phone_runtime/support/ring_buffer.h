@@ -13,7 +13,7 @@
 
 namespace tvm::support {
 
-/// Bytes in the order in which they came. They lie in one piece; what was read is dropped when room is needed.
+/// Bytes in the order of their arrival, contiguous in memory. Bytes that were read are dropped when room is needed.
 class RingBuffer {
  public:
   size_t bytes_available() const { return end_ - begin_; }
@@ -47,7 +47,7 @@ class RingBuffer {
     Drop(count);
   }
 
-  /// Let `send(const char*, size_t) -> size_t` take up to `limit` bytes; returns how many it took.
+  /// Let `send(const char*, size_t) -> size_t` take up to `limit` bytes. Return the number that it took.
   template <typename F>
   size_t ReadWithCallback(F send, size_t limit) {
     const size_t taken = send(data_.data() + begin_, std::min(limit, bytes_available()));
@@ -55,7 +55,7 @@ class RingBuffer {
     return taken;
   }
 
-  /// Let `receive(char*, size_t) -> size_t` give up to `limit` bytes; returns how many it gave.
+  /// Let `receive(char*, size_t) -> size_t` give up to `limit` bytes. Return the number that it gave.
   template <typename F>
   size_t WriteWithCallback(F receive, size_t limit) {
     Reserve(bytes_available() + limit);

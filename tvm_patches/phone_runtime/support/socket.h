@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stand-in for a header that apache-tvm 0.27.0.post1 includes in src/runtime but does not ship: what rpc_socket_impl.cc needs of TCP.
+// Stand-in for a header that apache-tvm 0.27.0.post1 includes in src/runtime but does not ship: the TCP functions of rpc_socket_impl.cc.
 #ifndef TVM_SUPPORT_SOCKET_H_
 #define TVM_SUPPORT_SOCKET_H_
 
@@ -17,7 +17,7 @@
 
 namespace tvm::support {
 
-/// A resolved host and port; IPv4 and IPv6.
+/// A resolved host and port, for IPv4 and IPv6.
 class SockAddr {
  public:
   SockAddr(const char* host, int port) : text_(std::string(host) + ":" + std::to_string(port)) {
@@ -45,7 +45,7 @@ struct Socket {
   [[noreturn]] static void Error(const char* what) { TVM_FFI_THROW(InternalError) << what << ": " << std::strerror(errno); }
 };
 
-/// A handle; as in TVM, copies name the same socket and nothing is closed but by Close.
+/// A handle. As in TVM, copies share the socket, and only Close closes it.
 class TCPSocket : public Socket {
  public:
   using SockType = int;
@@ -86,7 +86,7 @@ class TCPSocket : public Socket {
     } while (result < 0 && errno == EINTR);
     return result;
   }
-  /// How many bytes went through before the end or an error.
+  /// Return the number of bytes transferred before the end or an error.
   template <typename F>
   static size_t All(size_t count, F part) {
     size_t done = 0;

@@ -10,7 +10,7 @@
 
 namespace tvm::support {
 
-/// Specialised per type; `enabled` says whether the type can be streamed.
+/// Specialised per type. `enabled`: whether the type can be streamed.
 template <typename T, typename Enable = void>
 struct Serializer {
   static constexpr bool enabled = false;

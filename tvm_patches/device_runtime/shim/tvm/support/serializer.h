@@ -25,7 +25,7 @@ static_assert(std::endian::native == std::endian::little, "the stream layout is 
 
 namespace shim {
 
-/// Read a count and then call `element()` that many times; false as soon as one is missing.
+/// Read a count and then call `element()` for each element. Return false as soon as one is missing.
 template <typename F>
 bool read_sequence(Stream* stream, F element) {
   uint64_t count = 0;
@@ -52,7 +52,7 @@ struct RawSequence {
   static bool Read(Stream* stream, T* value) {
     uint64_t count = 0;
     if (stream->Read(&count, sizeof(count)) != sizeof(count)) return false;
-    // Memory grows with the bytes that are there, piece by piece: a damaged file may claim any number of bytes.
+    // Allocate memory piece by piece while there are bytes, because a damaged file may claim any number of bytes.
     std::string content;
     for (uint64_t done = 0; done < count; done = content.size()) {
       content.resize(done + std::min<uint64_t>(count - done, std::max<uint64_t>(done, 1 << 16)));
