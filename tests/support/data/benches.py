@@ -25,7 +25,7 @@ DEVICE = {"kind": "opencl", "name": "A GPU", "driver": "1.0", "platform": "Platf
 
 
 def operator(name: str, **given: Any) -> OperatorBench:
-    """An operator with quiet times of 1 ms, and whatever is given."""
+    """Return an operator with quiet times of 1 ms, or with the given fields."""
     argument = Argument(shape=(1, 4), dtype="float32", scope="global")
     fields: dict[str, Any] = {
         "name": name,
@@ -43,12 +43,12 @@ def operator(name: str, **given: Any) -> OperatorBench:
 
 
 def rounds(ms: float, *, seed: int = 0, count: int = 16) -> Rounds:
-    """Rounds of three repeats that scatter by a tenth of a percent."""
+    """Return rounds of three repeats that scatter by a tenth of a percent."""
     return tuple(tuple(r) for r in ms * np.exp(np.random.default_rng(seed).normal(0, 1e-3, (count, 3))))
 
 
 def bench(*operators: OperatorBench, **given: Any) -> Bench:
-    """A timed bench of these operators."""
+    """Return a timed bench of these operators."""
     fields: dict[str, Any] = {
         "model": "model.onnx",
         "target": Target("opencl").to_json(),

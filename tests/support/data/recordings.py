@@ -1,4 +1,4 @@
-"""Recordings that are made up, for tests of simulations."""
+"""Synthetic recordings, for tests of simulations."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ TARGET = Target("opencl -device=host")
 
 
 def recorded(count: int = 60, name: str = "made up", is_host_cpu: bool = False) -> RecordedSpace:
-    """A recording that is made up, of random configs of a real operator; every seventh config fails."""
+    """Return a synthetic recording of random configs of a real operator. Every seventh config fails."""
     work = conv(16, (7, 7), 16, (1, 1))
     task = task_of(work).with_free_images()
     space, default = task.space(TARGET), task.default_config(TARGET)

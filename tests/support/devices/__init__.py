@@ -1,1 +1,1 @@
-"""Devices, platforms and drivers that tests run on, real and made up."""
+"""Devices, platforms and drivers that tests run on, both real and synthetic."""

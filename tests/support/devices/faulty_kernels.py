@@ -1,6 +1,4 @@
-"""Candidates that go wrong in each way that a candidate can, for the tests of measuring. Worker processes import this
-file.
-"""
+"""Candidates with every possible fault, for the tests of measuring. Worker processes import this file."""
 
 from __future__ import annotations
 
@@ -40,18 +38,20 @@ FAULTS = (
 
 
 def task() -> TunableTask:
-    """A depthwise 1x1 convolution of four channels: data and output have the shape SHAPE, the weight (1, 1, 1, 4)."""
+    """Return a depthwise 1x1 convolution of four channels. Data and output have the shape SHAPE, the weight (1, 1, 1,
+    4).
+    """
     return task_of(conv(4, (5, 5), 4, (1, 1), groups=4), has_epilogue=False)
 
 
 def config(fault: str = "none") -> Config:
-    """The default config, with the fault that `build` looks for."""
+    """Return the default config with the fault that `build` reads."""
     return task().default_config(Target("opencl")).replace(fault=fault)
 
 
 @dataclass(frozen=True)
 class FaultyTask(TunableTask):
-    """The operator of this file with the fault for its only knob."""
+    """The operator of this file, with the fault as its only knob."""
 
     faults: tuple[str, ...] = ()
 
@@ -76,7 +76,7 @@ def module(main: tirx.PrimFunc) -> tvm.IRModule:
 
 
 def endless_reference(task: TunableTask) -> dict[str, Callable[..., None]]:
-    """A reference that nobody waits for."""
+    """Return a reference that takes longer than any time limit."""
     time.sleep(1000)
     return {}
 
@@ -98,7 +98,7 @@ def wrong() -> tvm.IRModule:
 
 
 def scaled(factor: float) -> tvm.IRModule:
-    """The right output times a factor."""
+    """Return a kernel that computes the right output times a factor."""
 
     @T.prim_func
     def main(
@@ -116,7 +116,10 @@ def scaled(factor: float) -> tvm.IRModule:
 
 
 def beside(first: int, where: str = "out") -> tvm.IRModule:
-    """The right output, and three numbers from `first` on, counted from the beginning of the output or of the data."""
+    """Return a kernel that writes the right output and three more numbers.
+
+    The numbers start at position `first`, counted from the beginning of the output or of the data.
+    """
 
     @T.prim_func
     def main(
@@ -151,7 +154,7 @@ def unwritten() -> tvm.IRModule:
 
 
 def adds_up() -> tvm.IRModule:
-    """Right in the first run alone: the poison is replaced, later runs add to what is there."""
+    """Return a kernel that is right only in the first run: it replaces the poison, and later runs add to the output."""
 
     @T.prim_func
     def main(
@@ -186,7 +189,7 @@ def hang() -> tvm.IRModule:
 
 
 def slow() -> tvm.IRModule:
-    """Right, after some tenths of a second on any processor."""
+    """Return a kernel that is right, but takes some tenths of a second on any processor."""
 
     @T.prim_func
     def main(
@@ -201,7 +204,7 @@ def slow() -> tvm.IRModule:
                     out[0, 0, i // 5, i % 5, lane] = T.sin(
                         out[0, 0, i // 5, i % 5, lane] + data[0, 0, i // 5, i % 5, lane]
                     )
-                # No sine is above 2, which no compiler knows.
+                # No sine is above 2, but the compiler cannot prove it.
                 out[0, 0, i // 5, i % 5, lane] = data[0, 0, i // 5, i % 5, lane] * weight[
                     0, 0, 0, lane
                 ] + T.if_then_else(out[0, 0, i // 5, i % 5, lane] > T.float32(2), T.float32(1), T.float32(0))
@@ -236,7 +239,7 @@ def bad_source() -> tvm.IRModule:
     return module(main)
 
 
-# Parsed when they are built: parsing all of them would take each worker process a second.
+# Parsed only when built: parsing all of them would take each worker process a second.
 _MODULES: dict[str, Callable[[], tvm.IRModule]] = {
     made.__name__: made for made in (wrong, unwritten, adds_up, hang, crash, slow, bad_source)
 }
@@ -245,12 +248,12 @@ _MODULES |= {
     "before": functools.partial(beside, -3),
     "behind_data": functools.partial(beside, 103, "data"),
 }
-# As much as TF32 takes away, and a share of 1%.
+# The rounding of TF32, and an error of 1%.
 _MODULES |= {"rounded": functools.partial(scaled, 1 + 2.0**-11), "off": functools.partial(scaled, 1.01)}
 
 
 def build(made: TunableTask, chosen: Config, target: Target) -> tvm.runtime.Module:
-    """What `romou.compiler.assembly.kernel.build_task` does, unless the config has a fault."""
+    """Build as `romou.compiler.assembly.kernel.build_task` does, unless the config has a fault."""
     fault = str(chosen.get("fault", "none"))
     if fault == "invalid":
         raise InvalidConfigError("this config has no schedule")

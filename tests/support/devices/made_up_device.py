@@ -1,6 +1,4 @@
-"""A device that is made up, for tests of the search: what it builds and how long a kernel takes are functions of the
-config.
-"""
+"""A synthetic device for tests of the search. Its builds and kernel times are functions of the config."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ class Builder:
 
 
 class Runner:
-    """Seconds are a function of the config; every `wrong` task fails."""
+    """A runner with seconds that are a function of the config. Every `wrong` task fails."""
 
     width = 1
 
@@ -58,7 +56,7 @@ class Runner:
         self.wrong, self.fail_after, self.error, self.seconds = wrong, fail_after, error, seconds
 
     def expect(self, tasks: Sequence[TunableTask]) -> None:
-        """Made-up kernels have no references."""
+        """Do nothing: synthetic kernels have no references."""
 
     def fingerprint(self) -> DeviceFingerprint:
         return FINGERPRINT

@@ -1,4 +1,4 @@
-"""The OpenCL platforms, each with a compiler of its own, that kernels are tested on beside the default one."""
+"""The OpenCL platforms, each with a different compiler, that kernels are tested on in addition to the default one."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ LIST = (
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Platform:
-    """title: OpenCL's name of it.
-    package: what brings it.
-    variables: of the environment, without which it offers no device.
+    """An OpenCL platform and its requirements.
 
-    library: to be opened in place of the system's loader; the platform is there where this file is.
-    has_fp16: whether it computes in fp16.
-    left_out: options of tests/stress/check_kernels.py that leave out what it cannot do.
+    title: OpenCL's name of it
+    package: the package that installs it
+    variables: environment variables that it needs to offer a device
+    library: the file to open in place of the system's loader; the platform is installed if this file exists
+    has_fp16: whether it computes in fp16
+    left_out: options of tests/stress/check_kernels.py that leave out unsupported configs
     """
 
     name: str
@@ -39,11 +40,11 @@ class Platform:
     left_out: tuple[str, ...] = ()
 
     def environment(self, **more: str) -> dict[str, str]:
-        """The environment of a process whose first device is this platform's."""
+        """Return the environment of a process that has this platform's device as its first one."""
         return {**os.environ, **dict(self.variables), "ROMOU_OPENCL_DEVICE": self.title, **more}
 
     def require(self, config: pytest.Config) -> None:
-        """Skip the test where the platform is missing; fail it where all are to be there, as scripts/test.sh has it."""
+        """Skip the test if the platform is missing. Fail it if all platforms are required, as in scripts/test.sh."""
         if Path(self.library).exists() if self.library else self.title in _platforms():
             return
         missing = f"no OpenCL platform {self.title!r}: {self.package}"
@@ -52,7 +53,7 @@ class Platform:
         pytest.skip(missing)
 
 
-# Optimised PoCL kernels are run by the tests of models and of candidates; here they would take three times as long.
+# Optimised PoCL kernels are run by the tests of models and of candidates. Here they would take three times as long.
 _PLAIN = (("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable"),)
 POCL = Platform(
     name="pocl", title="Portable Computing Language", package="apt-get install pocl-opencl-icd", variables=_PLAIN
@@ -63,11 +64,11 @@ RUSTICL = Platform(
     title="rusticl",
     package="apt-get install mesa-opencl-icd",
     variables=(("RUSTICL_ENABLE", "llvmpipe"),),
-    # Mesa 22.3 compiles a kernel of a few hundred unrolled lines for minutes (more than eight, where Intel's compiler
-    # takes 15 s).
+    # Mesa 22.3 takes minutes to compile a kernel of a few hundred unrolled lines (more than eight minutes for one that
+    # Intel's compiler finishes in 15 s).
     left_out=("--avoid", "unroll=window"),
 )
-# No compiler of its own: it runs LLVM's instructions one by one.
+# It has no compiler: it interprets LLVM's instructions one by one.
 OCLGRIND = Platform(
     name="oclgrind", title="Oclgrind", package="apt-get install oclgrind", library=check_kernels.OCLGRIND
 )
@@ -75,7 +76,7 @@ OCLGRIND = Platform(
 
 @functools.cache
 def _platforms() -> list[str]:
-    """The platforms that have a device, asked in a process with what each of them needs."""
+    """Return the platforms that have a device, listed in a process with the environment that each of them needs."""
     done = forked.run("-c", LIST, env={**os.environ, **dict(RUSTICL.variables)})
     assert done.returncode == 0, done.stderr
     return list(json.loads(done.stdout.splitlines()[-1]))

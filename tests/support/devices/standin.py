@@ -1,4 +1,6 @@
-"""A driver with flaws: the system's OpenCL library behind one that lies, as $STANDIN says (standin_opencl.cc)."""
+"""A driver with flaws: a library that forwards to the system's OpenCL library and returns wrong results as $STANDIN
+specifies (standin_opencl.cc).
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ _OPTIONS = ("-shared", "-fPIC", "-Wall")
 
 
 def library() -> Path:
-    """The library for ROMOU_OPENCL_LIBRARY."""
+    """Return the library for ROMOU_OPENCL_LIBRARY."""
 
     def compile_to(path: Path) -> None:
         linked = ["-Wl,--no-as-needed", "-l:libOpenCL.so.1", "-ldl"]

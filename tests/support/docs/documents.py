@@ -1,4 +1,4 @@
-"""What tests of the documentation share: the documents, their code blocks and the commands in them."""
+"""Shared helpers of the documentation tests: the documents, their code blocks and the commands in them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SPAN = re.compile(r"`([^`\n]+)`")
 
 @dataclass(frozen=True)
 class Block:
-    """A fenced piece of a document."""
+    """A fenced block of a document."""
 
     path: Path
     language: str
@@ -52,12 +52,12 @@ def prose(path: Path) -> str:
 
 
 def code_spans(path: Path) -> list[str]:
-    """Return what stands between single backticks in the prose of a document."""
+    """Return the text between single backticks in the prose of a document."""
     return _SPAN.findall(prose(path))
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Yield the command lines of a shell block as words, without comments, variables and what they are piped into."""
+    """Yield the command lines of a shell block as words, without comments, variables and the commands after a pipe."""
     for line in text.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line.removeprefix("$ "), posix=True, punctuation_chars="|&;>")
         lexer.whitespace_split = True

@@ -1,1 +1,1 @@
-"""Kernels for tests: single operators, what they use of a device, and ways to run them on a CPU."""
+"""Kernels for tests: single operators, their use of a device, and ways to run them on a CPU."""

@@ -1,10 +1,10 @@
-"""CUDA kernels of Romou run on the CPU, as they are written: for the numbers of kernels that machines without a GPU can
-compile only.
+"""Runs Romou's CUDA kernels unchanged on the CPU, to check the numbers of kernels that machines without a GPU can only
+compile.
 
 The kernel's text is compiled by g++ behind a few definitions. A work-item is a fiber: it runs until it waits for its
 work group (__syncthreads) or, in an instruction of the whole warp, for its warp. Instructions in PTX are replaced by
-what the PTX ISA says of them; for `mma.sync.m16n8k16` that is the table "Matrix Fragments for mma.m16n8k16", which says
-what rows and columns the registers of each lane hold.
+their definition in the PTX ISA. For `mma.sync.m16n8k16` that is the table "Matrix Fragments for mma.m16n8k16", which
+gives the rows and columns that the registers of each lane hold.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ _COMPILE = ["g++", "-O1", "-mf16c", "-std=c++17", "-fno-strict-aliasing", "-w", 
 
 
 def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], target: Target) -> np.ndarray:
-    """The output of a config's CUDA kernels, run one after another, in double precision."""
+    """Return the output of a config's CUDA kernels, run one after another, in double precision."""
     func = task.schedule(config, target)["main"]
     contents = {str(p.name): array for p, array in zip(task.func.params, task.arguments(arrays, config), strict=True)}
     workspaces = [b for b in func.body.block.alloc_buffers if str(b.scope()) == "global"]
@@ -240,7 +240,7 @@ def run_on_cpu(task: TunableTask, config: Config, arrays: list[np.ndarray], targ
 
 
 def _as_call(found: re.Match[str]) -> str:
-    """asm("mma..." : "+f"(x), ... : "r"(a), ...); -> mma_m16n8k16((x), ..., (a), ...);"""
+    """Rewrite asm("mma..." : "+f"(x), ... : "r"(a), ...); -> mma_m16n8k16((x), ..., (a), ...);"""
     operands = _OPERAND.sub(",", found[2]).strip(" ,\n")
     return f"{_INSTRUCTIONS[found[1]]}({operands});"
 

@@ -1,9 +1,9 @@
-"""Kernels with cooperative matrices run on Vulkan devices without them: the text as it is written, but for what stands
-for the matrices.
+"""Runs kernels with cooperative matrices on Vulkan devices without them. The text is unchanged except for replacements
+of the matrices.
 
-Every work-item has all of a factor, and 8 numbers of the sums: those that a real device gives it are unknown to a
-kernel as well. Work-items are numbered backwards, as subgroups may be numbered in any order, and a subgroup waits for
-the whole group.
+Every work-item has a whole factor, and 8 numbers of the sums. Which numbers of the sums a real device gives it is
+unknown to a kernel as well. Work-items are numbered backwards, as subgroups may be numbered in any order, and a
+subgroup waits for the whole group.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ _REPLACED = (
 
 
 def emulated(source: str) -> str:
-    """A kernel's text without cooperative matrices."""
+    """Return a kernel's text with cooperative matrices replaced."""
     assert "coopMatMulAdd" in source
     for pattern, text in _REPLACED:
         source, count = re.subn(pattern, text, source)
@@ -77,8 +77,9 @@ def emulated(source: str) -> str:
 
 
 def emulated_error(task: TunableTask, config: Config, target: Target, change: Callable[[str], str] = str) -> float:
-    """Relative L2 error of a config whose kernel is compiled without cooperative matrices; change: what becomes of its
-    text before, to make it wrong.
+    """Return the relative L2 error of a config with its kernel compiled without cooperative matrices.
+
+    `change` edits the kernel's text first, to make it wrong.
     """
 
     def compile_shaders(sources: Sequence[str]) -> list[bytes]:
@@ -91,7 +92,7 @@ def emulated_error(task: TunableTask, config: Config, target: Target, change: Ca
 
 
 def error_on_device(task: TunableTask, config: Config, module: tvm.runtime.Module) -> float:
-    """Relative L2 error of a built config on the attached Vulkan device."""
+    """Return the relative L2 error of a built config on the attached Vulkan device."""
     arrays = random_arrays(task, np.random.default_rng(_SEED))
     tensors = [device_tensor(array, backend("vulkan").device(), "global") for array in task.arguments(arrays, config)]
     module["main"](*tensors)

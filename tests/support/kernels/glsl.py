@@ -22,7 +22,7 @@ HEAD = "#version 450\n#extension GL_EXT_samplerless_texture_functions : require\
 
 @functools.cache
 def spirv(source: str) -> bytes:
-    """What glslang makes of a compute shader."""
+    """Compile a compute shader to SPIR-V by glslang."""
     with tempfile.TemporaryDirectory() as folder:
         text, binary = Path(folder) / "kernel.comp", Path(folder) / "kernel.spv"
         text.write_text(HEAD + source)
@@ -32,9 +32,7 @@ def spirv(source: str) -> bytes:
 
 
 def entry(source: str, args: Sequence[str], **fields: Any) -> dict[str, Any]:
-    """The entry of a kernel for `romou.vulkan.module`, launched with the number of its work groups behind its
-    arguments.
-    """
+    """Return the entry of a kernel for `romou.vulkan.module`. Its last argument is the number of work groups."""
     size = re.search(r"local_size_x *= *(\d+)", source)
     scalars = [arg.split(":")[1] for arg in args if arg.startswith("scalar:")]
     return {
@@ -54,12 +52,12 @@ def module(**kernels: dict[str, Any]) -> tvm.runtime.Module:
 
 
 def pointer(tensor: tvm.runtime.Tensor) -> ctypes.c_void_p:
-    """What TVM's host code gives a kernel for a tensor."""
+    """Return the pointer that TVM's host code passes to a kernel for a tensor."""
     return ctypes.c_void_p(tensor.data_ptr())
 
 
 def launch(function: Any, *values: Any) -> None:
-    """Call a kernel with its arguments and the numbers of work groups and of work-items in one."""
+    """Call a kernel with its arguments, the number of work groups, and the work-items of a group."""
     function(*(pointer(value) if isinstance(value, tvm.runtime.Tensor) else value for value in values))
 
 

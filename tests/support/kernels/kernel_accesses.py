@@ -1,5 +1,5 @@
-"""Elements that the first work group of a kernel loads and stores: every address evaluated for all its work-items, in
-an iteration in the middle.
+"""Elements that the first work group of a kernel loads and stores. Every address is evaluated for all its work-items,
+in an iteration in the middle.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from support.kernels.kernel_structure import (
 class Load:
     """One load of data or weight in an iteration of the main loop.
 
-    times: how often loops inside the iteration repeat it.
-    places: element numbers in a buffer, or three coordinates of texels, by all work-items that get there and in all
-    repetitions.
-    places_of_one: the same by the first work-item, the first time.
-    is_ahead: whether it is for a later iteration: each such load counts as it stands.
+    times: how often loops inside the iteration repeat it
+    places: element numbers in a buffer, or three coordinates of texels, by all work-items that reach it and in all
+    repetitions
+    places_of_one: the same for the first work-item, the first time
+    is_ahead: whether it is for a later iteration. Each such load counts as written.
     """
 
     tensor: str
@@ -67,8 +67,9 @@ class GroupAccesses:
         self._visit(structure.func.body, in_main=not structure.way_to_main, active=np.True_)
 
     def distinct_bytes(self, number_bytes: Mapping[str, int], *, is_image: bool) -> int:
-        """Distinct bytes of all work-items' loads from images or from buffers. `number_bytes`: tensor
-        ->  bytes of a number of it.
+        """Return the distinct bytes of all work-items' loads from images or from buffers.
+
+        `number_bytes` maps a tensor to the bytes of one of its numbers.
         """
         mine = [a for a in self.loads if a.is_image == is_image]
         return sum(
@@ -77,8 +78,8 @@ class GroupAccesses:
         )
 
     def numbers_of_one(self) -> dict[tuple[str, bool], int]:
-        """(tensor, whether it is an image)
-        ->  numbers that the first work-item loads; what loops inside the iteration repeat counts each time.
+        """Return (tensor, whether it is an image) -> numbers that the first work-item loads, counting each repetition
+        by loops inside the iteration.
         """
         found: dict[tuple[str, bool], int] = {}
         together: dict[tuple[str, bool, int, int], list[tuple[np.ndarray, ...]]] = {}
@@ -91,7 +92,7 @@ class GroupAccesses:
         return found
 
     def stored_by_a_group(self) -> int:
-        """Numbers of the output that the work group writes."""
+        """Return the numbers of the output that the work group writes."""
         return _count_distinct(self.stores) if self.stores else 0
 
     def _visit(self, stmt: Any, *, in_main: bool, active: Any) -> None:
@@ -105,8 +106,8 @@ class GroupAccesses:
                     self._env[stmt.node.var] = self._id(str(stmt.node.thread_tag))
                 self._visit(stmt.body, in_main=in_main, active=active)
             case tirx.For() if not in_main:
-                # Only the way to the main loop matters; every loop on it is in its middle: the first iteration may be
-                # all padding.
+                # Only the way to the main loop matters. Every loop on it is in its middle, because the first iteration
+                # may be all padding.
                 if any(map(stmt.same_as, structure.way_to_main)):
                     self._env[stmt.loop_var] = int(stmt.min) + int(stmt.extent) // 2
                     self._visit(stmt.body, in_main=stmt.same_as(structure.way_to_main[-1]), active=active)
@@ -143,7 +144,7 @@ class GroupAccesses:
                 ]
 
     def _id(self, tag: str) -> Any:
-        """Numbers of the work-items along an axis; the work group is the first one."""
+        """Return the numbers of the work-items along an axis. The work group is the first one."""
         if not tag.startswith("threadIdx"):
             return 0
         extents = self._structure.extents
@@ -151,7 +152,7 @@ class GroupAccesses:
         return np.arange(self._structure.group_size) // math.prod(before) % extents[tag]
 
     def _read_staged(self, node: Any) -> None:
-        # The pieces of a split reduction are added up once, behind all iterations.
+        # The partial sums of a split reduction are added up once, behind all iterations.
         if not (self._structure.is_staged and self._structure.has_main_loop):
             return
         for load in nodes_in(node, tvm.ir.TensorLoad, tvm.ir.Call):
@@ -190,8 +191,8 @@ class GroupAccesses:
             for guarded, condition in guards:
                 if any(map(load.same_as, guarded)):
                     is_active = is_active & (evaluate(condition, self._env) != 0)
-            # What loops repeat, or carry to local memory, counts as it stands in the code: the first time may be all
-            # padding.
+            # Loads that loops repeat, or that are staged in local memory, count as written in the code: the first time
+            # may be all padding.
             is_read = bool(self._iterations) or is_ahead or is_staging or bool(is_active[0])
             first = tuple(
                 p.reshape(*p.shape[: p.ndim - len(self._shape)], -1)[..., 0].reshape(-1)[: None if is_read else 0]
@@ -203,7 +204,7 @@ class GroupAccesses:
             )
 
     def _loaded_places(self, load: tvm.ir.TensorLoad | tvm.ir.Call) -> tuple[str, int, list[Any]]:
-        """The tensor that a load reads, its lanes and its places, as `Load` has them."""
+        """Return the tensor that a load reads, its lanes and its places, in the form of `Load`."""
         if isinstance(load, tvm.ir.TensorLoad):
             unit = int(tvm.DataType(str(load.source.dtype)).lanes)
             return parameter_name(load.source), lanes_of(load), [self._elements(load.indices[0], unit, lanes_of(load))]
@@ -228,8 +229,8 @@ class GroupAccesses:
         return self._elements(index, lanes, lanes) + (0 if start is None else evaluate(start, self._env))
 
     def _elements(self, index: tirx.Expr, unit: int, lanes: int) -> np.ndarray:
-        """Element numbers of a load, shape (lanes, ...): `index` counts units of so many elements, or is a ramp of
-        elements.
+        """Return the element numbers of a load, shape (lanes, ...). `index` counts units of `unit` elements, or is a
+        ramp of elements.
         """
         first = np.broadcast_to(evaluate(index.base if isinstance(index, tirx.Ramp) else index, self._env), self._shape)
         step = int(index.stride) if isinstance(index, tirx.Ramp) else 1
@@ -240,30 +241,30 @@ class GroupAccesses:
         return (*reversed(self._iterations), self._structure.group_size)
 
     def _whole(self, places: Sequence[Any]) -> list[np.ndarray]:
-        """Places broadcast to all work-items and repetitions."""
+        """Return places broadcast to all work-items and repetitions."""
         return [
             np.broadcast_to(p, (*np.shape(p)[: max(0, np.ndim(p) - len(self._shape))], *self._shape)) for p in places
         ]
 
     def _of_everyone(self, places: Sequence[Any], active: Any) -> tuple[np.ndarray, ...]:
-        """Places of all work-items that get there, in all repetitions."""
+        """Return the places of all work-items that reach the load, in all repetitions."""
         is_active = np.broadcast_to(active, self._shape)
         return tuple(p[..., is_active].reshape(-1) for p in self._whole(places))
 
 
 def _count_distinct(places: Sequence[tuple[np.ndarray, ...]]) -> int:
-    """Different numbers among element numbers, or in the texels at triples of coordinates."""
+    """Count the distinct numbers among element numbers, or in the texels at triples of coordinates."""
     columns = [np.concatenate(axis) for axis in zip(*places, strict=True)]
     if len(columns) == 1:
         return len(np.unique(columns[0]))
-    # Coordinates may be negative, where an image gives zero.
+    # Coordinates may be negative, for which an image returns zero.
     x, y, layer = (c - c.min(initial=0) for c in columns)
     key = (x * (y.max(initial=0) + 1) + y) * (layer.max(initial=0) + 1) + layer
     return len(np.unique(key)) * LANES
 
 
 def _start(pointer: Any) -> Any:
-    """The element that a pointer made by address_of points to; None where it points to the first one."""
+    """Return the element that a pointer made by address_of points to. None if it points to the first one."""
     if isinstance(pointer, tvm.ir.TensorLoad):
         return pointer.indices[0]
     return _start(pointer.args[-1]) if isinstance(pointer, tvm.ir.Call) and pointer.args else None

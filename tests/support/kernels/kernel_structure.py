@@ -1,5 +1,5 @@
-"""What a lowered kernel is made of, before any address is evaluated: its work group, its main loop, what it stages and
-sums up.
+"""The structure of a lowered kernel, before any address is evaluated: its work group, its main loop, its staging and
+its sums.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ from romou.tuner.analysis.expressions import (
     scope_of,
 )
 
-# TVM's mark where copies are waited for: its value is how many groups of them may still be under way.
+# TVM's mark of a wait for copies. Its value is the number of groups of copies that may still be in flight.
 _UNDER_WAY = "async_wait_inflight_count"
 
 
 class KernelStructure:
     """Facts of one lowered device function.
 
-    The main loop is the innermost loop that both reads data or weight and adds to sums; None where no loop is left, and
-    where the kernel sums no products.
+    The main loop is the innermost loop that both reads data or weight and adds to sums. It is None if no loop is left,
+    or if the kernel sums no products.
 
-    operands: names of data and weight.
-    has_main_loop: whether there is one; without, all of the kernel counts as one iteration.
+    operands: names of data and weight
+    has_main_loop: whether there is a main loop. Otherwise all of the kernel counts as one iteration.
     """
 
     def __init__(self, func: tirx.PrimFunc, operands: Container[str], *, has_main_loop: bool) -> None:
@@ -64,7 +64,7 @@ class KernelStructure:
         self.local_memory_bytes = 0
         self._operands = operands
         self._sums: dict[tuple[str, str], int] = {}
-        # Registers that are something before anything is summed up, and those on the way to local memory.
+        # Registers that are initialized before anything is summed up, and registers on the way to local memory.
         self._begun: set[str] = set()
         self._carrying: set[str] = set()
         structural_walk(func.body, [(tirx.AttrStmt, self._attribute), (tirx.BufferStore, self._start_of_sum)])
@@ -76,14 +76,14 @@ class KernelStructure:
         ]
         structural_walk(func.body, handlers)
         loops = nodes_in(func.body, tirx.For)
-        loops.reverse()  # the walk tells inner ones first
+        loops.reverse()  # the walk visits inner ones first
         candidates = [
             loop
             for loop in loops
             if has_main_loop and self._is_main(loop) and not any(map(self._is_main, nodes_in(loop.body, tirx.For)))
         ]
         main = max(candidates, key=products_in, default=None)
-        # The main loop and those around it, from the outside.
+        # The main loop and the loops around it, from the outside.
         self.way_to_main = [
             loop
             for loop in loops
@@ -93,12 +93,12 @@ class KernelStructure:
 
     @property
     def iterations(self) -> int:
-        """Iterations of the main loop, by those around it."""
+        """Iterations of the main loop, including the loops around it."""
         return math.prod(int(loop.extent) for loop in self.way_to_main)
 
     @property
     def multiplies_fp16(self) -> bool:
-        """Whether the main loop multiplies fp16 as such."""
+        """True if the main loop multiplies in fp16."""
         return any(
             multiply_adds_of(e) and dtype_of(e).startswith("float16")
             for e in nodes_in(self.body, tvm.ir.Call, tirx.Mul)
@@ -111,14 +111,14 @@ class KernelStructure:
 
     @property
     def summed_outputs(self) -> int:
-        """Numbers that the whole launch sums up; the pieces of a split reduction, along z, sum up the same ones."""
+        """Numbers that the whole launch sums up. The pieces of a split reduction, along z, sum up the same ones."""
         items = math.prod(extent for tag, extent in self.extents.items() if tag != "threadIdx.z")
         return items * sum(self._sums.values())
 
     def loads_in(self, node: Any) -> Iterator[tvm.ir.TensorLoad | tvm.ir.Call]:
-        """Loads of data and weight, be it from buffers, images or, as fp16, through a pointer."""
+        """Yield the loads of data and weight from buffers, images or, in fp16, through a pointer."""
         found = nodes_in(node, tvm.ir.TensorLoad, tvm.ir.Call)
-        # address_of takes a load and loads nothing.
+        # The argument of address_of is a load, but nothing is loaded.
         pointed = [e.args[0] for e in found if op_name(e) == "tirx.address_of"]
         for load in found:
             if any(map(load.same_as, pointed)):
@@ -132,11 +132,13 @@ class KernelStructure:
                 yield load
 
     def has_loads(self, node: Any) -> bool:
-        """Whether a node loads data or weight."""
+        """Return whether a node loads data or weight."""
         return any(True for _ in self.loads_in(node))
 
     def is_ahead(self, store: Any) -> bool:
-        """Whether a store puts into registers what goes to local memory in a later iteration, and is no sum."""
+        """Return whether a store writes registers that are staged in local memory in a later
+        iteration, and is no sum.
+        """
         return (
             isinstance(store, tirx.BufferStore)
             and self.has_main_loop
@@ -145,8 +147,9 @@ class KernelStructure:
         )
 
     def is_staging(self, node: Any) -> bool:
-        """Whether a node carries data or weight to local memory, be it as the window of a convolution that is summed up
-        at once and staged next.
+        """Return whether a node stages data or weight in local memory.
+
+        The window of a convolution that is summed up immediately and staged next counts as well.
         """
         if is_async_copy(getattr(node, "value", None)):
             return True
@@ -157,7 +160,7 @@ class KernelStructure:
 
     def _attribute(self, stmt: tirx.AttrStmt) -> None:
         if stmt.attr_key == _UNDER_WAY:
-            # The copies of the iteration itself are waited for.
+            # The copies of the current iteration are waited for.
             self.iterations_ahead = max(self.iterations_ahead, int(stmt.value) + 1)
 
     def _start_of_sum(self, stmt: tirx.BufferStore) -> None:
@@ -193,11 +196,11 @@ class KernelStructure:
             self._sums[parameter_name(call.args[1]), ""] = multiply_adds_of(call) // TENSOR_CORE_DEPTH
         if is_tensor_core_fma(call):
             self.on_tensor_cores = True
-            # A number from the first one on for each pixel and lane.
+            # A number, counted from the first one, for each pixel and lane.
             self._sums[parameter_name(call.args[2]), str(call.args[1])] = multiply_adds_of(call) // TENSOR_CORE_DEPTH
 
     def _accumulates(self, store: tirx.BufferStore) -> bool:
-        """Whether products are added to those of earlier iterations."""
+        """Return whether products are added to the sums of earlier iterations."""
         return str(store.buffer.name) in self._begun and products_in(store.value) > 0
 
     def _is_main(self, loop: tirx.For) -> bool:
@@ -209,7 +212,7 @@ class KernelStructure:
 
 
 def parameter_name(var: Any) -> str:
-    """Name of the parameter that a buffer, a pointer, or a pointer made of one of them stands for."""
+    """Return the name of the parameter behind a buffer, a pointer, or a pointer made from either."""
     if isinstance(var, tvm.ir.TensorLoad):
         return parameter_name(var.source)
     return (
@@ -220,7 +223,7 @@ def parameter_name(var: Any) -> str:
 
 
 def images_of(func: tirx.PrimFunc) -> set[str]:
-    """Names of the parameters that are read or written as images."""
+    """Return the names of the parameters that are read or written as images."""
     calls = nodes_in(func.body, tvm.ir.Call)
     return {
         parameter_name(call.args[0])
@@ -230,27 +233,27 @@ def images_of(func: tirx.PrimFunc) -> set[str]:
 
 
 def stores_in(node: Any, output: str) -> list[tirx.BufferStore | tvm.ir.Call]:
-    """Stores of the output, be it into a buffer, an image or, as fp16, through a pointer."""
+    """Return the stores of the output into a buffer, an image or, in fp16, through a pointer."""
     return [e for e in nodes_in(node, tirx.BufferStore, tvm.ir.Call) if _stored_to(e) == output]
 
 
 def pointer_lanes(call: tvm.ir.Call) -> int:
-    """Lanes of a call that reads fp16 through a pointer, 0 for any other."""
+    """Return the lanes of a call that reads fp16 through a pointer, or 0 for any other call."""
     return LANES * texels_for_tensor_cores(call) or (lanes_of(call) if is_fp16_load(call) else 0)
 
 
 def products_in(node: Any) -> int:
-    """Multiply-adds by lanes, times the iterations of the loops in a node."""
+    """Return the multiply-adds by lanes, times the iterations of the loops in a node."""
     return _weighted(node, multiply_adds_of, (tvm.ir.Call, tirx.Mul))
 
 
 def local_bytes_in(node: Any) -> int:
-    """Bytes read of local memory, times the iterations of the loops in a node."""
+    """Return the bytes read from local memory, times the iterations of the loops in a node."""
     return _weighted(node, local_bytes_of, (tvm.ir.TensorLoad, tvm.ir.Call))
 
 
 def local_bytes_of(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
-    """Bytes that an expression alone reads of local memory."""
+    """Return the bytes that an expression itself reads from local memory, without its operands."""
     texels = texels_for_tensor_cores(load)
     if not (texels or isinstance(load, tvm.ir.TensorLoad)) or scope_of(load) not in LOCAL:
         return 0
@@ -258,7 +261,7 @@ def local_bytes_of(load: tvm.ir.TensorLoad | tvm.ir.Call) -> int:
 
 
 def _weighted(node: Any, count: Callable[[Any], int], kinds: tuple[type, ...]) -> int:
-    """The sum of `count` over the nodes of some kinds, each times the iterations of the loops around it inside of
+    """Return the sum of `count` over the nodes of some kinds, each times the iterations of the loops around it inside
     `node`.
     """
     if isinstance(node, tirx.For):
@@ -275,7 +278,7 @@ def _weighted(node: Any, count: Callable[[Any], int], kinds: tuple[type, ...]) -
 
 
 def _stored_to(node: Any) -> str:
-    """Name of what a store writes to; empty for anything else."""
+    """Return the name of the target of a store, or an empty text for any other node."""
     if isinstance(node, tirx.BufferStore):
         return str(node.buffer.name)
     if op_name(node) == "tirx.texture2d_store":

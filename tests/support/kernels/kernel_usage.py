@@ -1,8 +1,7 @@
-"""What a kernel uses of a device, read off its lowered TIR: what the formulas of `romou.tuner.pruning` are held
-against.
+"""The use of a device by a kernel, read off its lowered TIR, to check the formulas of `romou.tuner.pruning`.
 
 Every address is evaluated for all work-items of a work group, so bytes that work-items share count once. No device is
-needed, and nothing is estimated but the registers (`romou.tuner.analysis.registers`).
+needed, and nothing is estimated except the registers (`romou.tuner.analysis.registers`).
 """
 
 from __future__ import annotations
@@ -27,16 +26,15 @@ from support.kernels.kernel_structure import KernelStructure, images_of, paramet
 
 
 def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Mapping[str, Any]) -> KernelUsage:
-    """Read the lowered device functions of a template under a config. Of several, the one that reads the weight counts:
-    the others transform.
+    """Read the use of the lowered device functions of a template under a config. If there are several, the one that
+    reads the weight counts: the others transform.
 
-    BuildError where an address is made with an operation that is not known here.
+    BuildError if an address is computed by an unknown operation.
 
-    kernels: as the code generator gets them (`InspectedKernel.lowered`).
-    template: the template that made it. It names data, weight and output (what the epilogue reads is no part of the
-    reduction's traffic), and says how large a
-        number is in memory (registers may hold fp16 as single precision) and how many the operator gives, whole texels
-        counted.
+    kernels: in the form that the code generator receives (`InspectedKernel.lowered`)
+    template: the template of the kernels. It names data, weight and output (the epilogue's inputs are no part of the
+    reduction's traffic). It also gives the size of a number in memory (registers may hold fp16 as single precision) and
+    the size of the output in whole texels.
     """
     names = template.names
     if isinstance(template, ContractionTemplate):
@@ -52,7 +50,7 @@ def read_usage(kernels: Sequence[tirx.PrimFunc], template: Template, config: Map
         assert isinstance(template, StreamingTemplate)
         number_bytes, outputs, transform_bytes, transform_registers = template.inputs, template.elements, 0, 0
         reread = dict.fromkeys(number_bytes, 0)
-    # Of several kernels, one may only pack the weight.
+    # If there are several kernels, one may only pack the weight.
     (func,) = (f for f in kernels if len(kernels) == 1 or {names["weight"], data} <= set(map(parameter_name, f.params)))
     kernel = KernelStructure(func, number_bytes, has_main_loop=template.sums_products)
     group = GroupAccesses(kernel, names["output"])

@@ -58,13 +58,12 @@ __all__ = [
     "task_of",
 ]
 
-# How many random configs a test tries beside the default one.
+# The number of random configs that a test tries besides the default one.
 random_configs = pytest.mark.parametrize("drawn", [1, pytest.param(5, marks=exhaustive)], ids="{} drawn".format)
 # In the id of a test that runs no kernel, because there is no GPU.
 COMPILED_ONLY = "compiled-only"
 _MOST_LINES = 700
-# LLVM optimises a reference for longer than all else takes that is done with a small one. Sums keep their order either
-# way.
+# Optimizing a small reference takes LLVM longer than everything else in a test. Sums keep their order either way.
 _CPU: Any = SimpleNamespace(tvm_target=tvm.target.Target({"kind": "llvm", "opt-level": 0}))
 
 
@@ -79,26 +78,28 @@ def _reference(task: TunableTask) -> tvm.runtime.Module:
 
 
 def lines_of(module: tvm.runtime.Module) -> int:
-    """Lines of all kernels of a built function."""
+    """Count the lines of all kernels of a built function."""
     return sum(str(kernels.inspect_source()).count("\n") for kernels in module.imports)
 
 
 def conv_transpose(
     channels: int, size: tuple[int, int], outputs: int, kernel: tuple[int, int], dtype: str = "float32", **given: Any
 ) -> Conv2dTranspose:
-    """A transposed convolution; what is not given is as `Conv2dTranspose` has it."""
+    """Return a transposed convolution. Omitted fields have the defaults of `Conv2dTranspose`."""
     return Conv2dTranspose(in_channels=channels, in_hw=size, out_channels=outputs, kernel=kernel, dtype=dtype, **given)
 
 
 def random_arrays(task: TunableTask, rng: np.random.Generator) -> list[np.ndarray]:
-    """An array for each parameter; the output is poisoned, so that what a kernel does not write is seen."""
+    """Return an array for each parameter. The output is poisoned, so that elements that a kernel does not write are
+    noticed.
+    """
     arrays = [rng.standard_normal([int(d) for d in p.shape]).astype(str(p.dtype)) for p in task.func.params]
     arrays[-1] = poison(arrays[-1].shape, str(arrays[-1].dtype))
     return arrays
 
 
 def reference(task: TunableTask, arrays: list[np.ndarray]) -> np.ndarray:
-    """The output of the unscheduled function on the CPU, in double precision."""
+    """Return the output of the unscheduled function on the CPU, in double precision."""
     tensors = [tvm.runtime.tensor(a) for a in arrays]
     _reference(task)["main"](*tensors)
     return tensors[-1].numpy().astype(np.float64)
@@ -113,7 +114,7 @@ def run(
     *,
     without: Sequence[str] = (),
 ) -> np.ndarray:
-    """The output of a config on the device, in double precision; `without`: names of passes to leave out."""
+    """Return the output of a config on the device, in double precision. `without`: names of passes to leave out."""
     scopes = task.image_scopes(config, target)
     names = [str(p.name) for p in task.func.params]
     tensors = [
@@ -121,8 +122,8 @@ def run(
         for n, a in zip(names, task.arguments(arrays, config), strict=True)
     ]
     module = built(task, config, target, without)
-    # PoCL optimises a kernel for three times as long as all else takes. Models and candidates of a search are optimised
-    # as ever.
+    # PoCL's optimization of a kernel takes three times as long as everything else. Models and candidates of a search
+    # are still optimized.
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable")
         module["main"](*tensors)
@@ -130,7 +131,9 @@ def run(
 
 
 def built(task: TunableTask, config: Config, target: Target, without: Sequence[str] = ()) -> tvm.runtime.Module:
-    """The module of a config; the last ones are kept, which may have been built to see how long their kernels are."""
+    """Return the module of a config. The last modules are kept, because `quick_configs` may have built them to count
+    their lines.
+    """
     if not without:
         return _built(task, config, target)
     with tvm.transform.PassContext(disabled_pass=list(without)):
@@ -138,10 +141,10 @@ def built(task: TunableTask, config: Config, target: Target, without: Sequence[s
 
 
 def quick_configs(task: TunableTask, target: Target, rng: np.random.Generator, count: int) -> list[Config]:
-    """Random configs whose kernels are compiled in a second or two: compilers take half a minute for a few thousand
-    unrolled lines.
+    """Return random configs with kernels that compile in a second or two. Compilers take half a minute for a few
+    thousand unrolled lines.
 
-    Longer ones are run by tests/operators/test_other_compilers.py.
+    Longer kernels are run by tests/operators/test_other_compilers.py.
     """
     found: list[Config] = []
     space = task.space(target)
@@ -165,8 +168,9 @@ def pair_of(
     kernel: tuple[int, int] = (3, 3),
     **given: object,
 ) -> TunableTask:
-    """A depthwise convolution and the pointwise one that reads it as one function, each with a bias and a ReLU;
-    `given`: of the depthwise one.
+    """Return a depthwise convolution and the pointwise one that reads it as one function, each with a bias and a ReLU.
+
+    `given`: fields of the depthwise one.
     """
     first = conv(channels, size, channels, kernel, dtype, groups=channels, **given)
     second = conv(channels, first.out_hw, outputs, (1, 1), dtype, batch=first.batch)
@@ -176,21 +180,21 @@ def pair_of(
 
 
 def target_of(kind: str) -> Target:
-    """The attached device of a kind; of CUDA, where there is none, a GPU that kernels can be compiled for."""
+    """Return the attached device of a kind. For CUDA without a device, it is a GPU that kernels can be compiled for."""
     return Target(kind) if kind != "cuda" or backend(kind).list_devices() else Target("cuda -device=nvidia_h200")
 
 
 def has_device(target: Target) -> bool:
-    """Whether kernels for the target can run here."""
+    """Return whether kernels for the target can run here."""
     return bool(target.backend.list_devices())
 
 
 def compile_only(module: tvm.runtime.Module, target: Target) -> None:
-    """Put the CUDA kernels of a built function through NVRTC, which a build on a machine without a CUDA runtime leaves
-    undone.
+    """Compile the CUDA kernels of a built function by NVRTC, which a build on a machine without a CUDA runtime does not
+    do.
     """
     assert module.imports, "a function without kernels"
-    # What compiles it, with its options.
+    # The compiler and its options.
     by = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")
     for kernels in module.imports:
         source, arch = str(kernels.inspect_source()), str(target.tvm_target.attrs["arch"])
@@ -205,17 +209,17 @@ def compile_only(module: tvm.runtime.Module, target: Target) -> None:
 
 
 def kind_id(kind: str) -> str:
-    """The name of a device kind in the id of a test; tells where kernels are compiled and not run."""
+    """Return the name of a device kind in the id of a test. It says if kernels are only compiled."""
     return f"{kind}-{COMPILED_ONLY}" if kind == "cuda" and not has_device(target_of(kind)) else kind
 
 
 def each_kind(
     name: str, values: Iterable[Any], *, opencl: Sequence[int], cuda: Sequence[int], vulkan: Sequence[int] = ()
 ) -> pytest.MarkDecorator:
-    """Repeat a test for `target`, as the fixture does, and for the values of `name`; all but those at the given
-    positions are exhaustive.
+    """Repeat a test for `target`, as the fixture does, and for the values of `name`. Only the values at the given
+    positions are not exhaustive.
 
-    Where kernels are only compiled there is less to be found than where they are run, and Vulkan on a CPU takes long.
+    Fewer values are needed if kernels are only compiled, and Vulkan on a CPU takes long.
     """
     every = list(values)
     assert opencl, f"{name}: no default case on OpenCL"
@@ -243,8 +247,8 @@ def error_on(
     *,
     without: Sequence[str] = (),
 ) -> float | None:
-    """Relative L2 error of a config on the target's device; None for CUDA on a machine without a GPU, where its kernels
-    are compiled alone.
+    """Return the relative L2 error of a config on the target's device. None for CUDA without a GPU, since its kernels
+    are only compiled.
     """
     if has_device(target):
         return error_of(run(task, config, arrays, target, target.backend.device(), without=without), expected)
@@ -265,8 +269,8 @@ def assert_agrees(
     *,
     without: Sequence[str] = (),
 ) -> None:
-    """Hold the relative L2 error of a config below `limit`. Where kernels are compiled alone, the id of the test has to
-    say so: no number was checked.
+    """Assert that the relative L2 error of a config is below `limit`. If kernels are only compiled, the id of the test
+    has to say so, since no number was checked.
     """
     error = error_on(target, task, config, arrays, expected, without=without)
     if error is None:
@@ -274,17 +278,17 @@ def assert_agrees(
             "this test compiles CUDA kernels and runs none: say so in its id (operators.kind_id)"
         )
     else:
-        # Not a number is no agreement.
+        # The comparison also fails for NaN.
         assert error < limit, f"{task.name} {config} without {without}: {error:.3g}, which is not below {limit:g}"
 
 
 def error_of(output: np.ndarray, expected: np.ndarray) -> float:
-    """Relative L2 error; not a number where the kernel left the poison."""
+    """Return the relative L2 error. It is NaN if the kernel left the poison."""
     return float(np.linalg.norm(output - expected) / np.linalg.norm(expected))
 
 
 def small_tasks() -> list[TunableTask]:
-    """Three tasks of different families and cost."""
+    """Return three tasks of different families and cost."""
     works = [
         conv(8, (9, 9), 12, (3, 3), padding=(1, 1, 1, 1)),
         conv(8, (7, 7), 8, (3, 3), groups=8),
@@ -296,8 +300,8 @@ def small_tasks() -> list[TunableTask]:
 def relax_tasks(
     build: Callable[..., relax.Expr], *shapes: Sequence[int], dtype: str | Sequence[str] = "float32"
 ) -> list[TunableTask]:
-    """The tasks of a graph that `build` makes of one variable for each shape; `dtype`: of all variables, or one for
-    each.
+    """Return the tasks of a graph that `build` makes of one variable for each shape. `dtype`: of all variables, or one
+    for each.
     """
     kinds = [dtype] * len(shapes) if isinstance(dtype, str) else dtype
     inputs = [

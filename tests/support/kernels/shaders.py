@@ -1,4 +1,4 @@
-"""Kernels as Vulkan shaders: what the code generator makes of a function, without a device and without the runtime."""
+"""Kernels as Vulkan shaders: the code generator's output for a function, without a device and without the runtime."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from support.suite.compiled import compiled
 
 
 def shaders_of(mod: tvm.IRModule, target: Target) -> list[Kernel]:
-    """The kernels of scheduled functions, lowered as a build does."""
+    """Return the kernels of scheduled functions, lowered as in a build."""
     lower, _, finish = tirx.get_tir_pipeline(pipeline.NAME)
     _, devices = split_host_device_mods(lower(tirx.transform.BindTarget(target.tvm_target)(mod)))
     return [write_kernel(func) for device in devices.values() for _, func in finish()(device).functions_items()]
 
 
 def validate(kernel: Kernel) -> bytes:
-    """Compile a kernel, and hold its SPIR-V against Vulkan's rules."""
+    """Compile a kernel, and check its SPIR-V against Vulkan's rules."""
     return validate_text(kernel.text)
 
 
 def validate_text(text: str) -> bytes:
-    """Do the same with a shader's text."""
-    # The wheel with glslang brings one as young.
+    """Compile and check a shader's text in the same way."""
+    # The wheel with glslang includes a recent one.
     beside, installed = compiler.glslang().with_name("spirv-val"), shutil.which("spirv-val")
     assert beside.exists() or installed, "no spirv-val: apt-get install spirv-tools"
     by = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")

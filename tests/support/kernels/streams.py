@@ -1,4 +1,6 @@
-"""Operators without a contraction, on odd and prime shapes: name -> what makes them, and the shapes of their inputs."""
+"""Operators without a contraction, on odd and prime shapes: name -> the function that makes them, and the shapes of
+their inputs.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Small graphs of what networks are made of, each with inputs: every one of them is to be right and wholly in kernels.
+"""Small graphs of the building blocks of networks, with inputs. Each one must be right and run in kernels only.
 
 Sizes are odd or prime on purpose, and small, so that all of them compile in minutes.
 """
@@ -20,11 +20,11 @@ OPSET = 18
 
 @dataclass(frozen=True, kw_only=True)
 class Block:
-    """A graph and how to draw its inputs.
+    """A graph and a function that draws its inputs.
 
-    plain: operators that no family makes kernels of yet: integer and double products, and quantization with scalars
-    that are computed.
-    tolerance: largest relative L2 error of an output in fp32.
+    plain: operators that no family has kernels for yet: integer and double products, and quantization with computed
+    scalars
+    tolerance: largest relative L2 error of an output in fp32
     """
 
     name: str
@@ -40,7 +40,7 @@ class Block:
 
 
 class Net:
-    """Builds an ONNX graph node by node; weights are seeded by the graph's name."""
+    """Builds an ONNX graph node by node. Weights are seeded by the graph's name."""
 
     def __init__(self, name: str, opset: int = OPSET) -> None:
         self.name, self.opset = name, opset
@@ -69,12 +69,12 @@ class Net:
         return self.weights[-1].name
 
     def weight(self, *shape: int, dtype: str = "float32") -> str:
-        """Add a random initializer whose products keep the size of what they are multiplied with."""
+        """Add a random initializer. Products with it keep the magnitude of the other factor."""
         fan_in = int(np.prod(shape[1:])) or 1
         return self.const((self.rng.standard_normal(shape) * fan_in**-0.5).astype(dtype))
 
     def add(self, operator: str, *reads: str, outputs: int = 1, **attributes: Any) -> Any:
-        """Add a node; return the name of its output, or a tuple of names."""
+        """Add a node. Return the name of its output, or a tuple of names."""
         names = [f"t{len(self.nodes)}_{i}" for i in range(outputs)]
         self.nodes.append(helper.make_node(operator, list(reads), names, name=f"n{len(self.nodes)}", **attributes))
         return names[0] if outputs == 1 else tuple(names)
@@ -96,7 +96,7 @@ class Net:
         )
 
     def block(self, *outputs: str, **more: Any) -> Block:
-        """Return the graph that gives these outputs."""
+        """Return the graph with these outputs."""
         values = [helper.make_empty_tensor_value_info(name) for name in outputs]
         graph = helper.make_graph(self.nodes, self.name, self.given, values, self.weights)
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
@@ -176,7 +176,9 @@ def attention(
     mask: Callable[[str], str] = lambda scores: scores,
     batch: int = 1,
 ) -> str:
-    """Add multi-head attention as exporters write it; `mask` changes the scores, (batch, heads, tokens, tokens)."""
+    """Add multi-head attention in the form that exporters write. `mask` changes the scores, (batch, heads, tokens,
+    tokens).
+    """
 
     def split(y: str, perm: list[int]) -> str:
         return str(
@@ -191,7 +193,9 @@ def attention(
 
 
 def window_attention() -> Block:
-    """A shifted window of Swin: padded to whole windows, rolled, cut into windows, attended, and all of it back."""
+    """Return a shifted window of Swin: padded to whole windows, rolled, cut into windows, attended, and all of it
+    reversed.
+    """
     net = Net("window_attention")
     x = net.input((1, 7, 7, 12))
     y = net.add("Pad", x, net.const([0, 0, 0, 0, 0, 1, 1, 0]))
@@ -284,7 +288,7 @@ def top_k() -> Block:
 
 
 def yolo_head() -> Block:
-    """Boxes from a grid of anchors, as YOLOv5 writes it."""
+    """Return boxes from a grid of anchors, as YOLOv5 writes it."""
     net = Net("yolo_head")
     heads = []
     for side, stride in ((8, 8), (4, 16)):
@@ -302,7 +306,7 @@ def yolo_head() -> Block:
 
 
 def masked_attention() -> Block:
-    """A mask of -1e9 from an input of zeros and ones, one of whose rows masks everything."""
+    """Return attention with a mask of -1e9 from an input of zeros and ones. One of its rows masks everything."""
     net = Net("masked_attention")
     x, seen = net.input((1, 9, 12)), net.input((1, 1, 9, 9), "int64")
     net.draws[seen] = lambda rng: np.where(np.arange(9)[None, None, :, None] == 4, 0, rng.integers(0, 2, (1, 1, 9, 9)))
@@ -313,7 +317,7 @@ def masked_attention() -> Block:
 
 
 def boolean_attention() -> Block:
-    """Scores chosen by a mask of truth values, and which of the results are positive."""
+    """Return scores chosen by a boolean mask, and a boolean output that marks the positive results."""
     net = Net("boolean_attention")
     x, seen = net.input((2, 9, 12)), net.input((2, 1, 9, 9), "bool")
     y = attention(net, x, 9, 12, 3, lambda scores: net.add("Where", seen, scores, net.const(-1e9)), batch=2)
@@ -324,7 +328,7 @@ def boolean_attention() -> Block:
 
 
 def rotary() -> Block:
-    """Rotary positions by halves, angles computed in the graph from positions."""
+    """Return rotary positions by halves, with angles computed in the graph from positions."""
     net = Net("rotary")
     x, positions = net.input((1, 4, 13, 16)), net.input((1, 13), "int64", below=2000)
     steps = net.const((1e4 ** (-np.arange(8) / 8)).reshape(1, 1, 8))
@@ -340,7 +344,7 @@ def rotary() -> Block:
 
 
 def quantized_conv() -> Block:
-    """int8 weights and uint8 activations between QuantizeLinear and DequantizeLinear, as onnxruntime's static
+    """Return int8 weights and uint8 activations between QuantizeLinear and DequantizeLinear, as onnxruntime's static
     quantization writes them.
     """
     net = Net("quantized_conv")
@@ -357,7 +361,7 @@ def quantized_conv() -> Block:
 
 
 def dynamic_linear() -> Block:
-    """A product of onnxruntime's dynamic quantization."""
+    """Return a product of onnxruntime's dynamic quantization."""
     net = Net("dynamic_linear")
     x, scale, zero = net.add("DynamicQuantizeLinear", net.input((7, 20)), outputs=3)
     weight = net.const(net.rng.integers(-127, 128, (20, 13)), "int8")
@@ -371,7 +375,7 @@ def dynamic_linear() -> Block:
 
 
 def dynamic_conv() -> Block:
-    """A convolution of onnxruntime's dynamic quantization, with a bias."""
+    """Return a convolution of onnxruntime's dynamic quantization, with a bias."""
     net = Net("dynamic_conv")
     x, scale, zero = net.add("DynamicQuantizeLinear", net.input((1, 6, 9, 7)), outputs=3)
     weight = net.const(net.rng.integers(-127, 128, (10, 6, 3, 3)), "int8")
@@ -393,7 +397,7 @@ def bool_masks() -> Block:
 
 
 def constant_outputs() -> Block:
-    """Anchors that leave the graph beside what a kernel makes of them."""
+    """Return a graph with constant anchors as outputs, beside results that a kernel computes from them."""
     net = Net("constant_outputs")
     anchors = net.const(np.arange(26.0).reshape(1, 13, 2))
     boxes = net.add("Add", net.linear(net.input((1, 13, 6)), 6, 2), anchors)
@@ -404,7 +408,7 @@ def float64() -> Block:
     net = Net("float64")
     x = net.input((5, 9), "float64")
     y = net.add("MatMul", x, net.const(net.rng.standard_normal((9, 1)) @ np.ones((1, 6)), "float64"))
-    # Roots and quotients: Vulkan's GLSL has no other functions of doubles.
+    # Only roots and quotients: Vulkan's GLSL has no other functions of doubles.
     share = net.add("Div", y, net.add("ReduceMax", net.add("Abs", y), net.const([-1])))
     return net.block(net.add("Sqrt", net.add("Abs", share)), tolerance=1e-6, plain=("MatMul",))
 
@@ -466,14 +470,15 @@ def vision_transformer() -> Block:
 
 
 def reflection() -> Block:
-    """Paddings that read what is there, and a map that is turned round."""
+    """Return paddings that repeat elements of the map, and a map that is reversed."""
     net = Net("reflection")
     x = net.add("Pad", net.input((1, 5, 9, 7)), net.const([0, 0, 2, 1, 0, 0, 1, 2]), mode="reflect")
     y = net.add("Pad", net.conv(x, 5, 10, pads=[0] * 4), net.const([0, 0, 1, 1, 0, 0, 1, 1]), net.const(-2.0))
     return net.block(net.add("Slice", y, net.const([-1]), net.const([-(2**62)]), net.const([3]), net.const([-1])))
 
 
-# What DynamicQuantizeLinear is made of: its scale and zero point are scalars, which no family computes.
+# The operators that DynamicQuantizeLinear decomposes into: its scale and zero point are scalars, which no family
+# computes.
 _DYNAMIC = ("Min", "Max", "Sub", "Div", "Mul", "Clip", "Round", "Cast", "QuantizeLinear", "Add")
 
 

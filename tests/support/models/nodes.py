@@ -1,4 +1,4 @@
-"""Small models of single nodes, and onnxruntime's answer to them."""
+"""Small models of single nodes, and onnxruntime's results for them."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ from romou.compiler.frontend.reference import run_onnxruntime
 def model_of(
     nodes: Mapping[str, tuple], inputs: Mapping[str, np.ndarray], constants: Mapping[str, object] | None = None
 ) -> onnx.ModelProto:
-    """A model that returns what each node gives. nodes: name of the output
-    ->  (operator, names of what it reads, attributes).
+    """Return a model with the outputs of all nodes.
+
+    nodes: name of the output -> (operator, names of its inputs, attributes)
     """
     made = [
         helper.make_node(op, reads.split(), [name], **(attributes[0] if attributes else {}))
@@ -49,7 +50,7 @@ def assert_as_onnxruntime(
 def assert_equals_onnxruntime(
     model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], outputs: Sequence[np.ndarray], when: str = ""
 ) -> None:
-    """Assert that outputs are onnxruntime's, bit for bit but for NaN."""
+    """Assert that outputs are onnxruntime's, bit for bit except for NaN."""
     expected = run_onnxruntime(model, inputs)
     assert expected is not None, "onnxruntime takes the model"
     for value, found, right in zip(model.graph.output, outputs, expected, strict=True):

@@ -10,7 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 
 class Graph:
-    """Builds an ONNX graph node by node; weights are seeded."""
+    """Builds an ONNX graph node by node. Weights are seeded."""
 
     def __init__(self, inputs: Mapping[str, Sequence[int | str]], seed: int = 0, dtype: str = "float32"):
         self.rng = np.random.default_rng(seed)
@@ -66,7 +66,7 @@ class Graph:
 
 
 def residual_net(channels: int = 10, size: int = 11, dtype: str = "float32") -> onnx.ModelProto:
-    """Stem, a residual block with batch norm, depthwise, squeeze-excite, concat, pools and a classifier."""
+    """Return a stem, a residual block with batch norm, depthwise, squeeze-excite, concat, pools and a classifier."""
     g = Graph({"image": (1, 3, size, size)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("image", 3, channels, strides=[2, 2], pads=[1, 1, 1, 1]), channels))
     y = g.add("Relu", g.conv(x, channels, channels, pads=[1, 1, 1, 1]))
@@ -90,9 +90,7 @@ def residual_net(channels: int = 10, size: int = 11, dtype: str = "float32") -> 
 
 
 def products_net(rows: int = 24, dtype: str = "float32") -> onnx.ModelProto:
-    """Dense layers, and a product of what a softmax gives: images of rows lie between them where a device prefers
-    images.
-    """
+    """Return dense layers and a product with a softmax. Between them are images of rows if a device prefers images."""
     g = Graph({"x": (rows, 16)}, dtype=dtype)
     hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))
     keys = g.add("Relu", g.add("MatMul", hidden, g.weight(48, 20)))
@@ -101,8 +99,8 @@ def products_net(rows: int = 24, dtype: str = "float32") -> onnx.ModelProto:
 
 
 def attention_net(heads: int = 3, size: int = 8, rows: int = 13, dtype: str = "float32") -> onnx.ModelProto:
-    """Layer norm, attention of heads that reshapes cut out of rows and join again, and the layer norm added to what a
-    dense layer makes of it.
+    """Return a layer norm and attention. Reshapes cut its heads out of rows and join them again, and a dense layer of
+    the result is added to the layer norm.
     """
     width = heads * size
     g = Graph({"x": (1, rows, width)}, dtype=dtype)
@@ -122,7 +120,7 @@ def attention_net(heads: int = 3, size: int = 8, rows: int = 13, dtype: str = "f
 
 
 def prime_net() -> onnx.ModelProto:
-    """A 7x1 convolution of 31 channels at 17x17 into 37, and a dense layer of 37 into 31."""
+    """Return a 7x1 convolution of 31 channels at 17x17 into 37, and a dense layer of 37 into 31."""
     g = Graph({"image": (1, 31, 17, 17)})
     x = g.add("Relu", g.conv("image", 31, 37, (7, 1), pads=[3, 0, 3, 0]))
     x = g.add("Flatten", g.add("GlobalAveragePool", x))
@@ -130,14 +128,18 @@ def prime_net() -> onnx.ModelProto:
 
 
 def short_net(channels: int = 6, dtype: str = "float32") -> onnx.ModelProto:
-    """A convolution, a pointwise one that adds its input, and a pool: three kernels, where a test needs any model."""
+    """Return a convolution, a pointwise one that adds its input, and a pool: three kernels, for tests that need any
+    model.
+    """
     g = Graph({"image": (1, channels, 9, 9)}, dtype=dtype)
     x = g.add("Relu", g.conv("image", channels, 8, pads=[1, 1, 1, 1]))
     return g.model(g.add("MaxPool", g.add("Add", g.conv(x, 8, 8, (1, 1)), x), kernel_shape=[2, 2]))
 
 
 def shared_outputs_net(size: int = 7) -> onnx.ModelProto:
-    """Outputs that no kernel writes: a weight, a folded constant, the input, views of them; and one output three times."""  # noqa: E501
+    """Return a model with outputs that no kernel writes: a weight, a folded constant, the input, views of them, and one
+    output three times.
+    """
     g = Graph({"x": (3, size)})
     weight, flat = g.weight(3, size), g.constant(np.array([3 * size]))
     y = g.add("Mul", "x", weight)
@@ -147,7 +149,7 @@ def shared_outputs_net(size: int = 7) -> onnx.ModelProto:
 
 
 def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray]:
-    """Normal values for every input of a model with static shapes."""
+    """Return normal values for every input of a model with static shapes."""
     rng = np.random.default_rng(seed)
     found = {}
     for value in model.graph.input:
@@ -159,7 +161,7 @@ def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray
 
 
 def rotary() -> onnx.ModelProto:
-    """Rotary embedding of positions that a caller gives."""
+    """Return a rotary embedding of positions that are an input."""
     g = Graph({})
     g.inputs = [helper.make_tensor_value_info("positions", TensorProto.INT64, [1, 5])]
     p = g.add("Unsqueeze", g.add("Cast", "positions", to=TensorProto.FLOAT), g.constant(np.array([1])))
@@ -172,7 +174,7 @@ def rotary() -> onnx.ModelProto:
 
 
 def timestep() -> onnx.ModelProto:
-    """The embedding of a diffusion model's timestep, and a layer behind it."""
+    """Return the embedding of a diffusion model's timestep, and a layer behind it."""
     g = Graph({"t": (1,)})
     angle = g.add(
         "Mul",

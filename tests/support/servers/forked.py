@@ -1,7 +1,7 @@
-"""Python commands without the start: each runs in a fork of a process that has imported TVM, as workers of a search do
-(romou/runtime/workers/nursery.py).
+"""Python commands without their start-up time. Each runs in a fork of a process that has imported TVM, as workers of a
+search do (romou/runtime/workers/nursery.py).
 
-Where the start itself is looked at, or a signal ends the command, a test starts a real process.
+Tests that check the start itself, or end the command by a signal, start a real process instead.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ _READ_AT_START = ("LD_", "PYTHON", "MALLOC_", "GLIBC_", "OMP_", "OPENBLAS_", "TV
 def run(
     *words: str | Path, env: Mapping[str, str] | None = None, cwd: Path | None = None, timeout: float = 300
 ) -> subprocess.CompletedProcess[str]:
-    """Return what `python WORDS...` gives: -c CODE, -m MODULE or a script, and arguments. `env`: its whole environment,
-    this process's if None.
+    """Return the result of `python WORDS...`: -c CODE, -m MODULE or a script, and arguments.
+
+    `env`: its whole environment, this process's if None.
     """
     environment = dict(os.environ if env is None else env)
     changed = {name for name, _ in environment.items() ^ os.environ.items()}
@@ -56,8 +57,8 @@ def run(
 
 
 def become_command(arguments: list[str], environment: dict[str, str], cwd: str, folder: str) -> int:
-    """In the fork: run the command, with what it prints in files of `folder`, and return its exit code. Nothing else
-    runs here afterwards.
+    """Run the command in the fork, with its output in files of `folder`, and return its exit code. The fork does
+    nothing else afterwards.
     """
     os.environ.clear()
     os.environ.update(environment)
@@ -68,7 +69,7 @@ def become_command(arguments: list[str], environment: dict[str, str], cwd: str, 
         os.dup2(file, stream)
         os.close(file)
     code = _exit_code(arguments)
-    # What the end of an interpreter does.
+    # The same happens when an interpreter ends.
     atexit._run_exitfuncs()
     for text in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""The phone's runtime and its RPC server in a process of its own, for tests."""
+"""The phone's runtime and its RPC server in a separate process, for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[3]
 
 
 class Server:
-    """A running RPC server: its port and what it printed so far."""
+    """A running RPC server: its port and its output so far."""
 
     def __init__(self, command: Sequence[str], variables: Mapping[str, str]) -> None:
         environment = {**os.environ, "PYTHONPATH": "", **variables}
@@ -38,7 +38,7 @@ class Server:
             self._news.notify_all()
 
     def wait_for(self, pattern: str, timeout_s: float = 60) -> re.Match[str]:
-        """The first printed line that matches."""
+        """Wait for the first output line that matches and return the match."""
         found: re.Match[str] | None = None
 
         def is_there() -> bool:
@@ -54,7 +54,7 @@ class Server:
 
 @contextlib.contextmanager
 def running(command: Sequence[str], **variables: str) -> Iterator[Server]:
-    """A server, and `variables` in its environment."""
+    """Run a server with `variables` in its environment."""
     server = Server(command, variables)
     try:
         yield server
@@ -64,8 +64,8 @@ def running(command: Sequence[str], **variables: str) -> Iterator[Server]:
 
 
 def build(target: str, out: Path) -> Path:
-    # Not optimised: compiling takes longer than all that runs. scripts/test.sh has the same flags, and the result is
-    # kept by them.
+    # Not optimized: compiling would take longer than running. scripts/test.sh has the same flags, and the result is
+    # cached by them.
     script = [str(ROOT / "scripts/build_phone_runtime.sh"), "--target", target, "--out", str(out)]
     done = subprocess.run(
         script,

@@ -1,5 +1,5 @@
-"""Starts of a saved model, each in a process that may crash: what came from the cache of programs and what was
-compiled.
+"""Starts of a saved model, each in a process that may crash. They report the programs that came from the cache and the
+compiled ones.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import romou
 from romou.devices.backends.programs import ProgramReport
 from romou.runtime.module import random_inputs
 
-# Processes that are killed: a few in the suite, 100 on demand.
+# The number of processes to kill: a few in the suite, 100 on demand.
 KILLS = int(os.environ.get("PROGRAM_CACHE_KILLS", "2"))
-# A process that has loaded TVM and no driver; each start of the model is a fork of it.
+# A process that has loaded TVM and no driver. Each start of the model is a fork of it.
 _STARTS = """
 import json, os, random, signal, sys, time
 import romou, tvm
@@ -61,7 +61,7 @@ def outputs_of(model: romou.TunedModel) -> bytes:
 
 
 def start(saved: Path, right: bytes) -> ProgramReport:
-    """A start of the model in this process, whose outputs are right."""
+    """Start the model in this process, assert that its outputs are right, and return the report."""
     model = romou.load(saved)
     report = model.programs
     assert report is not None
@@ -70,7 +70,7 @@ def start(saved: Path, right: bytes) -> ProgramReport:
 
 
 def starts(script: str, *arguments: object, **environment: str) -> list[str]:
-    """Return the lines that a script prints which begins and ends starts."""
+    """Return the output lines of a script that begins and ends starts."""
     command = [sys.executable, "-c", _STARTS + script, *map(str, arguments)]
     done = subprocess.run(
         command, env={**os.environ, **environment}, capture_output=True, text=True, timeout=60 + 30 * KILLS, check=False

@@ -1,4 +1,4 @@
-"""Servers and trackers as processes of their own on loopback, for tests."""
+"""Servers and trackers as separate processes on loopback, for tests."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KEY = "phone"
 
 @dataclass
 class Server:
-    """`romou serve` under way."""
+    """A running `romou serve`."""
 
     process: psutil.Process
     port: int
@@ -36,11 +36,11 @@ class Server:
         return wait_for(lambda: next(iter(self.process.children()), None))
 
     def session(self) -> psutil.Process:
-        """The process of the session under way; waits until there is one."""
+        """Wait for the process of a running session and return it."""
         return wait_for(self.running_session)
 
     def candidate(self) -> psutil.Process:
-        """The process of the session under way, once a library was sent to it whole."""
+        """Wait until a library was sent to a running session as a whole, and return the session's process."""
 
         def ask() -> psutil.Process | None:
             session = self.running_session()
@@ -52,7 +52,7 @@ class Server:
         return wait_for(ask)
 
     def running_session(self) -> psutil.Process | None:
-        """The process of the session under way, if there is one."""
+        """Return the process of the running session, if there is one."""
         with contextlib.suppress(psutil.NoSuchProcess):
             return next(
                 (
@@ -67,7 +67,7 @@ class Server:
 
 
 def wait_for(ask, seconds: float = 60.0):  # type: ignore[no-untyped-def]
-    """What `ask` returns once it is not None or False."""
+    """Wait until `ask` returns neither None nor False, and return its result."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         found = ask()
@@ -84,7 +84,7 @@ def free_port() -> int:
 
 
 def end(process: psutil.Process) -> None:
-    """Kill a process and all that it started."""
+    """Kill a process and all its children."""
     with contextlib.suppress(psutil.NoSuchProcess):
         for child in [*process.children(recursive=True), process]:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -93,7 +93,7 @@ def end(process: psutil.Process) -> None:
 
 @contextlib.contextmanager
 def started(command: list[str], **environment: str) -> Iterator[tuple[psutil.Process, Path]]:
-    """A process and the file of what it prints."""
+    """Run a process. Yield it and the file of its output."""
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
         how: dict[str, Any] = {"env": {**os.environ, **environment}, "stdin": subprocess.DEVNULL}
@@ -104,7 +104,7 @@ def started(command: list[str], **environment: str) -> Iterator[tuple[psutil.Pro
                 with contextlib.suppress(psutil.NoSuchProcess):
                     ours = psutil.Process(process.pid)
                     rest = ours.children(recursive=True)
-                    # Asked first: what is killed leaves its folder behind.
+                    # Terminated first, since a killed process leaves its folder behind.
                     ours.terminate()
                     psutil.wait_procs([ours], timeout=10)
                     for one in [*rest, ours]:
@@ -114,7 +114,7 @@ def started(command: list[str], **environment: str) -> Iterator[tuple[psutil.Pro
 
 @contextlib.contextmanager
 def serving(*options: str, key_from: Sequence[str] = ("--key", KEY), **environment: str) -> Iterator[Server]:
-    """`romou serve` on a free port."""
+    """Run `romou serve` on a free port."""
     with _served(
         [sys.executable, "-m", "romou.cli", "serve", "--port", "0", *key_from, *options], **environment
     ) as server:
@@ -123,7 +123,7 @@ def serving(*options: str, key_from: Sequence[str] = ("--key", KEY), **environme
 
 @contextlib.contextmanager
 def serving_watched(hang_s: float) -> Iterator[Server]:
-    """A server, with a watchdog of so little patience."""
+    """Run a server with a watchdog that waits only `hang_s` seconds."""
     code = (
         f"import sys\nfrom romou.runtime.rpc.serve import *\nserve(ServeOptions(port=0, key={KEY!r}, hang_s={hang_s}),"
         " lambda line: print(line, file=sys.stderr))"
@@ -141,7 +141,7 @@ def _served(command: list[str], **environment: str) -> Iterator[Server]:
 
 @contextlib.contextmanager
 def tracking(port: int) -> Iterator[str]:
-    """TVM's tracker; its host:port."""
+    """Run TVM's tracker and yield its host:port."""
     command = [
         sys.executable,
         "-m",
@@ -160,13 +160,13 @@ def tracking(port: int) -> Iterator[str]:
 
 
 def answers(port: int) -> bool:
-    """Whether somebody listens there."""
+    """Return whether a process listens on the port."""
     with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), timeout=1):
         return True
     return False
 
 
-# A server as TVM itself has it, with the OpenCL runtime and whatever CODE changes; fork, so that sessions have it too.
+# TVM's own server, with the OpenCL runtime and the changes of CODE. It forks, so that sessions have them too.
 _PLAIN = """
 import json, sys
 import tvm, tvm_ffi
@@ -183,7 +183,7 @@ tvm_ffi.register_global_func("romou.rpc.versions", lambda: json.dumps({**theirs,
 
 @contextlib.contextmanager
 def plain_server(code: str = "", tracker: str = "", **environment: str) -> Iterator[str]:
-    """host:port/key of TVM's own RPC server; tracker: host:port of one to register with."""
+    """Run TVM's own RPC server and yield its host:port/key. tracker: host:port of a tracker to register with."""
     port = free_port()
     with started([sys.executable, "-c", _PLAIN, str(port), code, KEY, tracker.rpartition(":")[2]], **environment):
         wait_for(lambda: answers(port))

@@ -2,7 +2,7 @@
 
     python -m support.servers.timing_processes KIND COUNT
 
-They log in the folder LOG when each thing was timed.
+They log the start and end of each timing in the folder LOG.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def logged(*, is_locked: bool) -> Iterator[None]:
 
 
 def run(spec: run_job.RunSpec, lock: Path | None) -> Any:
-    """`run_job.run` that logs; in the process of the device."""
+    """Log and call `run_job.run`, in the process of the device."""
     real = run_job.check_and_time
 
     def check_and_time(*arguments: Any) -> Any:
@@ -50,7 +50,9 @@ def run(spec: run_job.RunSpec, lock: Path | None) -> Any:
 
 
 def rounds(count: int) -> Iterator[None]:
-    """ROUNDS with the device's lock, then as many without; both when all `count` processes are as far."""
+    """Yield ROUNDS times with the device's lock, then ROUNDS times without it. Each half begins when all `count`
+    processes are ready.
+    """
     folder = Path(os.environ["LOG"])
     for lock in "10":
         (folder / f"ready-{lock}-{os.getpid()}").touch()
@@ -62,7 +64,7 @@ def rounds(count: int) -> Iterator[None]:
 
 
 def tune(count: int) -> None:
-    """Measure one candidate again and again."""
+    """Measure one candidate repeatedly."""
     call = ChildProcess.call
 
     def redirected(self: ChildProcess, function: str, *arguments: Any, **options: Any) -> Any:
@@ -89,7 +91,7 @@ def tune(count: int) -> None:
 
 
 def bench(count: int) -> None:
-    """Time a model again and again."""
+    """Time a model repeatedly."""
     import romou
     from support.models.small_networks import Graph
 

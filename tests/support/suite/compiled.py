@@ -1,4 +1,4 @@
-"""Compilers' results by what went into them: a text that did not change since the run before is not compiled again."""
+"""Cached results of compilers, by their inputs: a text that did not change since the last run is not compiled again."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ FOLDER = Path(__file__).parents[3] / ".pytest_cache" / "compiled"
 
 
 def kept(suffix: str, *given: str) -> Path:
-    """Return where the result of what is `given` is kept, be it there or not."""
+    """Return the path of the cached result for `given`, whether it exists or not."""
     return FOLDER / f"{hashlib.sha256(chr(0).join(given).encode()).hexdigest()[:32]}{suffix}"
 
 
 def compiled(suffix: str, *given: str, by: Callable[[Path], None]) -> Path:
-    """Return the file that `by` writes, or what it wrote when it was `given` the same; processes may ask for it at the
-    same time.
+    """Return the file that `by` writes, or the cached file of an earlier call with the same `given`. Several processes
+    may call it concurrently.
     """
     path = kept(suffix, *given)
     if not path.exists():

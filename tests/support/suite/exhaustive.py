@@ -1,4 +1,4 @@
-"""Tests that are left out unless --exhaustive asks for them: what each of them checks, another test checks by a sample."""  # noqa: E501
+"""Tests that run only with --exhaustive. Another test checks the same by a sample."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ exhaustive = pytest.mark.exhaustive
 
 
 def few(values: Iterable[Any], *kept: int) -> list[Any]:
-    """Return values as parameters of a test; all but those at the positions `kept` are exhaustive. A tuple is what
-    several names stand for.
+    """Return values as parameters of a test. All except those at the positions `kept` are exhaustive. A tuple provides
+    the values of several names.
     """
     every = list(values)
     assert kept, "a test of which nothing is left"

@@ -1,4 +1,6 @@
-"""What a run leaves out unless it is asked for, and what it cost: its last lines say both (`exhaustive`)."""
+"""Prints the number of exhaustive tests that a run left out, and the run's processor time, as its last lines
+(`exhaustive`).
+"""
 
 from __future__ import annotations
 
@@ -25,13 +27,13 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "exhaustive: left out without --exhaustive")
     config.stash[_LEFT_OUT] = 0
     if not hasattr(config, "workerinput"):
-        # Before any other: at the exit it is called last, when children have ended and are counted.
+        # Registered first, so that it is called last at the exit, when children have ended and are counted.
         atexit.register(_tell, config)
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect exhaustive tests, behind all other selections, and count them."""
+    """Deselect exhaustive tests, after all other selections, and count them."""
     if config.getoption("--exhaustive"):
         return
     left_out = [item for item in items if item.get_closest_marker("exhaustive")]
@@ -47,7 +49,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: Any) -> None:
-    """Keep what a worker of pytest-xdist counted: every one collects all tests, and the first process none."""
+    """Keep the count of a pytest-xdist worker: every worker collects all tests, and the first process none."""
     config = node.config
     config.stash[_LEFT_OUT] = max(config.stash[_LEFT_OUT], getattr(node, "workeroutput", {}).get("left_out", 0))
 
@@ -56,7 +58,7 @@ def _tell(config: pytest.Config) -> None:
     if os.getpid() != _PROCESS:  # a fork
         return
     used = [resource.getrusage(of) for of in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    # Under scripts/test.sh, what it did before is counted, too: it becomes this process.
+    # Under scripts/test.sh, this includes the script's earlier work, because the script becomes this process.
     print(f"processor time of this run and of all that it started: {sum(u.ru_utime + u.ru_stime for u in used):.0f} s")
     if left_out := config.stash[_LEFT_OUT]:
         print(
