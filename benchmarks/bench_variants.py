@@ -6,16 +6,14 @@ docs/variants.md.
     python benchmarks/bench_variants.py --target "cuda -device=nvidia_h200" --trials 48 --seconds 200
     python benchmarks/bench_variants.py --static a630 --trials 8                     Mesa's compiler for Adreno 630: instructions for a multiply-add
 
-Each variant is a subspace of the operator's space (`VARIANTS`). On a device, each subspace is searched as `romou tune`
-searches, and the table has microseconds. With --static nothing is run. The table then has instructions for each
+Each variant is a subspace of the operator's space (romou/base/variants.py). On a device, each subspace is searched as
+`romou tune` searches, and the table has microseconds. With --static nothing is run. The table then has instructions for each
 multiply-add of a decent config and of random ones, counted as in benchmarks/bench_mobile_static.py.
 """  # noqa: E501
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
-import functools
 import json
 import math
 import time
@@ -30,8 +28,6 @@ from rich.console import Console
 from bench_mobile_static import MOST_REGISTERS, WAVE, best_of
 from record_spaces import MORE, OPERATORS
 from romou.base.errors import RomouError, UsageError
-from romou.base.space import Config, Space
-from romou.compiler.operators.families import declared_knobs
 from romou.compiler.single_operator import task_of
 from romou.compiler.task import TunableTask
 from romou.devices.mobile_compilers import GPUS
@@ -53,76 +49,26 @@ CHOSEN = (
     "depthwise3x3",
 )
 ADRENO = Target("opencl -device=adreno640")
-# Random configs. The search starts from the one nearest to the default.
+# Columns of the table: each operator has only one of tconv and k1conv, and for windows of one element k1conv_simd is
+# conv_simd.
+COLUMNS = ("conv", "conv_simd", "tconv", "k1conv", "texture", "texture_tconv")
+ANY = "any"
+# Random configs of a variant, among which configs for Mesa's compiler are chosen.
 DRAWN = 128
 
 
-_PLAIN: dict[str, tuple[Any, ...]] = {"algorithm": ("direct",), "split_k": (1,)}
-_BUFFERS = {**_PLAIN, "data": ("buffer",), "weight": ("buffer",)}
-_STAGED = {"local": (1, 2, 4, 8, 16)}
-# Name -> choices of the restricted knobs. The other knobs keep all choices.
-VARIANTS: dict[str, dict[str, tuple[Any, ...]]] = {
-    "conv": {**_BUFFERS, "local": (0,), "vector_width": (1,), "unroll": ("lanes",)},
-    "conv_simd": {**_BUFFERS, "local": (0,), "vector_width": (4,)},
-    "tconv": {**_BUFFERS, **_STAGED},
-    "texture": {**_PLAIN, "data": ("image",), "local": (0,)},
-    "texture_tconv": {**_PLAIN, "data": ("image",), **_STAGED},
-    "any": {},
-}
+def of_variant(target: Target, variant: str) -> Target:
+    """Return the target on which operators that have a variant keep to it."""
+    return target if variant == ANY else target.with_options(variant=variant)
 
 
-@dataclasses.dataclass(frozen=True)
-class VariantTask(TunableTask):
-    """A task with its space restricted to a variant."""
-
-    variant: str = "any"
-
-    @classmethod
-    def of_task(cls, task: TunableTask, variant: str) -> VariantTask:
-        # Candidates and their kept results are distinguished by the key of their task.
-        key = f"{(int(task.key, 16) + list(VARIANTS).index(variant)) % 2**64:016x}"
-        return cls(key, task.name, task.family, task.func, task.calls, task.flops, variant=variant)
-
-    def space(self, target: Target) -> Space:
-        space = super().space(target)
-        # The subspaces that it is made of as well: searches draw from each.
-        for part in (space, *space._spaces.values()):
-            for name, wanted in VARIANTS[self.variant].items():
-                if name in part.knobs:
-                    part.knobs[name] = tuple(choice for choice in part.knobs[name] if choice in wanted)
-        return space
-
-    def is_empty(self, target: Target) -> bool:
-        """Return whether the variant has no config on the target. A knob that the operator lacks
-        counts as its default.
-        """
-        knobs, wanted = self.space(target).knobs, VARIANTS[self.variant]
-        has_all = all(
-            knobs[name] if name in knobs else declared_knobs()[name].default in choices
-            for name, choices in wanted.items()
-        )
-        return not has_all or not some_of(self, target)
-
-    def default_config(self, target: Target) -> Config:
-        """Return the variant's config that shares the most choices with the default."""
-        usual = super().default_config(target)
-        return max(some_of(self, target), key=lambda config: sum(config[name] == usual[name] for name in usual))
-
-    def starts(self, target: Target) -> list[Config]:
-        return [self.default_config(target)]
-
-
-@functools.lru_cache(maxsize=2)
-def some_of(task: VariantTask, target: Target) -> list[Config]:
-    """Return the default config, if it belongs to the variant, and random configs of the variant."""
-    usual, space = TunableTask.default_config(task, target), task.space(target)
-    return [config for config in [usual] if space.knows(config) and space.is_valid(config)] + space.sample(
-        np.random.default_rng(0), DRAWN
-    )
+def has(task: TunableTask, target: Target, variant: str) -> bool:
+    """Return whether the operator has the variant on the target."""
+    return variant == ANY or task.template.has_variant(of_variant(target, variant).limits)
 
 
 def measured(
-    task: VariantTask, target: Target, builder: LocalBuilder, runner: LocalRunner, trials: int, seed: int
+    task: TunableTask, target: Target, builder: LocalBuilder, runner: LocalRunner, trials: int, seed: int
 ) -> tuple[float, Mapping[str, Any]] | None:
     """Return the microseconds and the config of the best of `trials` configs, or None if none works."""
     store: list[Record] = []
@@ -131,19 +77,21 @@ def measured(
     return None if found.config is None or found.best_ms is None else (found.best_ms * 1e3, dict(found.config))
 
 
-def compiled(task: VariantTask, gpu: str, trials: int, seed: int) -> tuple[float, Mapping[str, Any]] | None:
+def compiled(
+    task: TunableTask, target: Target, gpu: str, trials: int, seed: int
+) -> tuple[float, Mapping[str, Any]] | None:
     """Return the instructions for each multiply-add and the config of the best by Mesa's compiler, or None if none
     compiles.
     """
     functions: list[list[InspectedKernel]] = []
-    some = some_of(task, ADRENO)
+    some = task.space(target).sample(np.random.default_rng(0), DRAWN)
     drawn = (some[int(place)] for place in np.random.default_rng(seed).permutation(len(some)))
     full = (config for config in drawn if config["wg_o"] * config["wg_w"] * config["split_k"] >= WAVE[gpu])
-    for config in dict.fromkeys([task.default_config(ADRENO), *full]):
+    for config in dict.fromkeys([task.default_config(target), *full]):
         if len(functions) == trials:
             break
         with contextlib.suppress(RomouError, RuntimeError):  # a config that cannot be built is none
-            kernels = inspect_function(task.schedule(config, ADRENO)["main"], ADRENO, config=config)
+            kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
             if max(kernel.registers.needed for kernel in kernels) <= MOST_REGISTERS[gpu]:
                 functions.append(kernels)
     found = best_of(functions, gpu, task.flops // 2) if functions else "nothing"
@@ -156,10 +104,10 @@ def print_table(
     """Print a line for each operator with its best variant marked. Below, print how often each variant is the best, and
     its distance from the best.
     """
-    names = [name for name in VARIANTS if name != "any"]
+    names = COLUMNS
     table = table_of_numbers(
         "operator",
-        (*names, "any"),
+        (*names, ANY),
         title=f"{unit}, the best config of each variant; * the best of Boda's variants; {where}",
     )
     wins, behind = dict.fromkeys(names, 0), {name: [] for name in names}  # type: dict[str, int], dict[str, list[float]]
@@ -173,7 +121,7 @@ def print_table(
             name: f"{cell[0]:.3g}{'*' if name == best else ''}" for name, cell in cells.items() if cell is not None
         }
         table.add_row(
-            operator, *(shown.get(name, "-") for name in (*names, "any")), end_section=operator == list(rows)[-1]
+            operator, *(shown.get(name, "-") for name in (*names, ANY)), end_section=operator == list(rows)[-1]
         )
     table.add_row("the best of", *(str(wins[name]) for name in names), "")
     means = {name: f"{math.exp(float(np.mean(np.log(ratios)))):.2f}x" for name, ratios in behind.items() if ratios}
@@ -233,15 +181,18 @@ def main(
             builder = stack.enter_context(contextlib.closing(LocalBuilder(here, how)))
         left: list[str] = []
         with stack:
-            for name, variant in ((name, variant) for name in names for variant in VARIANTS):
-                task = VariantTask.of_task(task_of(works[name], has_epilogue=False).with_free_images(), variant)
-                if task.is_empty(here):
+            for name, variant in ((name, variant) for name in names for variant in (*COLUMNS, ANY)):
+                task = task_of(works[name], has_epilogue=False).with_free_images()
+                if not has(task, here, variant):
                     continue
                 if time.monotonic() > stop_at:
                     left.append(name)
                     continue
+                there = of_variant(here, variant)
                 rows[name][variant] = (
-                    compiled(task, gpu, trials, seed) if gpu else measured(task, here, builder, runner, trials, seed)
+                    compiled(task, there, gpu, trials, seed)
+                    if gpu
+                    else measured(task, there, builder, runner, trials, seed)
                 )
     except RomouError as error:
         raise SystemExit(f"bench_variants: {error}") from error

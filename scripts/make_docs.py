@@ -15,6 +15,8 @@ import click
 
 ROOT = Path(__file__).resolve().parent.parent
 _HEAD = "<!-- Written by scripts/make_docs.py; do not edit. -->\n\n"
+# The part of a page that is written by this script.
+_BEGIN, _END = "<!-- Written by scripts/make_docs.py. -->", "<!-- End of what scripts/make_docs.py writes. -->"
 # A line of a docstring with a field and its description, in two columns.
 _FIELD = re.compile(r"(\w[\w, ]*?) {2,}(\S.*)")
 
@@ -242,6 +244,30 @@ def pipeline() -> str:
     return "\n\n".join(parts) + "\n"
 
 
+def variants() -> str:
+    """The page of Boda's variants, with the table of their knobs between its two comments."""
+    from romou.base.variants import VARIANTS
+
+    every = [
+        {f"`{knob}={' or '.join(map(_spelled, c))}`": None for knob, c in v.choices.items()} for v in VARIANTS.values()
+    ]
+    common = {text: None for text in every[0] if all(text in others for others in every)}
+    rows = [
+        (
+            f"`{name}`",
+            variant.title,
+            variant.windows.value,
+            ", ".join(text for text in choices if text not in common) or "all",
+            f"`-images={variant.images}`" if variant.images else "",
+        )
+        for (name, variant), choices in zip(VARIANTS.items(), every, strict=True)
+    ]
+    before, _, rest = (ROOT / "docs/variants.md").read_text().partition(_BEGIN)
+    _, _, after = rest.partition(_END)
+    head = ("variant", "what it is in Boda", "operators", "knobs here", "target")
+    return f"{before}{_BEGIN}\n\n{_table(head, rows)}\nIn all of them: {', '.join(common)}.\n\n{_END}{after}"
+
+
 PAGES: dict[str, Callable[[], str]] = {
     "docs/cli.md": cli,
     "docs/environment.md": environment,
@@ -250,6 +276,7 @@ PAGES: dict[str, Callable[[], str]] = {
     "docs/python.md": python,
     "docs/devices.md": devices,
     "docs/pipeline.md": pipeline,
+    "docs/variants.md": variants,
 }
 
 if __name__ == "__main__":

@@ -58,6 +58,7 @@ def compile(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unp
     site = TimingSite(named=target, target=limited, index=device or 0)
     imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)
     compilation = Compilation.of(imported, limited, is_strict=options.strict).with_default_kernels()
+    compilation.check_variant()
     make = functools.partial(default_model, max_memory=options.max_memory, started=started)
     compiled = checked(compilation, site, device, make) if options.verify else make(compilation, site)
     warn_of_host(compiled.summary())

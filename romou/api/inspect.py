@@ -129,5 +129,6 @@ def _compilation_of(model: onnx.ModelProto | str | Path, options: RecordedOption
         path_of("work_dir", work_dir)
     imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)
     compilation = Compilation.of(imported, target).with_default_kernels()
+    compilation.check_variant()
     seconds, configs = recorded_configs(work_dir, compilation, target)
     return compilation.joined_where_faster(seconds).with_configs(configs)

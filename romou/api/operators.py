@@ -136,6 +136,7 @@ def tune_operator(
     work_dir: str | Path | Literal[False] | None = None,
     seed: int = 0,
     progress: bool = False,
+    variant: str | None = None,
 ) -> TunedModel:
     """Tune a single operator. `summary()` of the returned model has its time and config.
 
@@ -145,11 +146,13 @@ def tune_operator(
         An operator made by a function of `romou.operators`.
     target, trials, seconds, work_dir, seed, progress
         As in `tune`, with the same errors.
+    variant
+        One of Boda's variants, as in `tune`: "k1conv" for example. Every candidate, and the result, is of it.
 
     Raises
     ------
     UsageError
-        `operator` is something else.
+        `operator` is something else, or does not have the variant on the target.
     """
     if not isinstance(operator, Operator):
         raise UsageError(
@@ -157,7 +160,14 @@ def tune_operator(
             hint="romou.tune takes models.",
         )
     return tune(
-        operator, target=target, trials=trials, seconds=seconds, work_dir=work_dir, seed=seed, progress=progress
+        operator,
+        target=target,
+        trials=trials,
+        seconds=seconds,
+        work_dir=work_dir,
+        seed=seed,
+        progress=progress,
+        variant=variant,
     )
 
 

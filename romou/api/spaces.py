@@ -69,4 +69,6 @@ def pruned_spaces(
 def _compilation_of(model: onnx.ModelProto | str | Path, options: ModelOptions) -> Compilation:
     check_versions()
     imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)
-    return Compilation.of(imported, options.parsed_target()).with_default_kernels()
+    compilation = Compilation.of(imported, options.parsed_target()).with_default_kernels()
+    compilation.check_variant()
+    return compilation

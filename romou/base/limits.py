@@ -62,6 +62,7 @@ class Limits:
         (VK_KHR_cooperative_matrix).
     sub_groups: the sub-group functions that kernels may call. None if there are none or they are not known.
     without: (knob, choice as text) that spaces leave out because a driver miscompiles it.
+    variant: name of Boda's variant that operators keep to, if they have it (romou/base/variants.py). None for all.
     """
 
     max_work_group_size: int
@@ -87,3 +88,4 @@ class Limits:
     has_cooperative_matrices: bool = False
     sub_groups: SubGroups | None = None
     without: tuple[tuple[str, str], ...] = ()
+    variant: str | None = None

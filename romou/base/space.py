@@ -29,6 +29,8 @@ _ENUMERATE_LIMIT = 200_000
 # Random draws for each wanted config. The least number of draws, for spaces with one valid config in thousands. The
 # first and the largest batch.
 _DRAWS, _LEAST_DRAWS, _FIRST, _AT_ONCE = 50, 1 << 18, 64, 1 << 12
+# Valid configs among which the one nearest to an invalid config is looked for.
+_NEAR_DRAWS = 128
 # Combinations of choices in a block: a few megabytes.
 _BLOCK = 1 << 22
 
@@ -111,6 +113,27 @@ class Space:
         self.declared[name] = (
             Knob(name=name, choices=tuple(choices), default=choices[0], help="") if isinstance(knob, str) else knob
         )
+
+    def narrowed(self, choices: Mapping[str, Sequence[Choice]]) -> Space | None:
+        """Return a copy whose knobs keep only the given choices. None if a knob keeps none.
+
+        choices: knob -> choices. Other knobs keep all of theirs.
+        """
+        assert self.divided_by is None, "of several spaces, narrow each"
+        part = Space()
+        part.declared, part._constraints = dict(self.declared), list(self._constraints)
+        part.knobs = {
+            name: tuple(choice for choice in every if choice in choices.get(name, every))
+            for name, every in self.knobs.items()
+        }
+        return part if all(part.knobs.values()) else None
+
+    def nearest_valid(self, config: Config) -> Config:
+        """Return `config` if it is valid, else the config with most of its choices among a few valid ones."""
+        if self.is_valid(config):
+            return config
+        drawn = self.sample(np.random.default_rng(0), _NEAR_DRAWS)
+        return max(drawn, key=lambda c: sum(c[name] == config[name] for name in config), default=config)
 
     def default(self, **wanted: Choice) -> Config:
         """Return the config of each knob's declared default, or of the values in `wanted`.

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 from romou.base.errors import NumericError, UsageError
 from romou.base.space import Config
+from romou.base.variants import VARIANTS
 from romou.compiler.assembly.assemble import (
     CompiledModel,
     ScheduledFunction,
@@ -98,6 +99,22 @@ class Compilation:
     def for_target(self, target: Target) -> Compilation:
         """Return this state for another target with the same tasks, for example for another host."""
         return replace(self, target=target, program=None, kernels=Kept())
+
+    def check_variant(self) -> None:
+        """Raise UsageError if the target names a variant that none of the model's operators has."""
+        name = self.target.limits.variant
+        if name is None or any(task.template.has_variant(self.target.limits) for task in self.tasks):
+            return
+        tasks = [task.with_free_images().template for task in self.tasks]
+        limits = {other: self.target.with_options(variant=other).limits for other in VARIANTS}
+        possible = [other for other in VARIANTS if any(template.has_variant(limits[other]) for template in tasks)]
+        raise UsageError(
+            f"no operator has the variant {name!r} on {self.target.with_options(variant=None)}; possible:"
+            f" {', '.join(possible) or 'none'}",
+            hint="docs/variants.md says which operators have which.",
+            variant=name,
+            possible=possible,
+        )
 
     # The steps
 

@@ -44,7 +44,11 @@ class LoweredModel:
 
     @functools.cached_property
     def pairs(self) -> list[Pair]:
-        """Pairs of functions that could share a kernel. Only measurements say which should."""
+        """Pairs of functions that could share a kernel. Only measurements say which should. A joined kernel has no
+        variant.
+        """
+        if self.target.limits.variant is not None:
+            return []
         return find_pairs(self.unshared, self.target.limits.max_buffers)
 
     @functools.cached_property

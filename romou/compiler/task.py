@@ -23,7 +23,7 @@ from romou.compiler.operators.families import template_of
 from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.scheduling.blocks import is_scheduled
 from romou.compiler.tir.expressions import bytes_of
-from romou.compiler.tir.primitives import FREE_IMAGES
+from romou.compiler.tir.primitives import FREE_IMAGES, replace_parameter
 from romou.compiler.tir.slices import without_slices
 from romou.compiler.tir.traversal import nodes_in
 
@@ -63,7 +63,10 @@ class TunableTask(Task):
 
     def with_free_images(self) -> TunableTask:
         """Return the operator without a graph around it: the config decides whether its data and output are images."""
-        task = TunableTask.of(self.func.with_attr(FREE_IMAGES, True), self.calls)
+        func = self.func
+        for name in self.template.images:
+            func = replace_parameter(func, name, scope="global")
+        task = TunableTask.of(func.with_attr(FREE_IMAGES, True), self.calls)
         assert task is not None, "an attribute changes nothing that the template looks at"
         return task
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
 from romou.base.arguments import instance_of, whole_of
 from romou.base.errors import UsageError
 from romou.base.options import CheckedOptions, number, option, whole
+from romou.base.variants import VARIANTS
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -70,6 +71,7 @@ class TuneKeywords(ModelKeywords, total=False):
     prune: bool
     database: bool
     allow_tf32: bool
+    variant: str | None
     explorer: str
     rpc: str | None
     builders: str | None
@@ -337,6 +339,17 @@ class TuneOptions(ModelOptions):
         """,
         help_text="CUDA: floats may be multiplied on tensor cores, which round them to 10 bits behind the point.",
     )
+    variant: str | None = option(
+        None,
+        """
+        One of Boda's variants: "conv", "conv_simd", "tconv", "k1conv", "k1conv_simd", "SGEMM", "texture" or
+        "texture_tconv" (docs/variants.md). Operators that have it keep to it, their default schedules included; others
+        are tuned as ever. Equal to the target option -variant=NAME, which the other functions take.
+        """,
+        help_text="Operators that have this variant of Boda's keep to it, as with -variant=NAME in the target.",
+        choices=tuple(VARIANTS),
+        default_text="all",
+    )
     explorer: str = option(
         "evolution",
         """
@@ -422,8 +435,10 @@ class TuneOptions(ModelOptions):
         _check_memory(self, self.max_memory)
 
     def parsed_target(self) -> Target:
-        """Return the target, with TF32 if it is allowed."""
+        """Return the target, with the variant, and with TF32 if it is allowed."""
         target = super().parsed_target()
+        if self.variant is not None:
+            target = target.with_options(variant=self.variant)
         if not self.allow_tf32:
             return target
         if all(known.name != "tf32" for known in target.backend.options):

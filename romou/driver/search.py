@@ -74,6 +74,7 @@ class ModelSearch:
         If some default kernels turn out not to compile, the nodes concerned fall back, and the search goes on with the
         tasks that the model has then. Most of these have records by then.
         """
+        kernels.lowered.check_variant()
         try:
             results, records = self._tune(kernels.lowered, kernels.ending_early(self._options.callback))
         except Exception:

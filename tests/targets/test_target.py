@@ -177,7 +177,7 @@ DEVICES_TEXT = f"known: {', '.join(known_devices())}"
             "cuda -half=storage",
             (
                 "unknown target option 'half'; known: arch, device, host, max_num_threads, max_shared_memory_per_block,"
-                " tf32, thread_warp_size"
+                " tf32, thread_warp_size, variant"
             ),
         ),
         ("cuda -tf32=yes", "target option -tf32=yes: must be allow, or left out"),
@@ -231,7 +231,7 @@ def test_error_text(bad: object, message: str) -> None:
 def test_unknown_option_names_the_nearest() -> None:
     with pytest.raises(UsageError) as caught:
         Target("opencl -max_num_thread=64")
-    known = ", ".join(sorted(("device", "facts", "half", "host", "images", *LIMITS, "without")))
+    known = ", ".join(sorted(("device", "facts", "half", "host", "images", *LIMITS, "variant", "without")))
     assert (
         str(caught.value) == f"unknown target option 'max_num_thread'; known: {known}\nDid you mean 'max_num_threads'?"
     )

@@ -18,6 +18,7 @@ from romou.base.knob import Choice, Knob
 from romou.base.limits import Limits
 from romou.base.preset import Algorithms
 from romou.base.space import Config, Space
+from romou.base.variants import VARIANTS
 from romou.compiler.operators.contraction import Contraction, tensor_core, tensor_core_schedule
 from romou.compiler.operators.contraction.defaults import default_config
 from romou.compiler.operators.contraction.knobs import MOST_MIXED, space_of, sums_of
@@ -77,6 +78,12 @@ class Contracted:
     def weight(self) -> tirx.Buffer:
         """Return the second factor."""
         return read_buffers(self.block)[1]
+
+    @property
+    def window(self) -> tuple[int, ...] | None:
+        """Return the sides of the window. None for a matrix product."""
+        kernel = self.work.to_dict().get("kernel")
+        return (kernel,) if isinstance(kernel, int) else kernel
 
     @property
     def is_weight_computed(self) -> bool:
@@ -177,6 +184,17 @@ class DirectAlgorithm(Algorithm):
         return self.contracted.contraction(flat)
 
     def space(self, limits: Limits) -> Space:
+        part = self.variant_space(limits)
+        return self._whole_space(limits) if part is None else part
+
+    def variant_space(self, limits: Limits) -> Space | None:
+        """Return the part of the space that is the device's variant. None if the operator does not have it."""
+        variant = None if limits.variant is None else VARIANTS[limits.variant]
+        if variant is None or not variant.is_of(self.contracted.window):
+            return None
+        return self._whole_space(limits).narrowed(variant.choices)
+
+    def _whole_space(self, limits: Limits) -> Space:
         count = self.contracted.operator.pixel_rows(self.work)
         pixels = [] if count is None else ["flat", "rows"] if count > 1 else ["flat"]
         flat, rows = (self.contraction(flat=is_flat) for is_flat in (True, False))
@@ -199,6 +217,7 @@ class DirectAlgorithm(Algorithm):
         """Return the default config, and one with staged operands if there are tensor cores."""
         space = self.space(limits)
         direct = default_config(space, self.contraction(flat=True), self.contraction(flat=False), limits)
+        direct = direct if limits.variant is None else space.nearest_valid(direct)
         contraction = self.contraction(flat=_is_flat(direct))
         staged = staged_config(space, contraction, direct, limits)
         return [direct] if staged is None else [direct, staged]

@@ -70,6 +70,10 @@ class Template(ABC):
     def space(self, limits: Limits) -> Space:
         """Return the knobs of this operator on a device with these limits."""
 
+    def has_variant(self, limits: Limits) -> bool:
+        """Return whether the operator has the variant of `limits`, so that its space is a part of the whole one."""
+        return False
+
     @abstractmethod
     def default_config(self, limits: Limits) -> Config:
         """Return the config that is tried first, and used if nothing was tuned."""

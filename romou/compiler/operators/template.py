@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -195,15 +196,12 @@ class ContractionTemplate(Template):
         return tensor_core.TF32 if config["multiply_add"] == tensor_core.TF32 else None
 
     def space(self, limits: Limits) -> Space:
-        usable = self._usable(limits)
-        direct = usable.pop(DIRECT).space(limits)
-        return (
-            Space.one_of(
-                ALGORITHM, {DIRECT: direct, **{name: algorithm.space(limits) for name, algorithm in usable.items()}}
-            )
-            if usable
-            else direct
-        )
+        spaces = {name: algorithm.space(limits) for name, algorithm in self._usable(limits).items()}
+        return Space.one_of(ALGORITHM, spaces) if self._has_choice(limits) else spaces[DIRECT]
+
+    def has_variant(self, limits: Limits) -> bool:
+        direct = self.algorithms[DIRECT]
+        return isinstance(direct, DirectAlgorithm) and direct.variant_space(limits) is not None
 
     def default_config(self, limits: Limits) -> Config:
         return self.starts(limits)[0]
@@ -215,7 +213,7 @@ class ContractionTemplate(Template):
         it has the algorithm with the least work among the algorithms that lose few digits.
         """
         usable = self._usable(limits)
-        if len(usable) == 1:
+        if not self._has_choice(limits):
             return usable[DIRECT].starts(limits)
         starts = {
             name: [Config({"algorithm": name, **config}) for config in algorithm.starts(limits)]
@@ -233,9 +231,18 @@ class ContractionTemplate(Template):
         others = [config for name, configs in starts.items() if name != first for config in configs]
         return [*starts[first], *others]
 
+    def _has_choice(self, limits: Limits) -> bool:
+        """Return whether spaces have the knob `algorithm`. A variant leaves it a single choice."""
+        return len(self._fitting(limits)) > 1
+
     def _usable(self, limits: Limits) -> dict[str, Algorithm]:
+        """Return the algorithms that fit the device and the variant, the direct one first."""
+        fitting = self._fitting(limits)
+        return {DIRECT: fitting[DIRECT]} if self.has_variant(limits) else fitting
+
+    def _fitting(self, limits: Limits) -> dict[str, Algorithm]:
         """Return the algorithms that fit the device. On tensor cores products are cheap, so fewer are no gain."""
-        direct = self.algorithms[DIRECT]
+        direct, limits = self.algorithms[DIRECT], replace(limits, variant=None)
         if limits.has_tensor_cores and tensor_core.MMA in direct.space(limits).knobs["multiply_add"]:
             return {DIRECT: direct}
         return {name: algorithm for name, algorithm in self.algorithms.items() if algorithm.fits(limits)}

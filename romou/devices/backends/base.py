@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from romou.base.arguments import whole_of
 from romou.base.errors import DeviceError, RomouError, UsageError
+from romou.base.variants import VARIANTS
 from romou.devices.backends.programs import Programs, keeping
 from romou.devices.backends.usable import PROBE_TIMEOUT_S, DeviceReport, first_line, run_probe
 from romou.devices.hardware import HardwareSpec, device_called, known_devices, load_device
@@ -73,6 +74,12 @@ HOST = TargetOption(
 )
 IMAGES = TargetOption(
     name="images", pattern="prefer|never", error="target option -images={value}: must be prefer or never"
+)
+VARIANT = TargetOption(
+    name="variant",
+    pattern="|".join(VARIANTS),
+    error="unknown variant {value!r}; known: " + ", ".join(VARIANTS),
+    hint="docs/variants.md says which operators have which.",
 )
 FACTS = TargetOption(name="facts", pattern="own|nearest", error="target option -facts={value}: must be own or nearest")
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import UsageError
 from romou.base.limits import LOCAL_MEMORY_ALPHA, Limits
+from romou.base.variants import VARIANTS
 from romou.devices.backends import DEFAULT_KIND
 from romou.devices.backends.base import BUFFER_BYTES, Backend
 from romou.devices.hardware import HardwareSpec, load_device
@@ -33,6 +34,7 @@ class Target:
     Target("cuda"), Target("cuda -device=nvidia_h200")                     the attached NVIDIA GPU, or facts from a file
     Target("cuda -arch=sm_80")                  machine code for another architecture than the device's
     Target("cuda -tf32=allow")                  kernels may round the factors of products of floats to TF32
+    Target("opencl -variant=k1conv")            operators that have Boda's variant keep to it (docs/variants.md)
     Target("null")                              no kernels: the reference runs on the host
     Target({"kind": "opencl", "device": "mali_g76"}), Target(tvm_target)
 
@@ -141,7 +143,8 @@ class Target:
             max_buffer_bytes=numbers.get(BUFFER_BYTES),
             instructions_per_byte=spec.instructions_per_byte,
             max_image=max_image,
-            prefers_images=has_images and (self._options.get("images") == "prefer" or similar.prefers_images),
+            prefers_images=has_images and (self._images == "prefer" or similar.prefers_images),
+            variant=self._options.get("variant"),
             without=tuple(tuple(pair.split(":")) for pair in str(self._options.get("without", "")).split("+") if pair),  # type: ignore[misc]
             **self.backend.abilities(spec, self._options),
         )
@@ -149,7 +152,15 @@ class Target:
     @property
     def _may_have_images(self) -> bool:
         # A CPU emulates texture units, slowly.
-        return self.backend.has_images and not self.spec.is_cpu and self._options.get("images") != "never"
+        return self.backend.has_images and not self.spec.is_cpu and self._images != "never"
+
+    @property
+    def _images(self) -> str | None:
+        """Return the option `-images`, or else what the variant implies."""
+        variant = self._options.get("variant")
+        implied = None if variant is None else VARIANTS[variant].images
+        images: str | None = self._options.get("images", implied)
+        return images
 
     @property
     def lacks_image_sizes(self) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import DeviceError, UsageError
 from romou.base.limits import SubGroups
-from romou.devices.backends.base import COMMON_LIMITS, DEVICE, HOST, Backend, CapturedRun, TargetOption
+from romou.devices.backends.base import COMMON_LIMITS, DEVICE, HOST, VARIANT, Backend, CapturedRun, TargetOption
 from romou.devices.hardware import HardwareSpec
 
 if TYPE_CHECKING:
@@ -52,6 +52,7 @@ class Cuda(Backend):
         HOST,
         # TF32 changes numbers, so it needs this option.
         TargetOption(name="tf32", pattern="allow", error="target option -tf32={value}: must be allow, or left out"),
+        VARIANT,
     )
     # NVRTC takes seconds for a kernel, so a batch waits for builds and not for the device.
     search_options: Mapping[str, int] = {"batch_size": 8}

@@ -13,7 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import DeviceError, RomouError
 from romou.base.limits import SubGroups
-from romou.devices.backends.base import BUFFER_BYTES, COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, WITHOUT, Backend
+from romou.devices.backends.base import (
+    BUFFER_BYTES,
+    COMMON_LIMITS,
+    DEVICE,
+    FACTS,
+    HOST,
+    IMAGES,
+    VARIANT,
+    WITHOUT,
+    Backend,
+)
 from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
 from romou.devices.backends.opencl.extensions import QUALCOMM_SIZED, QUALCOMM_SIZES, REDUCTIONS, SHUFFLES, has_any
 from romou.devices.hardware import HardwareSpec, load_device
@@ -49,7 +59,7 @@ class OpenCL(ComputeApi):
     title = "OpenCL"
     language = "OpenCL C"
     source_suffix = "cl"
-    options = (DEVICE, HOST, FP16, IMAGES, FACTS, WITHOUT)
+    options = (DEVICE, HOST, FP16, IMAGES, FACTS, WITHOUT, VARIANT)
     limit_names = (
         "image_base_address_alignment",
         "max_function_args",

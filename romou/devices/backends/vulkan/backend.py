@@ -10,7 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 from romou.base.errors import DeviceError, RomouError
 from romou.base.limits import SubGroups
-from romou.devices.backends.base import BUFFER_BYTES, COMMON_LIMITS, DEVICE, FACTS, HOST, IMAGES, WITHOUT, Backend
+from romou.devices.backends.base import (
+    BUFFER_BYTES,
+    COMMON_LIMITS,
+    DEVICE,
+    FACTS,
+    HOST,
+    IMAGES,
+    VARIANT,
+    WITHOUT,
+    Backend,
+)
 from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
 from romou.devices.backends.vulkan import clocks, compiler
 from romou.devices.hardware import HardwareSpec
@@ -57,7 +67,7 @@ class Vulkan(ComputeApi):
     source_suffix = "comp"
     # Schedules, passes and spaces are the same; only the language differs.
     learns_from = "opencl"
-    options = (DEVICE, HOST, FP16, IMAGES, FACTS, WITHOUT)
+    options = (DEVICE, HOST, FP16, IMAGES, FACTS, WITHOUT, VARIANT)
     limit_names = (*COMMON_LIMITS[:1], _BUFFERS, COMMON_LIMITS[1], *IMAGE_LIMITS, *COMMON_LIMITS[2:], BUFFER_BYTES)
     buffer_limit = _BUFFERS
     # Vulkan's guaranteed minimum.
