@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
-"""Do kernels of every operator family compute what the CPU does: on any OpenCL platform, or in Oclgrind, which watches
-each access to memory.
+"""Compares kernels of every operator family with the CPU, on any OpenCL platform or in Oclgrind, which checks each
+access to memory.
 
     python tests/stress/check_kernels.py --configs 200                                     the first OpenCL device
     python tests/stress/check_kernels.py --configs 200 --platform "Intel(R) OpenCL"        a device by its platform or name
     python tests/stress/check_kernels.py --configs 500 --oclgrind --jobs 2                 data races, bounds, uninitialised values, API use
 
-Configs go round the families' typical cases, in fp32 and fp16: the default one first, then random ones of the whole
-spaces, in buffers and images, with random sets of optional passes left out. A number stands for the same config in
-every run with the same seed; --first begins with that number. Oclgrind comes with `apt-get install oclgrind`. Each
-config has a process and a log of its own, and whatever stands in it is a fault. What Oclgrind does not watch by itself,
-uninitialised values that pass through images, is watched by code that `watched_images.py` adds to the kernels.
+Configs cycle through the families' typical cases, in fp32 and fp16: the default one first, then random ones of the
+whole spaces, in buffers and images, with random sets of optional passes left out. A number means the same config in
+every run with the same seed, and --first begins with that number. Oclgrind comes with `apt-get install oclgrind`. Each
+config has a separate process and log, and every entry of the log is a fault. Oclgrind does not follow uninitialised
+values through images. Code that `watched_images.py` adds to the kernels does.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ import click
 import watched_images
 
 OCLGRIND = "/usr/lib/oclgrind/liboclgrind-rt.so"
-# Races between work-items that write the same value are races, too. Without a limit of its own, faults of later kernels
-# would go untold.
+# Races between work-items that write the same value are races, too. With Oclgrind's own limit of errors, faults of
+# later kernels would not be reported.
 WATCH = {
     f"OCLGRIND_{what}": "1" for what in ("DATA_RACES", "UNIFORM_WRITES", "UNINITIALIZED", "CHECK_API", "NUM_THREADS")
 }
 WATCH |= {"OCLGRIND_MAX_ERRORS": "10000000"}
-# As they are written: an optimiser removes reads that change nothing, and adds instructions (freeze) that end the
-# search for uninitialised values.
+# Not optimized: an optimizer removes reads that change nothing, and adds instructions (freeze) that end the search for
+# uninitialised values.
 PLAIN = {"ROMOU_OPENCL_BUILD_OPTIONS": "-cl-opt-disable"}
-# Those that only change how a kernel is written; the others are needed for it to be right.
+# Passes that only change how a kernel is written. A kernel is wrong without the others.
 OPTIONAL_PASSES = ("eliminate_addresses", "share_loads", "vectorize_pointers", "spell_arithmetic")
 DTYPES = ("float32", "float16")
 # A phone's kernels read images, a CPU's do not.
 PHONE, HOST = "opencl -device=adreno640", "opencl -device=host"
-# Of the rounds through the cases: target, whether configs are the default ones, and the type of the first case; every
-# other case has the other type. Later rounds are as these, with random configs.
+# For each round through the cases: target, whether configs are the default ones, and the type of the first case. Every
+# other case has the other type. Later rounds repeat these with random configs.
 ROUNDS = (
     (PHONE, True, 0),
     (HOST, False, 1),
@@ -60,27 +60,27 @@ ROUNDS = (
 )
 
 
-# (Number of a config, part of a task's name) -> (what was run, what is wrong with it); nothing for another task.
+# (Number of a config, part of a task's name) -> (name of the config, its fault). Both are None for another task.
 Run = Callable[[int, str], tuple[str | None, str | None]]
 
 
 def watched(library: str) -> dict[str, str]:
-    """The environment of a process whose kernels run in Oclgrind."""
+    """Return the environment of a process that runs kernels in Oclgrind."""
     return {"ROMOU_OPENCL_LIBRARY": library, **WATCH, **PLAIN}
 
 
 class Log:
-    """What Oclgrind writes for this process; nothing where it does not run."""
+    """Oclgrind's log of this process. It is empty without Oclgrind."""
 
     def __init__(self, folder: str | None) -> None:
         self.path = Path(folder) / f"{os.getpid()}.log" if folder else None
         self._length = 0
         if self.path is not None:
-            # Read when the library is opened, at the first question for a device.
+            # Read when the library is opened, at the first query for a device.
             os.environ.update(OCLGRIND_LOG=str(self.path))
 
     def news(self) -> list[str]:
-        """The faults that were added since the call before."""
+        """Return the faults that were added since the last call."""
         if self.path is None or not self.path.exists():
             return []
         with self.path.open("rb") as file:
@@ -92,9 +92,7 @@ class Log:
 
 
 def watch(edit: Callable[[str], str] = str) -> None:
-    """Let kernels that are built from now on be watched for what Oclgrind does not watch by itself; `edit` is given
-    each source first.
-    """
+    """Add checks that Oclgrind lacks to all kernels built from now on. `edit` changes each source first."""
     import tvm_ffi
 
     tvm_ffi.register_global_func(
@@ -103,8 +101,8 @@ def watch(edit: Callable[[str], str] = str) -> None:
 
 
 def check(numbers: range, seed: int, only: str, avoid: str, folder: str | None) -> list[str]:
-    """Run the configs of those numbers; prints a line each, and returns those of the configs that failed. folder: of
-    the logs, where Oclgrind runs them.
+    """Run the configs of these numbers. Print a line for each, and return the lines of failed configs. folder: of the
+    logs, if Oclgrind runs.
     """
     run: Run
     if folder is None:
@@ -125,8 +123,8 @@ def check(numbers: range, seed: int, only: str, avoid: str, folder: str | None) 
 
 
 def _run_alone(run: Run, folder: str, number: int, only: str) -> tuple[str | None, str | None]:
-    """A config in a process of its own: where a buffer takes a released one's place, Oclgrind goes on with what it
-    knows of that one, up to its size.
+    """Run a config in a new process. If a buffer reuses the address of a released one, Oclgrind keeps the old one's
+    state up to its size.
     """
 
     def watched_run() -> tuple[str | None, str | None]:
@@ -144,7 +142,9 @@ def _run_alone(run: Run, folder: str, number: int, only: str) -> tuple[str | Non
 
 
 def _alone(function: Callable[[], Any]) -> Any:
-    """What a function returns in a fork of this process, which has not opened a device yet; EOFError where it died."""
+    """Return a function's result from a fork of this process, which has not opened a device yet. EOFError if the fork
+    died.
+    """
     context = multiprocessing.get_context("fork")
     receiver, sender = context.Pipe(duplex=False)
     process = context.Process(target=lambda: sender.send(function()))
@@ -157,15 +157,15 @@ def _alone(function: Callable[[], Any]) -> Any:
 
 
 def facts() -> dict[str, Any]:
-    """Facts of the device."""
+    """Return the facts of the device."""
     from romou.devices.targets import Target
 
     return Target(PHONE).backend.facts(0)
 
 
 def runner(seed: int, avoid: str, device_facts: Mapping[str, Any]) -> Run:
-    """What runs configs on the device with those facts, which it opens for the first of them."""
-    # A process that only starts others has no use for TVM.
+    """Return a function that runs configs on the device with those facts. Its first call opens the device."""
+    # A process that only starts others does not need TVM.
     import numpy as np
     import tvm
 
@@ -261,7 +261,7 @@ def main(
     jobs: int,
     seed: int,
 ) -> None:
-    """Print a line for each config; exit code 1 if one failed, or a process died of one."""
+    """Print a line for each config. The exit code is 1 if one failed or its process died."""
     if is_watched and not Path(library).exists():
         raise SystemExit(f"{library} is missing: apt-get install oclgrind (Debian, Ubuntu), or give --library")
     # Read by the processes that are started below, when they look for devices.

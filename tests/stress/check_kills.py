@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""kill -9 of a process that tunes, while it measures a trial or writes its record: nothing is lost, nothing is there
-twice, nothing stays behind.
+"""Kills (-9) a process that tunes while it measures a trial or writes its record. Checks that no record is lost or
+duplicated, and that nothing stays behind.
 
     python tests/stress/check_kills.py                      100 kills of `romou.tune` on one small convolution
     python tests/stress/check_kills.py --kills 10 --seed 1
 
-Each process goes on from the records of the one before, and is killed at a random moment after its own first record.
-Its workers then have to end by themselves, and the next process has to remove what it left in the temporary folder. The
-last one ends by itself and leaves nothing there. Exit code 1 at the first thing that is not so.
+Each process continues from the records of the one before, and is killed at a random moment after its first new record.
+Its workers then have to end on their own, and the next process has to remove its files from the temporary folder. The
+last one is not killed and has to leave nothing there. The exit code is 1 at the first violation.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from romou.tuner.records import RecordStore
 
-# Longer than a trial of the model takes where the machine is not busy: a kill hits any moment of one.
+# Longer than a trial of the model takes on an idle machine, so a kill hits any moment of one.
 _LONGEST_S = 0.6
 _PATIENCE_S = 120.0
-# Arguments: model, folder of the records, trials in all. Prints each config once its record is kept.
+# Arguments: model, folder of the records, trials in total. Prints each config once its record is kept.
 TUNER = """
 import json, sys
 import romou
@@ -45,7 +45,7 @@ romou.tune(sys.argv[1], trials=int(sys.argv[3]), work_dir=sys.argv[2], explorer=
 
 
 def network() -> onnx.ModelProto:
-    """One convolution, with more configs than all processes together measure."""
+    """Return one convolution, with more configs than all processes together measure."""
     values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, (1, 24, 9, 9)) for name in ("x", "y")]
     weight = numpy_helper.from_array(np.random.default_rng(0).standard_normal((24, 24, 3, 3), dtype=np.float32), "w")
     graph = helper.make_graph(
@@ -72,16 +72,18 @@ class Place:
         )
 
     def left(self) -> set[str]:
-        """Names in the temporary folder, less that of the file which onnxruntime makes once and keeps."""
+        """Return the names in the temporary folder, without the file that onnxruntime creates once and keeps."""
         return {path.name for path in self.temporary.iterdir()} - {".ses"}
 
     def configs(self) -> list[str]:
-        """Configs of the records, oldest first, without those that a search measures once more at its end."""
+        """Return the configs of the records, oldest first, without the configs that a search measures once more at its
+        end.
+        """
         with RecordStore(self.records) as store:
             return [json.dumps(dict(record.config), sort_keys=True) for record in store if not record.is_again]
 
     def running(self) -> set[int]:
-        """Processes that have this place's temporary folder."""
+        """Return the processes that use this place's temporary folder."""
         found, wanted = set(), f"TMPDIR={self.temporary}".encode()
         for path in Path("/proc").glob("[0-9]*/environ"):
             try:
@@ -93,7 +95,7 @@ class Place:
         return found
 
     def wait_for_workers(self) -> None:
-        """Until no process of a killed tuner runs any more."""
+        """Wait until no process of a killed tuner runs any more."""
         stop_at = time.monotonic() + _PATIENCE_S
         while still := self.running():
             expect(time.monotonic() < stop_at, f"processes {sorted(still)} outlive their tuner")
@@ -108,10 +110,10 @@ def expect(is_so: bool, otherwise: str) -> None:
 def kill_one(
     place: Place, rng: random.Random, before: list[str], longest_s: float = _LONGEST_S
 ) -> tuple[list[str], int]:
-    """Start a tuner, kill it within `longest_s` after its first record; (all records now, how many of its own it had no
-    time to tell of).
+    """Start a tuner and kill it within `longest_s` after its first record. Return (all records now, the number of its
+    records that it did not print).
 
-    SystemExit where a record is lost or there twice, or something of a killed process stays.
+    SystemExit if a record is lost or duplicated, or if a killed process leaves anything behind.
     """
     left = place.left()
     tuner = place.start(10**6)
@@ -143,7 +145,7 @@ def kill_one(
 @click.option("--kills", type=click.IntRange(min=1), default=100, show_default=True)
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the moments.")
 def main(kills: int, seed: int) -> None:
-    """Print how it went."""
+    """Print the result."""
     started, rng, untold, left = time.monotonic(), random.Random(seed), 0, 0
     records: list[str] = []
     with tempfile.TemporaryDirectory() as folder:

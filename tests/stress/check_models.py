@@ -1,11 +1,11 @@
 #!/usr/bin/env python3
-"""Are the bundled networks right on the first device of a kind: in fp32, fp16 and mixed, activations in buffers and in
-images, against onnxruntime in fp32.
+"""Compares the bundled networks on the first device of a kind with onnxruntime in fp32: in fp32, fp16 and mixed, with
+activations in buffers and in images.
 
     ROMOU_OPENCL_DEVICE="Intel(R) OpenCL" python tests/stress/check_models.py
     python tests/stress/check_models.py --kind vulkan --precision float32 --place buffers
 
-Kernels have default schedules. In images: as for an Adreno 640, within the device's limits.
+Kernels have default schedules. Images are placed as for an Adreno 640, within the device's limits.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ LIMITS = {"float32": 1e-4, "float16": TOLERANCE, "mixed": TOLERANCE}
 )
 @click.option("--kind", default="opencl", show_default=True, help="Of a target.")
 def main(names: tuple[str, ...], precisions: tuple[str, ...], places: tuple[str, ...], kind: str) -> None:
-    """Print a line for each network, precision and place; exit code 1 if one is wrong."""
+    """Print a line for each network, precision and place. The exit code is 1 if one is wrong."""
     wrong = 0
     for name in names or models.names():
         for precision, place in itertools.product(precisions, places):

@@ -1,17 +1,17 @@
 #!/usr/bin/env python3
-"""Is every ONNX operator right: ONNX's own backend node tests, and the bundled graphs, compiled, run and compared.
+"""Checks every ONNX operator: ONNX's own backend node tests and the bundled graphs are compiled, run and compared.
 
     python tests/stress/check_onnx.py --jobs 2                      all tests on the first OpenCL device
-    python tests/stress/check_onnx.py --only 'resize' --every 3     every third of those whose name or operator matches the expression
+    python tests/stress/check_onnx.py --only 'resize' --every 3     every third of the tests with a name or operator that matches
     python tests/stress/check_onnx.py --jobs 2 --json run.json      all, kept as data
     python tests/stress/check_onnx.py --from run.json --docs        the page docs/onnx_coverage.md of that run
-    python tests/stress/check_onnx.py --from run.json --again --json run.json        those that were not all kernels in it, once more
+    python tests/stress/check_onnx.py --from run.json --again --json run.json        repeats the tests that were not all kernels in it
 
-Each case ends as one of: kernels (right, all by Romou's kernels), plain schedule (right, some kernels by TVM's own
-rules), on the host (right, but some of its nodes ran there), refused (one RomouError), wrong, traceback, crash, over
-time. --docs keeps how each ended in tests/stress/onnx_origins.json too; a test of the suite compares a sample with it, so
-that no operator leaves the kernels unnoticed. Cases run in child processes, which survive a crash of one. Exit code 1
-if any was wrong, a traceback, a crash or over time.
+Each case has one of these outcomes: kernels (right, all by Romou's kernels), plain schedule (right, some kernels by
+TVM's own rules), on the host (right, but some of its nodes ran there), refused (one RomouError), wrong, traceback,
+crash, over time. --docs also writes the outcomes to tests/stress/onnx_origins.json. A test of the suite compares a
+sample with that file, so that no operator leaves the kernels unnoticed. Cases run in child processes, which survive a
+crash of one. The exit code is 1 if any was wrong, a traceback, a crash or over time.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ DIFFERENCES = """## Differences to onnxruntime that are kept
 | Cast of NaN and of numbers out of range to integers | NaN is 0, others the nearest integer | ONNX leaves it undefined; onnxruntime's is the processor's |
 | Resize with align_corners and scales | places by the scale times the extent | what ONNX's own tests expect; onnxruntime takes the whole number of elements |
 | Resize of integers | an element may be one less or more | a sum of fp32 that is whole but for its rounding is cut off to the number below or above |"""  # noqa: E501
-# How a run that ran, and one that only compiled, are introduced.
+# The introductions of a run that executed, and of one that only compiled.
 RAN = ", run, and compared with the outputs that\nthe test expects."
 COMPILED = (
     ".\nNothing was run for this page: it says where each test would run, and `python tests/stress/check_onnx.py`"
@@ -89,7 +89,7 @@ COMPILED = (
 
 
 def chosen(cases: list[Case], only: str, every: int) -> list[Case]:
-    """Each `every`-th of the cases whose name or operator matches `only`."""
+    """Return each `every`-th of the cases with a name or operator that matches `only`."""
     return [case for case in cases if any(re.search(only, text, re.IGNORECASE) for text in (case.name, case.operator))][
         ::every
     ]
@@ -104,7 +104,7 @@ def check(
     is_quiet: bool = False,
     is_run: bool = True,
 ) -> dict[str, Result]:
-    """Name of a case -> how it ended, run, or only compiled, in `jobs` child processes."""
+    """Return name of a case -> its outcome, run or only compiled, in `jobs` child processes."""
     function = f"onnx_cases:{(run_case if is_run else compile_case).__name__}"
     children: queue.Queue[ChildProcess] = queue.Queue()
     for _ in range(jobs):
@@ -138,7 +138,7 @@ def check(
 
 
 def outcome(child: ChildProcess, function: str, case: Case, target: str, limit_s: float) -> Result:
-    """How a case ends in a child process."""
+    """Return the outcome of a case in a child process."""
     try:
         found = child.call(function, case, target, timeout_s=limit_s)
         assert isinstance(found, Result)
@@ -154,7 +154,7 @@ def outcome(child: ChildProcess, function: str, case: Case, target: str, limit_s
 
 
 def circumstances(target: str) -> dict[str, str]:
-    """What a run's outcomes depend on."""
+    """Return the versions and the device that a run's outcomes depend on."""
     parsed = Target(target)
     device = parsed.backend.facts(parsed.backend.device_index(parsed.device_name))["name"]
     return {
@@ -166,7 +166,7 @@ def circumstances(target: str) -> dict[str, str]:
 
 
 def run_of(cases: list[Case], results: dict[str, Result], target: str, *, is_run: bool = True) -> dict[str, Any]:
-    """A run as plain data."""
+    """Return a run as plain data."""
     return {
         **circumstances(target),
         "is_run": is_run,
@@ -175,7 +175,7 @@ def run_of(cases: list[Case], results: dict[str, Result], target: str, *, is_run
 
 
 def table(run: dict[str, Any]) -> str:
-    """Outcomes by operator, as Markdown."""
+    """Return the outcomes by operator, as Markdown."""
     by_operator: dict[str, Counter[str]] = {}
     for test in run["tests"]:
         by_operator.setdefault(test["operator"], Counter())[test["outcome"]] += 1
@@ -191,7 +191,7 @@ def table(run: dict[str, Any]) -> str:
 
 
 def total(run: dict[str, Any]) -> str:
-    """Outcomes in one line; shares are of all tests."""
+    """Return the outcomes in one line. Shares are of all tests."""
     counts = Counter(test["outcome"] for test in run["tests"])
     share = 100 / max(1, counts.total())
     on_device = sum(counts[name] for name in ON_DEVICE)
@@ -205,11 +205,11 @@ def total(run: dict[str, Any]) -> str:
 
 
 def page(run: dict[str, Any]) -> str:
-    """The documentation's page."""
+    """Return the documentation's page."""
     by_reason: dict[str, list[str]] = {}
     for test in run["tests"]:
         if test["outcome"] not in (*ON_DEVICE, HOST):
-            # Names and numbers aside, many tests share a reason.
+            # Without names and numbers, many tests share a reason.
             reason = re.sub(r"'[^']*'", "…", re.sub(r"\s*\(.*", "", test["detail"].splitlines()[0]))
             by_reason.setdefault(f"{test['outcome']}: {reason}".replace("|", " "), []).append(test["name"])
     lines = ["## Not right", "", "| reason | tests |", "|---|---|"]
@@ -233,7 +233,7 @@ def page(run: dict[str, Any]) -> str:
 
 
 def origins(run: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
-    """Operator -> how its tests ended -> their names: what a later run is compared with."""
+    """Return operator -> outcome -> names of its tests, to be compared with a later run."""
     found: dict[str, dict[str, list[str]]] = {}
     for test in sorted(
         run["tests"],
@@ -244,9 +244,10 @@ def origins(run: dict[str, Any]) -> dict[str, dict[str, list[str]]]:
 
 
 def further_away(results: Mapping[str, Result], kept: Mapping[str, Mapping[str, list[str]]]) -> dict[str, str]:
-    """Name of a test
-    ->  its change, of those that end less near to Romou's kernels than in what was kept: kernels, plain schedule, host, refused.
-    """  # noqa: E501
+    """Return name of a test -> its change, for outcomes that are further from Romou's kernels than the kept ones.
+
+    The order is kernels, plain schedule, host, refused.
+    """
     before = {name: outcome for ended in kept.values() for outcome, names in ended.items() for name in names}
     changes = {name: (before[name], result.outcome) for name, result in results.items() if name in before}
     return {
@@ -291,7 +292,7 @@ def main(
     is_page: bool,
     json_path: Path | None,
 ) -> None:
-    """Print how each test ended and a table by operator; exit code 1 if any was wrong or did not end."""
+    """Print the outcome of each test and a table by operator. The exit code is 1 if any was wrong or did not end."""
     run = {"tests": []} if recorded is None else json.loads(recorded.read_text(encoding="utf-8"))
     if recorded is None or is_again:
         kept = {test["name"]: test for test in run["tests"] if test["outcome"] == KERNEL}
@@ -306,7 +307,7 @@ def main(
             ),
         )
         for what in circumstances(target) if kept else ():
-            # What was all kernels is known of the run before.
+            # Tests that were all kernels were run by the earlier run.
             run[what] = " and, for what was not there, ".join(dict.fromkeys((before[what], run[what])))
         run["tests"] = sorted([*kept.values(), *run["tests"]], key=lambda test: str(test["name"]))
     if json_path is not None:

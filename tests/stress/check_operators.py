@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""Are the kernels of every listed operator right: the default config and some random ones, built, run and compared with
+"""Checks the kernels of every listed operator: the default config and some random ones are built, run and compared with
 the CPU.
 
     python tests/stress/check_operators.py                                      all operators on the first OpenCL device, one random config each
     python tests/stress/check_operators.py --target cuda --configs 3            on an NVIDIA GPU
     python tests/stress/check_operators.py --target "cuda -device=nvidia_h200" --compile-only       without one: through NVRTC
-    python tests/stress/check_operators.py --targets opencl,cuda,vulkan         the same config on all that are here, compared with each other and with the CPU
+    python tests/stress/check_operators.py --targets opencl,cuda,vulkan         the same config on all available ones, compared with each other and with the CPU
     python tests/stress/check_operators.py --target cuda --dtype float16 --where multiply_add=mma --configs 4         random ones with a choice of a knob
 
-The operators are the typical cases of every family, those of benchmarks/data, conv43.csv (batch 5) and paper_ops.csv
-(batch 1), and of operator_lists.py attention and transposed convolutions; by themselves, in buffers or images as the
-target offers. Configs are drawn from the whole spaces with a fixed seed; those of --targets are the same on all, but
-for knobs that only some of them have, and the size of sub-groups. --seconds ends the run early and says what is left;
---only and --skip choose; --dtype float16 checks what tensor cores multiply. With --where no default config is drawn,
-and operators without that choice are left out.
+The operators are the typical cases of every family, the lists conv43.csv (batch 5) and paper_ops.csv (batch 1) of
+benchmarks/data, and attention and transposed convolutions of operator_lists.py. Each runs as a single operator, in
+buffers or images as the target offers. Configs are drawn from the whole spaces with a fixed seed. With --targets the
+configs are the same on all targets, except for knobs that only some of them have, and the size of sub-groups. --seconds
+ends the run early and lists the rest. --only and --skip select operators. --dtype float16 checks the tensor core
+kernels. With --where no default config is drawn, and operators without that choice are left out.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ from pathlib import Path
 import click
 import numpy as np
 
-# Its operator lists and references are those of the benchmarks.
+# The operator lists and references are the benchmarks' own.
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from cross_backends import cross, places_of
@@ -47,7 +47,7 @@ from romou.compiler.typical import typical_tasks
 from romou.devices.targets import Target
 from romou.tuner.measure import Candidate, LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 
-# A CPU takes long for a bad config of a large operator: only whether it is right counts here.
+# A CPU takes long for a bad config of a large operator. Only correctness counts here.
 CORES = len(os.sched_getaffinity(0))
 MEASURE = MeasureOptions(repeat=1, min_repeat_ms=0.0, build_timeout_s=300.0, build_workers=CORES, run_timeout_s=300.0)
 # While one operator runs, others are built, and their references are computed.
@@ -58,8 +58,10 @@ TOOLCHAIN = Toolchain(build_reference=f"kernel_references:{fast_reference.__name
 def configs_of(
     task: TunableTask, target: Target, count: int, seed: int, where: tuple[str, str] | None = None
 ) -> list[Config]:
-    """The default config and `count` random ones; with `where`, a knob and its choice as text, random ones that have
-    it, and none if the task never does.
+    """Return the default config and `count` random ones.
+
+    With `where`, a knob and its choice as text, all configs are random ones with that choice. There are none if the
+    task never has it.
     """
     space, rng = task.space(target), np.random.default_rng([seed, int(task.key, 16)])
     if where is None:
@@ -70,7 +72,7 @@ def configs_of(
 
 
 def compiled(task: TunableTask, configs: list[Config], target: Target) -> Iterator[tuple[str, str | None]]:
-    """(outcome, error) of each config, from the compiler alone."""
+    """Yield (outcome, error) of each config, from the compiler only."""
     from romou.devices.backends.cuda.compiler import compile_cuda
 
     for config in configs:
@@ -88,7 +90,7 @@ def compiled(task: TunableTask, configs: list[Config], target: Target) -> Iterat
 def measured(
     task: TunableTask, configs: list[Config], builder: LocalBuilder, runner: LocalRunner
 ) -> Iterator[tuple[str, str | None]]:
-    """(outcome, error) of each config, run on the device."""
+    """Yield (outcome, error) of each config, run on the device."""
     for built in builder.build(
         [Candidate(task=task, config=config, trial=trial) for trial, config in enumerate(configs)]
     ):
@@ -100,8 +102,11 @@ def measured(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Listed:
-    """Which of the listed operators: those whose name contains `only` and not `skip`, with numbers of a type; and the
-    choice of a knob they shall have.
+    """A selection of the listed operators.
+
+    only, skip: a name contains `only` and not `skip`
+    dtype: the type of the numbers
+    where: a knob and the choice that the configs must have
     """
 
     only: str
@@ -111,7 +116,7 @@ class Listed:
 
 
 def tasks_of(asked: Target, listed: Listed) -> list[TunableTask]:
-    """The listed operators, each once."""
+    """Return the listed operators, each once."""
     only, skip = listed.only, listed.skip
     works = (
         dataclasses.replace(work, dtype=listed.dtype)
@@ -123,7 +128,7 @@ def tasks_of(asked: Target, listed: Listed) -> list[TunableTask]:
 
 
 def check(listed: Listed, target_text: str, count: int, seed: int, stop_at: float, is_compiled_only: bool) -> int:
-    """Number of configs that failed."""
+    """Run the listed operators and return the number of failed configs."""
     asked = Target(target_text)
     chosen = tasks_of(asked, listed)
     outcomes: Counter[str] = Counter()
@@ -175,8 +180,9 @@ def check(listed: Listed, target_text: str, count: int, seed: int, stop_at: floa
 
 
 def check_across(listed: Listed, texts: list[str], count: int, seed: int, stop_at: float) -> int:
-    """Number of configs that failed somewhere or differ; at least 1 where fewer than two of the targets are here, as
-    nothing is compared then.
+    """Return the number of configs that failed on some target or differ between targets.
+
+    It is at least 1 if fewer than two of the targets are available, since nothing is compared then.
     """
     places, absent = places_of(texts)
     missing = "".join(f"; {text} is NOT HERE: {reason}" for text, reason in absent.items())
@@ -271,7 +277,7 @@ def main(
     seconds: float,
     seed: int,
 ) -> None:
-    """Print a line an operator; exit code 1 if a config failed."""
+    """Print a line for each operator. The exit code is 1 if a config failed."""
     texts = [text.strip() for text in targets.split(",") if text.strip()]
     try:
         if texts and is_compiled_only:

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Two training steps of SqueezeNet's first fire modules on a device: losses and gradients against those of PyTorch, or
-NumPy without it, in fp64.
+"""Compares two training steps of SqueezeNet's first fire modules on a device with PyTorch in fp64, or with NumPy if it
+is not installed. Both losses and gradients are compared.
 
     python tests/stress/check_training.py --target cuda
     python tests/stress/check_training.py --target opencl --batch 1 --size 33 --channels 24 --peer numpy          in seconds, on a CPU
@@ -20,10 +20,10 @@ import romou
 from romou.base.errors import RomouError
 from training_reference import by_numpy, by_torch, relative_error, squeezenet_head
 
-# Of each relative L2 error. Among millions of activations some are so near zero, or to another one of a pool, that
-# rounding decides whether a ReLU passes their gradient, and which pixel gets that of a pool. How much that takes is
-# seen at the peer itself: what its gradients change by where weights differ by more than a kernel's roundings. A
-# gradient may have as much.
+# Limits of each relative L2 error. Some of the millions of activations are very close to zero, or to another one of a
+# pool. Rounding then decides whether a ReLU passes their gradient, and which pixel gets the gradient of a pool. The
+# effect is measured in the peer: the change of its gradients if weights differ by more than a kernel's roundings. A
+# gradient's error may be as large.
 LIMITS = {"float32": 1e-4, "float16": 2e-2}
 _ROUNDINGS = {"float32": 1e-5, "float16": 1e-2}
 
@@ -55,7 +55,7 @@ _ROUNDINGS = {"float32": 1e-5, "float16": 1e-2}
     "--rate", type=click.FloatRange(min=0, min_open=True), default=0.1, show_default=True, help="Learning rate."
 )
 def main(**options: object) -> None:
-    """Print the error of every gradient; exit code 1 if one is wrong."""
+    """Print the error of every gradient. The exit code is 1 if one is wrong."""
     try:
         is_right = check(**options)  # type: ignore[arg-type]
     except RomouError as error:
@@ -113,7 +113,7 @@ def check(
         for name, value in right.items():
             ours = found["loss"].reshape(1) if name == "loss" else found[f"{name}.grad"]
             error, limit = relative_error(ours, value), max(LIMITS[precision], relative_error(nudged[name], value))
-            # An error that is no number is wrong as well.
+            # The comparison also fails for NaN.
             is_right = error < limit
             print(f"{name + ' ' + str(number):12} {error:8.1e} {limit:8.1e}{'' if is_right else '  wrong'}")
             worst = max(worst, error)

@@ -13,7 +13,11 @@ T = TypeVar("T")
 
 
 def in_children(name: str, run: Callable[[ChildProcess, int], T], numbers: Iterable[int], *, jobs: int) -> list[T]:
-    """Return what `run` returns for each number, in order. jobs: child processes at a time; name: of them, in errors."""  # noqa: E501
+    """Return the results of `run` for each number, in order.
+
+    jobs: child processes at a time
+    name: the name of the processes in errors
+    """
     children: Queue[ChildProcess] = Queue()
     for _ in range(jobs):
         children.put(ChildProcess(name))

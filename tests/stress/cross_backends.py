@@ -1,5 +1,5 @@
-"""One operator with the same inputs and config on several backends: their outputs compared with each other and with the
-reference.
+"""Runs an operator with the same inputs and config on several backends. Outputs are compared with each other and with
+the reference.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from romou.runtime.module.tensors import device_tensor
 from romou.tuner.measure import verify
 from romou.tuner.measure.fingerprint import split_device
 
-# A kernel that takes longer hangs: its process ends, and a new one goes on.
+# A kernel that takes longer hangs. Its process ends, and a new one continues.
 LIMIT_S = 300.0
-# Random configs of a target that are looked through for one that all targets have.
+# Random configs of a target to search for one that all targets have.
 DRAWN = 256
 SUB_GROUP = "sub_group"
 
 
 class Place:
-    """A target whose device is here, with a process of its own: a kernel that kills it is a result."""
+    """A target with an available device, and a process that runs its kernels. A kernel that kills the process is a
+    result.
+    """
 
     def __init__(self, text: str) -> None:
         asked = Target(text)
@@ -49,8 +51,8 @@ class Place:
         self._pool: ProcessPoolExecutor | None = None
 
     def output(self, task: TunableTask, config: Config, inputs: Sequence[np.ndarray]) -> np.ndarray | str:
-        """The output, or why there is none."""
-        # Not forked: TVM and drivers have started threads.
+        """Return the output, or the reason why there is none."""
+        # Spawned instead of forked, because TVM and drivers have started threads.
         self._pool = self._pool or ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn"))
         try:
             return self._pool.submit(
@@ -73,7 +75,9 @@ class Place:
 
 
 def places_of(texts: Sequence[str]) -> tuple[list[Place], dict[str, str]]:
-    """The targets whose device is here, and of the others why not; UsageError for what is no target."""
+    """Return the targets with an available device, and the reasons why the others have none. UsageError for an invalid
+    target.
+    """
     found, absent = [], {}
     for text in texts:
         Target(text)
@@ -87,7 +91,7 @@ def places_of(texts: Sequence[str]) -> tuple[list[Place], dict[str, str]]:
 def output_of(
     task_json: str, choices: dict[str, Any], target_json: str, device: str, inputs: list[np.ndarray]
 ) -> np.ndarray | str:
-    """Build and run one config; in a process of its own."""
+    """Build and run one config, in a separate process."""
     task, target, config = TunableTask.from_json(task_json), Target.from_json(target_json), Config(choices)
     kind, index = split_device(device)
     handle, scopes = backend(kind).device(index), task.image_scopes(config, target)
@@ -104,19 +108,19 @@ def output_of(
         module["main"](*tensors)
         handle.sync()
         return np.asarray(tensors[-1].numpy())
-    except Exception as error:  # what a driver raises has any type
+    except Exception as error:  # a driver raises errors of any type
         return f"{type(error).__name__}: {error}"
 
 
 def carried(config: Mapping[str, Any], task: TunableTask, target: Target) -> Config | str:
-    """The config on another target: knobs that only one of the two has take their default there, and sub-groups the
-    size that they have there.
+    """Return the config for another target. Knobs that only one of the two has take their default there, and sub-groups
+    the target's size.
 
-    Where that target has no such config, what it lacks.
+    If the target has no such config, return the missing choice as text.
     """
     space, default = task.space(target), task.default_config(target)
     choices = {name: config.get(name, default[name]) for name in space.knobs}
-    # Devices differ in the size alone; the kernel is spelled alike.
+    # Only the size differs between devices. The kernel's text is the same.
     if choices.get(SUB_GROUP, 1) != 1:
         choices[SUB_GROUP] = max(space.knobs[SUB_GROUP])
     found = Config(choices)
@@ -132,9 +136,10 @@ def common_configs(
     rng: np.random.Generator,
     left_out: Counter[str] | None = None,
 ) -> list[tuple[Config, ...]]:
-    """The default config and up to `count` random ones, drawn from each target in turn, as each target has them.
+    """Return the default config and up to `count` random ones, each in the form of every target. They are drawn from
+    the targets in turn.
 
-    left_out: counts those that were drawn and that some target lacks, by the reason.
+    left_out: counts the drawn configs that some target lacks, by the reason
     """
     drawn = [task.space(target).sample(rng, DRAWN if count else 0) for target in targets]
     in_turn = (config for several in itertools.zip_longest(*drawn) for config in several if config is not None)
@@ -155,8 +160,10 @@ def common_configs(
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Crossing:
-    """One config on all places. errors: by target text against the reference, and by "A and B" against each other.
-    problems: what is wrong.
+    """A config on all places.
+
+    errors: by target text against the reference, and by "A and B" against each other
+    problems: the faults found
     """
 
     configs: tuple[Config, ...]

@@ -1,4 +1,4 @@
-"""Broken ONNX models, each from a seed and a number: small right ones whose bytes or whose structure were changed.
+"""Broken ONNX models, each from a seed and a number: small valid models with changed bytes or a changed structure.
 `fuzz_onnx.py` runs them.
 """
 
@@ -17,7 +17,7 @@ _PLACES = ("../outside.bin", "/etc/passwd", "none.bin", "", ".", "/dev/zero", "a
 
 
 def case(seed: int, number: int) -> tuple[str, bytes]:
-    """(what was done, the file) of case `number`. The same seed and number give the same bytes."""
+    """Return (the change, the file) of case `number`. The same seed and number give the same bytes."""
     rng = random.Random(seed * 1_000_003 + number)
     name = rng.choice(sorted(_MODELS))
     model = _MODELS[name]()
@@ -160,7 +160,7 @@ _OF_BYTES = (flip, flip, cut_off, leave_out, double, overwrite)
 
 
 def cycle(model: onnx.ModelProto, rng: random.Random) -> None:
-    """A node reads what a later one, or it itself, makes."""
+    """Make a node read its own output or a later node's."""
     nodes = model.graph.node
     if nodes and (node := rng.choice(nodes)).input:
         node.input[rng.randrange(len(node.input))] = rng.choice(rng.choice(nodes).output or [""])
@@ -172,7 +172,7 @@ def missing_initializer(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 def odd_name(model: onnx.ModelProto, rng: random.Random) -> None:
-    """One name, in all places or in one of them."""
+    """Replace a name, everywhere or in one occurrence."""
     old, new = rng.choice(_all_names(model)), rng.choice((*_NAMES, *_all_names(model)))
     everywhere = rng.random() < 0.7
     for value in (*model.graph.input, *model.graph.output, *model.graph.initializer, *model.graph.value_info):
@@ -204,7 +204,7 @@ def odd_size(model: onnx.ModelProto, rng: random.Random) -> None:
         return
     dims = rng.choice((*model.graph.input, *model.graph.output)).type.tensor_type.shape.dim
     if rng.random() < 0.7:
-        # What follows from the sizes is left to be inferred.
+        # Values that follow from the sizes are left to be inferred.
         del model.graph.value_info[:]
         for output in model.graph.output:
             for dim in output.type.tensor_type.shape.dim:
@@ -216,7 +216,7 @@ def odd_size(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 def odd_constant(model: onnx.ModelProto, rng: random.Random) -> None:
-    """Numbers of a weight: zero, huge, not finite."""
+    """Put zeros, huge numbers, or numbers that are not finite into a weight."""
     if model.graph.initializer:
         tensor = rng.choice(model.graph.initializer)
         if tensor.data_type == TensorProto.INT64 and len(tensor.raw_data) >= 8:
@@ -230,7 +230,7 @@ def odd_constant(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 def odd_data(model: onnx.ModelProto, rng: random.Random) -> None:
-    """More or fewer bytes than a weight's shape asks for."""
+    """Change the bytes of a weight to more or fewer than its shape needs."""
     if model.graph.initializer:
         tensor = rng.choice(model.graph.initializer)
         tensor.raw_data = rng.choice(
@@ -276,7 +276,7 @@ def other_operator(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 def other_nodes(model: onnx.ModelProto, rng: random.Random) -> None:
-    """A node is gone, twice there, or in another place."""
+    """Remove, duplicate or move a node."""
     nodes = list(model.graph.node)
     if nodes:
         i, j = rng.randrange(len(nodes)), rng.randrange(len(nodes))
@@ -328,7 +328,7 @@ def other_version(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 def external_data(model: onnx.ModelProto, rng: random.Random) -> None:
-    """A weight's data lies in another file, mostly not in the model's folder."""
+    """Store a weight's data in another file, mostly outside the model's folder."""
     if model.graph.initializer:
         tensor = rng.choice(model.graph.initializer)
         tensor.data_location = TensorProto.EXTERNAL
@@ -344,7 +344,7 @@ def external_data(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 def branch(model: onnx.ModelProto, rng: random.Random) -> None:
-    """A node with graphs inside, some of them around themselves."""
+    """Add a node with subgraphs, some of them recursive."""
     inner = onnx.GraphProto()
     inner.CopyFrom(model.graph)
     for _ in range(rng.choice((0, 1, 3))):
@@ -360,7 +360,7 @@ def branch(model: onnx.ModelProto, rng: random.Random) -> None:
 
 
 def function(model: onnx.ModelProto, rng: random.Random) -> None:
-    """An operator of the model's own, which may call itself."""
+    """Add an operator that the model defines, which may call itself."""
     if model.graph.node:
         node = rng.choice(model.graph.node)
         kind = rng.choice(("Mine", "Mine", node.op_type))

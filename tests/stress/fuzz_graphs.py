@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Random graphs by the thousand, compiled and compared with onnxruntime: each is right, or refused in one clear error.
+"""Compiles thousands of random graphs and compares them with onnxruntime. Each must be right, or be refused in one
+clear error.
 
     python tests/stress/fuzz_graphs.py                                  1,000 graphs of a new seed in every way, in turn
     python tests/stress/fuzz_graphs.py --cases 5000 --seed 7             the graphs of seed 7
@@ -7,9 +8,9 @@
     ROMOU_OPENCL_DEVICE="Intel(R) OpenCL" python tests/stress/fuzz_graphs.py             by another OpenCL compiler
 
 Graphs have one to four operators, up to six axes, all element types, special values and empty tensors. Ways: kernels on
-buffers, on images as for an Adreno 640, fp32 graphs computed in fp16, and Vulkan. A wrong graph is cut down to the
-fewest nodes that are still wrong. What a result may differ by is measured: the same graph, computed with perturbed
-values. Exit code 1 if a graph was wrong, crashed, took too long, or fell to the host by a fault.
+buffers, on images as for an Adreno 640, fp32 graphs computed in fp16, and Vulkan. A wrong graph is reduced to the
+fewest nodes with the fault. The tolerance of a result is measured: the same graph is computed with perturbed values.
+The exit code is 1 if a graph was wrong, crashed, took too long, or fell to the host by a fault.
 """
 
 from __future__ import annotations
@@ -43,9 +44,9 @@ WAYS: dict[str, tuple[str, str, bool, tuple[str, ...]]] = {
     "fp16": ("opencl -device=adreno640", "float16", False, ("float32",)),
     "vulkan": ("vulkan", "float32", True, _ALL),
 }
-# Relative to the value, and to the root mean square of the tensor: what rounds once more or less.
+# Tolerances of one rounding more or less, relative to the value and to the root mean square of the tensor.
 _RELATIVE = {"float16": (1e-2, 1e-2), "float32": (1e-4, 2e-6), "float64": (1e-6, 1e-9)}
-# How far results may move beyond what the perturbed graphs did: there are only so many of them.
+# The perturbed graphs are few, so results may move this factor further than theirs. The second number counts them.
 _SPREAD, _RUNS = 16.0, 8
 
 
@@ -62,8 +63,9 @@ class Result:
 
 
 def wrong_output(graph: Case, way: str) -> tuple[str | None, tuple[str, ...]]:
-    """(what is wrong, None if nothing is; nodes that ran on the host) of a graph that is compiled and run twice, the
-    second time as a captured run.
+    """Compile a graph and run it twice, the second time as a captured run.
+
+    Return (the fault or None, nodes that ran on the host).
     """
     import romou
 
@@ -81,7 +83,7 @@ def wrong_output(graph: Case, way: str) -> tuple[str | None, tuple[str, ...]]:
 
 
 def bounds(graph: Case, epsilon: float) -> tuple[dict[str, np.ndarray], list[dict[str, np.ndarray]]]:
-    """(every tensor as onnxruntime computes it, the same with perturbed values, a few times)"""
+    """Return (every tensor as onnxruntime computes it, several times the same with perturbed values)."""
     right = reference(graph)
     spread = []
     for seed in range(_RUNS):
@@ -99,7 +101,7 @@ def differs(found: np.ndarray, expected: list[np.ndarray], *, is_fp16: bool = Fa
         return f"{found.dtype} {found.shape} for {right.dtype} {right.shape}"
     others = [other for other in others if other.shape == right.shape]
     with np.errstate(all="ignore"):
-        # NaN is like NaN, an infinity like itself; what a perturbed graph gives elsewhere is as good.
+        # NaN equals NaN, and an infinity equals itself. The values of a perturbed graph are equally right.
         is_right = np.logical_or.reduce(
             [
                 (found == one) | (np.isnan(found) & np.isnan(one)) if right.dtype.kind == "f" else found == one
@@ -121,7 +123,7 @@ def differs(found: np.ndarray, expected: list[np.ndarray], *, is_fp16: bool = Fa
                 np.abs(a - b)
                 <= relative * np.abs(b) + floor * rms + _SPREAD * np.nan_to_num(moved, nan=0.0, posinf=0.0) + tiny
             )
-            # Where rounding decides between a number and none, either is right.
+            # If rounding decides between a number and none, either is right.
             unsure = (
                 np.logical_or.reduce([np.isfinite(other) != np.isfinite(right) for other in others])
                 if others
@@ -146,7 +148,7 @@ def differs(found: np.ndarray, expected: list[np.ndarray], *, is_fp16: bool = Fa
 
 
 def shrunk(graph: Case, way: str) -> Case:
-    """The graph without the nodes that it is wrong without, too."""
+    """Return the graph with only the nodes that its fault needs."""
     position = 0
     while position < len(graph.nodes):
         smaller = graph.without(position)
@@ -165,7 +167,7 @@ def _is_wrong(graph: Case, way: str) -> bool:
 
 
 def run_case(seed: int, number: int, way: str, keep: str | None) -> tuple[str, str, str]:
-    """Compile and compare a graph in a child process; return (outcome, operators, detail)."""
+    """Compile and compare a graph in a child process. Return (outcome, operators, detail)."""
     _, _, is_special, dtypes = WAYS[way]
     graph = case(seed, number, special=is_special, dtypes=dtypes)
     try:
@@ -239,7 +241,7 @@ def fuzz(
     help="Folder for wrong graphs and their inputs.",
 )
 def main(cases: int, first: int, seed: int | None, ways: tuple[str, ...], jobs: int, keep: Path | None) -> None:
-    """Print each graph at fault, and how many ended in which way."""
+    """Print each graph at fault, and the number of graphs for each outcome."""
     started = time.monotonic()
     seed = int(np.random.SeedSequence().generate_state(1)[0]) if seed is None else seed
     print(f"seed {seed}", flush=True)

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
-"""Broken and odd ONNX models, by the thousand: each ends in a right result or in one clear error.
+"""Runs thousands of broken and odd ONNX models. Each must end in a right result or in one clear error.
 
     python tests/stress/fuzz_onnx.py                        2,000 cases of seed 0
     python tests/stress/fuzz_onnx.py --cases 200 --first 400 --keep folder      cases 400 to 599; the models at fault are kept
 
 Each case is compiled for a phone. Every 16th runs on this machine's CPU instead and is compared with onnxruntime. Cases
-run in child processes, which survive a crash of one. Exit code 1 if any was wrong, a traceback, a crash, or took longer
-than ten seconds of processor time.
+run in child processes, which survive a crash of one. The exit code is 1 if any was wrong, a traceback, a crash, or took
+longer than ten seconds of processor time.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from romou.tuner.measure import ChildBugError
 
 RIGHT, REFUSED = "right", "refused"
 FAULTS = WRONG, UNCLEAR, TRACEBACK, CRASH, OVER_TIME = "wrong", "unclear error", "traceback", "crash", "over time"
-# Of processor time: what a busy machine takes says nothing. What waits for something takes none, and ends by the other
-# limit.
+# The first limit is processor time, which does not depend on the machine's load. A process that only waits uses none
+# and ends by the second limit.
 LIMIT_S, WALL_LIMIT_S = 10.0, 90.0
 _RUN_EVERY = 16
 _MOST_MEMORY_BYTES = 12 * 2**30
@@ -39,7 +39,7 @@ _LONGEST_ERROR = 4000
 
 @dataclass(frozen=True)
 class Result:
-    """How a case ended."""
+    """The outcome of a case."""
 
     number: int
     what: str
@@ -49,10 +49,10 @@ class Result:
 
 
 def compile_case(seed: int, number: int) -> tuple[RomouError | None, float]:
-    """What a child process does for a case: (Romou's error, seconds of processor time)."""
+    """Compile a case in a child process. Return (Romou's error, seconds of processor time)."""
     import romou
 
-    # A model that asks for more than there is must not take the machine down.
+    # A model that needs more memory than there is must not take the machine down.
     resource.setrlimit(resource.RLIMIT_DATA, (_MOST_MEMORY_BYTES, _MOST_MEMORY_BYTES))
     _, data = case(seed, number)
     with tempfile.TemporaryDirectory() as folder:
@@ -69,7 +69,7 @@ def compile_case(seed: int, number: int) -> tuple[RomouError | None, float]:
 
 
 def run_case(child: ChildProcess, seed: int, number: int) -> Result:
-    """How a case ends in a child process."""
+    """Return the outcome of a case in a child process."""
     started, seconds = time.monotonic(), None
     outcome, detail = RIGHT, ""
     try:
@@ -91,7 +91,7 @@ def run_case(child: ChildProcess, seed: int, number: int) -> Result:
 
 
 def _is_clear(error: RomouError) -> bool:
-    """Whether an error is one message for a person, and no traceback in other clothes."""
+    """Return whether an error is one message for a person, and no traceback in disguise."""
     text = str(error)
     return (
         bool(error.message.strip())
@@ -101,7 +101,7 @@ def _is_clear(error: RomouError) -> bool:
 
 
 def fuzz(numbers: range, *, seed: int = 0, jobs: int = 1) -> list[Result]:
-    """How each case ended, run in `jobs` child processes."""
+    """Return the outcome of each case, run in `jobs` child processes."""
     return in_children("case", lambda child, number: run_case(child, seed, number), numbers, jobs=jobs)
 
 
@@ -117,7 +117,7 @@ def fuzz(numbers: range, *, seed: int = 0, jobs: int = 1) -> list[Result]:
     help="Folder for the models of cases at fault.",
 )
 def main(cases: int, first: int, seed: int, jobs: int, keep: Path | None) -> None:
-    """Print each case at fault and how many ended in which way; exit code 1 if any was at fault."""
+    """Print each case at fault and the number of cases for each outcome. The exit code is 1 if any was at fault."""
     started = time.monotonic()
     results = fuzz(range(first, first + cases), seed=seed, jobs=jobs)
     faults = [result for result in results if result.outcome in FAULTS]

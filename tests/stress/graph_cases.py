@@ -1,6 +1,6 @@
-"""Random graphs of one to four operators, each from a seed and a number; `fuzz_graphs.py` compiles and runs them.
+"""Random graphs of one to four operators, each from a seed and a number. `fuzz_graphs.py` compiles and runs them.
 
-A graph is made node by node and computed at once by onnxruntime, so every operator that is added has valid inputs and a
+A graph is made node by node and computed immediately by onnxruntime, so every added operator has valid inputs and a
 known result.
 """
 
@@ -40,17 +40,15 @@ FLOATS = ("float32", "float32", "float32", "float32", "float16", "float64")
 
 
 class UnfitError(Exception):
-    """The operator cannot be added here: nothing fits, or onnxruntime has no kernel for it."""
+    """The operator cannot be added here: no tensor fits, or onnxruntime has no kernel for it."""
 
 
 @dataclass(frozen=True)
 class Case:
     """A graph with a value for every tensor in it.
 
-    values: name
-
-            ->  array, of inputs, constants and results.
-            exact: names whose values decide about shapes or branches, and are never perturbed.
+    values: name -> array, for inputs, constants and results
+    exact: names with values that decide about shapes or branches, and are never perturbed
     """
 
     nodes: tuple[onnx.NodeProto, ...]
@@ -61,7 +59,7 @@ class Case:
     exact: frozenset[str] = frozenset()
 
     def model(self) -> onnx.ModelProto:
-        """The graph as an ONNX model, without types of what is between."""
+        """Return the graph as an ONNX model, without types of intermediate tensors."""
         infos = [
             helper.make_tensor_value_info(
                 n, helper.np_dtype_to_tensor_dtype(self.values[n].dtype), self.values[n].shape
@@ -77,16 +75,16 @@ class Case:
         return helper.make_model(graph, opset_imports=[helper.make_opsetid("", OPSET)], ir_version=10)
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Values of the inputs by name."""
+        """Return the values of the inputs by name."""
         return {name: self.values[name] for name in self.inputs}
 
     def operators(self) -> str:
-        """Names of the operators, in order."""
+        """Return the names of the operators, in order."""
         return " ".join(node.op_type for node in self.nodes)
 
     def without(self, position: int) -> Case | None:
-        """The graph less one node, whose results become inputs where others read them; None for the last node that is
-        left.
+        """Return the graph without one node. Results of the node become inputs if others read them. None for the only
+        node.
         """
         gone = self.nodes[position]
         rest = (*self.nodes[:position], *self.nodes[position + 1 :])
@@ -107,7 +105,7 @@ class Case:
 
 
 def compute(node: onnx.NodeProto, given: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Return onnxruntime's results of one node, without its optimizations; UnfitError if it has none."""
+    """Return onnxruntime's results of one node, without its optimizations. UnfitError if it has none."""
     unique = dict(zip(dict.fromkeys(name for name in node.input if name), given, strict=True))
     infos = [
         helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape) for n, a in unique.items()
@@ -126,7 +124,7 @@ def compute(node: onnx.NodeProto, given: Sequence[np.ndarray]) -> list[np.ndarra
 
 
 class Builder:
-    """A graph that grows: operators take what is there, or new inputs and constants."""
+    """A growing graph. Operators read existing tensors, or new inputs and constants."""
 
     def __init__(self, rng: np.random.Generator, *, is_special: bool, dtypes: Sequence[str] = FLOATS) -> None:
         self.rng = rng
@@ -138,19 +136,19 @@ class Builder:
         self.exact: set[str] = set()
         self.nodes: list[onnx.NodeProto] = []
 
-    # What is drawn.
+    # Random choices.
 
     def chance(self, share: float) -> bool:
         return bool(self.rng.random() < share)
 
     def whole(self, low: int, high: int) -> int:
-        """A whole number from `low` to `high`, both included; UnfitError if there is none."""
+        """Draw a whole number from `low` to `high`, both included. UnfitError if there is none."""
         if high < low:
             raise UnfitError("nothing to choose from")
         return int(self.rng.integers(low, high + 1))
 
     def pick(self, choices: Sequence[Any]) -> Any:
-        """One of the choices; UnfitError if there is none."""
+        """Draw one of the choices. UnfitError if there is none."""
         if not choices:
             raise UnfitError("nothing to choose from")
         return choices[int(self.rng.integers(len(choices)))]
@@ -168,7 +166,9 @@ class Builder:
         return shape
 
     def numbers(self, shape: Sequence[int], dtype: str) -> np.ndarray:
-        """Random values: floats of one of a few kinds, integers of small size or of their whole range, booleans."""
+        """Draw random values: floats of one of a few kinds, integers of small size or of their
+        whole range, booleans.
+        """
         kind = np.dtype(dtype)
         if kind == np.bool_:
             return self.rng.random(shape) < 0.5
@@ -190,10 +190,10 @@ class Builder:
         with np.errstate(over="ignore"):
             return values.astype(kind)
 
-    # What is there.
+    # Tensors.
 
     def fresh(self, shape: Sequence[int], dtype: str | None = None, constant: bool | None = None) -> str:
-        """A new input or constant."""
+        """Add a new input or constant."""
         return self.given(self.numbers(shape, dtype or self.dtype), constant)
 
     def given(self, array: np.ndarray, constant: bool | None = None, *, exact: bool = False) -> str:
@@ -206,7 +206,7 @@ class Builder:
         return name
 
     def fixed(self, values: Any, dtype: str = "int64") -> str:
-        """A constant that decides about shapes, axes or branches."""
+        """Add a constant that decides about shapes, axes or branches."""
         return self.given(np.asarray(values, dtype), True, exact=True)
 
     def any(
@@ -217,11 +217,11 @@ class Builder:
         filled: bool = False,
         finite: bool = False,
     ) -> str:
-        """A tensor of one of these ranks and kinds (f floats, i integers, u unsigned, b booleans): a result if one
-        fits, or a new one.
+        """Return a tensor of one of these ranks and kinds (f floats, i integers, u unsigned, b booleans): a result if
+        one fits, or a new one.
 
-        filled: with elements.
-        finite: without NaN and infinities, of which onnxruntime and Romou make different things.
+        filled: with elements
+        finite: without NaN and infinities, which onnxruntime and Romou treat differently
         """
         fitting = [
             name
@@ -252,7 +252,7 @@ class Builder:
         values = self.numbers(shape, dtype)
         if finite:
             values = np.nan_to_num(values, nan=1, posinf=2, neginf=-2)
-        # The first tensor of a graph is an input: of constants alone nothing is left to run.
+        # The first tensor of a graph is an input: with only constants nothing would be left to run.
         return self.given(values, constant=None if self.inputs else False)
 
     def array(self, name: str) -> np.ndarray:
@@ -262,7 +262,7 @@ class Builder:
         return self.values[name].shape
 
     def like(self, name: str, shape: Sequence[int], constant: bool | None = None) -> str:
-        """A new tensor of the dtype of another."""
+        """Return a new tensor of the dtype of another."""
         return self.fresh(shape, self.array(name).dtype.name, constant)
 
     def add(self, operator: str, *reads: str, outputs: int = 1, **attributes: Any) -> tuple[str, ...]:
@@ -278,7 +278,7 @@ class Builder:
         return names
 
     def case(self) -> Case:
-        """The graph, whose outputs are what no node reads, and one in ten of the others."""
+        """Return the graph. Its outputs are the tensors that no node reads, and one in ten of the others."""
         read = {name for node in self.nodes for name in node.input}
         made = [name for node in self.nodes for name in node.output]
         outputs = tuple(name for name in made if name not in read or self.chance(0.1))
@@ -288,11 +288,11 @@ class Builder:
 
 
 def reference(case: Case, *, seed: int | None = None, epsilon: float = 0.0) -> dict[str, np.ndarray]:
-    """Every tensor, computed node by node; with a seed, floats are perturbed by `epsilon`, relative, before and after
-    each node.
+    """Return every tensor, computed node by node. With a seed, floats are perturbed by `epsilon`, relative, before and
+    after each node.
 
-    How far results move when perturbed is how far rounding alone may move them. UnfitError where a perturbed graph
-    cannot be computed.
+    The movement of the results under perturbation bounds the effect of rounding. UnfitError if a perturbed graph cannot
+    be computed.
     """
     rng = np.random.default_rng(seed)
 

@@ -64,8 +64,8 @@ def unary(b: Builder) -> object:
 
 
 def _beside(b: Builder, x: str, dtype: str | None = None) -> str:
-    """A tensor that broadcasts with x: of its shape, with some sizes 1, or with fewer axes; seldom a result of the same
-    dtype and shape.
+    """Return a tensor that broadcasts with x: of its shape, with some sizes 1, or with fewer axes. Sometimes it is an
+    existing result of the same dtype and shape.
     """
     same = [
         n
@@ -122,7 +122,7 @@ def clip(b: Builder) -> object:
     x = b.any(kinds="ffi")
     kind = b.array(x).dtype
     low, high = (b.given(np.asarray(v, kind), b.chance(0.8)) for v in (-1, 2))
-    # Without a bound an infinity stays one here, as in NumPy; onnxruntime makes it the largest number.
+    # Without a bound an infinity stays one here, as in NumPy. Onnxruntime turns it into the largest number.
     return b.add("Clip", x, *b.pick(((low, high),) if b.is_special else ((low,), (low, high), ("", high))))
 
 
@@ -328,7 +328,7 @@ def scatter(b: Builder) -> object:
         )
     axis = b.whole(0, rank - 1)
     sizes = [b.whole(1, s) for s in shape]
-    # Rows of one index twice are only defined with a reduction.
+    # Duplicate rows of an index are only defined with a reduction.
     order = np.argsort(b.rng.random([shape[i] if i == axis else s for i, s in enumerate(sizes)]), axis=axis)
     indices = np.take(order, range(sizes[axis]), axis=axis)
     options: dict[str, Any] = {"reduction": b.pick(("add", "max", "min", "mul"))} if b.chance(0.3) else {}
@@ -413,8 +413,8 @@ def _window(b: Builder, extents: Sequence[int]) -> dict[str, Any]:
 
 
 def _weight(b: Builder, x: str, shape: Sequence[int], constant: bool | None = None) -> str:
-    """A finite weight: whether an infinite one meets the zeros of a padding, which gives NaN, differs between
-    implementations.
+    """Return a finite weight. Implementations differ in whether an infinite one is multiplied by the zeros of a
+    padding, which gives NaN.
     """
     return b.given((b.rng.standard_normal(shape) * (b.array(x).dtype.type(2) / 3)).astype(b.array(x).dtype), constant)
 
@@ -450,7 +450,7 @@ def convolution(b: Builder) -> object:
 def deconvolution(b: Builder) -> object:
     groups, inputs, outputs = _channels(b)
     shape = (b.whole(1, 2), inputs, *b.shape(b.pick((1, 2, 2, 3))))
-    # Finite: a weight of zero that fills up a tile makes NaN of an infinity beside it.
+    # Finite: a weight of zero that fills up a tile would turn an infinity beside it into NaN.
     x = b.given(b.rng.standard_normal(shape).astype(b.dtype), False)
     options = _window(b, b.dims(x)[2:])
     options.pop("auto_pad", None)
@@ -560,7 +560,7 @@ def recurrent(b: Builder) -> object:
     weights = [b.given(b.rng.standard_normal(shape).astype("float32"), True) for shape in sizes]
     options = {"linear_before_reset": b.whole(0, 1)} if operator == "GRU" else {}
     way = "bidirectional" if ways == 2 else b.pick(("forward", "reverse"))
-    # Finite: of NaN onnxruntime's gates make numbers.
+    # Finite: onnxruntime's gates turn NaN into numbers.
     x = b.given(b.rng.standard_normal((steps, batch, width)).astype("float32"), False)
     return b.add(operator, x, *weights, outputs=b.whole(1, 2), hidden_size=size, direction=way, **options)
 

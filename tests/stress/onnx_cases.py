@@ -1,5 +1,5 @@
-"""ONNX's backend node tests, and the bundled graphs, as cases: a model, inputs, and the outputs that it should have;
-and how a case is run and judged.
+"""ONNX's backend node tests and the bundled graphs as cases: a model, inputs, and the expected outputs. Also runs and
+judges a case.
 
 Older wheels of onnx hold the node tests as files, newer ones generate them, always with the same seed. Neither needs a
 network.
@@ -22,21 +22,21 @@ import onnx.numpy_helper
 if TYPE_CHECKING:
     from romou.runtime.module import TunedModel
 
-# Where a right result came from: kernels of Romou's families or nothing to compute, at least one kernel of TVM's own
+# The origin of a right result: kernels of Romou's families or nothing to compute, at least one kernel of TVM's own
 # rules, at least one node on the host.
 KERNEL, PLAIN, HOST = "kernels", "plain schedule", "on the host"
 REFUSED, WRONG, TRACEBACK, CRASH, OVER_TIME = "refused", "wrong", "traceback", "crash", "over time"
 OUTCOMES = (KERNEL, PLAIN, HOST, REFUSED, WRONG, TRACEBACK, CRASH, OVER_TIME)
-# All of a test is on the device.
+# Outcomes of tests that run entirely on the device.
 ON_DEVICE = (KERNEL, PLAIN)
-# What a release may not have.
+# Outcomes that a release may not have.
 FAULTS = (WRONG, TRACEBACK, CRASH, OVER_TIME)
 
 # Their values are drawn at random, so only shape and dtype are compared.
 _RANDOM = re.compile(r"test_(bernoulli|training_dropout|random)")
 # Elements of an input that a model could hold as a constant.
 _MOST_CONSTANT = 64
-# Relative L2 error by dtype; wider than rounding, narrower than any wrong formula.
+# Relative L2 error by dtype: wider than rounding, narrower than any wrong formula.
 _L2 = {"float64": 1e-6, "float32": 2e-4, "float16": 2e-3, "bfloat16": 1e-2}
 
 
@@ -44,9 +44,9 @@ _L2 = {"float64": 1e-6, "float32": 2e-4, "float16": 2e-3, "bfloat16": 1e-2}
 class Case:
     """A model with one set of inputs, in the order of the graph's.
 
-    operator: that the test is about.
-    inputs, outputs: None: random ones, and what onnxruntime computes.
-    rtol, atol: of one element.
+    operator: the operator under test
+    inputs, outputs: None for random inputs and onnxruntime's outputs
+    rtol, atol: tolerances of one element
     """
 
     name: str
@@ -60,13 +60,13 @@ class Case:
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """How a case ended.
-    detail: why it is not right.
-    host_nodes: nodes that ran on the host.
-    plain: nodes with a schedule of TVM's.
+    """The outcome of a case.
 
-    with_constants: how a test that ended on the host ends with its small inputs, all but the first, as constants of the
-    model; empty where not tried.
+    detail: why it is not right
+    host_nodes: nodes that ran on the host
+    plain: nodes with a schedule of TVM's
+    with_constants: the outcome of a test on the host if its small inputs, all except the first, are constants of the
+    model; empty if not tried
     """
 
     outcome: str
@@ -77,7 +77,7 @@ class Result:
 
 
 def node_cases() -> list[Case]:
-    """All node tests of the installed onnx, sorted by name."""
+    """Return all node tests of the installed onnx, sorted by name."""
     from onnx.backend.test.loader import load_model_tests
 
     with warnings.catch_warnings():
@@ -87,7 +87,7 @@ def node_cases() -> list[Case]:
     cases = []
     for test in tests:
         model = models[test.name]
-        # A function's body, written out, counts for the function.
+        # The expanded body of a function counts for the function.
         named = models.get(re.sub(r"_expanded(_ver\d+)?$", "", test.name), model)
         inputs, outputs = (
             test.data_sets[0] if test.data_sets else _read_data(Path(str(test.model_dir)) / "test_data_set_0", model)
@@ -107,7 +107,7 @@ def node_cases() -> list[Case]:
 
 
 def bundled_cases() -> list[Case]:
-    """The bundled graphs with random inputs; a deep network is judged by the L2 error alone."""
+    """Return the bundled graphs with random inputs. A deep network is judged only by the L2 error."""
     from romou import models
 
     graphs = {name: models.load(name).SerializeToString() for name in models.names()}
@@ -118,12 +118,12 @@ def bundled_cases() -> list[Case]:
 
 
 def run_case(case: Case, target: str) -> Result:
-    """Compile a case, run it and compare its outputs. Raises what Romou raises."""
+    """Compile a case, run it and compare its outputs. Romou's errors are passed on."""
     return _with_other(_run, case, target)
 
 
 def compile_case(case: Case, target: str) -> Result:
-    """Where a case would run: as `run_case`, without running and comparing."""
+    """Compile a case and return the outcome that `run_case` would give a right result."""
     return _with_other(_compile, case, target)
 
 
@@ -141,8 +141,8 @@ def _with_other(attempt: Callable[[Case, str], Result], case: Case, target: str)
 
 
 def with_constants(case: Case) -> Case | None:
-    """The case with what models hold as constants (axes, shapes, sizes) as initializers: small inputs, all but the
-    first; None where there is none.
+    """Return the case with small inputs, all except the first, as initializers: axes, shapes and sizes, which models
+    hold as constants. None if there are none.
     """
     model = onnx.load_from_string(case.model)
     weights = {tensor.name for tensor in model.graph.initializer}
@@ -169,7 +169,7 @@ def with_constants(case: Case) -> Case | None:
 
 
 def _compiled(case: Case, target: str) -> tuple[onnx.ModelProto, dict[str, Any], TunedModel, Result]:
-    """(model, inputs, compiled, result if its outputs are right)."""
+    """Return (model, inputs, compiled, result if its outputs are right)."""
     import romou
     from romou.runtime.module import random_inputs
 
@@ -201,7 +201,7 @@ def _run(case: Case, target: str) -> Result:
 
 
 def _difference(case: Case, outputs: list[np.ndarray], expected: list[Any]) -> str:
-    """What is wrong with the outputs; empty where nothing is."""
+    """Return the fault of the outputs, or an empty text."""
     if len(outputs) != len(expected):
         return f"{len(outputs)} outputs, expected {len(expected)}"
     for number, (output, right) in enumerate(zip(outputs, map(np.asarray, expected), strict=True)):
@@ -256,7 +256,7 @@ def _array(value: Any) -> Any:
 
 
 def _read_data(folder: Path, model: onnx.ModelProto) -> tuple[list[Any], list[Any]]:
-    """(inputs, outputs) of a test that is kept as files."""
+    """Return (inputs, outputs) of a test that is kept as files."""
 
     def read(prefix: str, values: Any) -> list[Any]:
         return [_read_value(folder / f"{prefix}_{number}.pb", value) for number, value in enumerate(values)]

@@ -23,7 +23,7 @@ def case(seed: int, number: int, *, special: bool = True, dtypes: Sequence[str] 
             try:
                 builder.pick(GENERATORS)(builder)
             except UnfitError:
-                # What was drawn for it stays unread, and is left out in the end.
+                # The tensors drawn for it stay unread, and are left out in the end.
                 del builder.nodes[before:]
         made = builder.case()
         if made.nodes and made.inputs:

@@ -1,4 +1,4 @@
-"""Losses and gradients of small ONNX graphs to compare with: by NumPy in double precision, tap by tap, and by PyTorch."""  # noqa: E501
+"""Reference losses and gradients of small ONNX graphs: by NumPy in double precision, tap by tap, and by PyTorch."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ _FORWARD: dict[str, Callable[..., tuple[np.ndarray, _Backward]]] = {
 
 
 def by_torch(model: onnx.ModelProto, inputs: Arrays, torch: Any) -> tuple[float, dict[str, np.ndarray]]:
-    """Return the same by PyTorch, in double precision too, on its GPU where it has one."""
+    """Return the same by PyTorch, also in double precision, on its GPU if it has one."""
     device, functions = "cuda" if torch.cuda.is_available() else "cpu", torch.nn.functional
     weights = {
         t.name: torch.tensor(numpy_helper.to_array(t).astype(np.float64), device=device, requires_grad=True)
@@ -170,9 +170,10 @@ def by_torch(model: onnx.ModelProto, inputs: Arrays, torch: Any) -> tuple[float,
 def squeezenet_head(
     batch: int, size: int, fires: int = 2, classes: int = 10, channels: int = 96, seed: int = 0
 ) -> onnx.ModelProto:
-    """SqueezeNet 1.0 as far as its first fire modules, and a classifier of their channels' means; random weights.
+    """Return the start of SqueezeNet 1.0 up to its first fire modules, with random weights and a classifier of their
+    channels' means.
 
-    channels: of the first convolution, 96 in SqueezeNet; the fire modules are in proportion.
+    channels: of the first convolution, 96 in SqueezeNet. The fire modules are in proportion.
     """
     rng = np.random.default_rng(seed)
     nodes: list[onnx.NodeProto] = []
@@ -219,5 +220,5 @@ def squeezenet_head(
 
 
 def relative_error(found: np.ndarray, right: np.ndarray) -> float:
-    """Relative L2 error, in double precision."""
+    """Return the relative L2 error, in double precision."""
     return float(np.linalg.norm(found.astype(np.float64) - right) / np.linalg.norm(right.astype(np.float64)))

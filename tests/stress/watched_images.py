@@ -1,10 +1,9 @@
-"""OpenCL C in which Oclgrind follows uninitialised values through images, for check_kernels.py.
+"""Adds OpenCL C code that makes Oclgrind follow uninitialised values through images, for check_kernels.py.
 
-Oclgrind 21.10 takes a texel for uninitialised or not by what happens to lie in its memory behind the image's handle,
-and looks neither at coordinates nor at what is written. So a texel is read through atomics, which pass its bits on as
-known: inputs and outputs are filled by the host. Coordinates, and what is written, are handed to a built-in function,
-whose arguments Oclgrind checks. Work-items run one after another between barriers, so one word of local memory serves a
-group.
+Oclgrind 21.10 decides whether a texel is uninitialised by unrelated memory behind the image's handle, and checks
+neither coordinates nor written values. So a texel is read through atomics, which mark its bits as initialised: the host
+fills inputs and outputs. Coordinates and written values are passed to a built-in function, because Oclgrind checks its
+arguments. Work-items run one after another between barriers, so one word of local memory serves a group.
 """
 
 from __future__ import annotations
@@ -36,5 +35,5 @@ _START = r"""\g<0>
 
 
 def watched(source: str) -> str:
-    """The source with its kernels' texels, coordinates and writes of images watched."""
+    """Return the source with checks of its kernels' texels, coordinates and image writes."""
     return _DEFINITIONS + re.sub(r"__kernel [^;{]* image2d_array_t [^;{]*\{", _START, source)
