@@ -24,7 +24,7 @@ def find_runtime(kind: str) -> Path:
 
 
 def _installed(name: str) -> Iterator[Path]:
-    """Yield the path that the file `name` has in each distribution that brings this package. It may not exist."""
+    """Yield the path of the file `name` in each distribution with this package. The file may not exist."""
     points = importlib.metadata.entry_points(group="tvm.backends")
     owners = {point.dist.name for point in points if point.dist is not None and point.module == __name__}
     for owner in sorted(owners):
@@ -32,7 +32,7 @@ def _installed(name: str) -> Iterator[Path]:
             yield Path(str(distribution.locate_file(name)))
 
 
-# A folder `KIND_runtime` has the sources of a kind's runtime, or the library that was built of them.
+# A folder `KIND_runtime` has the sources of a kind's runtime, or the library built from them.
 _KINDS = sorted(
     {
         path.parent.name.removesuffix("_runtime")
@@ -49,7 +49,7 @@ load_errors: dict[str, str] = {}
 def autoload() -> None:
     """Load the runtimes into the process. TVM calls this at `import tvm` (entry point tvm.backends).
 
-    It never raises: `load_errors` keeps the reasons. No driver of OpenCL or Vulkan has to be there.
+    It never raises: `load_errors` keeps the reasons. It needs no driver of OpenCL or Vulkan.
     """
     if _libraries:
         return

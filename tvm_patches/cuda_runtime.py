@@ -1,4 +1,4 @@
-"""Loads the wheel's CUDA runtime, if need be with the library that only NVIDIA's wheels bring."""
+"""Loads the wheel's CUDA runtime, with the CUDA library of NVIDIA's wheels if there is no other."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _libraries: list[ctypes.CDLL] = []
 
 
 def load() -> str | None:
-    """Load TVM's CUDA runtime into the process. Return None, or why it cannot be loaded.
+    """Load TVM's CUDA runtime into the process. Return None, or the reason why it cannot be loaded.
 
     TVM tries too, but looks in system folders only and reports nothing.
     """
@@ -41,10 +41,10 @@ def load() -> str | None:
 
 
 def device_count() -> int:
-    """Count the GPUs that the driver offers, by CUDA_VISIBLE_DEVICES. It is 0 without a driver or TVM's CUDA runtime.
+    """Return the number of GPUs under CUDA_VISIBLE_DEVICES. 0 without a driver or TVM's CUDA runtime.
 
-    TVM is not called: its query for a missing device leaves an error in the CUDA runtime, which PyTorch in the same
-    process takes for its own.
+    TVM is not called, because its query for a missing device leaves an error in the CUDA runtime. PyTorch in the same
+    process would take it for one of its errors.
     """
     if load() is not None:
         return 0
@@ -55,7 +55,7 @@ def device_count() -> int:
 
 
 def device_uuid(index: int) -> str:
-    """Return the hex digits that name a GPU, the same in OpenCL and Vulkan. "" if the driver does not give them."""
+    """Return the UUID of a GPU in hex digits, the same in OpenCL and Vulkan. "" if the driver does not report it."""
     driver, device, uuid = ctypes.CDLL(_DRIVER), ctypes.c_int(0), (ctypes.c_ubyte * 16)()
     if (
         driver.cuInit(0) != 0

@@ -1,7 +1,7 @@
 """The converter of nodes that run on the host: a call of a packed function that Romou registers
 (`romou/runtime/module/host_nodes.py`).
 
-The sub-model travels in the call as a text, so a compiled model carries it wherever it goes.
+The call contains the sub-model as text, so a compiled model contains it, too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ FUNCTION = "romou.host_nodes"
 
 
 class HostNodes(OnnxOpConverter):
-    """RomouHostNodes(x, ..., text) -> call_pure_packed("romou.host_nodes", text, x, ...)."""
+    """Convert RomouHostNodes(x, ..., text) to call_pure_packed("romou.host_nodes", text, x, ...)."""
 
     @classmethod
     def _impl_v1(cls, bb: Any, inputs: Any, attr: Any, params: Any) -> relax.Expr:

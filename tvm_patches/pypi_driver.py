@@ -7,7 +7,7 @@ from __future__ import annotations
 import importlib.metadata
 from pathlib import Path
 
-# In the order of opening: each needs the libraries before it, and two wheels may be in two folders. The driver is last.
+# In the order of opening, the driver last. Each library needs the ones before it, and wheels may be in two folders.
 WHEELS = {
     "intel-cmplr-lib-rt": ("libintlc.so.5", "libirng.so", "libimf.so", "libsvml.so"),
     "tbb": ("libtbb.so.12",),
@@ -47,7 +47,7 @@ def _find() -> tuple[list[str], list[str]]:
 
 
 def _files(wheel: str) -> dict[str, Path]:
-    """Name -> path of each file of an installed wheel."""
+    """Return name -> path of each file of an installed wheel."""
     try:
         return {file.name: Path(str(file.locate())).resolve() for file in importlib.metadata.files(wheel) or ()}
     except importlib.metadata.PackageNotFoundError:

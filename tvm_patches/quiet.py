@@ -1,4 +1,4 @@
-"""Hides TVM's C++ notes for developers from users: some print on every save or import and mean nothing to a reader.
+"""Hides TVM's C++ notes for developers, which it prints on every save or import.
 
 Known notes: "Scope Saving" for each memory scope of a saved Relax module (vm/executable.cc), "Fast mode segfaults" for
 each gather that the ONNX importer emits (topi/transform.h). Drop this when both are gone.

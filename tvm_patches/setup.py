@@ -25,7 +25,7 @@ try:
 except ImportError:  # setuptools before 70.1
     from wheel.bdist_wheel import bdist_wheel
 
-# Relative paths: ccache then finds again what another checkout compiled.
+# Relative paths, so that ccache finds results of another checkout.
 PATCHES = Path(os.path.relpath(Path(__file__).parent))
 COMMON = PATCHES / "device_runtime"
 # The root of the checkout has it. A source archive of this folder brings it along.

@@ -1,3 +1,3 @@
-"""The version of this package: device runtimes are compiled with it, and both sides of an RPC connection compare it."""
+"""The version of this package. It is compiled into the runtimes, and both sides of an RPC connection compare it."""
 
 __version__ = "0.1.0"

@@ -115,9 +115,9 @@ class Space:
         )
 
     def narrowed(self, choices: Mapping[str, Sequence[Choice]]) -> Space | None:
-        """Return a copy whose knobs keep only the given choices. None if a knob keeps none.
+        """Return a copy with only the given choices of knobs. None if a knob keeps no choice.
 
-        choices: knob -> choices. Other knobs keep all of theirs.
+        choices: knob -> choices. Other knobs keep all choices.
         """
         assert self.divided_by is None, "of several spaces, narrow each"
         part = Space()

@@ -1,6 +1,6 @@
 """Options of the functions that take a model. Each option is described once, for Python and for the command line.
 
-The `...Keywords` types are what type checkers see of the same options in calls such as `romou.tune(model, trials=3)`.
+The `...Keywords` types have the same options for type checkers, in calls such as `romou.tune(model, trials=3)`.
 """
 
 from __future__ import annotations

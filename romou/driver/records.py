@@ -31,8 +31,8 @@ def open_records(
 ) -> Iterator[tuple[Records, Path | None]]:
     """Yield the records of a tuning run, and their folder.
 
-    work_dir: the folder. None: a folder of the user's cache, `ROMOU_CACHE_DIR`/records/<kernels>/<target>, so the same
-    model for the same target continues. Other weights are the same kernels. False, or a cache that cannot be used: the
+    work_dir: the folder. None: a folder of the user's cache, `ROMOU_CACHE_DIR`/records/<kernels>/<target>, so a second
+    run of the same model and target continues, with any weights. False, or a cache that cannot be used: the
     records end with the process, and the folder is None.
     """
     if work_dir is False:

@@ -71,8 +71,8 @@ class ModelSearch:
     def run(self, kernels: DefaultKernels) -> SearchedModel:
         """Search the best config of each task.
 
-        If some default kernels turn out not to compile, the nodes concerned fall back, and the search goes on with the
-        tasks that the model has then. Most of these have records by then.
+        If some default kernels cannot be compiled, their nodes fall back, and the search goes on with the tasks of the
+        new model. Most of these have records by then.
         """
         kernels.lowered.check_variant()
         try:

@@ -45,7 +45,7 @@ _AXIS_UNTIL_7 = {"Add", "And", "Div", "Equal", "Greater", "Less", "Mul", "Or", "
 
 
 def reason_of(error: Exception) -> str:
-    """Return the one line of an importer's or a pass's error that a person can use, without the exception's type."""
+    """Return the helpful line of an importer's or a pass's error, without the exception's type."""
     lines = [line for line in str(error).strip().splitlines() if line.strip()]
     text = lines[-1].strip() if lines else type(error).__name__
     text = text.removeprefix("# Metadata omitted. Use show_meta=True in script() method to show it.").strip()
@@ -91,8 +91,8 @@ def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, relax.Exp
         v.name: s for v in (*model.graph.value_info, *model.graph.output) if (s := _declared_shape(v)) is not None
     }
     with contextlib.redirect_stdout(io.StringIO()), warnings.catch_warnings():
-        # On a failure the importer prints to stdout, which is the caller's. The inputs keep their names for those who
-        # run the model.
+        # On a failure the importer prints to stdout, which belongs to the caller. Its warning about new names of inputs
+        # does not apply, because inputs keep the names of the model.
         warnings.filterwarnings("ignore", "Renaming name")
         mod = importer.from_onnx(model.graph, opset)
     return mod, importer._nodes
@@ -132,7 +132,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             )
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
-        """Leave it out: `from_onnx` looks at domains too."""
+        """Check nothing, because `from_onnx` checks operators with their domains."""
 
     def _convert_operator(self, op_name: str, inputs: list[Any], attrs: dict[str, Any], opset: int) -> relax.Expr:
         node = next(self.pending)

@@ -10,7 +10,7 @@ from tvm_patches.onnx_converters.padding import transposed_pads
 
 @converter("ConvTranspose")
 def conv_transpose(node: Node) -> relax.Expr:
-    """ConvTranspose(output_shape=s) -> ConvTranspose(pads=p) of that shape."""
+    """Convert ConvTranspose(output_shape=s) to ConvTranspose(pads=p) with this shape."""
     attributes = dict(node.attributes)
     pads = transposed_pads(attributes, node.shape(0)[2:], node.shape(1)[2:])
     auto_pad = attributes.pop("auto_pad")

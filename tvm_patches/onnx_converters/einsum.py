@@ -28,8 +28,9 @@ class Term:
 
 @converter("Einsum")
 def einsum(node: Node) -> relax.Expr:
-    """bhqd,bkhd->bhqk: transposed, reshaped and multiplied as (b, h, q, d) x (b, h, d, k). More operands are multiplied
-    from left to right.
+    """Convert Einsum to products of pairs of operands, from left to right.
+
+    The operands of bhqd,bkhd->bhqk are transposed, reshaped and multiplied as (b, h, q, d) x (b, h, d, k).
     """
     equation = node.attributes["equation"]
     equation = equation.decode() if isinstance(equation, bytes) else equation
@@ -99,7 +100,7 @@ def _product(node: Node, first: Term, second: Term, needed: set[str]) -> Term:
         )
         return Term(node.builder.normalize(op.multiply(left, right)), letters)
     m, k, n = (prod(sizes[letter] for letter in group) for group in (rows, inner, columns))
-    # Axes of a batch stay apart: what transposes them is then part of how the product reads them.
+    # Axes of a batch are not merged, so a transpose of them becomes part of the product's index.
     outer = [sizes[letter] for letter in batch]
     left = _arranged(node, a, (*batch, *rows, *inner), [*outer, m, k])
     right = _arranged(node, b, (*batch, *inner, *columns), [*outer, k, n])

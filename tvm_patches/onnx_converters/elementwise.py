@@ -16,7 +16,7 @@ op = relax.op
 
 @converter("Clip")
 def clip(node: Node) -> relax.Expr:
-    """Clip(x, lo, hi) -> minimum(maximum(x, lo), hi)."""
+    """Convert Clip(x, lo, hi) to minimum(maximum(x, lo), hi)."""
     value = node.input(0)
     for index, name, bounded in ((1, "min", op.maximum), (2, "max", op.minimum)):
         limit = node.constant(index)
@@ -31,7 +31,7 @@ def clip(node: Node) -> relax.Expr:
 
 @converter("Max", "Min", "Sum", "Mean")
 def combination(node: Node) -> relax.Expr:
-    """Max(a, b, …) -> maximum(maximum(a, b), …).
+    """Convert Max(a, b, …) to maximum(maximum(a, b), …).
 
     The wheel stacks the operands and reduces the stack.
     """
@@ -104,7 +104,7 @@ def multiply_or_divide(node: Node) -> relax.Expr:
 
 @converter("Tan")
 def tangent(node: Node) -> relax.Expr:
-    """Tan(x) -> sin(x) / cos(x), with Romou's sine and cosine.
+    """Convert Tan(x) to sin(x) / cos(x), with Romou's sine and cosine.
 
     PoCL's tangent of two numbers at a time is four times too large near zero.
     """
@@ -114,7 +114,7 @@ def tangent(node: Node) -> relax.Expr:
 
 @converter("IsInf")
 def is_inf(node: Node) -> relax.Expr:
-    """Infinities of both signs, of one, or of none."""
+    """Convert IsInf, which finds infinities of both signs, of one, or of none."""
     value, infinity = node.input(0), float("inf")
     found = [
         op.equal(value, relax.const(sign * infinity, node.dtype()))
@@ -139,7 +139,7 @@ def gelu(node: Node) -> relax.Expr:
 
 @converter("Softplus", "Mish")
 def softplus(node: Node) -> relax.Expr:
-    """Softplus(x) -> log(1 + exp(x)), and Mish(x) -> x * tanh(softplus(x)).
+    """Convert Softplus(x) to log(1 + exp(x)), and Mish(x) to x * tanh(softplus(x)).
 
     The wheel's logarithm is an operator that cannot be fused into a convolution's kernel.
     """
@@ -150,7 +150,7 @@ def softplus(node: Node) -> relax.Expr:
 
 @converter("Elu", "Celu", "Selu", "ThresholdedRelu", "LeakyRelu", "HardSigmoid", "HardSwish", "Shrink", "Swish")
 def activation(node: Node) -> relax.Expr:
-    """Activations that compute in the input's type. The wheel's constants are float32."""
+    """Convert an activation to operators in the input's type. The wheel's constants are float32."""
     x = node.emit(node.input(0))
     get = {"alpha": 1 / 6, "beta": 0.5, **node.attributes}.__getitem__
 
@@ -185,7 +185,7 @@ def _shrunk(x: relax.Expr, limit: relax.Expr, bias: relax.Expr) -> list[tuple[re
 
 @converter("Dropout")
 def dropout(node: Node) -> list[relax.Expr]:
-    """The input itself and a mask of ones: dropping at random is training, which is refused."""
+    """Return the input and a mask of ones. Dropping at random is training, which is refused."""
     if node.has(2):
         training, ratio = node.constant(2), node.constant(1)
         drops = ratio is None if node.has(1) else True
@@ -199,7 +199,7 @@ def dropout(node: Node) -> list[relax.Expr]:
 
 @converter("Mod")
 def modulo(node: Node) -> relax.Expr:
-    """Remainder with the sign of the divisor, or with fmod with the sign of the dividend."""
+    """Return the remainder with the sign of the divisor, or of the dividend if `fmod` is set."""
     x, y, zero = node.input(0), node.input(1), relax.const(0, node.dtype())
     kind, is_fmod = np.dtype(node.dtype()).kind, node.attributes["fmod"]
     if kind == "f":
@@ -218,9 +218,9 @@ def modulo(node: Node) -> relax.Expr:
 
 @converter("BitShift")
 def bit_shift(node: Node) -> relax.Expr:
-    """Shift as NumPy does: by the width and more, and by negative numbers, all bits are lost.
+    """Shift as NumPy does: a shift by the width or more, or by a negative number, gives 0.
 
-    C leaves such shifts undefined.
+    In C such shifts are undefined.
     """
     value, distance = node.input(0), node.input(1)
     last, zero = relax.const(8 * np.dtype(node.dtype()).itemsize - 1, node.dtype()), relax.const(0, node.dtype())

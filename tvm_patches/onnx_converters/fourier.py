@@ -13,8 +13,9 @@ op = relax.op
 
 @converter("DFT")
 def dft(node: Node) -> relax.Expr:
-    """Discrete Fourier transform along one axis. The last axis holds the real part, and the imaginary part if there
-    is one.
+    """Convert a discrete Fourier transform along one axis.
+
+    The last axis holds the real part, and the imaginary part if there is one.
     """
     rank = len(node.shape())
     if node.opset < 20:
@@ -31,7 +32,7 @@ def dft(node: Node) -> relax.Expr:
 
 
 def _length(node: Node, axis: int) -> int:
-    """Number of points of the transform."""
+    """Return the number of points of the transform."""
     given = node.integers(1)
     is_to_real = bool(node.attributes["inverse"]) and bool(node.attributes["onesided"])
     return given[0] if given is not None else 2 * (node.shape()[axis] - 1) if is_to_real else node.shape()[axis]
@@ -61,7 +62,7 @@ def _along(node: Node, axis: int) -> relax.Expr:
 
 
 def _matrix(node: Node, axis: int, parts: int, count: int, result_parts: int) -> np.ndarray:
-    """Return the weight of each given number in each wanted one: (points given * parts, points wanted * parts)."""
+    """Return the transform as a matrix: (points of the input * parts, points of the result * parts)."""
     points, is_inverse = _length(node, axis), bool(node.attributes["inverse"])
     given = node.shape()[axis]
     n, k = np.arange(given)[:, None], np.arange(count)[None, :]

@@ -16,7 +16,7 @@ op = relax.op
 
 @converter("Constant")
 def constant(node: Node) -> relax.Expr:
-    """A tensor, a number or a list of numbers."""
+    """Convert a Constant: a tensor, a number or a list of numbers."""
     ((name, value),) = [(n, v) for n, v in node.attributes.items() if v is not None]
     if name == "value":
         return _tensor(onnx.numpy_helper.to_array(value))
@@ -40,7 +40,7 @@ def eye_like(node: Node) -> relax.Expr:
 
 @converter("Range")
 def arithmetic_range(node: Node) -> relax.Expr:
-    """Range -> start + i * delta, if the model gives the length."""
+    """Convert Range to start + i * delta, if the model gives the length."""
     (count,) = node.result_shape()
     numbers = relax.const(np.arange(count).astype(node.dtype()), node.dtype())
     return op.add(op.multiply(numbers, node.input(2)), node.input(0))
@@ -48,7 +48,7 @@ def arithmetic_range(node: Node) -> relax.Expr:
 
 @converter("Trilu")
 def triangle(node: Node) -> relax.Expr:
-    """Elements on and above diagonal k, or on and below it."""
+    """Return the elements on and above diagonal k, or on and below it."""
     shape, upper = node.shape(), bool(node.attributes["upper"])
     k = op.astype(op.reshape(node.input(1), []), "int64") if node.has(1) else relax.const(0, "int64")
     distance = relax.const(np.arange(shape[-1])[None, :] - np.arange(shape[-2])[:, None], "int64")
@@ -105,7 +105,7 @@ def hardmax(node: Node) -> relax.Expr:
 
 @converter("ReverseSequence")
 def reverse_sequence(node: Node) -> relax.Expr:
-    """Reverse the first `n` elements of each sequence, its length `n` being an input."""
+    """Reverse the first `n` elements of each sequence. Its length `n` is an input."""
     time, batch = node.attributes["time_axis"], node.attributes["batch_axis"]
 
     def reversed_rows(x: te.Tensor, lengths: te.Tensor) -> te.Tensor:
@@ -124,7 +124,7 @@ def reverse_sequence(node: Node) -> relax.Expr:
 
 @converter("CumSum", "CumProd", is_single=True)
 def cumulate(node: Node) -> relax.Expr:
-    """Sum or multiply all elements up to each one along an axis. Each result is computed apart."""
+    """Sum or multiply all elements up to each one along an axis. Each result is computed from all its elements."""
     axis, rank = node.constant(1), len(node.shape())
     if axis is None:
         return choose_axis(node, 1, range(rank), lambda along: _cumulated(node, along))
@@ -158,7 +158,7 @@ _PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda dtype: tirx.const(1, dtype
 
 @converter("BitCast")
 def bit_cast(node: Node) -> relax.Expr:
-    """BitCast(x, to=T) -> the same bits as numbers of type T, of the same size."""
+    """Convert BitCast: return the same bits as numbers of another type of the same size."""
     dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["to"])).name
     if "bool" in (dtype, node.dtype()):
         raise ValueError("bits of truth values are not supported")
@@ -169,7 +169,7 @@ def bit_cast(node: Node) -> relax.Expr:
 
 @converter("TensorScatter")
 def tensor_scatter(node: Node) -> relax.Expr:
-    """Write an update over a part of a cache's axis, for each batch from its own position, possibly around the end."""
+    """Write an update over a range of a cache's axis. Each batch has a position, and the range may wrap around."""
     shape, axis = node.shape(), node.attributes["axis"] % len(node.shape())
     length, is_circular = node.shape(1)[axis], node.attributes["mode"] == "circular"
     starts = node.input(2) if node.has(2) else relax.const(np.zeros(shape[0], np.int64), "int64")

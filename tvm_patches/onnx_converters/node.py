@@ -1,4 +1,4 @@
-"""An ONNX node as converters see it, and the table of converters by operator."""
+"""An ONNX node for converters, and the table of converters by operator."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ def converter(*operators: str, is_single: bool = False) -> Callable[[Converter],
 
 
 def in_single(function: Converter) -> Converter:
-    """The converter with inputs of fp16 cast to fp32, and its results back: for operators that sum up, as fp16 holds no
-    sums above 65504.
+    """Return the converter with inputs of fp16 cast to fp32, and its results cast back.
+
+    For operators with sums, because fp16 holds no number above 65504.
     """
 
     def convert(node: Node) -> Result:
@@ -78,7 +79,7 @@ class Node:
         return index < len(self.inputs) and self.inputs[index] is not None
 
     def input(self, index: int) -> relax.Expr:
-        """An input that the operator requires, or that `has` found."""
+        """Return an input that the operator requires, or that `has` found."""
         found = self.inputs[index]
         assert found is not None
         return found
@@ -130,7 +131,7 @@ class Node:
         return self.builder.emit(value)
 
     def wheel(self, **attributes: Any) -> relax.Expr:
-        """Convert the node by the wheel's converter, with `attributes` in place of the node's own."""
+        """Convert the node by the wheel's converter, with `attributes` in place of the node's."""
         given = {name: value.encode() if isinstance(value, str) else value for name, value in attributes.items()}
         convert = onnx_frontend._get_convert_map()[self.operator].get_converter(self.opset)
         found: relax.Expr = convert(self.builder, onnx_frontend.onnx_input(self.inputs), given, [{}, {}])
@@ -138,7 +139,7 @@ class Node:
 
     def compute(self, function: Callable[..., te.Tensor | Sequence[te.Tensor]], *arguments: Any) -> relax.Expr:
         """Bind a tensor expression over Relax expressions to a variable."""
-        # Kernels are named after it, and a lambda has no name that a kernel may have.
+        # Kernels are named after the function, and a lambda's name is no valid name for a kernel.
         return self.builder.emit_te(function, *arguments, primfunc_name_hint=self.operator.lower())
 
 
@@ -147,7 +148,7 @@ def shape_of(value: relax.Expr) -> tuple[int, ...]:
 
 
 def attributes_of(operator: str, opset: int, given: dict[str, Any]) -> dict[str, Any]:
-    """A node's attributes with the operator's own defaults, texts decoded."""
+    """Return a node's attributes with the operator's defaults and decoded texts."""
     found = {}
     if onnx.defs.has(operator, opset):
         for name, attribute in onnx.defs.get_schema(operator, opset).attributes.items():

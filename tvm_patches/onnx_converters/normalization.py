@@ -48,7 +48,7 @@ def batch_normalization(node: Node) -> Result:
     """Normalize by running statistics, or in training by the batch's, with new running statistics as outputs."""
     if not node.attributes.get("spatial", 1):
         raise ValueError("statistics for each position (spatial=0) are not supported")
-    # Until opset 13, training is having more than one output.
+    # Until opset 13, a node with several outputs is in training.
     if not node.attributes.get("training_mode", node.opset < 14 and any(node.is_wanted[1:])):
         return node.wheel(**node.attributes)
     data, scale, bias, running_mean, running_variance = (node.input(i) for i in range(5))
@@ -92,7 +92,7 @@ def group_normalization(node: Node) -> relax.Expr:
 
 @converter("MeanVarianceNormalization", is_single=True)
 def mean_variance_normalization(node: Node) -> relax.Expr:
-    """(x - mean) / deviation. The wheel subtracts the squared mean from the mean of squares, which cancels."""
+    """Return (x - mean) / deviation. The wheel subtracts the squared mean from the mean of squares, which cancels."""
     axes = list(node.attributes["axes"])
     _, centred = _centred(node, node.input(0), axes)
     deviation = node.emit(op.sqrt(op.mean(op.multiply(centred, centred), axes, keepdims=True)))
@@ -114,8 +114,9 @@ def lp_normalization(node: Node) -> relax.Expr:
 
 @converter("LRN")
 def local_response_normalization(node: Node) -> relax.Expr:
-    """Convert windows of an even size, which reach one channel further up than down, and inputs of any rank. The wheel
-    converts the rest.
+    """Convert nodes with windows of an even size, and inputs of any rank. The wheel converts the rest.
+
+    Such a window has one more channel above than below.
     """
     size, alpha, beta, bias = (node.attributes[name] for name in ("size", "alpha", "beta", "bias"))
     if size % 2 and len(node.shape()) in (3, 4) and node.dtype() == "float32":
@@ -132,7 +133,7 @@ def local_response_normalization(node: Node) -> relax.Expr:
 
 
 def _computed(node: Node, value: relax.Expr) -> relax.Expr:
-    """The value in the type of the statistics: sums of half precision overflow."""
+    """Return the value in the type of the statistics, because sums of fp16 overflow."""
     return node.emit(op.astype(value, "float32")) if str(value.ty.dtype) == "float16" else value
 
 

@@ -13,9 +13,10 @@ from tvm_patches.onnx_converters.node import Node, converter
 def same_pads(
     auto_pad: str, extents: Sequence[int], kernel: Sequence[int], strides: Sequence[int], dilations: Sequence[int]
 ) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """(padding before, padding after) of each axis under SAME_UPPER or SAME_LOWER: ceil(extent / stride) windows.
+    """Return (padding before, padding after) of each axis under SAME_UPPER or SAME_LOWER.
 
-    A stride may leave elements over. The padding is then zero, whereas onnxruntime lets windows start inside the input.
+    There are ceil(extent / stride) windows. A stride may leave elements over. The padding is then zero, whereas
+    onnxruntime lets windows start inside the input.
     """
     spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
     total = [max(0, (-(-e // s) - 1) * s + span - e) for e, s, span in zip(extents, strides, spans, strict=True)]
@@ -52,7 +53,7 @@ def transposed_pads(attributes: Mapping[str, Any], extents: Sequence[int], kerne
 
 
 def with_pads(node: Node, kernel: Sequence[int]) -> dict[str, Any]:
-    """The attributes of a convolution without auto_pad: auto_pad=SAME_UPPER -> pads=[...]"""
+    """Return the attributes of a convolution with `pads` instead of `auto_pad`."""
     attributes = dict(node.attributes)
     auto_pad, extents = attributes.pop("auto_pad", "NOTSET"), node.shape()[2:]
     ones = [1] * len(extents)

@@ -40,7 +40,7 @@ class Windows:
 
     @property
     def reach(self) -> tuple[int, ...]:
-        """Padding behind the input that the last windows need, at least the node's own."""
+        """The padding behind the input that the last windows need, at least the node's."""
         return tuple(
             max(a, (c - 1) * s + span - e - b)
             for a, c, s, span, e, b in zip(
@@ -59,7 +59,7 @@ class Windows:
         )
 
     def elements(self, *, with_padding: bool) -> np.ndarray:
-        """Number of elements in each window, in the shape (1, 1, *counts)."""
+        """Return the number of elements in each window, in the shape (1, 1, *counts)."""
         found = np.ones((1, 1), np.float64)
         for axis, count in enumerate(self.counts):
             low = -self.before[axis] if with_padding else 0

@@ -17,7 +17,7 @@ op = relax.op
 
 @converter("DequantizeLinear")
 def dequantize(node: Node) -> relax.Expr:
-    """(x - zero point) * scale."""
+    """Return (x - zero point) * scale."""
     return _dequantized(
         node, 0, 1, 2, axis=node.attributes.get("axis", 1), dtype=_type(node, "output_dtype") or node.dtype(1)
     )
@@ -25,7 +25,7 @@ def dequantize(node: Node) -> relax.Expr:
 
 @converter("QuantizeLinear")
 def quantize(node: Node) -> relax.Expr:
-    """round(x / scale) + zero point, saturated."""
+    """Return round(x / scale) + zero point, saturated."""
     return _quantized(node, node.input(0), 1, 2, axis=node.attributes.get("axis", 1))
 
 
@@ -131,7 +131,7 @@ def node_float(node: Node, scale: int) -> str:
 
 
 def _shifted(node: Node, index: int, zero: int, axis: int) -> relax.Expr:
-    """An operand less its zero point, in 32 bits."""
+    """Return an operand minus its zero point, in 32 bits."""
     value = op.astype(node.input(index), "int32")
     if not node.has(zero):
         return node.emit(value)

@@ -15,7 +15,7 @@ from tvm_patches.onnx_converters.recurrent_loop import Activation, Recurrence, t
 op = relax.op
 
 _DEFAULTS = {"RNN": ("Tanh",), "GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh")}
-# Activations -> their default alpha and beta; None if they have no such parameter.
+# Activation -> its default alpha and beta, None for a parameter that it does not have.
 _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
     "affine": (1.0, 0.0),
     "elu": (1.0, None),
@@ -29,7 +29,7 @@ _PARAMETERS: dict[str, tuple[float | None, float | None]] = {
     "tanh": (None, None),
     "thresholdedrelu": (1.0, None),
 }
-# Directions -> whether each goes backwards.
+# Value of `direction` -> whether each direction goes backwards.
 _REVERSALS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}
 
 
@@ -81,7 +81,7 @@ def recurrent(node: Node) -> list[relax.Expr]:
 
 
 def _products(node: Node, data: relax.Expr, work: Recurrence) -> relax.Expr:
-    """The inputs of all steps times the weights of all gates and directions, plus the biases of these products."""
+    """Return the products of all steps' inputs with the weights of all gates and directions, plus the biases."""
     rows, size = work.steps * work.batch, node.shape(1)[-1]
     columns = math.prod(work.input_shapes["products"][2:])
     weight = node.emit(op.permute_dims(node.emit(op.reshape(node.input(1), [columns, size]))))
@@ -103,7 +103,7 @@ def _bias(node: Node, work: Recurrence) -> relax.Expr:
 
 
 def _weight(node: Node, work: Recurrence) -> relax.Expr:
-    """(directions, gates * hidden, k) as (directions, k, gates, hidden)."""
+    """Return the weight (directions, gates * hidden, k) as (directions, k, gates, hidden)."""
     directions, size, gates, hidden = work.input_shapes["weight"]
     return node.emit(
         op.permute_dims(node.emit(op.reshape(node.input(2), [directions, gates, hidden, size])), [0, 3, 1, 2])
@@ -111,7 +111,7 @@ def _weight(node: Node, work: Recurrence) -> relax.Expr:
 
 
 def _options(node: Node, work: Recurrence, *, is_batch_first: bool) -> dict[str, relax.Expr]:
-    """The inputs that a model may leave out, as far as it gives them."""
+    """Return the optional inputs that the model gives."""
     found: dict[str, relax.Expr] = {}
     directions, hidden = len(work.is_reverse), work.hidden
     if work.operator == "GRU" and node.has(3):

@@ -7,7 +7,7 @@ A sequence of any length has one weight and one set of kernels.
         state[(t + 1) % 2, d, b, j], output[t, d, b, j] = step(sums, products[t, b, d, :, j])
 
 `romou/compiler/operators/recurrent.py` makes a kernel of each nest below the time loop, which the host launches for
-each step. All units read the state before a step, so both that one and the one behind it are kept.
+each step. All units read the state before a step, so the states before and after it are both kept.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from dataclasses import dataclass
 
 from tvm import s_tir, tirx
 
-# On a function and on its time loop: the root block holds loop nests, and the time loop around others.
-# Each nest is over directions, sequences of the batch and hidden units.
+# Mark of a function with loop nests in its root block, and of the time loop around some of them. Each nest is over
+# directions, sequences of the batch and hidden units.
 TIME_LOOP = "romou.time_loop"
 # Mark of the loop over the summed units.
 SUMMED = "romou.summed"
 # TVM's pattern kind for "nothing is fused with it".
 _OPAQUE = 8
-# Type of all that is kept between steps, and of sums.
+# Type of states between steps, and of sums.
 _FLOAT = "float32"
 # Activations: name as ONNX has it, alpha, beta.
 Activation = tuple[str, float, float]
@@ -32,7 +32,7 @@ Activation = tuple[str, float, float]
 
 @dataclass(frozen=True, kw_only=True)
 class Recurrence:
-    """A recurrent node over a sequence. Units of all directions and sequences go on together.
+    """A recurrent node over a sequence. Units of all directions and sequences advance together.
 
     operator: "RNN", "GRU" or "LSTM".   dtype: of inputs and outputs.
     is_reverse: of each direction.   functions: activations of each direction.
@@ -55,12 +55,12 @@ class Recurrence:
 
     @property
     def gates(self) -> int:
-        """Products of a step for each hidden unit."""
+        """The number of products of a step for each hidden unit."""
         return {"RNN": 1, "GRU": 3, "LSTM": 4}[self.operator]
 
     @property
     def input_shapes(self) -> dict[str, tuple[int, ...]]:
-        """Names and shapes of all inputs that the function may take, in order. Inputs after the weight are optional.
+        """The names and shapes of all possible inputs of the function, in order. Inputs after the weight are optional.
 
         products: of the inputs with their weights, and the biases.
         inner: GRU: the bias added to the hidden gate's sum before the reset gate.
@@ -78,7 +78,7 @@ class Recurrence:
 
     @property
     def output_shape(self) -> tuple[int, ...]:
-        """Shape of the output: steps and behind them the last states, directions, batch, hidden units."""
+        """The shape of the output: (steps and then the last states, directions, batch, hidden units)."""
         return (self.steps + len(self.last), len(self.is_reverse), self.batch, self.hidden)
 
 
@@ -88,7 +88,11 @@ def time_loop(work: Recurrence, given: Sequence[str]) -> tirx.PrimFunc:
 
 
 class _TimeLoop:
-    """The loop over time.  buffers: parameters, and values kept between steps, by name.  registers: of one unit."""
+    """The loop over time.
+
+    buffers: parameters, and values kept between steps, by name.
+    registers: of one unit.
+    """
 
     def __init__(self, work: Recurrence, given: Sequence[str]) -> None:
         shapes = work.input_shapes
@@ -110,7 +114,7 @@ class _TimeLoop:
         """Return all loop nests in the order of execution."""
         work = self.work
         if "reset_state" in self.buffers:
-            # A GRU's product with the reset state waits for all of that.
+            # A GRU's product with the reset state needs the gates of all units.
             steps = [self._step(_reset, range(2)), self._step(_gru, range(2, 3), "reset_state")]
         else:
             steps = [self._step(_STEPS[work.operator], range(work.gates))]
@@ -127,22 +131,22 @@ class _TimeLoop:
         return made.with_attr({TIME_LOOP: 1, "op_pattern": _OPAQUE, "tirx.noalias": True})
 
     def load(self, name: str, *place: tirx.Expr | int) -> tirx.Expr:
-        """A number as it is computed with."""
+        """Read a number in the type of the computation."""
         value = tirx.BufferLoad(self.buffers[name], list(place))
         return value if name == "lengths" else value.astype(_FLOAT)
 
     def store(self, name: str, value: tirx.Expr, *place: tirx.Expr | int) -> tirx.Stmt:
-        """A number as it is kept."""
+        """Write a number in the type of the buffer."""
         buffer = self.buffers[name]
         return tirx.BufferStore(buffer, value.astype(str(buffer.dtype)), list(place))
 
     def register(self, name: str, extent: int) -> tirx.Buffer:
-        """A few numbers of one unit."""
+        """Return a buffer for a few numbers of one unit."""
         self.registers.append(tirx.decl_buffer([extent], _FLOAT, name, scope="local"))
         return self.registers[-1]
 
     def _first(self) -> Callable[[_Unit], None]:
-        """The states before the first step."""
+        """Return the function that writes the states before the first step."""
 
         def run(unit: _Unit) -> None:
             states = {"first_state": ("state", 0, *unit.place), "first_cell": ("cell", *unit.place)}
@@ -154,7 +158,7 @@ class _TimeLoop:
         return run
 
     def _last(self) -> Callable[[_Unit], None]:
-        """The states behind the last step."""
+        """Return the function that writes the states after the last step."""
 
         def run(unit: _Unit) -> None:
             for at, state in enumerate(self.work.last):
@@ -166,7 +170,7 @@ class _TimeLoop:
         return run
 
     def _nest(self, run: Callable[[_Unit], None], unit: _Unit | None = None) -> tirx.Stmt:
-        """Return the growth that `run` causes, for each unit."""
+        """Return a loop nest over units with the statements that `run` adds."""
         unit = unit or _Unit(self, [tirx.Var(name, "int32") for name in ("d", "b", "j")])
         run(unit)
         body = _sequence(unit.steps)
@@ -175,7 +179,7 @@ class _TimeLoop:
         return body
 
     def _step(self, run: Callable[[_Unit], None], gates: range, summed: str = "state") -> tirx.Stmt:
-        """A nest that sums up the products of some gates before it goes on."""
+        """Return a nest that first sums up the products of some gates, and then calls `run`."""
         d, b, j, k, g, zero = (tirx.Var(name, "int32") for name in ("d", "b", "j", "k", "g", "z"))
         sums = self.register("sums", len(gates))
         read = self.load(summed, *((self.t % 2, d, b, k) if summed == "state" else (d, b, k)))
@@ -204,7 +208,7 @@ class _Unit:
         return tirx.BufferLoad(self._sums, [at])
 
     def input(self, gate: int) -> tirx.Expr:
-        """The product with the input."""
+        """Return the product with the input."""
         d, b, j = self.place
         return self._loop.load("products", self._time, b, d, gate, j)
 
@@ -212,7 +216,7 @@ class _Unit:
         return self.input(gate) + self.sum(gate)
 
     def inner(self, at: int) -> tirx.Expr:
-        """The sum of a GRU's hidden gate."""
+        """Return the sum of a GRU's hidden gate."""
         d, _, j = self.place
         return self.sum(at) + self._loop.load("inner", d, j) if "inner" in self._loop.given else self.sum(at)
 
@@ -221,7 +225,7 @@ class _Unit:
         return value + self._loop.load("peepholes", d, gate, j) * cell if "peepholes" in self._loop.given else value
 
     def state(self) -> tirx.Expr:
-        """The hidden state before the step."""
+        """Return the hidden state before the step."""
         return self._loop.load("state", self._loop.t % 2, *self.place)
 
     def keep(self, name: str, value: tirx.Expr) -> tirx.Expr:
@@ -231,7 +235,7 @@ class _Unit:
         return tirx.BufferLoad(register, [0])
 
     def apply(self, index: int, value: tirx.Expr, *, is_bounded: bool = True) -> tirx.Expr:
-        """An activation of a value, which a gate bounds."""
+        """Return an activation of a value. The value is first clipped if `is_bounded` and the node has a clip."""
         work = self._loop.work
         if work.clip is not None and is_bounded:
             value = tirx.min(tirx.max(value, tirx.const(-work.clip, _FLOAT)), tirx.const(work.clip, _FLOAT))
@@ -242,7 +246,7 @@ class _Unit:
         return self.keep("gate", tirx.Select(self.place[0] < 1, activated(first, value), activated(others[0], value)))
 
     def finish(self, hidden: tirx.Expr, cell: tirx.Expr | None = None) -> None:
-        """Store the states behind the step. A sequence that is over, or in reverse has not begun, keeps its state."""
+        """Store the states after the step. A sequence that is over, or in reverse has not begun, keeps its state."""
         loop, zero = self._loop, tirx.const(0.0, _FLOAT)
         hidden, output = self.keep("hidden", hidden), None
         if "lengths" in loop.given:
@@ -256,14 +260,14 @@ class _Unit:
 
     @property
     def _time(self) -> tirx.Expr:
-        """The step's place in the sequence."""
+        """Return the step's position in the sequence."""
         work, t = self._loop.work, self._loop.t
         if len(work.is_reverse) == 2:
             return tirx.Select(self.place[0] < 1, t, work.steps - 1 - t)
         return work.steps - 1 - t if work.is_reverse[0] else t
 
     def store(self, name: str, value: tirx.Expr) -> None:
-        """Keep a number of the unit for the next nest."""
+        """Store a number of the unit for the next nest."""
         self.steps.append(self._loop.store(name, value, *self.place))
 
     def kept(self, name: str) -> tirx.Expr:
@@ -299,7 +303,7 @@ def _lstm(unit: _Unit) -> None:
     forget = 1.0 - now if unit.work.is_coupled else unit.apply(0, unit.peeped(unit.total(2), 2, cell))
     new = unit.keep("new_cell", forget * cell + now * unit.apply(1, unit.total(3)))
     output = unit.apply(0, unit.peeped(unit.total(1), 1, new))
-    # As onnxruntime has it: the cell is no gate.
+    # As in onnxruntime, the cell is no gate, so it is not bounded.
     unit.finish(output * unit.apply(2, new, is_bounded=False), new)
 
 
@@ -307,7 +311,7 @@ _STEPS: dict[str, Callable[[_Unit], None]] = {"RNN": _rnn, "GRU": _gru, "LSTM": 
 
 
 def activated(activation: Activation, x: tirx.Expr) -> tirx.Expr:
-    """Return an activation of the ONNX standard of a number."""
+    """Return an activation of a number by the ONNX standard."""
     name, alpha, beta = activation
     zero, one, a, b = (tirx.const(value, _FLOAT) for value in (0.0, 1.0, alpha, beta))
     known: dict[str, Callable[[], tirx.Expr]] = {
@@ -321,7 +325,7 @@ def activated(activation: Activation, x: tirx.Expr) -> tirx.Expr:
         "hardsigmoid": lambda: tirx.min(tirx.max(a * x + b, zero), one),
         "elu": lambda: tirx.Select(x < zero, a * (tirx.exp(x) - one), x),
         "softsign": lambda: x / (one + tirx.abs(x)),
-        # Of large numbers the exponential is infinite.
+        # The exponential of a large number is infinite.
         "softplus": lambda: tirx.max(x, zero) + tirx.log(one + tirx.exp(zero - tirx.abs(x))),
     }
     return known[name]()

@@ -1,4 +1,4 @@
-"""Reductions of truth values, of no elements, of integers to integers, and over an axis that only a run gives."""
+"""Reductions of truth values, of no elements, of integers to integers, and over an axis computed at run time."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAMES = ("L1", "L2", "LogSum", "LogSumExp", "Max", "Mean", "Min", "Prod", "Sum"
 @converter(*(f"Reduce{name}" for name in _NAMES if name not in _IN_STEPS))
 @converter(*(f"Reduce{name}" for name in _IN_STEPS), is_single=True)
 def reduce(node: Node) -> relax.Expr:
-    """Reduce over the axes given, or over all."""
+    """Reduce over the node's axes, or over all."""
     rank = len(node.shape())
     axes: Sequence[int] | None = node.attributes.get("axes")
     if axes is None and node.has(1):
@@ -33,8 +33,9 @@ def reduce(node: Node) -> relax.Expr:
 
 @converter("ArgMax", "ArgMin")
 def index_of_extreme(node: Node) -> relax.Expr:
-    """The wheel's reduction begins with the index -1 and the type's least finite number, and keeps them for a row that
-    has nothing beyond that number.
+    """Return the index of the largest or smallest element.
+
+    The wheel starts with index -1 and the type's least finite number, and keeps the -1 for a row without a larger one.
     """
     value, axis = node.input(0), node.attributes["axis"] % len(node.shape())
     find = op.argmax if node.operator == "ArgMax" else op.argmin
@@ -45,7 +46,7 @@ def index_of_extreme(node: Node) -> relax.Expr:
 
 
 def _over_unknown_axis(node: Node) -> relax.Expr:
-    """Reduce over every axis that gives the result's shape, and select the result of the axis that is meant."""
+    """Reduce over every axis that gives the result's shape, and select the result of the axis in the input."""
     shape, keeps = node.shape(), bool(node.attributes["keepdims"])
     if node.shape(1) != (1,):
         raise ValueError("its axes are computed at run time")
@@ -62,7 +63,7 @@ def _over_unknown_axis(node: Node) -> relax.Expr:
 
 
 def choose_axis(node: Node, index: int, axes: Sequence[int], make: Callable[[int], relax.Expr]) -> relax.Expr:
-    """Apply `make` to the axis that an input holds, out of several axes with results of one shape."""
+    """Apply `make` to the axis in an input, if several axes have results of the same shape."""
     found: relax.Expr | None = None
     given = op.reshape(op.astype(node.input(index), "int64"), [])
     wrapped = node.emit(
@@ -149,7 +150,7 @@ def _combined(
 
 
 def _log_sum_exp(node: Node, data: relax.Expr, axes: list[int], keeps: bool) -> relax.Expr:
-    """The logarithm of a sum of powers of e, less the largest exponent, which is finite."""
+    """Return the logarithm of a sum of powers of e. The largest exponent is subtracted first, so no power overflows."""
     if not axes:
         return data
     dtype = node.dtype()

@@ -39,7 +39,7 @@ def upsample(node: Node) -> relax.Expr:
 
 @converter("Resize")
 def resize(node: Node) -> relax.Expr:
-    """Plain forms are the wheel's."""
+    """Convert Resize or Upsample, plain forms with the wheel's converter."""
     shape = node.shape()
     transform = node.attributes.get("coordinate_transformation_mode", "asymmetric")
     mode = node.attributes["mode"]
@@ -85,14 +85,14 @@ def resize(node: Node) -> relax.Expr:
 
 
 def _extents(node: Node, axes: Sequence[int]) -> tuple[list[int], list[float]]:
-    """The result's extents, and the scale of each axis."""
+    """Return the result's extents, and the scale of each axis."""
     shape = node.shape()
     result, scales = list(shape), [1.0] * len(shape)
     index = 1 if node.opset < 11 else 2
     given, sizes = node.constant(index), node.integers(3)
     if sizes is not None:
         policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
-        # Sizes that the shapes decided are for all axes.
+        # Sizes from the result's shape are for all axes.
         if len(sizes) != len(axes):
             axes = range(len(shape))
         ratios = [size / shape[axis] for size, axis in zip(sizes, axes, strict=True)]
@@ -134,9 +134,7 @@ def _wheel(node: Node, result: Sequence[int], mode: str, transform: str, roundin
 
 
 class _Table:
-    """Return, for each element of the result along an axis, the input elements that it is a sum of, and their
-    weights.
-    """
+    """The input elements, and their weights, in the sum of each element of the result along an axis."""
 
     def __init__(
         self,
@@ -196,8 +194,8 @@ class _Table:
 
 
 def _as_given(node: Node, value: relax.Expr) -> relax.Expr:
-    """Return interpolated values in the input's own type: whole numbers are cut off towards zero once, behind the last
-    axis, as in onnxruntime.
+    """Return interpolated values in the input's type. Integers are truncated once, after the last axis, as in
+    onnxruntime.
     """
     if str(value.ty.dtype) == node.dtype():
         return value
@@ -217,7 +215,7 @@ def grid_sample(node: Node) -> relax.Expr:
 def _source(i: int, extent: int, count: int, scale: float, transform: str, region: tuple[float, float]) -> float:
     """Return the position of a result's element in the input, by ONNX's formulas."""
     if transform == "align_corners":
-        # By the scale, not by the whole number of elements, as ONNX's own tests expect.
+        # ONNX's tests expect the width by the scale, not by the whole number of elements.
         width = scale * extent
         return 0.0 if count == 1 else i * (extent - 1) / (width - 1)
     if transform == "asymmetric":

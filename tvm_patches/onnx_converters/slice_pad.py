@@ -63,7 +63,7 @@ def _slice_at_run_time(node: Node) -> relax.Expr:
 
     def sliced(x: te.Tensor, starts: te.Tensor, steps: te.Tensor) -> te.Tensor:
         def at(i: tirx.Var, axis: int) -> tirx.Expr:
-            # Bounds of another shape than the model's must not read outside.
+            # Bounds that contradict the model's shape must not read outside.
             place = starts[axis] + tirx.Cast("int64", i) * steps[axis]
             return tirx.Max(tirx.const(0, "int64"), tirx.Min(place, tirx.const(shape[axis] - 1, "int64")))
 
@@ -81,8 +81,8 @@ def _per_axis(node: Node, axes: int, values: relax.Expr, count: int, default: in
     rank = len(node.shape())
     given = op.astype(values, "int64")
     if node.has(axes) and node.constant(axes) is None:
-        # Compared with a tensor of numbers: of a loop's variable, vectors would be of two types, which TVM's simplifier
-        # rejects.
+        # Compare with a tensor of numbers. A comparison with a loop variable would mix vectors of two types, and TVM's
+        # simplifier rejects that.
         numbers, found = relax.const(np.arange(rank), "int64"), relax.const(np.full(rank, default, np.int64), "int64")
         wide = node.emit(op.astype(node.input(axes), "int64"))
         wrapped = node.emit(
@@ -110,7 +110,7 @@ def _wrapped(index: tirx.Expr, extent: int | tirx.Expr) -> tirx.Expr:
 
 @converter("Pad")
 def pad(node: Node) -> relax.Expr:
-    """Pad by moving and bending the index of a load, with a constant outside."""
+    """Pad by an index: reflected, clamped or wrapped, or with a constant outside."""
     shape, mode = node.shape(), node.attributes["mode"]
     if node.opset < 11:
         pads: Sequence[int] | None = node.attributes["pads" if "pads" in node.attributes else "paddings"]
@@ -139,8 +139,8 @@ def pad(node: Node) -> relax.Expr:
             lambda axis: before[axis],
         )
 
-    # A known value is a number in the kernel. TVM has no numbers in the upper half of uint64, and its own operator
-    # takes a double, which misses integers.
+    # A known value is a number in the kernel. TVM has no numbers in the upper half of uint64, and its operator takes a
+    # double, which cannot represent all integers.
     if number is not None and number.dtype == np.uint64 and number >= 2**63:
         number = None
     return node.compute(padded, node.input(0), *([value] if number is None else []))
@@ -178,7 +178,7 @@ def _padded(
 
 
 def _bent(index: tirx.Expr, extent: int, mode: str) -> tirx.Expr:
-    """An index outside an axis, brought back inside."""
+    """Return the index inside the axis that an index outside of it reads."""
     if mode == "edge":
         return tirx.Max(tirx.const(0, "int32"), tirx.Min(index, tirx.const(extent - 1, "int32")))
     if mode == "wrap":

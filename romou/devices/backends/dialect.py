@@ -16,7 +16,7 @@ class Dialect:
 
     has_vector_arithmetic     whether vectors have + and *. Without it every lane is an operation
     has_images                whether kernels may access images. Buffers keep the tensor's axes until vectorization
-    has_negative_truth        whether a true lane is -1, so that vectors of truth values are no numbers
+    has_negative_truth        whether a true lane is -1 and not 1
     has_pointers              whether a loop can advance a pointer to a tensor (`pointer_to`, `advance`)
     has_unroll_pragma         whether a loop can be left to the compiler to unroll
     widens_truth_values       whether TVM's code generator stores vectors of truth values as larger integers

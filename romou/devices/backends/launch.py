@@ -15,8 +15,8 @@ PLAIN_IMAGE = "global.texture-2d"
 # Scope of matrices whose last axis is divided into texels. Rows of the image are rows of the tensor, over all outer
 # axes. No read is outside.
 ROWS_IMAGE = "global.texture-rows"
-# Scope of a reshape's input or output if the other side is such a matrix: the last two axes together are divided into
-# texels, and index its pixels.
+# Scope of a reshape's input or output if the other one has the scope above. Its last two axes together are a row of
+# texels.
 JOINED_ROWS_IMAGE = "global.texture-rows-joined"
 # Scope of matrices -> the number of last axes of the tensor that form a row of the image.
 ROW_AXES = {ROWS_IMAGE: 1, JOINED_ROWS_IMAGE: 2}

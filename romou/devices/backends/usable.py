@@ -18,7 +18,8 @@ class DeviceReport:
     """The result for one device.
 
     problem: None for a usable device.
-    has_images, has_fp16, has_recorded_runs: its abilities. The last: command buffers or CUDA graphs.
+    has_images, has_fp16: its abilities.
+    has_recorded_runs: whether it has command buffers or CUDA graphs.
     origin: the origin of its driver. None if unknown.
     """
 

@@ -27,7 +27,7 @@ _LEVELS = 4
 
 @dataclass(frozen=True)
 class Conclusion:
-    """A fact's value, how sure it is from 0 to 1, and why."""
+    """A fact's value, its confidence from 0 to 1, and the reason."""
 
     value: Any
     confidence: float
@@ -111,7 +111,7 @@ def _buffer_levels(number: Numbers, *, is_cpu: bool) -> Iterator[tuple[str, Conc
 
 
 def _passed_by(number: Numbers, size: float, stated: float | None, *, is_cpu: bool) -> Iterator[tuple[str, Conclusion]]:
-    """Yield that buffers have no first-level cache, if that is so. size: of the only level behind buffers."""
+    """Yield the conclusion that buffers bypass the first-level cache, if they do. size: of buffers' only level."""
     images = [] if is_cpu else _levels(number, "ImageCacheHierarchyPChase.CachePixelCountLv")
     if not images or size < _ONE_LEVEL * images[0][1]:
         return
@@ -156,7 +156,7 @@ def _arithmetic(number: Numbers) -> Iterator[tuple[str, Conclusion]]:
         yield "has_half_arithmetic", Conclusion(True, 0.95, f"fp16 was computed, at {half:.4g} GFLOPS")
         if peak:
             yield "fp16_rate", Conclusion(max(1, round(half / peak)), 0.9, "Gflops.HalfGflops / Gflops.FloatGflops")
-    # A report that compared both spellings of a product says itself whether one is better.
+    # A report that compared both spellings of a product has the better one.
     if number("Gflops.FloatArch") == "SISD" and number("Gflops.Autobroadcast") is None:
         reason = "vectors compute no faster than scalars: a scalar factor needs no vector of copies (Gflops.FloatArch)"
         yield "has_scalar_vector_broadcast", Conclusion(True, 0.8, reason)

@@ -111,7 +111,7 @@ def load_spec(path: Path) -> HardwareSpec:
 
 
 def _relatives(spec: HardwareSpec) -> Iterator[HardwareSpec]:
-    """Yield the shipped devices of the spec's family, in its widest sense."""
+    """Yield the shipped devices that share the oldest ancestor of the spec's family."""
     root = families_of(spec.family)[-1:]
     for path in sorted(_DEVICES.glob("*.json")) if root else ():
         data = _read(path)

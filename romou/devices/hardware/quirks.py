@@ -74,7 +74,7 @@ class Quirk:
             raise UsageError(f"the quirk {self.name} needs a condition, a rule and a source")
 
     def describe(self) -> str:
-        """Return symptom, workaround, source and how to switch the quirk off, in a line."""
+        """Return a line with the symptom, the workaround, the source and the way to switch the quirk off."""
         return f"{self.symptom}; so {self.workaround} ({self.source}). ROMOU_QUIRKS_OFF={self.name} leaves that out"
 
     def applies_to(self, facts: Mapping[str, Any]) -> bool:

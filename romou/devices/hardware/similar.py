@@ -12,7 +12,7 @@ logger = logging.getLogger("romou")
 
 # Devices are compared by at least this many numbers.
 _FEWEST = 4
-# Said once for each file.
+# Origins of the logged messages: each is logged once.
 _told: set[str] = set()
 
 

@@ -158,7 +158,7 @@ def _run_batch(
 
 
 def _run(root: Path, gpu: str, files: Sequence[Path], extra: dict[str, str], timeout_s: float) -> tuple[str, str]:
-    """Return the compiler's output and how it ended. It is stopped if one file takes longer than the timeout."""
+    """Return the compiler's output and its end. It is stopped if one file takes longer than the timeout."""
     wanted = mobile_gpu(gpu)
     library = root / "arm64/usr/lib/aarch64-linux-gnu"
     inside = {

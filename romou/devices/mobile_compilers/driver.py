@@ -104,9 +104,9 @@ def main(options: str, *paths: str) -> None:
 if __name__ == "__main__":
     main(*sys.argv[1:])
     if os.environ.get("ROMOU_FILL_CACHE"):
-        # A thread writes the shader cache; leaving at once would cut it off.
+        # A thread still writes the shader cache, and an exit would stop it.
         import time
 
         time.sleep(1)
-    # Nothing behind the driver is real, and it crashes when it is taken down.
+    # The driver has no real device, and crashes in its exit handlers.
     os._exit(0)

@@ -71,7 +71,7 @@ class KernelStatistics:
     private_memory_bytes, local_memory_bytes: of a work-item and of a work group.
     cycles: on Mali the static bound of the slowest unit. `cycles_by_unit` has all units. None on Adreno, whose compiler
         does not estimate any.
-    loops: how many there are, by the compiler's count.
+    loops: their number, as the compiler counts them.
     code: the kernel and the loops inside it.
     """
 
@@ -161,8 +161,8 @@ class _Listing:
 def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
     """Return all kernels of one file, from the text between "@romou begin" and "@romou end".
 
-    Mesa compiles a kernel for any offset of the work groups, then for none. The second one is returned, which launches
-    without an offset run.
+    Mesa compiles a kernel for any offset of the work groups, then for none. The second version is returned, because
+    launches without an offset run it.
 
     BuildError with the compiler's message if the file was not compiled, or if the text has another form.
     """

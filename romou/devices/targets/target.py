@@ -124,7 +124,7 @@ class Target:
         similar = self._guessed(spec) if spec.nearest else spec
         has_images = self._may_have_images and "texture_spatial_limit" in self._known_limits
         max_image = (numbers["texture_spatial_limit"],) * 2 + (numbers["texture_depth_limit"],) if has_images else None
-        # A CPU is busy with a work group per core. If the number of cores is unknown, no default is bent to fill them.
+        # A work group per core fills a CPU. If the number of cores is unknown, defaults do not try to fill them.
         busy = group * spec.shader_cores if spec.shader_cores and not is_cpu else 1
         is_alpha_known = not is_cpu and spec.alus_per_core is not None
         pooled = spec.registers_per_core if spec.register_file == "pooled" else None
@@ -156,7 +156,7 @@ class Target:
 
     @property
     def _images(self) -> str | None:
-        """Return the option `-images`, or else what the variant implies."""
+        """Return the option `-images`, or else the variant's value of it."""
         variant = self._options.get("variant")
         implied = None if variant is None else VARIANTS[variant].images
         images: str | None = self._options.get("images", implied)

@@ -89,7 +89,7 @@ def _parse_mapping(data: Mapping[str, Any]) -> tuple[Backend, dict[str, Any]]:
     model = options.pop("model", None)
     if model is not None and model != ATTACHED:
         options.setdefault("device", model)
-    # In a hand-written dict the user wants every limit.
+    # A hand-written dict has no defaults of TVM, so every limit counts.
     return device_backend, _without_implied(device_backend, options, is_ours=model is not None) if keys else options
 
 

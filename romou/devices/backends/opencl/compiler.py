@@ -21,7 +21,8 @@ The number of a work-item in kernels with functions of sub-groups, and their siz
 
 Pointers, which TIR cannot express (`passes/advancing_pointers.py`).
 
-    float4* at = POINTER(x, i);   ADVANCE(at, 128);      ->      const __global float4* at = x + i;   at += 128;
+    float4* at = POINTER(x, i)      ->      const __global float4* at = x + i
+    ADVANCE(at, 128)                ->      at += 128
 
 Vectors that may be unaligned (`unaligned_vectors.py`). They change before TVM writes the kernel.
 """

@@ -60,8 +60,8 @@ class OpenCLC(Dialect):
     a * b + c                   mad(a, b, c), fma(a, b, c)
     read fp16 as fp32           vloada_half4(i, (half*)p), or vload_half4 if 4 * i is not aligned
     write fp32 as fp16          vstorea_half4(v, i, (half*)p)
-    const global float4* p = data + i;      float4* p = POINTER(data, i);
-    p += 128;                               ADVANCE(p, 128);
+    const global float4* p = data + i       float4* p = POINTER(data, i)
+    p += 128                                ADVANCE(p, 128)
 
     An external call whose type is a vector is called once.
     """

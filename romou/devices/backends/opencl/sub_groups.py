@@ -4,9 +4,9 @@ The driver chooses which work-items form a sub-group, so such kernels compute th
 
     get_sub_group_id() * get_max_sub_group_size() + get_sub_group_local_id()
 
-Their groups have one row, because some drivers form no sub-group of several rows, and a multiple of a sub-group, so
-that all sub-groups are full. An attribute fixes the size that a kernel is written for, if the driver has one. If
-sub-groups have another size even so, results are NaN, which every check rejects.
+Their work groups have one row, because some drivers form no sub-group of several rows. The size of a work group is a
+multiple of the sub-group's, so that all sub-groups are full. An attribute fixes the sub-group size, if the driver
+supports one. If sub-groups have another size even so, results are NaN, which every check rejects.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Accesses of vectors that start at any element of a buffer.
 
 TVM's code generator splits a vector into scalars unless it can prove the vector's alignment, which a pointer to
-vectors requires. In a matrix with rows of 299 numbers, each row has another alignment than the row before.
+vectors requires. In a matrix with rows of 299 numbers, the alignment changes from row to row.
 """
 
 from __future__ import annotations

@@ -264,7 +264,7 @@ def _with_callees(name: str, found: dict[str, None]) -> None:
 def _by_lane(name: str, lanes: int) -> str:
     """Return the function for vectors. It calls the scalar function for each lane.
 
-    vec2 f(vec2 x) { return vec2(f(x.x), f(x.y)); }
+    For a vec2 x, f(x) is vec2(f(x.x), f(x.y)).
     """
     head = _HEAD.search(DEFINITIONS[name])
     assert head is not None

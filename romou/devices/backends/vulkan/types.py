@@ -50,12 +50,12 @@ class Type(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Bits of a lane in memory."""
+        """The number of bits of a lane in memory."""
         return 8 if self.base == "bool" else int(tvm.DataType(self.base).bits)
 
     @property
     def register_bytes(self) -> int:
-        """Bytes of a variable."""
+        """The number of bytes of a variable."""
         return self.lanes * (self.bits if self.base == "float16" else max(self.bits, 32)) // 8
 
     @property

@@ -1,6 +1,6 @@
 """Partial unrolling of loops, so that loads of several iterations overlap.
 
-For a compiler that unrolls loops itself nothing changes. Any other compiler waits for the loads of each iteration:
+A compiler that does not unroll loops waits for the loads of each iteration. For other compilers nothing changes.
 
     for (int i = 0; i < 3; i++)       ->      [[unroll]] for (int i = 0; i < 3; i++)
     for (int i = 0; i < 80; i++)      ->      for (int i_start = 0; i_start < 80; i_start += 8) {
