@@ -20,6 +20,39 @@ _BEGIN, _END = "<!-- Written by scripts/make_docs.py. -->", "<!-- End of what sc
 # A line of a docstring with a field and its description, in two columns.
 _FIELD = re.compile(r"(\w[\w, ]*?) {2,}(\S.*)")
 
+# Figures of benchmarks/bench_l1.py
+_L1 = """\
+## Two ways to count bytes against L1
+
+`l1=` of `tune` (`--l1`, also of `romou space`) chooses which bytes of one loop iteration have to fit into the
+first-level cache. Records and reports keep the choice.
+
+| `l1` | counts |
+| --- | --- |
+| `reread` (default) | bytes that a later iteration reads again, once for a work group; none of staged data |
+| `paper` | every byte, for every work-item (Romou paper, section 4.2); `buffers` then counts the output, too |
+
+`python benchmarks/bench_l1.py` varies the size of the cache. The first three rows count the kept configs on Adreno 640.
+"\\*": criteria gave way. The other rows are recorded on an NVIDIA H200: the time of the fastest config that fits,
+relative to the fastest of all.
+
+| operator | `l1` | 256 B | 1 KB | 4 KB | 16 KB | 64 KB |
+| --- | --- | ---: | ---: | ---: | ---: | ---: |
+| 1x1, 256x14x14 -> 256 | reread | 11115 | 11115 | 11115 | 11115 | 11115 |
+| 1x1, 256x14x14 -> 256 | paper | 561\\* | 561\\* | 2331\\* | 1500 | 4530 |
+| 3x3, 64x28x28 -> 64 | reread | 54597 | 57621 | 65307 | 70116 | 70716 |
+| H200, 1x1 | reread | 1.00 | 1.00 | 1.00 | 1.00 | 1.00 |
+| H200, 1x1 | paper | 1.80 | 1.22 | 1.08 | 1.00 | 1.00 |
+| H200, 3x3 | reread | 1.43 | 1.22 | 1.00 | 1.00 | 1.00 |
+| H200, 3x3 | paper | 5.04 | 2.04 | 1.46 | 1.00 | 1.00 |
+
+Under `reread` the budget changes nothing for 1x1 and dense layers. No iteration reads what an earlier one has read, so
+there is nothing to keep in the cache. Counting every byte there favours small tiles, which load more bytes in all: the
+fastest 1x1 kernel that fits into 1 KB takes 1.22 times the fastest of all. With a window, the next iteration reads most
+of the data again, and the budget acts. The H200's cache holds 256 KB, so these rows show what a small tile costs. No
+recording of a phone shows yet which count is right there.
+"""
+
 
 def programs() -> dict[str, click.Group]:
     """Return the click groups of the programs that Romou installs, by name."""
@@ -92,7 +125,7 @@ def criteria() -> str:
         "In the order in which they give way where too few configs would be left. `romou space` shows what each one"
         " removes."
     )
-    return f"{_HEAD}# Criteria of pruning\n\n{head}\n\n{_table(('criterion', 'meaning'), rows)}"
+    return f"{_HEAD}# Criteria of pruning\n\n{head}\n\n{_table(('criterion', 'meaning'), rows)}\n{_L1}"
 
 
 def knobs() -> str:

@@ -26,6 +26,7 @@ from romou.tools.regression import Bench
 from romou.tools.regression.bench import KIND
 from romou.tools.report.evidence import Evidence
 from romou.tools.report.page import check_library, write_page
+from romou.tuner.pruning.criteria import L1_RULES
 from romou.tuner.pruning.tasks import pruned_space
 from romou.tuner.records import RecordStore
 from romou.tuner.records.store import FILE_NAME
@@ -157,10 +158,11 @@ def _with_model(evidence: Evidence, imported: ImportedModel, target: Target, fol
             ),
         )
     seconds, configs = recorded_configs(folder, compilation, target)
+    rules = L1_RULES.get(evidence.l1)
     compilation = compilation.joined_where_faster(seconds).with_configs(configs)
     evidence = replace(
         evidence,
-        spaces=tuple((task, pruned_space(task, target)) for task in compilation.tasks),
+        spaces=tuple((task, pruned_space(task, target, rules)) for task in compilation.tasks),
         memory=compilation.memory_plan(),
     )
     worth = [task for task in compilation.tasks if task.template.sums_products]

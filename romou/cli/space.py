@@ -8,7 +8,8 @@ import click
 
 from romou.cli.common import console, debug_option, json_option, print_json
 from romou.cli.models import read_model
-from romou.cli.options import precision_options, shape_options, target_option
+from romou.cli.options import options_of, precision_options, shape_options, target_option
+from romou.driver.options import TuneOptions
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target
@@ -19,12 +20,7 @@ if TYPE_CHECKING:
 @click.argument("model")
 @target_option
 @shape_options
-@click.option(
-    "--literal",
-    "count_per_work_item",
-    is_flag=True,
-    help="Count bytes as the Romou paper does: a work-item's times the work group's size.",
-)
+@options_of(TuneOptions, "l1")
 @click.option(
     "--compare-devices",
     "compared",
@@ -34,9 +30,7 @@ if TYPE_CHECKING:
 @precision_options
 @json_option
 @debug_option
-def command(
-    model: str, target: str, count_per_work_item: bool, compared: str | None, is_json: bool, **options: Any
-) -> None:
+def command(model: str, target: str, l1: str, compared: str | None, is_json: bool, **options: Any) -> None:
     """Show the knobs of each task of MODEL, and its number of configs before and after pruning.
 
     A second table has the configs that each criterion removes, and the configs that only it removes.
@@ -49,9 +43,9 @@ def command(
     parsed = Target(target)
     source = read_model(model)
     from romou.api.spaces import pruned_spaces
-    from romou.tuner.pruning import Rules
+    from romou.tuner.pruning.criteria import L1_RULES
 
-    rules = Rules(count_per_work_item=count_per_work_item)
+    rules = L1_RULES[l1]
     if compared is not None:
         _compare(source, parsed, _two_devices(compared), rules, options, is_json=is_json)
         return
@@ -61,7 +55,7 @@ def command(
             {"task": task.name, "key": task.key, "calls": task.calls, "knobs": space.knobs, **space.report.to_dict()}
             for task, space in spaces
         ]
-        print_json({"model": model, "target": str(parsed), "count_per_work_item": count_per_work_item, "tasks": tasks})
+        print_json({"model": model, "target": str(parsed), "l1": l1, "tasks": tasks})
         return
     from romou.tools.report.spaces import criteria_table, knob_table, space_table
     from romou.tools.report.table import print_table

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     help="Draw the search and its result on this HTML page.",
 )
 @options_of(TuneOptions, "prune", "database", "allow_tf32", "verify", "precision", "io_precision", "calibration", "rpc")
-@options_of(TuneOptions, "variant", "builders", "trust_builders", "explorer")
+@options_of(TuneOptions, "l1", "variant", "builders", "trust_builders", "explorer")
 @click.option(
     "--build-timeout", type=float, default=None, metavar="SECONDS", help="Limit of one candidate's build. [default: 30]"
 )

@@ -57,6 +57,11 @@ class TunableTask(Task):
         return not self.template.sums_products and self.moved_bytes < _SMALL_BYTES
 
     @property
+    def l1(self) -> str:
+        """How the space is pruned by the first-level cache, a key of `L1_RULES`. Empty without pruning."""
+        return ""
+
+    @property
     def moved_bytes(self) -> int:
         """Bytes of its inputs, weights and output."""
         return sum(bytes_of(p.shape, str(p.dtype)) for p in self.func.params)

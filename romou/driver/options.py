@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypedDict
 
 from romou.base.arguments import instance_of, whole_of
-from romou.base.errors import UsageError
+from romou.base.errors import UsageError, unknown_name
 from romou.base.options import CheckedOptions, number, option, whole
 from romou.base.variants import VARIANTS
 
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from romou.tuner.search import TrialCallback, TuningOptions
 
 
+# Keys of L1_RULES in romou.tuner.pruning.criteria
+L1_CHOICES = ("reread", "paper")
 PRECISIONS = ("float32", "float16", "mixed")
 _PRECISION = (
     "float16: an fp32 model becomes fp16 inside. mixed: what is sensitive stays fp32. float32: the model's own types."
@@ -69,6 +71,7 @@ class TuneKeywords(ModelKeywords, total=False):
     seed: int
     progress: bool
     prune: bool
+    l1: str
     database: bool
     allow_tf32: bool
     variant: str | None
@@ -329,6 +332,16 @@ class TuneOptions(ModelOptions):
         """,
         help_text="Leave out configs that the device's facts make senseless (see romou space).",
     )
+    l1: str = option(
+        L1_CHOICES[0],
+        """
+        How pruning counts the bytes of one loop iteration against the first-level cache: "reread" counts data that a
+        later iteration reads again, once for a work group. "paper" counts every byte for every work-item, as the Romou
+        paper does. See docs/criteria.md.
+        """,
+        help_text="Bytes that count against the L1 cache: those that are read again, or all, as in the Romou paper.",
+        choices=L1_CHOICES,
+    )
     allow_tf32: bool = option(
         False,
         """
@@ -432,7 +445,17 @@ class TuneOptions(ModelOptions):
         super().__post_init__()
         if self.callback is not None and not callable(self.callback):
             raise UsageError(f"callback={self.callback!r}: must be a function that takes a Trial")
+        if self.l1 not in L1_CHOICES:
+            raise unknown_name("value of l1", self.l1, L1_CHOICES)
+        if not self.prune and self.l1 != L1_CHOICES[0]:
+            raise UsageError(f"l1={self.l1!r} changes pruning, but prune is False", hint="Leave one of them out.")
         _check_memory(self, self.max_memory)
+
+    def rules(self) -> Rules:
+        """Return the parameters of the criteria."""
+        from romou.tuner.pruning.criteria import L1_RULES
+
+        return L1_RULES[self.l1]
 
     def parsed_target(self) -> Target:
         """Return the target, with the variant, and with TF32 if it is allowed."""

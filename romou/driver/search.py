@@ -101,7 +101,7 @@ class ModelSearch:
             contextlib.closing(_builder(site, options)) as builder,
         ):
             tasks += tasks_of(compilation.pairs)
-            tasks = [pruned_task(task, site.target) for task in tasks] if options.prune else tasks
+            tasks = [pruned_task(task, site.target, options.rules()) for task in tasks] if options.prune else tasks
             if folder is not None:
                 keep_tasks(folder, tasks)
             session = TuningSession(

@@ -55,6 +55,20 @@ def test_the_cache_keeps_records_and_a_second_run_goes_on(cache: Path) -> None:
     assert trials_in(folder) == 3
 
 
+@pytest.mark.parametrize(("options", "kept"), [({}, "reread"), ({"l1": "paper"}, "paper"), ({"prune": False}, "")])
+def test_records_keep_how_bytes_were_counted(tmp_path: Path, options: dict[str, object], kept: str) -> None:
+    romou.tune(one_convolution(), target=HOST, trials=1, work_dir=tmp_path, **options)
+    with RecordStore(tmp_path) as store:
+        assert {record.l1 for record in store} == {kept}
+
+
+def test_a_wrong_way_to_count_bytes() -> None:
+    with pytest.raises(UsageError, match="unknown value of l1 'papr'; known: paper, reread"):
+        romou.tune(one_convolution(), target=HOST, l1="papr")
+    with pytest.raises(UsageError, match="l1='paper' changes pruning, but prune is False"):
+        romou.tune(one_convolution(), target=HOST, l1="paper", prune=False)
+
+
 def test_kernels_and_target_name_the_folder(cache: Path) -> None:
     folder = folder_of(one_convolution())
     assert folder is not None

@@ -20,6 +20,7 @@ from romou.compiler.task import TunableTask
 from romou.devices.targets import Target
 from romou.tuner.pruning import PrunedSpace, Rules, judge, prune, prune_each
 from romou.tuner.pruning.closed_form import ClosedForm
+from romou.tuner.pruning.criteria import L1_RULES
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
 from romou.tuner.pruning.tasks import PrunedTask, load_task, pruned_space, pruned_task
@@ -212,6 +213,19 @@ def test_a_pruned_task_is_the_same_task_with_the_pruned_space() -> None:
     assert (again.key, again.slacks) == (task.key, cut.slacks)
     config = cut.space(TARGET).sample(np.random.default_rng(0), 1)[0]
     assert cut.schedule(config, TARGET) is not None
+
+
+def test_a_pruned_task_keeps_the_way_to_count_bytes() -> None:
+    """`l1` of `tune` reaches the worker that builds a candidate."""
+    task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1), groups=64)).with_free_images()
+    kept = {}
+    for l1, rules in L1_RULES.items():
+        cut = pruned_task(task, ADRENO, rules)
+        assert load_task(cut.to_json()).l1 == cut.l1 == l1
+        kept[l1] = cut.space(ADRENO).kept
+        assert kept[l1] == pruned_space(task, ADRENO, rules).kept == load_task(cut.to_json()).space(ADRENO).kept
+    assert kept["paper"] < kept["reread"]
+    assert task.l1 == ""
 
 
 def test_what_the_kernel_itself_exceeds_is_rejected_before_code_generation() -> None:

@@ -37,7 +37,7 @@ def test_json_counts_what_each_criterion_removes(model: Path) -> None:
 
 
 def test_tables_name_tasks_and_criteria(model: Path) -> None:
-    text = run(str(model), "--target", "opencl -device=adreno640", "--literal")
+    text = run(str(model), "--target", "opencl -device=adreno640", "--l1", "paper")
     assert "conv2d_" in text
     assert "l1_cache" in text
     assert "all together" in text

@@ -156,6 +156,9 @@ def test_funnel_narrows(evidence: Evidence) -> None:
     assert found["kept"] == report.kept
     # Where none gave way, what all criteria leave is what is kept.
     assert report.relaxed or report.criteria[-1].left == report.kept
+    literal = dataclasses.replace(evidence, records=[dataclasses.replace(r, l1="paper") for r in evidence.records])
+    assert "l1_cache counts every byte" in funnel.rows(literal)[1]
+    assert "l1_cache counts every byte" not in funnel.rows(evidence)[1]
 
 
 def test_histogram_counts_every_trial_that_worked(evidence: Evidence) -> None:

@@ -63,6 +63,11 @@ class Evidence:
         times = Counter(found.values())
         return {key: name if times[name] == 1 else f"{name} ({key[:4]})" for key, name in found.items()}
 
+    @property
+    def l1(self) -> str:
+        """How the last search counted bytes against the first-level cache, "" if it is not known (`Record.l1`)."""
+        return next((record.l1 for record in reversed(self.records) if record.l1), "")
+
     @cached_property
     def by_task(self) -> dict[str, list[Record]]:
         """Task key -> its records, without the second measurements at the search's end."""

@@ -61,6 +61,15 @@ class Rules:
             if getattr(self, name) is not None and getattr(self, name) <= 0:
                 raise UsageError(f"{name} must be above zero, got {getattr(self, name)!r}")
 
+    @property
+    def l1(self) -> str:
+        """The key of `L1_RULES` that counts bytes as these rules do."""
+        return next(name for name, rules in L1_RULES.items() if rules.count_per_work_item == self.count_per_work_item)
+
+
+# Value of the option `l1` -> rules. "paper" is the criterion of the Romou paper, section 4.2, to the letter.
+L1_RULES: Mapping[str, Rules] = {"reread": Rules(), "paper": Rules(count_per_work_item=True)}
+
 
 @dataclass(frozen=True, kw_only=True)
 class Choices:

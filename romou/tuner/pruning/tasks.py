@@ -17,7 +17,7 @@ from romou.compiler.task import TunableTask
 from romou.devices.backends.launch import launch_size, thread_extents
 from romou.tuner.analysis.registers import estimate_registers
 from romou.tuner.analysis.usage import KernelUsage
-from romou.tuner.pruning.criteria import BOUNDED, Rules, judge
+from romou.tuner.pruning.criteria import BOUNDED, L1_RULES, Rules, judge
 from romou.tuner.pruning.forms import form_of
 from romou.tuner.pruning.prune import LEAST_KEPT, PrunedSpace, prune
 
@@ -30,14 +30,14 @@ _SURE = 2.0
 _LEAST_OF_FEW = 12
 
 
-def pruned_task(task: TunableTask, target: Target) -> PrunedTask:
+def pruned_task(task: TunableTask, target: Target, rules: Rules = L1_RULES["reread"]) -> PrunedTask:
     """Return the task with the pruned space for `target` as its space. Pruning waits until a config's validity is first
     needed.
     """
-    made = PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops)
+    made = PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops, rules=rules)
     # Copied, so that they are not computed again.
     vars(made)["template"], vars(made)["_defaults"] = task.template, task._defaults
-    made.spaces[target] = pruned_space(task, target, is_later=True)
+    made.spaces[target] = pruned_space(task, target, rules, is_later=True)
     return made
 
 
@@ -73,7 +73,16 @@ def load_task(text: str) -> TunableTask:
     task, data = TunableTask.from_json(text), json.loads(text)
     if "slacks" not in data:
         return task
-    return PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops, given_slacks=data["slacks"])
+    return PrunedTask(
+        task.key,
+        task.name,
+        task.family,
+        task.func,
+        task.calls,
+        task.flops,
+        given_slacks=data["slacks"],
+        rules=L1_RULES[data["l1"]],
+    )
 
 
 @dataclass(frozen=True)
@@ -81,9 +90,15 @@ class PrunedTask(TunableTask):
     """A task with a pruned space on every target.
 
     given_slacks: `slacks`, if the space was pruned in another process.
+    rules: parameters of the criteria
     """
 
     given_slacks: Mapping[str, float] | None = field(default=None, hash=False)
+    rules: Rules = L1_RULES["reread"]
+
+    @property
+    def l1(self) -> str:
+        return self.rules.l1
 
     @property
     def slacks(self) -> Mapping[str, float]:
@@ -95,7 +110,7 @@ class PrunedTask(TunableTask):
 
     def space(self, target: Target) -> PrunedSpace:
         if target not in self.spaces:
-            self.spaces[target] = pruned_space(self, target)
+            self.spaces[target] = pruned_space(self, target, self.rules)
         return self.spaces[target]
 
     @cached_property
@@ -123,7 +138,7 @@ class PrunedTask(TunableTask):
         usage = replace(
             usage_of(self, config, target), **counts, work_group_size=launch_size(thread_extents(kernel))[1]
         )
-        verdicts = judge(usage, target.spec)
+        verdicts = judge(usage, target.spec, rules=self.rules)
         sure = 1 if target.spec.register_file == "dedicated" else _SURE
         for name in BOUNDED & verdicts.keys() & self.slacks.keys():
             if not verdicts[name].keep_within(sure * self.slacks[name]):
@@ -133,4 +148,5 @@ class PrunedTask(TunableTask):
         # Without slacks `check` lets everything pass: before a space is pruned, only the default config is proposed,
         # which passes anyway.
         is_known = self.given_slacks is not None or any(space.is_pruned for space in self.spaces.values())
-        return json.dumps({**json.loads(super().to_json()), "slacks": dict(self.slacks) if is_known else {}})
+        pruning = {"slacks": dict(self.slacks) if is_known else {}, "l1": self.l1}
+        return json.dumps({**json.loads(super().to_json()), **pruning})

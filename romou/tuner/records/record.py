@@ -47,6 +47,8 @@ class Record:
     clock_ratio: time of a reference kernel shortly before, relative to its best on the device. Above 1 if the device
         throttles. None if it was not measured.
     expected_s: time that the cost model predicted when it proposed the candidate. None without a prediction
+    l1: how the pruned space counted bytes against the first-level cache, a value of the option `l1` of `tune`. Empty
+        without pruning.
     is_again: whether it is the second measurement, at the end of the search, which counts
     target, time, romou, tvm: target text, UTC time in ISO 8601, versions
     """
@@ -64,6 +66,7 @@ class Record:
     seed: int = 0
     clock_ratio: float | None = None
     expected_s: float | None = None
+    l1: str = ""
     is_again: bool = False
     target: str = ""
     time: str = ""

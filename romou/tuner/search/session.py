@@ -400,6 +400,7 @@ class TuningSession:
             seed=result.seed,
             clock_ratio=result.clock_ratio,
             expected_s=self._by_key[task.key].explorer.expected_s(result.candidate.config),
+            l1=task.l1,
             target=str(self._target),
             time=datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
             romou=__version__,

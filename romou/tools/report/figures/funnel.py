@@ -29,7 +29,8 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
             {"layer": layer, "stage": stage, "configs": configs, "source": source} for stage, configs, source in stages
         ]
         gave_way += [f"{layer}: {', '.join(report.relaxed)}"] if report.relaxed else []
-    remark = (
+    remark = "l1_cache counts every byte, as the Romou paper does. " if evidence.l1 == "paper" else ""
+    remark += (
         f"Criteria gave way in {len(gave_way)} of {len(evidence.spaces)} layers, since too few configs would have been"
         " left."
         if gave_way
