@@ -1,4 +1,4 @@
-"""Indices out of range never leave their tensor, and those from the end mean what they say."""
+"""Indices out of range never leave their tensor, and negative indices count from the end."""
 
 from __future__ import annotations
 

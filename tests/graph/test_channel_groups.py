@@ -16,7 +16,7 @@ from support.models.small_networks import Graph, random_inputs
 
 
 def group_norms(channels: int, groups: int, *, returns_rows: bool = False, batch: int = 2) -> onnx.ModelProto:
-    """Convolution, group norm, SiLU, convolution; the rows of the groups may leave the graph too."""
+    """Return a convolution, group norm, SiLU and convolution. The rows of the groups may be an output as well."""
     g = Graph({"image": (batch, 3, 5, 7)})
     x = g.conv("image", 3, channels, pads=[1, 1, 1, 1])
     rows = g.add("Reshape", x, g.constant(np.array([batch, groups, -1])))
@@ -35,7 +35,7 @@ def group_norms(channels: int, groups: int, *, returns_rows: bool = False, batch
 @pytest.mark.parametrize(("channels", "groups", "transforms"), [(16, 4, 2), (24, 2, 2), (16, 8, 4), (12, 4, 4)])
 def test_nothing_is_unpacked_for_groups_of_whole_texels(channels: int, groups: int, transforms: int) -> None:
     calls = count_calls(pack_channels(import_onnx(group_norms(channels, groups)).mod))
-    # Those of the graph's input and output are always there.
+    # The transforms of the graph's input and output are always there.
     assert sum(count for name, count in calls.items() if "pack" in name) == transforms
 
 
@@ -57,7 +57,7 @@ def test_numbers(model: onnx.ModelProto, target: str, opencl_device: tvm.runtime
 
 @pytest.mark.parametrize("is_wider", [False, True], ids=["packed", "wider"])
 def test_rows_beside_other_tensors(is_wider: bool, opencl_device: tvm.runtime.Device) -> None:
-    """One that is the same for a row and stands packed only, and one that makes more axes of the result."""
+    """One tensor has equal values in a row and exists only packed. Another one adds axes to the result."""
     g = Graph({"image": (1, 3, 5, 7), "row": (1, 8, 1)})
     rows = g.add("Reshape", g.conv("image", 3, 20, pads=[1, 1, 1, 1]), g.constant(np.array([1, 5, -1])))
     packed = g.add("Conv", "row", g.weight(5, 8, 1), kernel_shape=[1])

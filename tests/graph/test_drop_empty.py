@@ -1,4 +1,4 @@
-"""Tensors without elements: what is made of them is onnxruntime's, and no kernel is launched for them."""
+"""Tensors without elements: results computed from them equal onnxruntime's, and no kernel is launched for them."""
 
 from __future__ import annotations
 

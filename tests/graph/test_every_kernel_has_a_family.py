@@ -168,7 +168,9 @@ def lookups() -> onnx.ModelProto:
 
 
 def searches() -> onnx.ModelProto:
-    """What no family takes: places of the largest numbers, an order, and running sums. They move little."""
+    """Return operators that no family takes: places of the largest numbers, an order, and running sums. They move
+    little data.
+    """
     g = Graph({"x": (5, 40)})
     g.nodes.append(helper.make_node("TopK", ["x", g.constant(np.array([3]))], ["v", "i"]))
     return g.model(
@@ -218,7 +220,7 @@ def test_every_kernel_of_a_block(block: Block) -> None:
 
 
 def test_what_stays_without() -> None:
-    """Searches and running sums: where one of them gets a family, it moves to the blocks above."""
+    """Searches and running sums have no family. Once one of them gets a family, it moves to the blocks above."""
     for found in without_family(searches(), TARGETS).values():
         assert len(found) == 3
         assert [any(word in name for name in found) for word in ("topk", "cumsum", "argmax")] == [True] * 3

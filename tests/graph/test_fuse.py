@@ -1,4 +1,4 @@
-"""What fusion leaves out: copies that nobody needs."""
+"""Fusion leaves out copies that no operator needs."""
 
 from __future__ import annotations
 

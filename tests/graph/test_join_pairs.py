@@ -1,4 +1,6 @@
-"""Pairs of convolutions that share a kernel: what is a pair, what a model takes where it is faster, and where not."""
+"""Pairs of convolutions that share a kernel: the conditions for a pair, and a model's choice between joined and
+separate kernels by their times.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ from romou.runtime.module import Summary
 from romou.tuner.records import FILE_NAME
 from support.models.small_networks import Graph, random_inputs
 
-# Records decide, whatever a device would measure; what shows kernels shows those of OpenCL.
+# Records decide, not measurements on a device. Commands that show kernels show OpenCL's.
 TARGET, SHOWN = "null", "opencl -device=host"
 PAD = {"pads": [1, 1, 1, 1]}
 
@@ -58,12 +60,12 @@ def test_pairs_are_joined_wherever_they_are_called(device: str) -> None:
     assert sum(after.values()) == sum(before.values()) - 2
     assert {pair.name: pair.task.calls for pair in pairs}.items() <= after.items()
     assert not any(pair.first in after for pair in pairs)
-    # What is not chosen stays as it is.
+    # A pair that is not chosen is unchanged.
     assert count_calls(join_pairs(mod, [])) == before
 
 
 def test_what_is_no_pair() -> None:
-    """A second reader, a window, a stride, and what is returned."""
+    """No pair is formed with a second reader, a window, a stride, or a first result that is an output."""
     g = Graph({"image": (1, 8, 9, 9)})
     d = g.add("Relu", g.conv("image", 8, 8, groups=8, **PAD))
     first = g.add("Add", g.conv(d, 8, 8, (1, 1)), d)
@@ -76,9 +78,7 @@ def test_what_is_no_pair() -> None:
 
 
 def test_a_model_takes_what_was_faster(tmp_path: Path) -> None:
-    """Records are changed to say one second for each convolution by itself, and more or less than two for both
-    together.
-    """
+    """Records are changed to one second for each separate convolution, and to more or less than two for the pair."""
     g = inverted_residual()
     model, path = g.model(g.last), tmp_path / FILE_NAME  # type: ignore[attr-defined]
     how = {"target": TARGET, "trials": 3, "work_dir": tmp_path, "prune": False}
@@ -98,7 +98,7 @@ def test_a_model_takes_what_was_faster(tmp_path: Path) -> None:
 
     assert joined_of(2.1) == []
     assert len(joined_of(1.9)) == 1
-    # A bench takes them as well, and what is compared with it what it has.
+    # A bench takes the joined kernels as well, and a comparison with it uses the same ones.
     bench = romou.bench(model, target=SHOWN, work_dir=tmp_path, times=False)
     compared = romou.compare(bench, model, fail_over=0, times=False)
     assert compared.regressions == []
@@ -129,7 +129,7 @@ def test_a_joined_model_in_images(opencl_device: tvm.runtime.Device) -> None:
 
 @pytest.mark.parametrize("device", ["host", "adreno640"])
 def test_a_joined_kernel_reads_and_writes_parts(device: str, opencl_device: tvm.runtime.Device) -> None:
-    """The data of a pair is a slice, its output a part of a concatenation: neither takes a kernel of its own."""
+    """The pair reads a slice and writes into a concatenation. Neither takes an additional kernel."""
     g = Graph({"image": (1, 8, 7, 9)})
     x = g.add("Relu", g.conv("image", 8, 16, (1, 1)))
     half = g.add("Slice", x, *(g.constant(np.asarray([value], "int64")) for value in (8, 16, 1)))

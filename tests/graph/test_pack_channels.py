@@ -1,4 +1,4 @@
-"""Channels packed by four: the numbers stay, transforms stand at the borders only, epilogues fuse."""
+"""Channels packed by four: the numbers stay the same, only the borders have transforms, and epilogues fuse."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ TARGET = Target("opencl -device=adreno640")
 
 
 def run_on_cpu(mod: tvm.IRModule, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
-    """Unscheduled, through LLVM: what the graph means, whatever the schedules."""
+    """Run a graph unscheduled through LLVM: its meaning without any schedule."""
     executable = tvm.compile(mod, target="llvm")
     result = relax.VirtualMachine(executable, tvm.cpu())["main"](*[tvm.runtime.tensor(a) for a in inputs.values()])
     outputs = [result] if isinstance(result, tvm.runtime.Tensor) else list(result)
@@ -122,7 +122,7 @@ def test_matmul_with_leading_dimensions() -> None:
 def test_transposed_convolutions(
     kernel: tuple[int, int], stride: tuple[int, int], pads: tuple[int, ...], more: tuple[int, int]
 ) -> None:
-    """Transposed convolutions of channels that fill no texel, alone and one a group, make one network that stays
+    """Transposed convolutions with a partial last texel, single and grouped per channel, make one network that stays
     packed.
     """
     g = Graph({"image": (2, 5, 5, 7)})
@@ -166,7 +166,7 @@ def test_attention_reads_and_writes_where_things_lie(rows: int, size: int) -> No
     fused = fuse_operators(check(attention(rows, 3, size)), TARGET)
     tasks, of = extract_tasks(fused)
     first, between, second = tasks
-    # No transpose and no scale has a kernel of its own.
+    # No transpose and no scale has a separate kernel.
     assert [first.name, second.name] == [
         f"batch_matmul_6x{rows}x{size}_{rows}_t",
         f"batch_matmul_6x{rows}x{rows}_{size}",
@@ -178,7 +178,9 @@ def test_attention_reads_and_writes_where_things_lie(rows: int, size: int) -> No
 
 
 def test_products_of_computed_matrices() -> None:
-    """Batches that broadcast, on either side, and rank that differs; an epilogue of bias and gelu."""
+    """Products of computed matrices keep onnxruntime's numbers: batches that broadcast on either side, different ranks,
+    an epilogue of bias and gelu.
+    """
     for left, right in (
         ((4, 5, 12), (12, 7)),
         ((4, 5, 12), (1, 12, 7)),

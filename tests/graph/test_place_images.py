@@ -115,7 +115,9 @@ def test_a_kernel_that_cannot_take_whole_texels_keeps_its_tensors_in_buffers(mon
 
 
 def test_what_products_read_lies_in_images_of_rows() -> None:
-    """Dense layers and softmax write them; what comes in, goes out or is read by no product stays in buffers."""
+    """Dense layers and softmax write images for products. Inputs, outputs and tensors that no product reads stay in
+    buffers.
+    """
     found = scopes(placed(products_net()))
     in_rows = {name for name, scope in found.items() if scope == ROWS_IMAGE}
     assert any("sigmoid" in name for name in in_rows), found
@@ -145,7 +147,7 @@ def test_matrices_that_no_image_holds_stay_in_buffers(option: str) -> None:
 
 
 def test_a_slice_that_begins_inside_of_a_texel_reads_a_buffer() -> None:
-    """Vectors of such a slice are whole, but no texels; one that begins with a texel reads an image."""
+    """Vectors of such a slice are whole, but not texels. A slice that begins with a texel reads an image."""
     for begin, scope in ((2, "global"), (4, ROWS_IMAGE)):
         g = Graph({"x": (24, 16)})
         hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))
@@ -158,8 +160,8 @@ def test_a_slice_that_begins_inside_of_a_texel_reads_a_buffer() -> None:
 
 
 def test_rows_that_a_reshape_cuts_into_heads_stay_in_images() -> None:
-    """Products read heads of the rows that dense layers write, and write heads of those that a dense layer reads; layer
-    norm's rows keep a leading axis.
+    """Products read heads of the rows that dense layers write, and write heads of rows that a dense layer reads. The
+    rows of layer norm keep a leading axis.
     """
     mod = placed(attention_net(heads=3, size=8, rows=12))
     images = {
@@ -170,7 +172,8 @@ def test_rows_that_a_reshape_cuts_into_heads_stay_in_images() -> None:
     assert [scope for name, scope in found.items() if "matmul" in name] == ["global", JOINED_ROWS_IMAGE], found
     (scores,) = (places for name, places in images.items() if "matmul" in name and found[name] == "global")
     assert scores == [JOINED_ROWS_IMAGE, JOINED_ROWS_IMAGE]
-    # What comes in, goes out, or is read by no product, as the sum that the last layer norm reads, stays in buffers.
+    # Inputs, outputs and tensors that no product reads stay in buffers, for example the sum that the last layer norm
+    # reads.
     assert sorted(scope for name, scope in found.items() if "norm" in name) == ["global", ROWS_IMAGE]
     # The last dense layer reads the product's rows, and adds the layer norm's at the output's place.
     (last,) = (places for name, places in images.items() if name.startswith("fused_dense") and found[name] == "global")
@@ -201,7 +204,7 @@ def test_what_is_added_from_an_image_is_read_in_whole_texels() -> None:
 
 
 def tasks_by_function(mod: tvm.IRModule) -> dict[str, TunableTask]:
-    """Function -> its task, for those that have one."""
+    """Return function -> its task, for functions that have one."""
     found = {
         var.name_hint: TunableTask.of(func) for var, func in mod.functions_items() if isinstance(func, tirx.PrimFunc)
     }
@@ -209,7 +212,9 @@ def tasks_by_function(mod: tvm.IRModule) -> dict[str, TunableTask]:
 
 
 def test_heads_that_begin_inside_of_a_texel_are_in_buffers() -> None:
-    """Rows of 24 numbers are whole texels, heads of six are not. What is not cut into heads lies in images still."""
+    """Rows of 24 numbers are whole texels, heads of six are not. Tensors that are not cut into
+    heads are still images.
+    """
     found = scopes(placed(attention_net(heads=4, size=6, rows=12)))
     assert JOINED_ROWS_IMAGE not in found.values()
     assert {scope for name, scope in found.items() if name.startswith("fused_dense") or "matmul" in name} == {"global"}
@@ -227,8 +232,8 @@ def test_heads_that_begin_inside_of_a_texel_are_in_buffers() -> None:
     ],
 )
 def test_a_reshape_keeps_the_image_whose_rows_it_keeps(shape: tuple[int, ...], scope: str) -> None:
-    """A view of 24 rows of 16 may have other leading axes, or a row as two axes; neither two rows as one nor halves of
-    rows.
+    """A view of 24 rows of 16 may have other leading axes, or a row as two axes. It may not have two rows as one or
+    halves of rows.
     """
     g = Graph({"x": (24, 12)})
     hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(12, 16)))
@@ -267,7 +272,7 @@ def test_a_view_of_a_view_is_one_of_the_image(
         "z": ("MatMul", "turned v"),
     }
     graph = model_of(nodes, given, {"table": table, "w": first, "v": second})
-    del graph.graph.output[:2]  # what leaves the model lies in buffers
+    del graph.graph.output[:2]  # outputs of the model are buffers
     assert ROWS_IMAGE in scopes(placed(graph)).values()
     compiled = romou.compile(graph, target=target, verify=False, strict=True)
     for found, expected in zip(compiled.run(given), run_onnxruntime(graph, given) or (), strict=True):

@@ -59,7 +59,9 @@ def volumes(dtype: str = "float32") -> onnx.ModelProto:
 
 
 def two_volumes() -> onnx.ModelProto:
-    """A batch: frames of one volume are not those of the next, and a number for each volume has no place among images."""  # noqa: E501
+    """Return a batch of two volumes: frames of one are not frames of the next, and a number for each volume cannot be
+    an image.
+    """
     g = Graph({"x": (2, 4, 5, 6, 7)})
     x = g.add("Relu", g.conv("x", 4, 8, (3, 3, 3), pads=[1] * 6))
     x = g.add("Mul", x, g.weight(2, 8, 1, 1, 1))
@@ -156,7 +158,7 @@ def test_a_weight_that_is_computed(
 
 
 def test_images_of_rows_and_frames() -> None:
-    """What lies between convolutions of rows, or of volumes, lies in images as it does between those of images."""
+    """Tensors between convolutions of rows, or of volumes, are images, as between convolutions of images."""
     for network, kernels in ((rows, 6), (volumes, 6)):
         placed = place_images(fuse_operators(pack_channels(import_onnx(network()).mod), PHONE), PHONE)
         tasks, _ = extract_tasks(placed)

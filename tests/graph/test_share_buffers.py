@@ -51,14 +51,14 @@ def stem(batch: int = 1, dtype: str = "float32") -> tuple[Graph, str]:
 
 
 def fire(batch: int = 1, dtype: str = "float32") -> onnx.ModelProto:
-    """Two convolutions of one tensor, side by side, as in SqueezeNet; the last texel is not full."""
+    """Return two convolutions of one tensor, as in SqueezeNet. The last texel is not full."""
     g, x = stem(batch, dtype)
     y = g.add("Concat", relu(g, x, 12, 8), relu(g, x, 12, 14, 3), axis=1)
     return g.model(relu(g, y, 22, 5))
 
 
 def inception() -> onnx.ModelProto:
-    """Pools among the inputs; concatenations of concatenations, the inner one used by itself as well."""
+    """Return pools among the inputs, and concatenations of concatenations. The inner one has another reader as well."""
     g, x = stem()
     pools = [g.add(op, x, kernel_shape=[3, 3], pads=[1] * 4) for op in ("MaxPool", "AveragePool")]
     inner = g.add("Concat", relu(g, x, 12, 8), pools[0], axis=1)
@@ -67,7 +67,9 @@ def inception() -> onnx.ModelProto:
 
 
 def dense() -> onnx.ModelProto:
-    """What is concatenated is used by others too, before and after, one of which writes the other part."""
+    """Return concatenated tensors that others also read, before and after. One of the readers
+    writes the other slice.
+    """
     g, x = stem()
     a = relu(g, x, 12, 8)
     b = relu(g, a, 8, 8, 3)
@@ -87,8 +89,8 @@ def shuffle() -> onnx.ModelProto:
 
 
 def upsample() -> onnx.ModelProto:
-    """A smaller image made larger, beside a convolution of the larger one, as in U-Net; and one that something is added
-    to.
+    """Return a smaller image that is enlarged, beside a convolution of the larger one, as in U-Net. Something is added
+    to another enlarged image.
     """
     g, x = stem()
     small = g.conv(x, 12, 8, strides=[2, 2], pads=[1] * 4)
@@ -103,14 +105,14 @@ def upsample() -> onnx.ModelProto:
 
 
 def floating() -> onnx.ModelProto:
-    """Inputs that would be kernels of their own: one kernel for all of them is better than a kernel for each."""
+    """Return inputs that would have separate kernels: one kernel for all of them is better than a kernel for each."""
     g, x = stem()
     parts = [g.add("Resize", x, "", g.constant(np.asarray([1, 1, 2, n], "float32")), mode="nearest") for n in (2, 2)]
     return g.model(relu(g, g.add("Concat", *[g.add("Tanh", part) for part in parts], axis=1), 24, 4))
 
 
 def twice() -> onnx.ModelProto:
-    """One tensor at two places of a concatenation; one tensor in two concatenations."""
+    """Return one tensor at two places of a concatenation, and one tensor in two concatenations."""
     g, x = stem()
     a, b = relu(g, x, 12, 8), relu(g, x, 12, 4, 3)
     same = relu(g, g.add("Concat", x, x, axis=1), 24, 8)
@@ -119,8 +121,8 @@ def twice() -> onnx.ModelProto:
 
 
 def borders() -> onnx.ModelProto:
-    """An input of the model and a constant among the parts; a part that leaves the model, and one that is viewed in
-    another shape.
+    """Return concatenations of an input of the model, a constant, an output, and a tensor that is viewed in another
+    shape.
     """
     g, x = stem()
     a, b, c = relu(g, x, 12, 8), relu(g, x, 12, 4, 3), relu(g, x, 12, 4)
@@ -133,7 +135,7 @@ def borders() -> onnx.ModelProto:
 
 
 def unaligned() -> onnx.ModelProto:
-    """Channels that are no whole texels."""
+    """Return channels that are no whole texels."""
     g, x = stem()
     y = g.add("Concat", relu(g, x, 12, 8), relu(g, x, 12, 6, 3), relu(g, x, 12, 8), axis=1)
     first, second = split(g, y, (10, 12))
@@ -166,9 +168,7 @@ def copies(mod: tvm.IRModule) -> int:
 
 
 def check(model: onnx.ModelProto, target: Target) -> None:
-    """Compare the model with onnxruntime on the device; memory that nobody wrote holds what is no number, from the run
-    before.
-    """
+    """Compare the model with onnxruntime on the device. Memory that no kernel wrote holds NaN from the run before."""
     compiled = romou.compile(model, target=target, verify=False)
     inputs = random_inputs(model, seed=3)
     compiled.run({name: np.full_like(array, np.nan) for name, array in inputs.items()})
@@ -180,7 +180,9 @@ def check(model: onnx.ModelProto, target: Target) -> None:
 
 
 def check_plan(lowered: tvm.IRModule) -> int:
-    """No tensor of a storage is used any more when the next one takes its place; how many storages are shared."""
+    """Assert that no tensor of a storage is used after the next one has taken its place. Return the number of shared
+    storages.
+    """
     bindings = [binding for block in lowered["main"].body.blocks for binding in block.bindings]
     storage_of: dict[relax.Var, relax.Var] = {}
     first: dict[relax.Var, int] = {}
@@ -212,8 +214,8 @@ def test_copies_go(name: str) -> None:
     assert {task.key for task in extract_tasks(shared)[0]} <= {task.key for task in extract_tasks(before)[0]}
 
 
-# Concatenations of concatenations, slices of slices, outputs of the model among them, and channels that are no whole
-# texels; two more are run in images.
+# Concatenations of concatenations, slices of slices, some of them outputs of the model, and channels that are no whole
+# texels. Two more are run in images.
 RUN = ("inception", "shuffle", "borders", "unaligned")
 
 
@@ -242,7 +244,7 @@ def test_images_are_shared_unless_a_kernel_would_read_what_it_writes(
 
 
 def test_the_kernels_of_an_algorithm_write_into_a_part(opencl_device: tvm.runtime.Device) -> None:
-    """Kernels of Winograd's algorithm have workspaces of their own, which the plan holds."""
+    """Kernels of Winograd's algorithm have additional workspaces, which the plan holds."""
     model = fire()
     shared = share_buffers(fused(model))
     found, key_of = extract_tasks(shared)

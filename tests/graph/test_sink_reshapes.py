@@ -1,4 +1,4 @@
-"""Reshapes leave epilogues alone: fewer kernels, the same numbers."""
+"""Reshapes are moved out of epilogues: fewer kernels, the same numbers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TARGET = Target("opencl -device=adreno640")
 
 
 def fused(model: onnx.ModelProto) -> dict[str, int]:
-    """Calls by name, of functions that are no mere reshape."""
+    """Return calls by name, without functions that are only a reshape."""
     mod = fuse_operators(pack_channels(import_onnx(model).mod), TARGET)
     return {
         name: count
@@ -42,7 +42,7 @@ def calls_of(mod: tvm.IRModule) -> list[relax.Call]:
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Compare the graph with onnxruntime; each function of it runs as it is defined, without a schedule."""
+    """Compare the graph with onnxruntime. Each function of it runs as it is defined, without a schedule."""
     inputs = random_inputs(model, seed=3)
     reference = run_onnxruntime(model, inputs)
     assert reference is not None
@@ -54,8 +54,8 @@ def check(model: onnx.ModelProto) -> None:
 def feed_forward(
     rows: tuple[int, ...] = (2, 7), width: int = 12, hidden: int = 20, *, is_shared: bool = False
 ) -> onnx.ModelProto:
-    """dense, bias, gelu, dense, bias, the input added: leading axes are rows of the products, so reshapes stand around
-    both.
+    """Return dense, bias, gelu, dense, bias, with the input added. Leading axes are rows of the products, so there are
+    reshapes around both.
     """
     g = Graph({"x": (*rows, width)})
     h = g.add(
@@ -114,8 +114,8 @@ def test_operands_that_have_no_such_shape_stay_outside() -> None:
 
 
 def test_every_form_of_operand_that_moves() -> None:
-    """Bounds that are no tensors, an operand used twice, constants of one number, of a row and of the whole shape,
-    another tensor on the left.
+    """Bounds that are no tensors, an operand used twice, constants of one number, of a row and of the whole shape, and
+    another tensor on the left all move.
     """
     g = Graph({"x": (3, 5, 8), "other": (3, 5, 6)})
     y = g.add("MatMul", "x", g.constant(g.rng.standard_normal((8, 6)).astype("float32")))
@@ -137,7 +137,9 @@ def test_a_graph_without_such_reshapes_stays() -> None:
 
 @pytest.mark.parametrize(("channels", "unpacked"), [(8, 0), (10, 1)])
 def test_a_flattened_image_goes_into_a_dense_layer_as_it_is(channels: int, unpacked: int) -> None:
-    """Unless lanes are padded; and who needs it plain gets it plain."""
+    """A flattened image goes into a dense layer packed, unless lanes are padded. A reader that needs it plain gets it
+    plain.
+    """
     for is_shared in (False, True):
         g = Graph({"image": (2, 3, 6, 5)})
         flat = g.add("Flatten", g.add("Relu", g.conv("image", 3, channels, (3, 2))))

@@ -34,7 +34,7 @@ def model_of_many(operator: str) -> onnx.ModelProto:
 
 @pytest.mark.parametrize("operator", ["Concat", "Sum", "Mean", "Max"])
 def test_many_inputs(operator: str) -> None:
-    """lavapipe of Mesa 22.3 binds 32 buffers; the limit is set below it, so that other releases have it as well."""
+    """lavapipe of Mesa 22.3 binds 32 buffers. The limit is set below that, so that other releases have it as well."""
     model = model_of_many(operator)
     compiled = romou.compile(model, target="vulkan -max_per_stage_descriptor_storage_buffer=16", verify=False)
     assert compiled.host_nodes == ()

@@ -1,5 +1,5 @@
-"""Groups of operators above the number of buffers that a kernel binds: split where one value alone crosses, with the
-same results.
+"""Groups of operators above the number of buffers that a kernel can bind are split at a point with only one live value,
+with the same results.
 """
 
 from __future__ import annotations
@@ -33,8 +33,9 @@ PHONE = Target("opencl -device=adreno640")
 
 
 def grouped() -> tvm.IRModule:
-    """Sums of eight tensors, one of which is read again at the end, so that a piece may not end where two values are
-    alive; and a group that is small.
+    """Return sums of eight tensors and a small group.
+
+    The end of the sums reads one of the tensors again, so a piece may not end while two values are live.
     """
     xs = [relax.Var(f"x{i}", relax.TensorType(list(SHAPE), "float32")) for i in range(8)]
     bb = relax.BlockBuilder()
@@ -79,8 +80,8 @@ def test_what_fits_stays_whole() -> None:
 
 
 def test_a_device_of_the_least_limits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What Vulkan promises, as a device file says it: 4 buffers, 128 work-items, 16 KiB of shared memory. Kernels keep
-    to it, and numbers are right.
+    """A device file describes Vulkan's least limits: 4 buffers, 128 work-items, 16 KiB of shared memory. Kernels keep
+    to them, and numbers are right.
     """
     limits = {
         "max_storage_buffers": (4, "buffers of a Vulkan kernel"),
@@ -121,8 +122,8 @@ def test_a_device_of_the_least_limits(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 def gate(channels: int = 30) -> onnx.ModelProto:
-    """Squeeze and excitation: a gate for each channel, made by a convolution, times what a convolution gives at every
-    pixel.
+    """Return squeeze and excitation: a convolution computes a gate for each channel, which multiplies every pixel of
+    another convolution.
     """
     g = Graph({"x": (1, channels, 9, 11)})
     x = g.add("Relu", g.conv("x", channels, channels, (1, 1)))
@@ -132,7 +133,7 @@ def gate(channels: int = 30) -> onnx.ModelProto:
 
 
 def outer_gate() -> onnx.ModelProto:
-    """A dense layer whose rows gate those of several matrices."""
+    """Return a dense layer with rows that gate the rows of several matrices."""
     g = Graph({"x": (7, 24), "m": (3, 7, 40)})
     return g.model(
         g.add(
@@ -143,7 +144,7 @@ def outer_gate() -> onnx.ModelProto:
 
 
 def linear_unit() -> onnx.ModelProto:
-    """Two dense layers, of which one gates the other."""
+    """Return two dense layers. One gates the other."""
     g = Graph({"x": (5, 24)})
     a, b = (g.add("Add", g.add("MatMul", "x", g.weight(24, 40)), g.weight(40)) for _ in range(2))
     return g.model(g.add("MatMul", g.add("Mul", a, g.add("Sigmoid", b)), g.weight(40, 24)))

@@ -1,4 +1,6 @@
-"""What is larger than a buffer of the device may be: weights are split, algorithms give way, and the rest is one error."""  # noqa: E501
+"""Tensors above the device's largest buffer: weights are split, algorithms are replaced, and everything else is one
+error.
+"""
 
 from __future__ import annotations
 
@@ -20,9 +22,7 @@ def largest(plan: MemoryPlan) -> int:
 
 @pytest.mark.parametrize(("most", "kernels"), [(37 * 32 * 4, 1), (37 * 16 * 4, 2), (37 * 9 * 4, 4)])
 def test_a_dense_layer_of_several_weights(most: int, kernels: int, opencl_device: tvm.runtime.Device) -> None:
-    """Columns that are not whole texels at the end, a bias and a ReLU behind; right outputs, and no weight above the
-    limit.
-    """
+    """With a partial last texel of columns, a bias and a ReLU, outputs are right and no weight exceeds the limit."""
     g = Graph({"x": (3, 37)})
     model = g.model(g.add("Relu", g.add("Gemm", "x", g.weight(37, 31), g.weight(31))))
     compiled = romou.compile(model, target=HOST.format(most))
@@ -43,7 +43,7 @@ def test_a_convolution_of_several_weights(opencl_device: tvm.runtime.Device) -> 
 
 
 def test_an_algorithm_whose_weights_are_too_large_gives_way() -> None:
-    """Winograd's weights of a 3x3 convolution take up to four times as much; the limit lies between both."""
+    """Winograd's weights of a 3x3 convolution take up to four times the memory. The limit is between both sizes."""
     g = Graph({"x": (1, 64, 56, 56)})
     model = g.model(g.conv("x", 64, 64, pads=[1, 1, 1, 1]))
     target = "opencl -device=adreno640"
@@ -73,7 +73,7 @@ def test_a_tensor_that_nothing_makes_smaller_is_one_error() -> None:
     ("device", "allowed"), [("adreno730", 1 << 30), ("adreno840", 1376_000_000), ("adreno640", None)]
 )
 def test_a_device_file_says_how_large_a_buffer_may_be(device: str, allowed: int | None) -> None:
-    """Nothing of that size is made: the model is refused by its shapes, and the memory plan is one of numbers."""
+    """No tensor of that size is allocated: the model is refused by its shapes, and the memory plan only has numbers."""
     target = f"opencl -device={device}"
     assert Target(target).limits.max_buffer_bytes == allowed
     g = Graph({"x": (1, 4, 9300, 9300)})

@@ -1,4 +1,4 @@
-"""A saved model, what it gives, and a cache of programs of the test's own."""
+"""A saved model, its outputs, and a separate cache of programs for the test."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def right(saved: Path) -> bytes:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of the test's own; the folder of its entries, which is not there yet."""
+    """Set a separate cache for the test and return the folder of its entries, which does not exist yet."""
     monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
     return tmp_path / "cache" / "programs"

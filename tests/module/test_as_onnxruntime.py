@@ -1,4 +1,4 @@
-"""Small models of one kind of node each, whose outputs are onnxruntime's: scalars, functions of floats, NaN, integers
+"""Small models, each of one kind of node, give onnxruntime's outputs: scalars, functions of floats, NaN, integers
 of every width.
 """
 
@@ -112,7 +112,7 @@ def test_nan_is_kept_where_onnxruntime_keeps_it(dtype: str) -> None:
     model = model_of(nodes, inputs, {**constants, "first": np.array([0])})
     expected = run_onnxruntime(model, inputs)
     assert expected is not None
-    # Where the second of two is NaN, onnxruntime's ReduceMax drops it; NumPy, and Romou, keep it.
+    # If the second of two numbers is NaN, onnxruntime's ReduceMax drops it. NumPy and Romou keep it.
     expected[list(nodes).index("row_max")] = x.max(0)
     found = romou.compile(model, target="opencl").run(inputs)
     for name, a, b in zip(found.names, found, expected, strict=True):
@@ -120,7 +120,7 @@ def test_nan_is_kept_where_onnxruntime_keeps_it(dtype: str) -> None:
 
 
 def test_casts_to_integers_stay_on_the_device() -> None:
-    """TVM casts a float to int32 by way of int64, whose numbers no index is."""
+    """TVM casts a float to int32 by way of int64, which no index has."""
     x = np.array([[70001, -3.5, 2.5, -2147483648, 2147483520]], np.float32)
     model = model_of({"y": ("Cast", "x", {"to": 6}), "z": ("Cast", "y", {"to": 1})}, {"x": x})
     found = romou.compile(model, target="opencl", strict=True).run({"x": x})

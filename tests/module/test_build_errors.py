@@ -1,4 +1,4 @@
-"""What goes wrong inside Romou or TVM names the kernel, whatever was raised."""
+"""Errors inside Romou or TVM name the kernel, whatever was raised."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Recorded command buffers on OpenCL: bit for bit what plain runs give, for two models in turns and loaded ones; and
-where there can be none.
+"""Recorded command buffers on OpenCL equal plain runs bit for bit, for two models in turns and for loaded ones. Devices
+without them have plain runs.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def compiled(model: onnx.ModelProto, capture: bool | None) -> romou.TunedModel:
 
 
 def with_capture(model: romou.TunedModel, capture: bool | None) -> romou.TunedModel:
-    """Return the same code on a machine of its own."""
+    """Return the same code on a new virtual machine."""
     found = copy.copy(model)
     found.capture, found._local = capture, None
     return found
@@ -55,7 +55,7 @@ def is_same(found: list[np.ndarray], right: list[np.ndarray]) -> bool:
 
 @pytest.fixture(scope="module")
 def short(opencl_device: tvm.runtime.Device) -> romou.TunedModel:
-    """A model that is compiled once; tests take machines of their own (`with_capture`)."""
+    """Return a model that is compiled once. Each test takes a new virtual machine (`with_capture`)."""
     return compiled(short_net(), None)
 
 
@@ -139,7 +139,7 @@ def test_the_faster_way_is_taken(short: romou.TunedModel, monkeypatch: pytest.Mo
     ):
         model = with_capture(short, None)
         own = model._machine()
-        # A clock by which each run takes a second more than the one before, or less: plain runs come first.
+        # A clock that makes each run take a second more than the one before, or less. Plain runs come first.
         ticks = iter(np.cumsum([10 + (i if is_slow else -i) for i in range(40)]).tolist())
         monkeypatch.setattr(machine.time, "perf_counter", lambda ticks=ticks: float(next(ticks)))
         inputs = random_inputs(model.inputs, seed=0)
@@ -217,13 +217,13 @@ for flaw in sys.argv[2:]:
 
 
 def test_drivers_with_flaws_run_models_kernel_by_kernel(tmp_path: Path, prime: romou.TunedModel) -> None:
-    """By a library that stands before the system's: the extension is missing, or its functions, or recording fails, or
+    """A library in front of the system's has the flaws: the extension or its functions are missing, recording fails, or
     captured runs compute nothing.
     """
     model = with_capture(prime, False)
     saved = model.save(tmp_path / "m.romou")
     printed = ""
-    # What a device offers is read once in a process.
+    # A process reads the device's extensions only once.
     for flaws in (["no extension"], [flaw for flaw in FLAWS if flaw != "no extension"]):
         environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": flaws[0]}
         done = forked.run("-c", _SCRIPT, saved, *flaws, env=environment)
@@ -255,8 +255,8 @@ model.release()
 
 
 def test_qualcomms_recordable_queues(tmp_path: Path, prime: romou.TunedModel) -> None:
-    """A driver that has them in the place of command buffers: the run is recorded once on a queue of its own, and its
-    outputs are those of the plain run.
+    """On a driver with recordable queues instead of command buffers, the run is recorded once on a separate queue, and
+    its outputs equal the plain run's.
     """
     model = with_capture(prime, False)
     environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": "recordable queues"}
@@ -269,6 +269,6 @@ def test_qualcomms_recordable_queues(tmp_path: Path, prime: romou.TunedModel) ->
         for seed in range(3)
     ]
     assert [run.split()[0] for run in runs] == right
-    # The first run is plain, the second one records, the third one launches nothing by itself.
+    # The first run is plain, the second one records, the third one launches no kernel.
     assert int(runs[0].split()[1]) > 0 == int(runs[2].split()[1])
     assert is_timed == "True"

@@ -27,15 +27,15 @@ base.rules_for = lambda facts: DriverRules(compiles_apart=True)
 
 @pytest.fixture
 def crashing(saved: Path) -> tuple[str, dict[str, str]]:
-    """A kernel of the model, and an environment in which the driver's compiler crashes on it where STANDIN asks for
-    that.
+    """Return a kernel of the model, and an environment with a driver that crashes when it compiles that kernel, as
+    STANDIN specifies.
     """
     name = sorted(romou.load(saved).sources())[1]
     return name, {"ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN_SOURCE": f"{name}("}
 
 
 def assert_names(text: str, kernel: str) -> Path:
-    """The error is about the kernel; returns the file that it says to remove."""
+    """Assert that the error names the kernel. Return the file that it says to remove."""
     assert f"clBuildProgram failed: CL_BUILD_PROGRAM_FAILURE (-11); kernel {kernel};" in text
     assert "the driver's compiler ended the processes that compiled this kernel" in text
     (named,) = re.findall(r"to try again remove (\S+);", text)
@@ -45,8 +45,8 @@ def assert_names(text: str, kernel: str) -> Path:
 def test_a_compiler_that_crashes_ends_one_process(
     saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]
 ) -> None:
-    """The next start compiles in another process, and says which kernel it is; so do all after it, until the user has
-    it tried again.
+    """The next start compiles in another process and reports the kernel. All later starts do the same, until the user
+    has it tried again.
     """
     kernel, environment = crashing
     lines = starts(CRASHES, saved, right_file, *["crashes on source"] * 3, "", **environment)
@@ -64,7 +64,7 @@ def test_a_compiler_that_crashes_ends_one_process(
 def test_a_process_that_was_killed_refuses_no_kernel(
     saved: Path, right_file: Path, cache: Path, crashing: tuple[str, dict[str, str]]
 ) -> None:
-    """What ended while it compiled is compiled again, by another process."""
+    """If a process is killed while it compiles a kernel, another process compiles the kernel again."""
     lines = starts(CRASHES, saved, right_file, "crashes on source", "", "", **crashing[1])
     codes, reports = zip(*map(json.loads, lines), strict=True)
     assert codes == (-signal.SIGABRT, 0, 0)
@@ -106,7 +106,7 @@ except romou.RomouError as error:
 
 
 def test_intels_compiler_crashes_without_the_caller(request: pytest.FixtureRequest, cache: Path) -> None:
-    """Release 2026.22 does so on this model; where another one does not, it is right."""
+    """Release 2026.22 crashes on this model. If another release does not, its outputs are right."""
     platforms.INTEL.require(request.config)
     done = forked.run("-c", _REDUCE, env=platforms.INTEL.environment())
     assert done.returncode == 0, done.stderr
@@ -116,7 +116,7 @@ def test_intels_compiler_crashes_without_the_caller(request: pytest.FixtureReque
 
 
 def test_vulkans_compiler_is_not_asked_again(cache: Path, tmp_path: Path, vulkan_device: tvm.runtime.Device) -> None:
-    """Where two processes ended over a pipeline, of which this entry is what is kept."""
+    """The cache entry records that two processes ended while they compiled the pipeline."""
     saved = romou.compile(prime_net(), target="vulkan -device=host", verify=False).save(tmp_path / "m.romou")
     shaders = set(cache.glob("*.program"))
     right = outputs_of(romou.load(saved))

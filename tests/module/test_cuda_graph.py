@@ -1,5 +1,5 @@
-"""CUDA graphs: what is asked of NVIDIA's driver, by a stand-in where there is no GPU, and what captured runs compute,
-where there is one.
+"""CUDA graphs: the calls of NVIDIA's driver, checked with a stand-in if there is no GPU, and the results of captured
+runs if there is one.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def driver(monkeypatch: pytest.MonkeyPatch) -> Driver:
 
 
 def chain() -> tuple[relax.VirtualMachine, Any]:
-    """A machine of the CPU with a module of four steps, whose storages are planned, and its input."""
+    """Return a virtual machine of the CPU with a module of four steps and planned storages, and its input."""
     x = relax.Var("x", relax.TensorType((1031,), "float32"))
     builder = relax.BlockBuilder()
     with builder.function("main", [x]):

@@ -1,6 +1,4 @@
-"""Saved models: whatever happened to their files, loading ends in one message before any code of theirs runs; saving is
-whole or not at all.
-"""
+"""Damaged saved models end in one error message before any of their code runs. Saving is atomic."""
 
 from __future__ import annotations
 
@@ -57,8 +55,8 @@ def refuses(folder: Path, opened: list[str]) -> str:
 
 
 def damaged(content: bytes, count: int, rng: random.Random) -> Iterator[bytes]:
-    """`count` versions of `content`, each with another region flipped, cut off, overwritten, left out or doubled; the
-    regions cover all of it.
+    """Yield `count` versions of `content`, each with another region flipped, cut off, overwritten, left out or doubled.
+    The regions cover all of it.
     """
     for i in range(count):
         at = (len(content) - 1) * i // (count - 1)
@@ -98,7 +96,7 @@ def test_every_key_is_needed_and_has_its_type(saved: Path, tmp_path: Path, opene
     for key in about:
         for other in ({}, {key: 5}, {key: None}, {key: [1]}):
             changed = {name: value for name, value in about.items() if name != key} | other
-            # As a hash of its own text is there, only what stands in it can be wrong.
+            # The hash of its text matches, so only its content can be wrong.
             (copy / "romou.json").write_bytes(manifest._document(changed))
             refuses(copy, opened)
 

@@ -1,4 +1,4 @@
-"""Functions that no operator family takes: sums of one term, rules of TVM that raise or ask too much, and the plain
+"""Functions that no operator family takes: sums of one term, rules of TVM that raise or exceed limits, and the plain
 schedule behind them.
 """
 
@@ -31,14 +31,16 @@ def numbers(shape: tuple[int, ...], dtype: str) -> np.ndarray:
 
 
 def convolution(rank: int, channels: int = 1) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A convolution with a window of one pixel, a bias and a sigmoid: 0.5 is what the sigmoid makes of nothing."""
+    """Return a convolution with a window of one pixel, a bias and a sigmoid. The sigmoid turns an
+    empty sum into 0.5.
+    """
     inputs = {"x": numbers((1, channels, *[4] * rank), "float32")}
     constants = {"w": numbers((3, channels, *[1] * rank), "float32"), "b": np.array([1, -2, 3], "float32")}
     return model_of({"sum": ("Conv", "x w b"), "y": ("Sigmoid", "sum")}, inputs, constants), inputs
 
 
 def quantized() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """One quantized channel: what follows the sum adds a zero point and clips."""
+    """Return one quantized channel. A zero point and a clip follow the sum."""
     inputs = {"x": np.random.default_rng(SEED).integers(0, 255, (1, 1, 4, 4)).astype("uint8")}
     scales = {name: np.float32(value) for name, value in (("sx", 0.02), ("sw", 0.02), ("sy", 0.0201))}
     constants = {
@@ -52,13 +54,13 @@ def quantized() -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
 
 
 def product(dtype: str, rows: int, columns: int) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A product of a column and a row, and what makes something of nothing."""
+    """Return a product of a column and a row, followed by an operator that turns zero into another number."""
     inputs = {"a": numbers((rows, 1), dtype), "b": numbers((1, columns), dtype)}
     return model_of({"p": ("MatMul", "a b"), "y": ("Add", "p c")}, inputs, {"c": np.array(3, dtype)}), inputs
 
 
 def reduction(operator: str, dtype: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
-    """A reduction over axes of extent 1, and what makes something of nothing."""
+    """Return a reduction over axes of extent 1, followed by an operator that turns zero into another number."""
     inputs = {"x": numbers((5, 1, 7, 1), dtype)}
     return model_of(
         {"r": (operator, "x axes", {"keepdims": 0}), "y": ("Add", "r c")},
@@ -82,8 +84,8 @@ SINGLE_TERMS = {
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", SINGLE_TERMS)
 def test_sums_of_one_term(name: str, target: str, fallbacks: None) -> None:
-    """TVM's rules apply what follows a sum to its first value as well; a named target is not compared with onnxruntime
-    by `compile`. GLSL lacks fp64 maxima.
+    """TVM's rules also apply the epilogue of a sum to its initial value. `compile` does not compare a named target with
+    onnxruntime. GLSL lacks fp64 maxima.
     """
     model, inputs = SINGLE_TERMS[name]
     compiled = romou.compile(model, target=target, verify=False)
@@ -94,7 +96,7 @@ def test_sums_of_one_term(name: str, target: str, fallbacks: None) -> None:
 
 
 def test_single_terms_leave_no_reduction() -> None:
-    """Also of two results at once, the larger of which is asked for by the other; sums of several terms stay."""
+    """Single terms leave no reduction, not even with two results if one needs the other. Sums of several terms stay."""
 
     def func(extent: int) -> tirx.PrimFunc:
         x = tvm.te.placeholder((4, extent), "float32", "x")
@@ -186,7 +188,7 @@ def test_the_plain_schedule_takes_every_function(name: str, monkeypatch: pytest.
 @pytest.mark.parametrize("target", TARGETS[:-1])
 @pytest.mark.parametrize(("channels", "stride"), [(1, 1), (8, 2)])
 def test_convolutions_of_dynamically_quantized_networks(channels: int, stride: int, target: str) -> None:
-    """Where bias, scale and Swish follow the sum, TVM's rule for products raises."""
+    """TVM's rule for products raises if bias, scale and Swish follow the sum."""
     rng = np.random.default_rng(SEED)
     inputs = {"x": rng.standard_normal((1, channels, 15, 15), dtype=np.float32)}
     weights = {

@@ -18,7 +18,7 @@ from support.models.small_networks import Graph, random_inputs
 
 
 def pools() -> onnx.ModelProto:
-    """Three pools in a row, all of which are concatenated, as in detectors."""
+    """Return three consecutive pools, all of them concatenated, as in detectors."""
     g = Graph({"image": (1, 16, 7, 7)})
     made = [g.conv("image", 16, 12, (1, 1))]
     for _ in range(3):
@@ -42,7 +42,7 @@ def dense_block() -> onnx.ModelProto:
 
 
 def group_norms() -> onnx.ModelProto:
-    """What is normalised in groups of channels, twice, and concatenated with what it was made of."""
+    """Return two normalizations in groups of channels, concatenated with their inputs."""
     g, groups = Graph({"image": (1, 8, 6, 6)}), 4
     ones, zeros = (g.constant(np.full(groups, value, "float32")) for value in (1, 0))
     rows, back = (g.constant(np.asarray(shape, "int64")) for shape in ((0, groups, -1), (1, 8, 6, 6)))

@@ -26,8 +26,8 @@ from support.servers import forked
 from support.suite.exhaustive import exhaustive
 from tvm_patches.libraries import load_library
 
-# Repeats of each kind in the suite, and KB that one may keep there; repeats on demand, where the process may grow by
-# 5%.
+# For each kind, the repeats in the suite, the KB that one may keep there, and the repeats on demand, during which the
+# process may grow by 5%.
 COUNTS = {"load": (12, 20.0, 100), "run": (600, 0.5, 20_000), "time": (12, 10.0, 200)}
 COMPILES = (12, 40.0, 100)
 # A compilation fills caches of a few dozen functions.
@@ -78,7 +78,9 @@ print(json.dumps([after[0] - before[0], before[1], after[1]]))
 
 @pytest.fixture(scope="module", params=["pocl", "intel", "vulkan"])
 def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str, dict[str, str]]:
-    """A folder with a model, as ONNX and saved; its target; the environment of a process that runs it on the device."""
+    """Return a folder with a model, as ONNX and saved, its target, and the environment of a process that runs it on the
+    device.
+    """
     kind = "vulkan" if request.param == "vulkan" else "opencl"
     environment = dict(os.environ)
     if kind == "opencl":
@@ -158,7 +160,7 @@ def no_collection() -> Iterator[None]:
 def test_a_library_goes_with_its_last_user(
     kind: str, tmp_path: Path, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
 ) -> None:
-    """At once, with its kernels."""
+    """A library is unloaded together with its kernels as soon as its last user is gone."""
 
     def kernels() -> int:
         return int(json.loads(str(tvm.get_global_func(f"romou.{kind}.statistics")()))["live_kernels"])
@@ -187,7 +189,7 @@ def live_bytes(kind: str) -> int:
 def test_memory_of_models_that_are_gone_is_given_back(
     kind: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
 ) -> None:
-    """At once where the user says so, else when the next model starts."""
+    """Memory is released immediately if the user calls for it, else when the next model starts."""
     free_idle_memory()
     before, taken = live_bytes(kind), []
     for channels in (6, 60, 61):

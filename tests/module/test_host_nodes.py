@@ -1,4 +1,4 @@
-"""Nodes that run on the host: which, in which groups, with right numbers, and who refuses them."""
+"""Nodes that run on the host: their selection, their groups, their numbers, and the entry points that refuse them."""
 
 from __future__ import annotations
 

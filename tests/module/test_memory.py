@@ -1,4 +1,4 @@
-"""A model's memory plan says what the runtime will have allocated."""
+"""A model's memory plan equals the runtime's allocations."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_what_is_planned_is_what_the_runtime_allocates(made: tuple[romou.TunedMo
 
 
 def test_a_captured_run_holds_no_second_set_of_tensors(made: tuple[romou.TunedModel, MemoryPlan]) -> None:
-    """Tensors of the runs that it was compared with are let go; outputs are there three times: of the plain run, of the
-    captured one, and in the pool.
+    """The tensors of the plain runs used for comparison are released. Outputs exist three times: of the plain run, of
+    the captured one, and in the pool.
     """
     model, plan = made
     model.release()
@@ -90,8 +90,8 @@ def test_lifetimes_and_the_lower_bound(made: tuple[romou.TunedModel, MemoryPlan]
 
 
 def test_a_tensor_is_live_while_it_is_still_to_be_read() -> None:
-    """The last convolution's kernel reads what the first one wrote: three tensors of 8 x 4 x 4 floats are live at once,
-    else two.
+    """The last convolution's kernel reads the first one's output, so three tensors of 8 x 4 x 4 floats are live at the
+    same time, otherwise two.
     """
     g = Graph({"x": (1, 8, 4, 4)})
     first = g.add("Relu", g.conv("x", 8, 8, pads=[1, 1, 1, 1]))
@@ -139,7 +139,7 @@ def test_configs_with_workspaces_give_way_to_the_budget() -> None:
 
 
 def test_default_algorithms_with_workspaces_give_way_too() -> None:
-    """On a phone's target the default of a wide 3x3 convolution is Winograd's, whose weights take four times as much."""  # noqa: E501
+    """On a phone's target the default of a wide 3x3 convolution is Winograd's, with weights of four times the size."""
     g = Graph({"x": (1, 64, 56, 56)})
     model = g.model(g.conv("x", 64, 64, pads=[1, 1, 1, 1]))
     large = romou.memory_plan(model, target=IN_IMAGES).use
@@ -158,8 +158,8 @@ def test_the_command_shows_it() -> None:
 
 
 def test_images_of_one_width_and_height_share_whatever_their_layers() -> None:
-    """Three images of 40, 24 and 8 layers hold seven tensors in turns; the plan is what the runtime allocates, and the
-    outputs stay right, captured too.
+    """Three images of 40, 24 and 8 layers hold seven tensors in turn. The plan equals the runtime's allocations, and
+    outputs are right, captured too.
     """
     g = Graph({"x": (2, 16, 9, 7)})
     tensor, channels = "x", 16
@@ -186,8 +186,8 @@ def test_images_of_one_width_and_height_share_whatever_their_layers() -> None:
 
 
 def test_workspaces_are_live_for_one_call() -> None:
-    """Three convolutions by Winograd's algorithm share two workspaces, and what is planned is what the runtime
-    allocates.
+    """Three convolutions by Winograd's algorithm share two workspaces, and the plan equals the
+    runtime's allocations.
     """
     g = Graph({"x": (1, 64, 56, 56)})
     tensor = "x"
@@ -208,8 +208,8 @@ def test_workspaces_are_live_for_one_call() -> None:
 
 
 def test_a_loaded_model_holds_its_weights_once(made: tuple[romou.TunedModel, MemoryPlan], tmp_path: Path) -> None:
-    """The host's copy goes when the device has them; a device that was let go, and a folder that is written again, get
-    them from the file.
+    """The host's copy is released when the device has the weights. After a release of the device, or a rewrite of the
+    folder, they are read from the file again.
     """
     model, _ = made
     loaded = romou.load(model.save(tmp_path / "first"))

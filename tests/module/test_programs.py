@@ -53,7 +53,9 @@ def test_the_second_start_compiles_nothing(saved: Path, right: bytes, cache: Pat
 
 
 def test_an_entry_is_described_by_its_hashes(saved: Path, right: bytes, cache: Path) -> None:
-    """What another program has to write: magic, key, kind, SHA-256 of these and the content, content."""
+    """An entry has the format that other writers must follow: magic, key, kind, SHA-256 of these and the content,
+    content.
+    """
     start(saved, right)
     for name, content in entries(cache).items():
         head, digest, payload = content[:73], content[73:137], content[137:]
@@ -143,7 +145,7 @@ def test_a_limit_of_zero_keeps_nothing(saved: Path, right: bytes, cache: Path, m
 def test_what_a_driver_refuses_is_remembered_with_its_log(
     saved: Path, right: bytes, cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second start says the same without the compiler; other options are another program."""
+    """The second start reports the same error without compiling. Other options are another program."""
     monkeypatch.setenv("ROMOU_OPENCL_DUMP_DIR", str(cache.parent / "dump"))
     monkeypatch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-Dfloat=no_such_type")
     texts = []
@@ -201,8 +203,8 @@ print(json.dumps([attempts, killed, while_written, with_entries, partial]))
 
 
 def test_a_driver_that_crashes_on_binaries_gets_source(saved: Path, right_file: Path, cache: Path) -> None:
-    """One crash makes the program at fault a source for good, a second one in a row all programs of the device. Every
-    other start is right.
+    """After one crash the program at fault stays a source, after a second consecutive one all programs of the device.
+    Every other start is right.
     """
     flaws = ["", *["crashes on binaries"] * 5, ""]
     lines = starts(CRASHES, saved, right_file, *flaws, ROMOU_OPENCL_LIBRARY=str(standin.library()))
@@ -221,7 +223,7 @@ def test_a_driver_that_crashes_on_binaries_gets_source(saved: Path, right_file: 
         second[0],
     )
     assert (len(first), len(second), later) == (1, 1, [[], []])
-    # What the line says to remove.
+    # The file that the line says to remove.
     Path(re.findall(r"remove (\S+)\)", second[0])[0]).unlink()
     (line,) = starts(CRASHES, saved, right_file, "", ROMOU_OPENCL_LIBRARY=str(standin.library()))
     code, report = json.loads(line)
@@ -229,7 +231,7 @@ def test_a_driver_that_crashes_on_binaries_gets_source(saved: Path, right_file: 
 
 
 def test_a_process_killed_at_any_moment_leaves_no_wrong_program(saved: Path, right_file: Path, tmp_path: Path) -> None:
-    """Processes that write the cache are killed at random moments; each next start gives the right outputs, without a
+    """Processes that write the cache are killed at random moments. Each next start gives the right outputs, without a
     crash.
     """
     # PoCL compiles anew each time, so the moments spread over compiling, launching and writing.
@@ -248,7 +250,7 @@ def test_a_process_killed_at_any_moment_leaves_no_wrong_program(saved: Path, rig
 def test_no_start_waits_for_what_is_no_file(
     what: str, saved: Path, right: bytes, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In the place of a program, of a mark, and of a mark that no program has."""
+    """A special file in the place of a program, of a mark, or of a mark without a program does not block a start."""
 
     def put(path: Path) -> None:
         path.unlink(missing_ok=True)

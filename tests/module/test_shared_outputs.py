@@ -1,4 +1,4 @@
-"""Outputs that are constants, inputs, views of them, or another output: right in every run."""
+"""Outputs that are constants, inputs, views of them, or another output are right in every run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models and many threads: each run gets the outputs of its own inputs, bit for bit those of one thread."""
+"""Models in many threads: each run gets the outputs of its inputs, bit for bit equal to a single thread's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies between the kernels of one function belongs to the graph's own plan of memory."""
+"""Workspaces between the kernels of one function belong to the graph's memory plan."""
 
 from __future__ import annotations
 
