@@ -46,6 +46,7 @@ from romou.tuner.records import Origin, RecordStore
 from romou.tuner.search import PriorKnowledge, TaskResult, TuningOptions, TuningSession, terminal_progress
 from romou.tuner.search.pretrained import pretrained_for
 from torch_peer import Torch, gpu_clocks, repeats_of
+from tvm_peer import Tvm
 
 CORES = len(os.sched_getaffinity(0))
 # A kernel that takes longer to compile has thousands of unrolled lines, and is slow.
@@ -170,7 +171,28 @@ def romou_timer(
     return (lambda: float(timed(*tensors).results[0])), compared
 
 
+def initial_timer(
+    task: TunableTask, tuned: Config, target: Target, device: tvm.runtime.Device, folder: Path
+) -> dict[str, Callable[[], float]]:
+    """Return the timer of the default config, by its name. Empty if it is the tuned one, or if it does not run."""
+    default = task.default_config(target)
+    if dict(default) == dict(tuned):
+        return {}
+    try:
+        timer, compared = romou_timer(task, default, target, device, folder)
+    except (RomouError, RuntimeError):
+        return {}
+    return {} if compared.problem else {"initial": timer}
+
+
 # One table
+
+
+def peer_of(options: Options, target: Target, device: tvm.runtime.Device) -> Torch | Tvm | None:
+    """Return the side that Romou is compared with. None if there is none."""
+    if not options.has_peer:
+        return None
+    return Tvm(target, device) if options.peer == "tvm" else Torch(allow_tf32=options.allows_tf32)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -185,6 +207,7 @@ class Options:
     batch: int
     rounds: int
     only: str
+    peer: str
     has_peer: bool
     is_pruned: bool
     allows_tf32: bool
@@ -213,6 +236,11 @@ SUITES = {
         title="{count} of 20 convolutions of phone networks, batch 1",
         library="cuDNN",
         works=lambda options: paper_operators(options.dtype, "paper_ops_sample.csv"),
+    ),
+    "paper97": Suite(
+        title="{count} of the 97 operators of the Romou paper, batch 1",
+        library="cuDNN",
+        works=lambda options: paper_operators(options.dtype),
     ),
     "sgemm": Suite(
         title="square matrix products", library="cuBLAS", works=lambda options: square_products(options.dtype)
@@ -243,11 +271,11 @@ def compare(
     problem: the reason why the output is wrong
     roofline: the least time by the device's peak rate and bandwidth, over us; None if they are not known
     """
-    peer = Torch(allow_tf32=options.allows_tf32) if options.has_peer else None
     asked = Target(options.target).with_options(tf32="allow") if options.allows_tf32 else Target(options.target)
     index = asked.backend.device_index(asked.device_name)
     facts = asked.backend.facts(index)
-    target, device = asked.limited_to(facts), tvm.device(asked.kind, index)
+    target, device = asked.limited_to(facts), asked.backend.device(index)
+    peer = peer_of(options, target, device)
     wanted = [word for word in options.only.split(",") if word]
     every = {work: task_of(work, has_epilogue=False, is_weight_computed=is_training) for work in works}
     tasks = {work: task for work, task in every.items() if not wanted or any(word in task.name for word in wanted)}
@@ -319,7 +347,7 @@ def _row(
     result: TaskResult,
     target: Target,
     device: tvm.runtime.Device,
-    peer: Torch | None,
+    peer: Torch | Tvm | None,
     spec: HardwareSpec | None,
     rounds: int,
     folder: Path,
@@ -330,19 +358,26 @@ def _row(
             hint="The records in --work-dir say why.",
         )
     ours, compared = romou_timer(task, result.config, target, device, folder)
-    timers = {"romou": ours} | ({layout: peer.timer(call) for layout, call in peer.calls(work).items()} if peer else {})
+    timers = (
+        {"romou": ours}
+        | initial_timer(task, result.config, target, device, folder)
+        | ({layout: peer.timer(call) for layout, call in peer.calls(work).items()} if peer else {})
+    )
     times: dict[str, list[float]] = {side: [] for side in timers}
     for _ in range(rounds):
         for side, timer in timers.items():
             times[side].append(timer())
     seconds = {side: statistics.median(found) for side, found in times.items()}
     ours_s = seconds.pop("romou")
+    # Without a search, this is the kernel. Where it cannot run there is none.
+    initial_s = ours_s if dict(result.config) == dict(task.default_config(target)) else seconds.pop("initial", None)
     layout = min(seconds, key=lambda side: seconds[side], default=None)
     row: dict[str, Any] = {
         "name": work.name,
         "flops": work.flops,
         "bytes": memory_bytes(work),
         "us": ours_s * 1e6,
+        "initial_us": None if initial_s is None else initial_s * 1e6,
         "peer_us": seconds[layout] * 1e6 if layout else None,
         "layout": layout,
         "ratio": seconds[layout] / ours_s if layout else None,
@@ -380,7 +415,7 @@ def facts_for_roofline(target: Target, facts: Mapping[str, Any]) -> HardwareSpec
 
 @click.command()
 @click.argument("suite", type=click.Choice(list(SUITES)))
-@click.option("--target", default="opencl", show_default=True, help="opencl or cuda, also with -device=.")
+@click.option("--target", default="opencl", show_default=True, help="opencl, cuda or vulkan, also with -device=.")
 @click.option(
     "--trials",
     type=click.IntRange(min=0),
@@ -409,6 +444,13 @@ def facts_for_roofline(target: Target, facts: Mapping[str, Any]) -> HardwareSpec
 )
 @click.option("--only", default="", help="Operators whose name contains one of these, with commas.")
 @click.option(
+    "--peer",
+    type=click.Choice(["torch", "tvm"]),
+    default="torch",
+    show_default=True,
+    help="cuDNN and cuBLAS through PyTorch, or TVM's default schedules on the same device.",
+)
+@click.option(
     "--no-peer",
     "has_peer",
     is_flag=True,
@@ -432,7 +474,8 @@ def main(suite: str, **values: Any) -> None:
         rows, head = compare(chosen.works(options), options, is_training=chosen.is_training)
     except RomouError as error:
         raise SystemExit(f"{error}") from error
-    print_table(rows, head, chosen.title.format(count=len(rows)), chosen.library)
+    library = "TVM" if options.peer == "tvm" else chosen.library
+    print_table(rows, head, chosen.title.format(count=len(rows)), library)
     raise SystemExit(1 if any(row["problem"] for row in rows) else 0)
 
 

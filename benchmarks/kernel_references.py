@@ -70,7 +70,7 @@ def _of_training(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarr
         return correlate(work, unpacked(data, work.in_channels), unpacked(weight, work.out_channels))
     plain = unpacked(data, work.in_channels)
     found = (
-        _by_onnxruntime(work, plain, weight)
+        convolved_plainly(work, plain, weight)
         if type(work) is Conv2d
         else family_of(work).case(work).compute(plain, weight)
     )
@@ -84,11 +84,12 @@ def _convolved(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarray
     plain = data[..., :lanes].transpose(0, 1, 4, 2, 3).reshape(n, texels * lanes, h, w)
     kernel = weight.transpose(4, 5, 0, 3, 1, 2).reshape(work.out_texels * LANES, texels * lanes, *work.kernel)
     return (
-        _by_onnxruntime(work, plain, kernel).reshape(n, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
+        convolved_plainly(work, plain, kernel).reshape(n, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
     )
 
 
-def _by_onnxruntime(work: Conv2d, plain: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+def convolved_plainly(work: Conv2d, plain: np.ndarray, kernel: np.ndarray) -> np.ndarray:
+    """Convolve tensors of a graph's layout by onnxruntime."""
     node = helper.make_node(
         "Conv",
         ["x", "w"],
@@ -96,6 +97,7 @@ def _by_onnxruntime(work: Conv2d, plain: np.ndarray, kernel: np.ndarray) -> np.n
         strides=work.stride,
         pads=work.padding,
         dilations=work.dilation,
+        group=work.groups,
         kernel_shape=work.kernel,
     )
     values = [

@@ -37,12 +37,17 @@ def configs_text(config: Mapping[str, Any]) -> str:
 
 def print_table(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], title: str, library: str) -> None:
     """Print one line for each operator, ending with configs and layouts, then the means."""
-    out = Console(width=200)
+    out = Console(width=240)
     device = head["device"]
     has_paper = any(row.get("paper") for row in rows)
     columns = (
+        "MFLOP",
+        "F/B",
         f"{library} us",
+        "GF/s",
+        "initial us",
         "Romou us",
+        "GF/s",
         "ratio",
         "of peak",
         f"{library} of peak",
@@ -55,7 +60,9 @@ def print_table(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], titl
     where = f"{device['name']} ({device['platform']}, driver {device['driver']}), {head['target']}"
     table = table_of_numbers("operator", columns, "config", title=f"{title}, {head['dtype']}, {where}")
     for row in rows:
-        cells = [_text(row["peer_us"], ".1f"), _text(row["us"], ".1f"), _text(row["ratio"], ".2f", "x")]
+        cells = [f"{row['flops'] / 1e6:.1f}", f"{row['flops'] / row['bytes']:.1f}"]
+        cells += [_text(row["peer_us"], ".1f"), gflops_text(row, "peer_us"), _text(row.get("initial_us"), ".1f")]
+        cells += [_text(row["us"], ".1f"), gflops_text(row, "us"), _text(row["ratio"], ".2f", "x")]
         cells += [_text(row.get(key), ".0%") for key in ("peak", "peer_peak", *["paper"] * has_paper, "roofline")]
         cells += [
             row["bound"] or "-",
@@ -74,6 +81,9 @@ def summary_lines(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], li
     """Yield means, totals, the cost of tuning and the clocks, one line each."""
     ratios = [row["ratio"] for row in rows if row["ratio"] is not None]
     yield f"Romou: {sum(row['us'] for row in rows):.1f} us in all"
+    gains = [row["initial_us"] / row["us"] for row in rows if row.get("initial_us") is not None]
+    if gains:
+        yield f"initial / Romou: geometric mean {statistics.geometric_mean(gains):.3f}x over {len(gains)} operators"
     if ratios:
         slow = [row["name"] for row in rows if row["ratio"] is not None and row["ratio"] < 0.8]
         yield f"{library}: {sum(row['peer_us'] for row in rows):.1f} us in all ({head['peer']})"
@@ -94,6 +104,11 @@ def summary_lines(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], li
         )
     yield f"GPU before: {head['clocks'][0]}"
     yield f"GPU after:  {head['clocks'][-1]}"
+
+
+def gflops_text(row: Mapping[str, Any], time: str) -> str:
+    """Spell billions of operations a second. time: the key of the row's microseconds."""
+    return "-" if row.get(time) is None else f"{row['flops'] / row[time] / 1e3:.1f}"
 
 
 def _text(value: float | None, form: str, unit: str = "") -> str:

@@ -5,10 +5,14 @@ family.
 from __future__ import annotations
 
 import csv
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import onnx
+
+from romou import models
 from romou.compiler.operators.families.batch_matmul import BatchMatmul, matmul
 from romou.compiler.operators.families.conv2d_transpose import Conv2dTranspose
 from romou.compiler.operators.families.dense import Dense
@@ -52,6 +56,44 @@ def paper_operators(dtype: str = "float32", file: str = "paper_ops.csv") -> list
             _of_row({key: int(value) for key, value in row.items() if key not in ("op", "models")}, dtype)
             for row in csv.DictReader(rows)
         ]
+
+
+CATEGORIES = ("1x1", "3x3", "depthwise", "other", "fully connected")
+NETWORKS = ("squeezenet1_0", "mobilenetv1_100", "resnet18", "inception_v3")
+
+
+def category(work: Conv2d) -> str:
+    """Return the operator's category in the Romou paper (section 5.2), one of `CATEGORIES`."""
+    if work.groups > 1:
+        return "depthwise"
+    if work.in_hw == (1, 1):
+        return "fully connected"
+    return {(1, 1): "1x1", (3, 3): "3x3"}.get(work.kernel, "other")
+
+
+@functools.cache
+def convolutions_of(network: str) -> tuple[Conv2d, ...]:
+    """Return the convolutions of a bundled network, in order of execution (Romou paper, figure 14)."""
+    # Shapes need no weights, which `models.load` would draw.
+    graph = onnx.shape_inference.infer_shapes(onnx.load(str(Path(models.__file__).parent / f"{network}.onnx"))).graph
+    shapes = {
+        value.name: [dim.dim_value for dim in value.type.tensor_type.shape.dim]
+        for value in (*graph.input, *graph.value_info)
+    }
+    weights = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}
+    works = []
+    for node in graph.node:
+        if node.op_type != "Conv":
+            continue
+        attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+        (_, channels, *size), (outputs, _, *kernel) = shapes[node.input[0]], weights[node.input[1]]
+        how: dict[str, Any] = {
+            "stride": tuple(attributes.get("strides", (1, 1))),
+            "padding": tuple(attributes.get("pads", (0, 0, 0, 0))),
+            "groups": attributes.get("group", 1),
+        }
+        works.append(conv(channels, tuple(size), outputs, tuple(kernel), **how))
+    return tuple(works)
 
 
 def attention() -> list[BatchMatmul]:

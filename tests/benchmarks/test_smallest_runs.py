@@ -36,6 +36,10 @@ RUNS: dict[str, tuple[str, str]] = {
     "bench_launches": ("--target opencl --length 3 --repeat 1", r"opencl: [^│]+│ +\d+\.\d\d │ +\d+\.\d\d │"),
     "bench_memory": ('small --target "opencl -device=host"', r"small +│ +0\.01 │ +0\.01 │"),
     "bench_models": ("--models small --peers dlight --trials 1 --pairs 1", r"small +│ +\d\.\d+ │(.*│){8} +\d\.\d\dx"),
+    "bench_operators": (
+        "--only 1x384x8x8_384_1x3 --trials 1 --rounds 1 --work-dir OUT --peak-gflops 100",
+        r"other +│ +1 │ +\d+\.\d, .* │ +\d+\.\d, (.|\n)*Figure 14: inception_v3, 4 convolutions",
+    ),
     "bench_passes": ('--only "16x54x54 -> 64"', r"conv2d_1x16x54x54_64_1x1_s1 .* -\d\d%"),
     "bench_rpc": ("--trials 2 --servers 1", r"│ 1 +│ \d+\.\d+ +│ 1.00x"),
     "bench_search": ("--operators dense --seeds 1 --methods random --jobs 1", r"dense +│ \d+ \(\d+ s\)"),
@@ -44,8 +48,8 @@ RUNS: dict[str, tuple[str, str]] = {
     "bench_tuning": ("OUT/small.onnx --trials 1", r"every kernel has a time after 1 trials"),
     "bench_variants": ("--operators small --trials 1 --jobs 1", r"small +│ +[\d.e+]+\*? │"),
     "kernel_bench": (
-        "sgemm --only 128x128 --trials 1 --rounds 1 --no-peer --work-dir OUT",
-        r"128x128_128 │ +- │ +\d+\.\d │",
+        "sgemm --only 128x128 --trials 1 --rounds 1 --peer tvm --work-dir OUT",
+        r"128x128_128 │ +4\.2 │ +21\.3 │ +\d+\.\d │",
     ),
     "pretrain_cost_model": ("--spaces OUT/spaces --out OUT/model.json.gz", r"model.json.gz: \d+ bytes, out of 1 recor"),
     "record_spaces": ("--out OUT/recorded --operators dense --configs 1 --jobs 1", r"dense: 2 of \d+ \(2 ok\); best"),
