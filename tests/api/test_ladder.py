@@ -1,4 +1,4 @@
-"""Planted faults: which nodes get which kernels instead, that all others keep theirs, and whose fault is told."""
+"""Planted faults: the affected nodes get other kernels, all other nodes keep theirs, and the report names the fault."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ HOST = "opencl"
 
 
 def net() -> onnx.ModelProto:
-    """conv t2 (8 -> 12) and relu t3; conv t6 (12 -> 16) and tanh t7; a softmax t8."""
+    """Return conv t2 (8 -> 12) and relu t3, conv t6 (12 -> 16) and tanh t7, and a softmax t8."""
     g = Graph({"image": (1, 8, 6, 6)})
     x = g.add("Relu", g.conv("image", 8, 12, pads=[1, 1, 1, 1]))
     return g.model(g.add("Softmax", g.add("Tanh", g.conv(x, 12, 16))))
 
 
 def nodes_of(model: onnx.ModelProto) -> dict[str, str]:
-    """Operator -> first output; of convolutions, with the number of outputs behind it."""
+    """Return operator -> first output. The keys of convolutions end with their number of outputs."""
     found = {}
     for node in model.graph.node:
         weight = next(
@@ -52,7 +52,7 @@ def nodes_of(model: onnx.ModelProto) -> dict[str, str]:
 
 
 def where(model: onnx.ModelProto, target: str = HOST) -> dict[str, Rung]:
-    """Operator -> rung, of those that have no kernel as they should."""
+    """Return operator -> rung, for operators that fell back from their usual kernel."""
     graph = Compilation.of(import_model(model, None), Target(target)).with_default_kernels()
     known = {output: operator for operator, output in nodes_of(model).items()}
     return {known[node]: move.rung for move in graph.fallbacks.current_moves for node in move.nodes}
@@ -66,7 +66,7 @@ def check(model: onnx.ModelProto) -> None:
 
 
 def fail_for(monkeypatch: pytest.MonkeyPatch, template: type, is_broken: Any) -> None:
-    """Let the schedule of a template raise where `is_broken` of it."""
+    """Make the schedule of a template raise if `is_broken` is true of it."""
     schedule = template.schedule  # type: ignore[attr-defined]
 
     def planted(self: Any, *given: Any) -> Any:
@@ -113,7 +113,7 @@ def test_a_family_that_fails_at_recognising_a_function(fallbacks: None, monkeypa
 
 
 def break_code_generator(monkeypatch: pytest.MonkeyPatch, kernel: str) -> None:
-    """Let TVM's code generator for the device fail on functions whose name holds a word."""
+    """Make TVM's code generator for the device fail on functions with a word in their name."""
     generate = build.codegen_build
 
     def planted(mod: tvm.IRModule, target: tvm.target.Target) -> tvm.runtime.Module:
@@ -204,7 +204,7 @@ def test_a_refusal_is_no_fault_of_our_own(
 
 
 def test_nodes_that_fail_only_together_are_found_by_bisection(fallbacks: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No function and no node is named, and each node by itself is fine."""
+    """No function and no node is named, and each single node is fine."""
 
     def planted(mod: tvm.IRModule) -> tvm.IRModule:
         if {"relu", "tanh"} <= {part for var in mod.get_global_vars() for part in var.name_hint.split("_")}:
@@ -242,7 +242,7 @@ def test_every_node_is_known_by_the_function_that_computes_it(name: str, target:
 
 
 def plant_wrong_kernels(monkeypatch: pytest.MonkeyPatch, is_wrong: Any) -> None:
-    """Let contractions of which `is_wrong` says so compute twice what they should."""
+    """Make contractions that satisfy `is_wrong` compute twice the right result."""
     schedule = ContractionTemplate.schedule
 
     def planted(self: Any, *given: Any) -> Any:
@@ -253,7 +253,7 @@ def plant_wrong_kernels(monkeypatch: pytest.MonkeyPatch, is_wrong: Any) -> None:
 
 
 def doubled(mod: tvm.IRModule) -> tvm.IRModule:
-    """The module whose stores to the output store twice the value."""
+    """Return the module with stores to the output that store twice the value."""
     func = mod["main"]
     output = func.params[-1]
 
@@ -292,7 +292,7 @@ def test_what_is_wrong_on_every_rung_is_an_error(fallbacks: None, monkeypatch: p
     monkeypatch.setattr("romou.driver.check_compiled.verified", wrong)
     with pytest.raises(NumericError, match="wrong 1"):
         romou.compile(net(), target=HOST)
-    # With its activation, by itself, by TVM's rules, by the simplest schedule, and on the host.
+    # With its activation, without it, by TVM's rules, by the simplest schedule, and on the host.
     assert [len(model.host_nodes) for model in models] == [0, 0, 0, 0, 1]
 
 

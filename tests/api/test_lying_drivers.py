@@ -1,4 +1,4 @@
-"""A driver that lies ends in a right model or in one clear error."""
+"""A driver that returns wrong results ends in a right model or in one clear error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ except RomouError as error:
 
 
 def with_flaw(flaw: str, call: str, model: onnx.ModelProto, folder: Path) -> str:
-    """What `call` gives on such a driver, in a process of its own."""
+    """Return the output of `call` on a driver with the flaw, in a separate process."""
     onnx.save(model, str(folder / "model.onnx"))
     environment = {**os.environ, "ROMOU_OPENCL_LIBRARY": str(standin.library()), "STANDIN": flaw}
     done = forked.run("-c", _RUN, call, folder / "model.onnx", folder / "records", env=environment)

@@ -35,7 +35,7 @@ def method(name: str, *given: Any, **options: Any) -> Callable[[Any, romou.Tuned
     return lambda value, model: call(getattr(model, name), *given, **options)(value, model)
 
 
-# What is called, and the values that are right there.
+# The calls, and the values that are valid for each.
 CALLS: dict[str, tuple[Callable[[Any, romou.TunedModel], Any], tuple[Any, ...]]] = {
     "model": (call(romou.compile, ..., target=TARGET), ()),
     "target": (call(romou.compile, prime_net(), target=...), ()),

@@ -1,4 +1,4 @@
-"""What a caller may choose about measuring and keeping: limits, a callback, where records lie."""
+"""Options of measuring and keeping: limits, a callback, the place of records."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A work_dir of several models: what they share is measured once, and each learns from the others."""
+"""A work_dir of several models: shared tasks are measured once, and each model learns from the others."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def first_trials(folder: Path) -> list[dict[str, Any]]:
 
 
 def test_two_models_tuned_at_the_same_time_learn_from_each_other(tmp_path: Path, sessions: list[TuningSession]) -> None:
-    """A second tuner starts after the third trial of the first and ends before its fourth: no config is measured twice,
-    each knows all records.
+    """A second tuner starts after the third trial of the first and ends before its fourth. No config is measured twice,
+    and each has all records.
     """
 
     def second(trial: romou.Trial) -> None:

@@ -1,5 +1,5 @@
-"""What each entry point does before its own work is the same: a node that cannot be compiled runs on the host for all
-of them.
+"""The first stages of all entry points are the same: a node that cannot be compiled runs on the
+host for all of them.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STAGES: dict[str, Callable[..., Any]] = {
 
 
 def has_tangent(fused: tvm.IRModule) -> bool:
-    """Whether the device is to compute a tangent: a sine by a cosine."""
+    """Return whether the device is to compute a tangent: a sine by a cosine."""
     return any("sin" in var.name_hint and "cos" in var.name_hint for var in fused.get_global_vars())
 
 
@@ -59,8 +59,8 @@ def test_a_model_that_compiles_while_it_is_tuned(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Trials begin before it is known whether the model compiles; where it does not, the search goes on with what is
-    left for the device.
+    """Trials begin before it is known whether the model compiles. If it does not, the search continues with the nodes
+    that stay on the device.
     """
     compiled, of_facts = compilation.compile_model, DeviceFingerprint.of_facts
     threads: list[str] = []

@@ -1,4 +1,4 @@
-"""From an ONNX model to a tuned module that runs, on the OpenCL device; what goes wrong on the way is said clearly."""
+"""Tunes ONNX models to modules that run on the OpenCL device. Errors on the way are clear."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from support.servers import forked
 from support.suite.exhaustive import exhaustive, few
 
 TARGET = "opencl"
-# What has nothing to do with kernels is tested without them.
+# Behaviour that does not depend on kernels is tested without them.
 PLUMBING = "null"
 LIMIT = 1e-4  # relative L2 against onnxruntime
 
@@ -53,15 +53,15 @@ def error_of(tuned: romou.TunedModel, model: onnx.ModelProto) -> float:
 def test_a_bundled_model_tuned_and_its_report(
     tmp_path: Path, opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """SqueezeNet is tuned, and its records make a page; depthwise convolutions and residuals are tuned in
-    `test_small_networks`.
+    """SqueezeNet is tuned, and its records make a page. `test_small_networks` tunes depthwise convolutions and
+    residuals.
     """
     model = models.load("squeezenet1_0")
     tuned = romou.tune(model, target=TARGET, trials=30, work_dir=tmp_path)
     assert_tuned(tuned, model, 30)
-    # What is too small to win anything has no trials.
+    # Kernels that are too small to gain anything have no trials.
     assert all("elementwise_reshape" in row.name for row in tuned.summary().rows if not row.trials)
-    # Two kernels tell as much of the page as twelve, sooner.
+    # Two kernels test the page as well as twelve, but faster.
     monkeypatch.setattr("romou.api.report._BROKEN_DOWN", 2)
     page = romou.write_report(tmp_path, output=tmp_path / "report.html", model=model, target=TARGET)
     assert asyncio.run(report_picture.draw(page, tmp_path / "report.png")) == []
@@ -71,7 +71,7 @@ def test_a_bundled_model_tuned_and_its_report(
 
 @pytest.mark.parametrize("target", [TARGET, "opencl -device=adreno640"])
 def test_a_decoder_of_transposed_convolutions(target: str, opencl_device: tvm.runtime.Device) -> None:
-    """Each stride and kernel doubles or triples the image; in buffers, and in images that kernels hand on."""
+    """Each stride and kernel doubles or triples the image, in buffers and in images that kernels pass on."""
     g = Graph({"image": (1, 10, 3, 5)})
     x, channels = "image", 10
     for kernel, stride, pad, more in ((4, 2, 1, 0), (3, 2, 1, 1), (3, 3, 0, 0), (2, 1, 0, 0)):
@@ -118,7 +118,7 @@ def four_layers(dtype: str = "float32") -> onnx.ModelProto:
 
 @pytest.mark.parametrize("make", few([four_layers, residual_net], 0))
 def test_half_precision_model(make: Callable[..., onnx.ModelProto], opencl_device: tvm.runtime.Device) -> None:
-    """Numbers lie in memory and in images as fp16, on a device that cannot compute in it."""
+    """Memory and images hold fp16 numbers on a device that cannot compute in fp16."""
     model, wide = make(dtype="float16"), make()
     inputs = random_inputs(model, seed=5)
     (expected,) = romou.compile(wide, target=TARGET).run(
@@ -133,7 +133,7 @@ def test_half_precision_model(make: Callable[..., onnx.ModelProto], opencl_devic
 
 
 def assert_tuned(tuned: romou.TunedModel, model: onnx.ModelProto, trials: int) -> None:
-    """A tuned model is right, every trial is told, and no kernel became slower."""
+    """Assert that a tuned model is right, every trial is reported, and no kernel became slower."""
     summary = tuned.summary()
     assert summary.is_right
     assert summary.relative_l2_error is not None
@@ -175,12 +175,12 @@ def test_small_networks(make: Callable[[], onnx.ModelProto], opencl_device: tvm.
 
 
 def test_a_phones_target_runs_here_too(tmp_path: Path, opencl_device: tvm.runtime.Device) -> None:
-    """A phone's limits bound the space; the kernels are measured on the device at hand."""
+    """A phone's limits bound the space. The kernels are measured on the attached device."""
     model = residual_net()
     tuned = romou.tune(model, target="opencl -device=adreno640", trials=4)
     assert error_of(tuned, model) < LIMIT
     assert tuned.summary().target == "opencl -device=adreno640"
-    # Its weights lie in images, and the saved model finds them there.
+    # Its weights are images, and the saved model keeps them.
     assert any(row.config["weight"] == "image" for row in tuned.summary().rows if "weight" in row.config)
     assert error_of(romou.load(tuned.save(tmp_path / "phone")), model) < LIMIT
 
@@ -246,7 +246,7 @@ def test_two_models_saved_in_turn_under_one_name(tmp_path: Path, opencl_device: 
 
 
 def lines_of(folder: Path) -> list[dict[str, object]]:
-    """Records of trials; what is measured again at the end is none."""
+    """Return the records of trials, without the final repeated measurements."""
     path = folder / FILE_NAME
     records = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [record for record in records if not record["is_again"]]
@@ -397,7 +397,7 @@ def test_json_on_stdout_and_nothing_else(tmp_path: Path) -> None:
 
 
 def test_compiled_for_a_phone_without_any_device(tmp_path: Path) -> None:
-    """Every kernel comes out as a file of its own; images where the phone prefers them."""
+    """Every kernel is written as a separate file, with images if the phone prefers them."""
     onnx.save(residual_net(), tmp_path / "small.onnx")
     folder, output = tmp_path / "kernels", tmp_path / "small.romou"
     arguments = [

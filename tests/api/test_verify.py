@@ -1,4 +1,4 @@
-"""romou.compile checks what it compiled: a wrong model is an error that names the first wrong ONNX operator."""
+"""romou.compile checks its result: a wrong model is an error that names the first wrong ONNX operator."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ def test_a_wrong_model_for_a_phone_is_the_same_error(wrong_sigmoid: None) -> Non
 
 @pytest.mark.parametrize("precision", ["float32", "float16"])
 def test_the_kernels_that_are_checked_are_those_of_the_phone(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Sums in fp16 run where the CPU's OpenCL has them; where it has not, the model is compiled once more, without."""
+    """Sums in fp16 run if the CPU's OpenCL has them. Otherwise the model is compiled once more without them."""
     compiled: list[romou.Target] = []
     original = check_compiled.runs_on_stand_in
     monkeypatch.setattr(
@@ -231,7 +231,7 @@ def many_classes() -> onnx.ModelProto:
 
 
 def cancelling() -> onnx.ModelProto:
-    """What is left of a mean without itself."""
+    """Return a model that subtracts a mean from itself, which leaves only rounding."""
     g = Graph({"x": (3, 400)})
     large = g.add("Mul", "x", g.constant(np.float32(300)))
     return g.model(
@@ -257,8 +257,8 @@ def test_weights_that_fp16_has_no_numbers_for_are_wrong() -> None:
 
 
 def test_what_cancels_out_is_judged_by_what_was_summed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Outputs whose relative error is one are right if onnxruntime's own is, too; an output of the summands' size is
-    wrong.
+    """Outputs with a relative error of one are right if onnxruntime's own error is as large. An output of the summands'
+    size is wrong.
     """
     summary = romou.compile(cancelling(), target=TARGET).summary()
     assert summary.is_right

@@ -1,4 +1,4 @@
-"""CUDA: every kernel of whole models is compiled by NVRTC, and run where there is a GPU; what is missing is said
+"""CUDA kernels of whole models are all compiled by NVRTC, and run if there is a GPU. Missing parts are reported
 clearly.
 """
 
@@ -160,7 +160,7 @@ def test_functions_come_before_the_kernels_that_call_them() -> None:
 
 
 def test_the_library_headers_say_the_truth() -> None:
-    """The few lines that stand for the C++ library's headers in TVM's preamble."""
+    """A few lines replace the C++ library's headers in TVM's preamble."""
     checks = """
     static_assert(sizeof(uint8_t) == 1 && sizeof(uint16_t) == 2 && sizeof(uint32_t) == 4 && sizeof(uint64_t) == 8, "");
     static_assert(int8_t(-1) < 0 && int16_t(-1) < 0 && int32_t(-1) < 0 && int64_t(-1) < 0 && uint8_t(-1) > 0, "");
@@ -223,8 +223,8 @@ def test_an_architecture_is_enough_to_compile_for() -> None:
 def test_machine_code_is_kept(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The second build of a model's module asks NVRTC nothing; another architecture or version, candidates of a search,
-    and damaged entries do.
+    """The second build of a model's module does not call NVRTC. Another architecture or version, candidates of a
+    search, and damaged entries do.
     """
     monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
@@ -269,7 +269,7 @@ def test_machine_code_is_kept(
 
 
 def test_a_model_s_module_is_kept(monkeypatch: pytest.MonkeyPatch, cuda_target: Target) -> None:
-    """Where code is generated for a module, as it is built or as it is loaded, the cache is at hand."""
+    """The cache is available whenever code is generated for a module, at its build or at its load."""
     seen: list[bool] = []
     monkeypatch.setattr(
         build, "codegen_build", lambda *_args: seen.append(is_keeping()) or (_ for _ in ()).throw(BuildError("seen"))

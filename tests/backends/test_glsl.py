@@ -149,7 +149,7 @@ def test_without_glslang_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
 
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """A list that gets a word for each start of glslang from now on, with a cache of its own."""
+    """Return a list that gets a word for each start of glslang from now on, with an empty cache."""
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
     asked: list[str] = []
     real = compiler._run

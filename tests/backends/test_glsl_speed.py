@@ -1,5 +1,5 @@
-"""What Vulkan's code generator leaves to no compiler: conditional loads without branches, and loops that are written
-out.
+"""Optimizations of Vulkan's code generator that no compiler has to do: conditional loads without branches, and unrolled
+loops.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ OP_SELECTION_MERGE = 247
 
 
 def scheduled(output: te.Tensor, *inputs: te.Tensor) -> tvm.IRModule:
-    """An output of which each work-item computes an element."""
+    """Return a schedule in which each work-item computes one element of the output."""
     sch = s_tir.Schedule(te.create_prim_func([*inputs, output]).with_attr("global_symbol", "main"))
     group, item = sch.split(sch.get_loops(sch.get_sblock(output.op.name))[0], [None, ITEMS])
     sch.bind(group, "blockIdx.x")
@@ -50,7 +50,7 @@ def branches(mod: tvm.IRModule) -> int:
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "int32", "int8"])
 def test_a_conditional_load(dtype: str, vulkan_device: tvm.runtime.Device) -> None:
-    """The window of a padded convolution: three conditions, of which only the index makes sense where they hold."""
+    """The window of a padded convolution has three conditions. Its index is only valid if they hold."""
     x = te.placeholder((SIZE // 2,), dtype, "x")
     mod = scheduled(
         te.compute(
@@ -69,7 +69,7 @@ def test_a_conditional_load(dtype: str, vulkan_device: tvm.runtime.Device) -> No
 
 
 def test_a_conditional_load_whose_index_must_not_be_computed(vulkan_device: tvm.runtime.Device) -> None:
-    """An index that was loaded is used only where the condition holds, and so is a quotient by what may be zero."""
+    """A loaded index is used only if the condition holds, and so is a quotient with a divisor that may be zero."""
     at, x = te.placeholder((SIZE,), "int32", "at"), te.placeholder((SIZE,), "float32", "x")
 
     def chosen(i: tirx.Var) -> tirx.Expr:
@@ -85,7 +85,7 @@ def test_a_conditional_load_whose_index_must_not_be_computed(vulkan_device: tvm.
     ("extents", "is_unrolled"), [((3,), True), ((8 * MOST_LOADS,), True), ((61,), False), ((7, 5), True)]
 )
 def test_sums_over_loops(extents: tuple[int, ...], is_unrolled: bool, vulkan_device: tvm.runtime.Device) -> None:
-    """Loops that are written out as a whole, in steps and not at all compute the same."""
+    """Loops that are fully unrolled, unrolled in steps or not at all compute the same."""
     count = int(np.prod(extents))
     x = te.placeholder((SIZE + count,), "float32", "x")
     axes = [te.reduce_axis((0, extent), f"r{place}") for place, extent in enumerate(extents)]

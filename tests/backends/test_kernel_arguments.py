@@ -54,7 +54,7 @@ def test_no_kernel_takes_more(target: str, operator: str) -> None:
 
 
 def test_a_kernel_that_takes_more_arguments_is_refused() -> None:
-    """Where no rule splits it."""
+    """No rule splits this kernel."""
     target = Target("opencl -device=host -max_function_args=4")
     buffers = [tvm.tirx.decl_buffer([8], "float32", f"x{i}") for i in range(5)]
     i = tvm.tirx.Var("i", "int32")

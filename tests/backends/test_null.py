@@ -1,4 +1,6 @@
-"""The null backend: everything around kernels works without them, which shows that nothing else knows a device kind."""
+"""The null backend: everything around kernels works without them, which shows that nothing else depends on a device
+kind.
+"""
 
 from __future__ import annotations
 

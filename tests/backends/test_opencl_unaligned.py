@@ -1,4 +1,4 @@
-"""Vectors at any number of a buffer are one access in OpenCL C, and what may not be stays as it was."""
+"""Vectors at any number of a buffer are one access in OpenCL C. Other accesses are unchanged."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def copy(start: int, stride: int = 1, dtype: str = "float32", scope: str = "glob
 
 
 def vectors_of(func: tirx.PrimFunc) -> tuple[int, list[str]]:
-    """Accesses of vectors that are left to TVM, and the functions that are called for others."""
+    """Return the number of vector accesses that are left to TVM, and the functions called for the others."""
     left, called = [], []
     structural_walk(
         func.body,

@@ -1,4 +1,4 @@
-"""Every attached OpenCL device is put to the proof; a machine without one is a failure here, not a skip."""
+"""Every attached OpenCL device is checked. A machine without one is a failure here, not a skip."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_device_is_attached_and_described() -> None:
 
 @pytest.fixture(scope="module")
 def reports() -> list[DeviceReport]:
-    """What `check_device` says of each device."""
+    """Return the report of `check_device` on each device."""
     return [BACKEND.check_device(index) for index in range(len(BACKEND.list_devices()))]
 
 

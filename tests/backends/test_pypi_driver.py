@@ -1,5 +1,5 @@
-"""Intel's driver from PyPI: found among the wheels and opened without the user's help, beside the system's drivers or
-where there are none.
+"""Intel's driver from PyPI is found among the wheels and opened without the user's help, with or without the system's
+drivers.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tvm_patches import pypi_driver
 
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Made-up wheels, each in a folder of its own; gives the folder of them all."""
+    """Make wheels, each in a separate folder, and return the folder of them all."""
     monkeypatch.setattr(sys, "path", [*(str(tmp_path / wheel / "site") for wheel in pypi_driver.WHEELS), *sys.path])
     for wheel, names in pypi_driver.WHEELS.items():
         info = tmp_path / wheel / "site" / f"{wheel.replace('-', '_')}-1.2.dist-info"
@@ -65,7 +65,7 @@ def test_without_the_wheels_there_is_nothing_to_open(monkeypatch: pytest.MonkeyP
 
 
 def test_both_drivers_are_listed_and_each_tells_where_it_came_from(pytestconfig: pytest.Config) -> None:
-    """The system's device stays the first; both compute in one process."""
+    """The system's device stays the first. Both compute in one process."""
     INTEL.require(pytestconfig)
     found = BACKEND.list_devices()
     assert [facts["platform"] for facts in found][:1] == [POCL.title]

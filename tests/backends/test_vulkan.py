@@ -38,7 +38,7 @@ SIZE, WIDTH = 4096, 64
 def computed(
     device: tvm.runtime.Device, compute: Callable[..., tirx.Expr], dtype: str, *arrays: np.ndarray, options: str = ""
 ) -> np.ndarray:
-    """What a kernel makes of each element of its inputs."""
+    """Return the result of a kernel that applies `compute` to each element of its inputs."""
     inputs = [te.placeholder(array.shape, str(array.dtype), f"x{i}") for i, array in enumerate(arrays)]
     output = te.compute(arrays[0].shape, lambda *i: compute(*(x[i] for x in inputs)), "out")
     sch = s_tir.Schedule(te.create_prim_func([*inputs, output]))
@@ -52,7 +52,7 @@ def computed(
     return result.numpy()
 
 
-# Function, its reference, and where it is looked at.
+# Function, its reference, and the checked range.
 FUNCTIONS: list[tuple[Callable[..., tirx.Expr], Callable[..., np.ndarray], tuple[float, float]]] = [
     (tirx.tanh, np.tanh, (-20, 20)),
     (tirx.sinh, np.sinh, (-20, 20)),
@@ -86,9 +86,11 @@ FUNCTIONS: list[tuple[Callable[..., tirx.Expr], Callable[..., np.ndarray], tuple
 
 
 def test_functions_are_exact_to_a_few_units(vulkan_device: tvm.runtime.Device) -> None:
-    """The error is relative, near zero too; sin and cos are bounded by one, and their error is absolute."""
+    """The error is relative, near zero too. The values of sin and cos are bounded by one, and their
+    error is absolute.
+    """
     rng = np.random.default_rng(7)
-    # A row for each function; half of it near zero, where the domain has it.
+    # A row for each function. Half of it is near zero, if the domain includes zero.
     x = np.stack([rng.uniform(low, high, SIZE // 16) for _, _, (low, high) in FUNCTIONS])
     near = x[:, ::2] * 10.0 ** rng.uniform(-6, 0, x[:, ::2].shape)
     x[:, ::2] = np.where(
@@ -199,8 +201,8 @@ def test_an_fp16_network_is_right() -> None:
 
 
 def test_a_network_is_tuned_saved_and_recorded(tmp_path: Path) -> None:
-    """All of it under the validation layer with its checks of synchronisation, whose complaints are errors of the next
-    wait, of candidates too.
+    """Everything runs under the validation layer with synchronisation checks. Its messages are errors of the next wait,
+    of candidates too.
     """
     code = f"import pathlib, sys; sys.path.append({str(Path(__file__).parent)!r}); import test_vulkan; "
     done = run_python(f"{code}test_vulkan.tune_and_record(pathlib.Path({str(tmp_path)!r}))", ROMOU_VULKAN_VALIDATE="1")
@@ -225,8 +227,8 @@ def tune_and_record(tmp_path: Path) -> None:
 @exhaustive
 @pytest.mark.parametrize("name", models.names())
 def test_the_bundled_networks_are_right(name: str, vulkan_device: tvm.runtime.Device) -> None:
-    """With default configs; the second run is recorded. AlexNet's first dense layer is split where a buffer may have
-    128 MiB, as on lavapipe of Mesa 22.3.
+    """The networks have default configs, and the second run is recorded. AlexNet's first dense layer is split if a
+    buffer may have 128 MiB, as on lavapipe of Mesa 22.3.
     """
     model = models.load(name)
     compiled = romou.compile(model, target="vulkan", verify=False)
@@ -333,8 +335,8 @@ AT_SPECIAL: list[tuple[Callable[..., tirx.Expr], Callable[..., np.ndarray]]] = [
 
 
 def test_functions_at_special_values(vulkan_device: tvm.runtime.Device) -> None:
-    """All pairs of them: NaN outside of a domain, infinities with their signs, and fmod exact however large the
-    quotient is.
+    """All pairs of special values: NaN outside of a domain, infinities with their signs, and fmod exact for quotients
+    of any size.
     """
     x, y = (values.ravel().copy() for values in np.meshgrid(SPECIAL, SPECIAL))
     count = -(-x.size // WIDTH) * WIDTH
@@ -356,8 +358,8 @@ def test_functions_at_special_values(vulkan_device: tvm.runtime.Device) -> None:
 
 
 def test_what_is_rounded_is_divided_exactly(vulkan_device: tvm.runtime.Device) -> None:
-    """The kernel's quotient is the correctly rounded one, also where the device divides within Vulkan's 2.5 units in
-    the last place.
+    """The kernel's quotient is correctly rounded, even if the device divides within Vulkan's 2.5 units in the last
+    place.
     """
     rng = np.random.default_rng(8)
     a, b = ((rng.standard_normal(SIZE) * 10.0 ** rng.integers(-6, 7, SIZE)).astype("float32") for _ in range(2))

@@ -1,5 +1,5 @@
-"""NVIDIA's clocks stay up while kernels are timed through Vulkan: a CUDA context of the GPU that is meant, by a
-stand-in for CUDA's driver.
+"""NVIDIA's clocks stay up while kernels are timed through Vulkan, by a CUDA context of the same GPU. A stand-in
+replaces CUDA's driver.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from romou.devices.backends.vulkan import BACKEND, clocks
 from romou.tuner.measure import run_job
 from support.models.small_networks import Graph
 
-# Two GPUs; the driver writes the ordinals of those whose context is retained.
+# A driver with two GPUs that writes the ordinals of the retained contexts.
 DRIVER = """
 #include <cstdio>
 #include <cstdlib>
@@ -78,6 +78,6 @@ def test_whoever_times_holds_them(monkeypatch: pytest.MonkeyPatch, vulkan_device
     graph = Graph({"x": (1, 8)})
     model = romou.compile(graph.model(graph.add("Relu", "x")), target="vulkan", verify=False)
     model.times(repeat=1)
-    # Once more where it is decided how the model is launched.
+    # Held once more while the way to launch the model is decided.
     assert len(held) > 1
     assert set(held) == {0}

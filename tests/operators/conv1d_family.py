@@ -25,7 +25,7 @@ from romou.compiler.tir.expressions import Shape, is_constant, static_shape
 
 @dataclass(frozen=True, kw_only=True)
 class Conv1d(Workload):
-    """A convolution of stride 1 without padding; `out_channels` is a multiple of four."""
+    """A convolution of stride 1 without padding. `out_channels` is a multiple of four."""
 
     batch: int
     in_channels: int

@@ -1,5 +1,5 @@
-"""check_operators.py --targets: one config on several backends, compared with each other; what is not there
-is said, and what differs fails.
+"""check_operators.py --targets compares one config on several backends. Unavailable targets are reported, and
+differences fail.
 """
 
 from __future__ import annotations

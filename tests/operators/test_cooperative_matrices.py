@@ -1,5 +1,5 @@
-"""Contractions on tensor cores that take whole matrices: their numbers, by kernels whose matrices are emulated; who is
-offered them; what they use.
+"""Contractions on tensor cores that take whole matrices: their numbers by kernels with emulated matrices, the targets
+that offer them, and their use of the device.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ SHAPES = [PLAIN, ODD, POINTWISE, DENSE, FILLED, FIRST]
 
 
 def matrix_config(task: TunableTask, **knobs: int | str) -> Config:
-    """The smallest tile of one warp, and what `knobs` change of it."""
+    """Return a config of one warp with the smallest tile, except for `knobs`."""
     return warp_config(task, TARGET, **{"multiply_add": COOPMAT, "tile_w": 4, **knobs})
 
 
@@ -105,7 +105,7 @@ def test_drawn_configs_are_valid_shaders(work: Conv2d | Dense) -> None:
 
 
 def test_who_is_offered_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whole texels of fp16 are multiplied, on devices whose driver lists matrices of 16 x 16 x 16."""
+    """Whole texels of fp16 are multiplied, if the driver lists matrices of 16 x 16 x 16."""
 
     def choices(work: Conv2d | Dense, target: Target) -> tuple[object, ...]:
         return task_of(work).space(target).knobs["multiply_add"]

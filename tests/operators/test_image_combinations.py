@@ -29,8 +29,8 @@ SHAPES = {
     conv(18, (13, 13), 18, (5, 5), stride=(2, 2), padding=(2, 2, 2, 2), groups=18): ("data", "weight", "output"),
     conv(12, (9, 9), 9, (3, 3), padding=(1, 1, 1, 1), groups=3): (),
     Dense(m=13, k=31, n=101, dtype="float32"): ("weight",),
-    # Matrices of which the schedule reads whole texels: along the sum on the left, and on the right where it is
-    # transposed; else along the columns.
+    # Matrices that the schedule reads in whole texels: along the reduction for the left side and for a transposed right
+    # side, else along the columns.
     matmul((2,), 13, 32, 20): ("data", "weight"),
     matmul((3,), 12, 8, 10, is_transposed=True): ("data", "weight"),
     matmul((), 13, 31, 20): ("weight",),
@@ -40,8 +40,8 @@ SHAPES = {
 CASES = list(itertools.product(SHAPES, TOLERANCE))
 
 
-# Each family in one type, by few kernels: the first, an uneven stride, depthwise, what has no images, a product of
-# matrices.
+# Each family in one type, with few kernels: the first, an uneven stride, depthwise, an operator without images, a
+# product of matrices.
 @pytest.mark.parametrize(("work", "dtype"), few(CASES, 1, 2, 11, 12, 14, 16, 19), ids=lambda v: getattr(v, "name", v))
 def test_every_combination_gives_the_same_numbers(
     work: Conv2d | Dense | BatchMatmul, dtype: str, opencl_device: tvm.runtime.Device
@@ -81,7 +81,7 @@ def test_tiles_of_seven_pixels_share_sums(
     dtype: str,
     opencl_device: tvm.runtime.Device,
 ) -> None:
-    """Two or four work-items deal out the seven sums of a row; fewer are left for one of them."""
+    """Two or four work-items share the seven sums of a row. One of them gets fewer."""
     task, rng = (
         task_of(conv(32, (7, 7), 30, (3, 3), dtype, padding=(1, 1, 1, 1))).with_free_images(),
         np.random.default_rng(7),

@@ -39,7 +39,7 @@ PADDED = (1, 1, 1, 1)
 
 @functools.cache
 def tasks() -> Sequence[TunableTask]:
-    """Return operators of all families, whose spaces together have every choice of every knob."""
+    """Return operators of all families. Their spaces together have every choice of every knob."""
     works = [
         conv(64, (28, 28), 64, (3, 3), padding=PADDED),
         conv(64, (28, 28), 64, (3, 3), "float16", padding=PADDED),
@@ -55,7 +55,7 @@ def tasks() -> Sequence[TunableTask]:
 
 
 def configs_apart(space: Space, name: str) -> tuple[Config, Config] | None:
-    """Return two valid configs that differ in one knob only; None if there are none."""
+    """Return two valid configs that differ in one knob only, or None if there are none."""
     rng = np.random.default_rng(3)
     for config in space.sample(rng, 40, where={name: space.knobs[name][-1]}):
         for choice in space.knobs[name][:-1]:

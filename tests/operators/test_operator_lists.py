@@ -1,4 +1,4 @@
-"""Every operator of benchmarks/data has a template; one of each kind is compiled, by the OpenCL driver and by NVRTC.
+"""Every operator of benchmarks/data has a template. One of each kind is compiled, by the OpenCL driver and by NVRTC.
 
 `tests/stress/check_operators.py` compiles and runs all of them.
 """

@@ -22,8 +22,8 @@ SAMPLE, WHOLE = ("--configs", "24", "--step", "27"), ("--configs", "240")
 # No long kernels among them, and one that adds up in both precisions.
 SHORT = ("--configs", "18", "--step", "5")
 
-# Lines of a right kernel that are taken out or changed, in the first config of a range that has them, and what Oclgrind
-# has to say then.
+# Lines of a right kernel that are removed or changed, in the first config of a range that has them, and the report that
+# Oclgrind must print then.
 PLANTED = {
     "race": (
         r"barrier\(CLK_LOCAL_MEM_FENCE\);",
@@ -45,14 +45,14 @@ PLANTED = {
 
 
 def checked(environment: dict[str, str], *options: str, script: str = "check_kernels") -> str:
-    """Return the script's output, of which every check has to pass."""
+    """Run the script, assert that every check passes, and return its output."""
     command = [sys.executable, str(ROOT / f"tests/stress/{script}.py"), *options]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, f"{done.stdout[-4000:]}\n{done.stderr[-2000:]}"
     return done.stdout
 
 
-# What runs on PoCL, all other tests run.
+# All other tests run on PoCL.
 @pytest.mark.parametrize(
     ("platform", "which"),
     [
@@ -70,7 +70,7 @@ def test_configs_compute_the_same_on_every_platform(
     assert f"{which[1]} configs, 0 failed" in found
     for place in ("image", "buffer"):
         assert re.search(rf"float16 on .*data={place}, weight={place}, output={place}.*: ok", found)
-    # Sums in half precision run where the device has such arithmetic, and nowhere else.
+    # Sums in fp16 run only if the device has fp16 arithmetic.
     assert ("accumulate=mixed" in found) == platform.has_fp16
 
 
@@ -80,7 +80,7 @@ def test_configs_compute_the_same_on_every_platform(
     ids=", ".join,
 )
 def test_networks_are_right_on_intel(networks: tuple[str, ...], pytestconfig: pytest.Config) -> None:
-    """Bundled networks in fp16, on images; tests/stress/check_models.py does all."""
+    """Bundled networks in fp16, on images. tests/stress/check_models.py runs all of them."""
     INTEL.require(pytestconfig)
     found = checked(
         INTEL.environment(), *networks, "--precision", "float16", "--place", "images", script="check_models"

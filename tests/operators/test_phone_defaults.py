@@ -28,7 +28,7 @@ def test_work_groups_fill_warps(work: object, target: Target) -> None:
 
 
 def test_tiles_divide_rows_where_registers_suffice() -> None:
-    """Adreno's 181 registers hold seven pixels, of which rows of 14 and 28 are made; Mali's 64 do not."""
+    """Adreno's 181 registers hold seven pixels, which divide rows of 14 and 28. Mali's 64 do not."""
     for work, pixels in ((POINTWISE, 14), (STRIDED, 28)):
         task = task_of(work).with_free_images()
         config = task.default_config(ADRENO)
@@ -39,7 +39,7 @@ def test_tiles_divide_rows_where_registers_suffice() -> None:
 
 @pytest.mark.parametrize(("dtype", "side", "tile_o"), [("float32", 512, 2), ("float16", 512, 1), ("float32", 64, 1)])
 def test_products_out_of_buffers_have_larger_tiles_on_mali(dtype: str, side: int, tile_o: int) -> None:
-    """Mali reads one vector in a cycle; in fp16 such tiles spill, and few outputs leave it idle."""
+    """Mali reads one vector in a cycle. In fp16 such tiles spill, and few outputs leave it idle."""
     outer: dict[str, tuple[int, ...]] = dict.fromkeys(("batch", "lhs_batch", "rhs_batch"), ())
     axes = dict.fromkeys(("lhs_axes", "rhs_axes", "out_axes"), (0, 1))
     task = task_of(BatchMatmul(m=side, k=side, n=side, dtype=dtype, **outer, **axes))
@@ -76,7 +76,7 @@ def test_beyond_the_end_of_a_row_a_work_item_returns() -> None:
 
 @pytest.mark.parametrize(("stride", "tile_w"), [(1, 7), (2, 4)])
 def test_depthwise_tiles_share_what_they_read_while_it_fits(stride: int, tile_w: int) -> None:
-    """At stride 2, windows have little in common: seven pixels would need 15 texels of a row, not 9."""
+    """At stride 2, windows overlap little: seven pixels would need 15 texels of a row, not 9."""
     task = task_of(
         conv(64, (112, 112), 64, (3, 3), padding=(1, 1, 1, 1), stride=(stride, stride), groups=64)
     ).with_free_images()
@@ -100,7 +100,7 @@ def test_fewer_products_are_the_default_on_phones_where_they_keep_the_digits() -
         task_of(conv(64, (28, 28), 64, (5, 5), "float16", padding=(2, 2, 2, 2))).default_config(ADRENO)["algorithm"]
         == "direct"
     )
-    # Two launches more take longer than what they save.
+    # Two additional launches take longer than the time that they save.
     assert task_of(conv(16, (14, 14), 16, (3, 3), padding=(1, 1, 1, 1))).default_config(ADRENO)["algorithm"] == "direct"
 
 
@@ -126,8 +126,8 @@ def tile_of(work: object, device: str) -> tuple[object, ...]:
     [("adreno640", 4096, (4, 1, 16)), ("adreno640", 512, (2, 1, 8)), ("mali_g68", 4096, (2, 1, 1))],
 )
 def test_long_sums_of_a_dense_layer_have_large_tiles(device: str, k: int, expected: tuple[int, ...]) -> None:
-    """Each number of the data is multiplied by more weights. A short loop would be written out, and spill; of Mali-G68
-    nobody knows how many cores to fill.
+    """Each number of the data is multiplied by more weights. A short loop would be unrolled and spill. Mali-G68's
+    number of cores to fill is unknown.
     """
     assert tile_of(Dense(m=1, k=k, n=1000), device) == expected
 
@@ -150,7 +150,7 @@ def test_a_tile_of_whole_rows_splits_its_sums(device: str, pieces: int) -> None:
 
 
 def test_a_split_of_few_pixels_is_no_tile_of_whole_rows() -> None:
-    """Adreno 740 has room for three times as many work-items, which two texels of channels do not give: narrow tiles
+    """Adreno 740 has room for three times the work-items. Two texels of channels do not fill it, but narrow tiles
     do.
     """
     assert tile_of(conv(512, (7, 7), 512, (3, 3), padding=(1, 1, 1, 1)), "adreno740") == (1, 4, 4)
@@ -168,8 +168,8 @@ def test_windows_apart_have_small_tiles_on_valhall() -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float16"])
 @pytest.mark.parametrize("device", ["adreno640", "adreno740", "mali_g76", "mali_g715"])
 def test_few_channels_leave_no_more_than_half_of_a_warp_idle(device: str, dtype: str) -> None:
-    """A group has more work-items along a row then, and smaller tiles where the row is short: a wave of 64 was seen
-    with two of them at work.
+    """A group has more work-items along a row then, and smaller tiles if the row is short: a wave of 64 once had only
+    two active work-items.
     """
     target = Target(f"opencl -device={device}")
     layers = [

@@ -33,7 +33,7 @@ TOLERANCE = {"float32": 1e-5, "float16": 2e-3}
 
 
 def configs_of(task: TunableTask, target: Target, rng: np.random.Generator, drawn: int = 1) -> list[Config]:
-    """Return the default config and random ones; fewer if kernels are only compiled."""
+    """Return the default config and random ones, but fewer if kernels are only compiled."""
     return [task.default_config(target), *task.space(target).sample(rng, drawn if has_device(target) else drawn // 4)]
 
 
@@ -165,7 +165,7 @@ def test_truth_values_and_integers(build: Callable[..., relax.Expr], dtypes: lis
 
 
 def test_softmax_of_masked_and_large_values(target: Target) -> None:
-    """Rows have one finite entry, as masks make them, and values whose exponentials overflow."""
+    """Rows have one finite entry, as masks make them, and values with overflowing exponentials."""
     (task,) = relax_tasks(lambda a: op.nn.softmax(a, axis=-1), (6, 130))
     rows = np.random.default_rng(SEED).standard_normal((6, 130)).astype("float32")
     rows[0, 1:] = -np.inf

@@ -28,8 +28,8 @@ from support.kernels.streams import OPERATORS
 # of 8.
 ADRENO, MALI = Target("opencl -device=adreno730 -half=storage"), Target("opencl -device=mali_g610 -half=storage")
 VULKAN, CUDA = Target("vulkan"), target_of("cuda")
-# Target, work-items of a row, rows of a group: below a sub-group, which rows then share, as many as one has, and
-# several of them.
+# Target, work-items of a row, rows of a group. A row has fewer work-items than a sub-group, which rows then share, or
+# one whole sub-group, or several.
 SHAPES = [
     (ADRENO, 4, 16),
     (ADRENO, 32, 4),
@@ -48,7 +48,7 @@ def shape_id(value: object) -> str:
 
 
 def device_of(target: Target, config: pytest.Config) -> tvm.runtime.Device:
-    """Return a device whose sub-groups kernels for the target run on."""
+    """Return a device with sub-groups that runs kernels for the target."""
     if target.kind == "vulkan":
         return tvm.device("vulkan", 0)
     INTEL.require(config)

@@ -1,5 +1,5 @@
-"""Contractions on tensor cores: their numbers, run as CUDA on a GPU or else as the kernel's text on the CPU; who is
-offered them; what they use.
+"""Contractions on tensor cores: their numbers, run as CUDA on a GPU or else as the kernel's text on the CPU, the
+targets that offer them, and their use of the device.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ FLOAT_SHAPES = [dataclasses.replace(work, dtype="float32") for work in SHAPES]
 
 
 def tensor_core_config(task: TunableTask, **knobs: int | str) -> Config:
-    """The smallest tile of one warp, and what `knobs` change of it."""
+    """Return a config of one warp with the smallest tile, except for `knobs`."""
     choice = MMA if task.template.workload.dtype == "float16" else TF32
     return warp_config(task, TARGET, **{"multiply_add": choice, "tile_w": 2, **knobs})
 
@@ -108,7 +108,7 @@ def error_of_text(task: TunableTask, config: Config) -> float:
     ids=str,
 )
 def test_numbers_of_the_text(work: Conv2d | Dense, knobs: dict[str, int | str]) -> None:
-    """Tiles lie as the fragments of the PTX ISA do; every output is written, and nothing else."""
+    """Tiles have the layout of the PTX ISA's fragments. Every output is written, and nothing else."""
     task = task_of(work)
     assert error_of_text(task, tensor_core_config(task, **knobs)) < LIMITS[work.dtype]
 
@@ -192,7 +192,7 @@ def test_without_the_pass_every_work_item_sums_up_by_itself() -> None:
     ids=lambda w: f"{w.name}_{w.dtype}-{kind_id('cuda')}",
 )
 def test_drawn_configs(work: Conv2d | Dense) -> None:
-    """On a GPU they are run, elsewhere compiled."""
+    """Random configs are run on a GPU and compiled elsewhere."""
     task, rng = task_of(work), np.random.default_rng(SEED)
     arrays = random_arrays(task, rng)
     expected = reference(task, arrays) if has_device(TARGET) else arrays[-1]
@@ -209,7 +209,7 @@ def test_older_gpus_compile_it_too(arch: str) -> None:
 
 
 def test_who_is_offered_them() -> None:
-    """Whole texels of fp16 are copied, on NVIDIA GPUs since 8.0; a phone never."""
+    """Copies need whole texels of fp16 and an NVIDIA GPU since 8.0. A phone never offers them."""
 
     def choices(work: Conv2d | Dense, target: Target) -> tuple[object, ...]:
         return task_of(work).space(target).knobs["multiply_add"]
@@ -254,7 +254,7 @@ def test_floats_are_offered_them_where_the_user_allows_it() -> None:
 def test_the_cost_model_knows_every_choice(work: Conv2d, choice: str) -> None:
     task = task_of(work)
     space, rng = task.space(TARGET), np.random.default_rng(SEED)
-    # One of thousands is valid: as many draws of each.
+    # Only one of thousands is valid, so each knob is drawn that often.
     configs = [
         *task.starts(TARGET),
         *(config for name in ("fma", choice) for config in space.sample(rng, 200, where={"multiply_add": name})),

@@ -1,4 +1,4 @@
-"""Boda's variants by name: each is a part of the space, with a valid default; searches keep to it."""
+"""Boda's variants by name: each is a subspace with a valid default, and searches keep to it."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A sample of all kernels on this machine's Vulkan device: every family, and every choice of every knob once.
 
-Each family runs alone with --exhaustive.
+With --exhaustive, each family has a separate test.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def sample(target: Target) -> tuple[list[tuple[TunableTask, Config]], set[tuple[
         *(choices_of(config) for _, config in chosen)
     )
     while missing and drawn:
-        # Of those that add as many choices, the one with the smallest tiles.
+        # Among configs that add equally many choices, the one with the smallest tiles comes first.
         drawn.sort(
             key=lambda pair: (
                 len(choices_of(pair[1]) & missing),
@@ -57,7 +57,7 @@ def sample(target: Target) -> tuple[list[tuple[TunableTask, Config]], set[tuple[
 
 
 def test_every_family_and_every_choice_of_a_knob(vulkan_device: tvm.runtime.Device) -> None:
-    """The kernels are those of a phone with images and fp16, within the device's limits."""
+    """The kernels are a phone's, with images and fp16, within the device's limits."""
     target = Target("vulkan -device=adreno640").limited_to(BACKEND.facts(0))
     chosen, missing = sample(target)
     assert not missing

@@ -248,7 +248,7 @@ def test_which_convolutions_have_the_knob() -> None:
     target = target_of("opencl")
     assert task_of(SHAPES[0]).space(target).knobs["algorithm"] == ("direct", "winograd2", "winograd4")
     assert task_of(conv(8, (5, 5), 8, (3, 3))).space(target).knobs["algorithm"] == ("direct", "winograd2")
-    # Larger tiles where they save products.
+    # Larger tiles if they save products.
     assert task_of(conv(8, (24, 24), 8, (3, 3), padding=SAME)).space(target).knobs["algorithm"] == (
         "direct",
         "winograd2",

@@ -1,4 +1,4 @@
-"""Address elimination on small functions: what is declared where, and that quotients are exact."""
+"""Address elimination on small functions: the places of the declarations, and exact quotients."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_sums_are_split_by_loop_and_share_their_variable() -> None:
 
     lines = [line.strip() for line in text_of(Module).splitlines()]
     inner = lines.index(next(line for line in lines if line.startswith("for k")))
-    # min(x, 5) + 6 outside, the rows in the loop over r, the rest in the loop over k; B's address is a sum of its own.
+    # min(x, 5) + 6 is outside, the rows in the loop over r, the rest in the loop over k. B's address is a separate sum.
     assert sum("T.min(" in line for line in lines) == 1
     assert (
         lines.index(next(line for line in lines if "* 216" in line))
@@ -63,8 +63,8 @@ def test_what_is_used_after_a_loop_is_declared_after_it() -> None:
 
 
 def test_what_is_used_behind_a_mark_is_declared_before_it() -> None:
-    """TVM unrolls the loop around: a variable of the first iteration would stand in the others, behind the mark that
-    declared theirs.
+    """TVM unrolls the surrounding loop: a variable of the first iteration would be used in the others, after the mark
+    that declared theirs.
     """
 
     @I.ir_module

@@ -49,7 +49,7 @@ def test_numbers(work: Conv2d | BatchMatmul, knobs: dict[str, int | str]) -> Non
 
 
 def test_a_loop_reads_through_pointers_alone() -> None:
-    """One for each operand: what their reads differ by is a constant."""
+    """Each operand has one pointer, because the distances between its reads are constant."""
     task = task_of(matmul((), 64, 64, 64))
     config = task.default_config(PHONE).replace(split_k=1)
 
@@ -64,7 +64,7 @@ def test_a_loop_reads_through_pointers_alone() -> None:
 
 
 def test_other_devices_read_at_indices() -> None:
-    """Their compilers see to addresses by themselves, or (Vulkan's phones) their language has no pointers."""
+    """Their compilers optimize addresses, or (Vulkan's phones) their language has no pointers."""
     task = task_of(matmul((), 64, 64, 64))
     for other in map(Target, ("opencl -device=nvidia_h200", "vulkan -device=adreno640")):
         (kernel,) = inspect_function(task.schedule(task.default_config(other), other)["main"], other)
@@ -74,7 +74,7 @@ def test_other_devices_read_at_indices() -> None:
 
 @pytest.mark.parametrize(("accumulate", "has_pointers"), [("float16", True), ("float32", False)])
 def test_fp16_has_pointers_where_it_is_computed_with(accumulate: str, has_pointers: bool) -> None:
-    """Functions with an offset read what is converted."""
+    """Kernels that convert fp16 read it by functions with an offset."""
     task, target = task_of(matmul((), 64, 64, 64, "float16")), Target("opencl -device=adreno640")
     config = task.default_config(target).replace(split_k=1, accumulate=accumulate)
     (kernel,) = inspect_function(task.schedule(config, target)["main"], target, config=config)

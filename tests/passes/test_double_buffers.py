@@ -28,7 +28,7 @@ DENSE = Dense(m=21, k=48, n=37, dtype="float32")
 
 
 def config_of(task: TunableTask, **knobs: int | str) -> Config:
-    """A group of 2 x 4 work-items, whose tiles divide nothing."""
+    """A group of 2 x 4 work-items with tiles that divide no extent."""
     knobs = {"tile_o": 2, "tile_w": 3, "wg_o": 2, "wg_w": 4, "local_buffers": 2, "split_k": 1, **knobs}
     config = task.default_config(TARGET).replace(**knobs)
     assert task.space(TARGET).is_valid(config), config
@@ -43,7 +43,7 @@ def error_of_text(task: TunableTask, config: Config) -> float:
 @pytest.mark.parametrize(
     ("work", "knobs"),
     [
-        # An odd number of turns, an even one, and one texel each, loaded by some of the work-items alone.
+        # An odd number of iterations, an even one, and one texel each, loaded by only some of the work-items.
         (DENSE, {"local": 4}),
         (Dense(m=21, k=32, n=37, dtype="float32"), {"local": 2, "vector_width": 1, "arrangement": "striped"}),
         (Dense(m=9, k=31, n=19, dtype="float32"), {"local": 1, "tile_w": 1}),
@@ -87,7 +87,7 @@ def test_a_turn_has_one_barrier_and_loads_before_it_sums_up() -> None:
         bodies[local_buffers] = body
         sizes[local_buffers] = shared_in(kernel.lowered.body)
     assert sizes[2] == [2 * size for size in sizes[1]]
-    # What is on its way is in registers from before the sums until behind them.
+    # Texels of the next iteration stay in registers from before the sums until after them.
     order: list[str] = []
     structural_walk(bodies[2], (tirx.BufferStore, lambda store: order.append(str(store.buffer.name))))
     kinds = [
@@ -101,7 +101,7 @@ def test_a_turn_has_one_barrier_and_loads_before_it_sums_up() -> None:
 
 @pytest.mark.parametrize(("name", "loops"), [("cuda -arch=sm_90a", 2), ("opencl -device=adreno640", 0)])
 def test_a_turn_is_written_out_by_the_compiler(name: str, loops: int) -> None:
-    """CUDA's is asked for it; for others the text is long."""
+    """CUDA's compiler unrolls the loop by a pragma. For other compilers the text is unrolled."""
     target, task = Target(name), task_of(conv(12, (7, 5), 10, (3, 3), padding=(1, 1, 1, 1)))
     places = dict.fromkeys(("data", "weight", "output"), "buffer")
     knobs = {**places, "pixels": "flat", "local": 1, "tile_w": 1, "wg_o": 2, "wg_w": 4, "split_k": 1, "vector_width": 4}
@@ -138,7 +138,9 @@ def shared_in(stmt: tirx.Stmt) -> list[int]:
 
 @pytest.mark.parametrize("texel_bytes", [4, 8, 16])
 def test_texels_along_memory_are_stored_to_different_banks(texel_bytes: int) -> None:
-    """All that local memory takes at once, of any share: each texel's bank is another one."""
+    """The texels that local memory serves in one cycle are in different banks, for any number of work-items that share
+    them.
+    """
     together = 128 // texel_bytes
     for steps, texels in itertools.product((2, 4, 8, 16), range(1, 65)):
         pitch = int(padded_texels(texels, texel_bytes, steps))

@@ -1,4 +1,4 @@
-"""A work-item beyond the last result computes nothing, unless others wait for what it does."""
+"""A work-item beyond the last result computes nothing, unless others wait for its work."""
 
 from __future__ import annotations
 

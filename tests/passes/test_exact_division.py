@@ -1,4 +1,4 @@
-"""Divisions that decide a step of what is quantized are marked for the device's compiler, and no others."""
+"""Divisions that decide a quantization step are marked for the device's compiler, and no others."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Flat buffers: addresses of every form are the same numbers before and after, which TVM's pass by itself does not
-keep.
-"""
+"""Flat buffers: addresses of every form are the same numbers before and after. TVM's pass does not ensure that."""
 
 from __future__ import annotations
 
@@ -30,7 +28,7 @@ def kernel_of(index: tirx.Expr, loops: dict[tirx.Var, int]) -> tvm.IRModule:
 
 
 def is_kept(index: tirx.Expr, loops: dict[tirx.Var, int], flatten: tvm.transform.Pass) -> bool:
-    """Whether a pass leaves the numbers of an index as they are."""
+    """Return whether a pass preserves the numbers of an index."""
     values = dict(zip(loops, np.meshgrid(*map(np.arange, loops.values()), indexing="ij"), strict=True))
     (load,) = nodes_in(flatten(kernel_of(index, loops))["main"].body, TensorLoad)
     return bool(np.all(evaluate(index, values) == evaluate(load.indices[0], values)))
@@ -67,7 +65,7 @@ def test_indices_of_every_form_are_kept(dtype: str, count: int) -> None:
 
 
 def test_tvm_needs_the_work_around() -> None:
-    """Where this fails, TVM keeps indices by itself: drop `romou/compiler/passes/flat_buffers.py`."""
+    """If this fails, TVM's pass keeps indices: drop `romou/compiler/passes/flat_buffers.py`."""
     i, j = tirx.Var("i", "int32"), tirx.Var("j", "int32")
     forms = [tirx.floormod(1 - i, 3), tirx.floordiv(8 - i, 3), tirx.floordiv(tirx.floormod(i * 2 + j + 5, 6), 2)]
     assert [is_kept(form, {i: 5, j: 3}, tirx.transform.FlattenBuffer()) for form in forms] == [False] * 3

@@ -1,6 +1,4 @@
-"""fp16 that a kernel only moves keeps its bits: numbers, zeros of either sign, denormals, and what is no number with
-all that it carries.
-"""
+"""A kernel that only moves fp16 keeps its bits: numbers, zeros of either sign, denormals, and NaN with its payload."""
 
 from __future__ import annotations
 
@@ -43,7 +41,8 @@ def numpy_unpacked(x: np.ndarray) -> np.ndarray:
     return x.transpose(0, 1, 4, 2, 3).reshape(n, 4 * c, h, w)
 
 
-# Name -> (what is moved, shapes of its operands, the same of numpy). Of some the rows are whole vectors, of others not.
+# Name -> (the moved expression, shapes of its operands, the same in NumPy). The rows of some are whole vectors, the
+# rows of others are not.
 MOVES: dict[str, tuple[Callable[..., Any], tuple[tuple[int, ...], ...], Callable[..., np.ndarray]]] = {
     "pack": (packed, ((1, 8, 64, 128),), lambda x: x.reshape(1, 2, 4, 64, 128).transpose(0, 1, 3, 4, 2)),
     "pack odd rows": (packed, ((1, 8, 65, 127),), lambda x: x.reshape(1, 2, 4, 65, 127).transpose(0, 1, 3, 4, 2)),
@@ -68,7 +67,7 @@ def task_of(name: str) -> TunableTask:
 
 
 def moved(name: str, target: Target) -> tuple[np.ndarray, np.ndarray]:
-    """(bits of the output, bits that are right)."""
+    """Return (bits of the output, bits that are right)."""
     task = task_of(name)
     config = task.default_config(target)
     inputs = [np.resize(EVERY_NUMBER, shape) for shape in MOVES[name][1]]
@@ -121,7 +120,7 @@ def copied_and_doubled(
 
 
 def test_a_tensor_may_be_moved_and_computed_with(opencl_device: tvm.runtime.Device) -> None:
-    """One access takes it as bits, the other converts: its pointer is no array of vectors then."""
+    """One access takes the tensor as bits, the other converts it, so its pointer is no array of vectors."""
     (kernel,) = inspect_function(copied_and_doubled, PHONE)
     assert ("vloada_half4" in kernel.source, kernel.source.count("vstorea_half4(")) == (True, 1), kernel.source
     module = tvm.tirx.build(copied_and_doubled, PHONE.tvm_target, pipeline=pipeline.NAME)

@@ -1,4 +1,6 @@
-"""Vectors of bytes that lie apart in memory: TVM packs them into one integer, which OpenCL then copies into each lane."""  # noqa: E501
+"""Vectors of bytes that are apart in memory: TVM packs them into one integer, which OpenCL then
+copies into each lane.
+"""
 
 from __future__ import annotations
 

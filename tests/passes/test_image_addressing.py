@@ -1,4 +1,4 @@
-"""setImage and the addressing of images: structure, numbers, and what is refused."""
+"""Tests of setImage and the addressing of images: structure, numbers, and refused inputs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from romou.devices.targets import Target
 from support.kernels.operators import conv, error_of, quick_configs, random_arrays, reference, run, task_of
 from support.suite.exhaustive import few
 
-# Limits of a phone: its spaces know images. The kernels run on the device at hand.
+# A phone's limits, so that the spaces include images. The kernels run on the attached device.
 TARGET = Target("opencl -device=adreno640 -half=storage")
 
 WORKS = [
@@ -86,7 +86,7 @@ def test_every_mapping_gives_the_same_numbers(opencl_device: tvm.runtime.Device,
 
 
 def test_an_image_of_one_layer_is_read_by_whole_numbers(opencl_device: tvm.runtime.Device) -> None:
-    """Where weights lie: no layer is passed, and no sampler, which would take floats."""
+    """Weights are such images: the read has no layer, and no sampler, which would need float coordinates."""
     made, array, text = copied(opencl_device, A="global.texture-2d", B="global.texture")
     np.testing.assert_array_equal(made, 2 * array)
     assert "__read_only image2d_t A_ptr" in text
@@ -107,7 +107,7 @@ def test_extents_by_scope() -> None:
 
 @pytest.mark.parametrize(("first", "is_texel"), [(4, True), (3, False)])
 def test_a_matrix_is_read_in_texels(opencl_device: tvm.runtime.Device, first: int, is_texel: bool) -> None:
-    """Texel x of a row is columns 4 x to 4 x + 3; vectors that begin elsewhere lie in two texels."""
+    """Texel x of a row is columns 4 x to 4 x + 3. Other vectors extend over two texels."""
 
     @I.ir_module
     class Rows:
@@ -254,7 +254,7 @@ def test_an_image_needs_no_check_of_its_borders() -> None:
     func = set_image(task_of(WORKS[0]).func, "data", "global.texture")
     task = TunableTask.of(func)
     assert task is not None
-    # Staging in local memory deals texels out to work-items, which takes a branch of its own.
+    # Staging in local memory distributes texels over work-items, which adds a branch.
     configs = [
         c for c in task.space(TARGET).sample(np.random.default_rng(5), 200) if not c["local"] and c["split_k"] == 1
     ][:4]

@@ -1,4 +1,4 @@
-"""Images that are read inside alone: what is proven, and that kernels read them without a sampler and are right."""
+"""Images that are only read within their bounds: the proof, and right kernels that read without a sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands inside the loops of generated kernels: no division, no bounds check of an image, a fifth of the integer
+"""The inside of the loops of generated kernels: no division, no bounds check of an image, a fifth of the integer
 operations at most.
 """
 
@@ -25,7 +25,7 @@ TARGET = Target("opencl -device=adreno640")
 # Ours less these is what TVM's own passes make of the same schedule.
 OURS = ("eliminate_addresses", "share_loads", "vectorize_pointers", "spell_arithmetic")
 
-# So many random configs beside the default one.
+# The number of random configs besides the default one.
 drawn_configs = pytest.mark.parametrize("drawn", [1, pytest.param(12, marks=exhaustive)], ids="{} drawn".format)
 
 ODD = [

@@ -1,4 +1,4 @@
-"""Numbers of work-items, conditions and indices are of 32 bits where they fit; numbers that do not fit keep their 64."""  # noqa: E501
+"""Work-item numbers, conditions and indices have 32 bits if their values fit. Larger values keep their 64 bits."""
 
 from __future__ import annotations
 

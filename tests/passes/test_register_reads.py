@@ -1,4 +1,4 @@
-"""In CUDA no variable stands for registers or local memory that were written since."""
+"""No CUDA variable holds a copy of registers or local memory that were written since."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_nothing_is_used_after_its_place_was_written(work: Conv2d | Dense) -> No
 
 
 def test_without_the_pass_something_is() -> None:
-    """When this fails, TVM no longer finds vectors by their text, and the pass can go."""
+    """If this fails, TVM no longer compares vectors by their text, and the pass can be dropped."""
     task = task_of(WORKS[0])
     (kernel,) = inspect_function(
         task.schedule(task.default_config(CUDA), CUDA)["main"], CUDA, without=["name_register_reads"]

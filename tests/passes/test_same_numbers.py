@@ -24,7 +24,7 @@ from support.kernels.operators import (
 from support.suite.exhaustive import exhaustive
 
 TARGETS = {"opencl": Target("opencl -device=adreno640 -half=storage"), "cuda": target_of("cuda")}
-# Those that only change how a kernel is written; the others are needed for it to be right.
+# Passes that only change how a kernel is written. A kernel is wrong without the others.
 OPTIONAL = ("return_early", "eliminate_addresses", "share_loads", "vectorize_pointers", "spell_arithmetic")
 TOLERANCE = {"float32": 1e-5, "float16": 1e-3}
 

@@ -1,5 +1,5 @@
-"""Functions in the place of those that mobile GPUs' compilers write at length: right numbers at every size, and only
-where they are allowed.
+"""Replacements of functions that mobile GPUs' compilers expand into long code: right numbers at every size, and only if
+they are allowed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def source_of(
 
 @pytest.mark.parametrize("size", [1, 13, 16, 998])
 def test_erf_is_within_what_opencl_allows(size: int, opencl_device: tvm.runtime.Device) -> None:
-    """At every number of lanes; OpenCL allows 16 units in the last place."""
+    """OpenCL allows an error of 16 units in the last place. It is checked for every number of lanes."""
     x = np.random.default_rng(size).uniform(-4.5, 4.5, size).astype(np.float32)
     x[: len(EDGES)] = EDGES[:size]
     (found,) = romou.compile(model_of({"y": ("Erf", "x")}, {"x": x}, {}), target=TARGETS[0], verify=False).run({"x": x})
@@ -49,8 +49,8 @@ def test_erf_has_one_definition_for_its_lanes(target: str) -> None:
     assert "erff(" in source_of({"y": ("Erf", "x")}, {"x": x}, {}, "cuda -device=nvidia_h200")
 
 
-# Operator -> the function in double precision, and the most units in the last place that it is off by where it is no
-# zero of sine or cosine.
+# Operator -> the function in double precision, and its largest error in units in the last place, except at zeros of
+# sine or cosine.
 FUNCTIONS = {
     "Exp": (np.exp, 3),
     "Sigmoid": (lambda x: 1 / (1 + np.exp(-x)), 5),
@@ -87,8 +87,8 @@ LIMITS = [
 @pytest.mark.parametrize("name", FUNCTIONS)
 @pytest.mark.parametrize("size", [1 << 18, 4099], ids=["vectors", "numbers"])
 def test_functions_are_right_at_every_size(name: str, size: int, opencl_device: tvm.runtime.Device) -> None:
-    """All bit patterns are as likely; the limits of the short forms, multiples of pi / 2, NaN, infinities and both
-    zeros are among them.
+    """All bit patterns are equally likely. The limits of the short forms, multiples of pi / 2, NaN, infinities and both
+    zeros are included.
     """
     rng = np.random.default_rng(size)
     x = rng.integers(0, 2**32, size, dtype=np.uint64).astype(np.uint32).view(np.float32)

@@ -1,4 +1,4 @@
-"""Conditions behind a product, and by themselves: what is true is 1, in vectors too."""
+"""Conditions, behind a product and on their own: true is 1, in vectors too."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ BEHIND = {
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "vulkan"])
 @pytest.mark.parametrize("behind", BEHIND)
 def test_truth_values_in_memory_behind_a_product(behind: str, target: str, opencl_device: tvm.runtime.Device) -> None:
-    """Vectors of them that an epilogue reads or writes: bytes in memory, of which OpenCL has no vectors."""
+    """An epilogue reads or writes vectors of booleans. They are bytes in memory, since OpenCL has no such vectors."""
     inputs = {
         "x": _X,
         **({"mask": _MASK} if "mask" in str(BEHIND[behind]) else {}),
@@ -88,8 +88,8 @@ def test_truth_values_in_memory_behind_a_product(behind: str, target: str, openc
 
 @pytest.mark.parametrize("behind", BEHIND)
 def test_truth_values_are_bytes_in_cuda(behind: str) -> None:
-    """TVM takes vectors of them for ones of 16-bit integers there; the numbers are those of an NVIDIA GPU, where there
-    is one.
+    """TVM treats vectors of booleans as vectors of 16-bit integers in CUDA. The numbers are checked on an NVIDIA GPU if
+    there is one.
     """
     inputs = {
         "x": _X,
