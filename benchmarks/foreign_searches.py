@@ -14,16 +14,16 @@ from pathlib import Path
 import numpy as np
 from rich.table import Table
 
+from foreign_spaces import load_foreign
+from recorded_space import RecordedSpace
 from romou.base.space import Config
 from romou.tools.report.table import table_of_numbers
-from romou.tuner.records import RecordedSpace
-from romou.tuner.records.foreign import load_foreign
 from romou.tuner.search import TuningOptions
 from romou.tuner.search.explorer import Explorer
 from romou.tuner.search.ordinal import KnobFeatures
-from romou.tuner.search.simulation import SimulatedSpace
 from romou.tuner.search.transfer import TransferData
 from simulated_searches import WITHIN, kernel_tuner_order
+from simulation import SimulatedSpace
 
 FILES = re.compile(r".*(_T4|[cC]ache.*)\.json(\.gz)?")
 ROMOU = ("romou", "romou_transfer")

@@ -9,16 +9,42 @@ romou/tuner/search/pretrained_models. Run it after a change of features, usage o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import click
 
+from recorded_space import RecordedSpace
+from romou.base.errors import RecordError
 from romou.devices.targets import Target
-from romou.tuner.records import RecordedSpace
+from romou.tuner.search.cost_model import train_on
+from romou.tuner.search.features import TaskFeatures
 from romou.tuner.search.pretrained import PretrainedModel, file_of
-from romou.tuner.search.simulation import SimulatedTask
+from romou.tuner.search.transfer import TransferData
+from simulation import SimulatedTask
 
 SPACES = [Path(__file__).parent / "data" / name for name in ("spaces_h200", "spaces_h200_more")]
+
+
+def train(tasks: Sequence[SimulatedTask], target: Target) -> PretrainedModel:
+    """Return a model trained on all recorded configs of the tasks.
+
+    target: the target of their device
+
+    RecordError if too few configs were recorded.
+    """
+    data = TransferData()
+    for task in tasks:
+        recorded, configs = task.recorded, list(SimulatedTask.of_recording(task.recorded).space(target))
+        space, features = recorded.space(), TaskFeatures(task.template, task.limits(target), target.spec)
+        data.add(features, configs, [recorded.configs[space.index_of(c)].time_s for c in configs])
+    trees = train_on(data)
+    if trees is None:
+        raise RecordError(
+            f"{len(tasks)} recordings hold too few configs to train a cost model on",
+            hint="benchmarks/record_spaces.py records spaces.",
+        )
+    return PretrainedModel(trees.booster, trees.columns)
 
 
 @click.command()
@@ -46,7 +72,7 @@ def main(spaces: tuple[Path, ...], device: str, out: Path | None) -> None:
     ]
     out = out or file_of(target)
     out.parent.mkdir(exist_ok=True)
-    PretrainedModel.of_recordings(tasks, target).save(out)
+    train(tasks, target).save(out)
     click.echo(f"{out}: {out.stat().st_size} bytes, out of {len(tasks)} recordings")
 
 

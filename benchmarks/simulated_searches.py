@@ -21,15 +21,17 @@ from unittest import mock
 
 import numpy as np
 
+from pretrain_cost_model import train
+from recorded_space import RecordedSpace
 from romou.base.outcome import Outcome
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tuner.pruning import prune
-from romou.tuner.records import Origin, Record, RecordedSpace
+from romou.tuner.records import Origin, Record
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession
 from romou.tuner.search.pretrained import PretrainedModel
 from romou.tuner.search.progress import NoProgress, Status
-from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
+from simulation import SimulatedDevice, SimulatedTask
 
 SPACES = Path(__file__).parent / "data/spaces_h200"
 DEVICE = "nvidia_h200"
@@ -126,7 +128,7 @@ def pretrained_without(path: Path, source: Path | None) -> PretrainedModel:
     """
     folders = [path.parent, path.parent.with_name(f"{path.parent.name}_more")] if source is None else [source]
     seen = [other for folder in folders for other in sorted(folder.glob("*.json.gz")) if other != path]
-    return PretrainedModel.of_recordings([task_of(other, False) for other in seen], target_of(seen[0], True))
+    return train([task_of(other, False) for other in seen], target_of(seen[0], True))
 
 
 def others_of(path: Path) -> list[Path]:

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from recorded_space import RecordedSpace
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tuner.pruning import prune
 from romou.tuner.pruning.closed_form import ClosedForm
 from romou.tuner.pruning.estimate import estimate_seconds
 from romou.tuner.pruning.form import columns_of
-from romou.tuner.records import RecordedSpace
-from romou.tuner.search.simulation import SimulatedTask
+from simulation import SimulatedTask
 from support.suite.exhaustive import few
 
 PATHS = sorted((Path(__file__).parents[2] / "benchmarks/data/spaces_h200").glob("*.json.gz"))

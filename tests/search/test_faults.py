@@ -24,7 +24,7 @@ from romou.devices.targets import Target
 from romou.tuner.measure import LocalBuilder, LocalRunner, MeasureOptions, Toolchain
 from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.search import SessionHooks, TaskResult, TuningOptions, TuningSession
-from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
+from simulation import SimulatedDevice, SimulatedTask
 from support.data.recordings import recorded
 from support.devices import faulty_kernels
 

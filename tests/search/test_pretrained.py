@@ -13,17 +13,18 @@ from click.testing import CliRunner
 from tvm.relax import op
 
 import pretrain_cost_model
+from pretrain_cost_model import train
+from recorded_space import RecordedSpace
 from romou.base.errors import RecordError
 from romou.base.space import Config
 from romou.compiler.single_operator import conv, task_of
 from romou.devices.targets import Target
-from romou.tuner.records import RecordedSpace
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, pretrained
 from romou.tuner.search.features import Correction, TaskFeatures
 from romou.tuner.search.pretrained import PretrainedModel, file_of, pretrained_for
-from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
 from romou.tuner.search.task_search import TaskSearch
 from romou.tuner.search.transfer import TransferData
+from simulation import SimulatedDevice, SimulatedTask
 from support.data.recordings import TARGET, recorded
 from support.kernels.operators import relax_tasks
 
@@ -38,7 +39,7 @@ def pretrained_on(slow: int) -> PretrainedModel:
     for index, found in made.configs.items():
         seconds = 9e-6 if space.at(index)["vector_width"] == slow else 1e-6
         made.configs[index] = dataclasses.replace(found, outcome="ok", times_s=(seconds,))
-    return PretrainedModel.of_recordings([SimulatedTask.of_recording(made)], H200)
+    return train([SimulatedTask.of_recording(made)], H200)
 
 
 def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:

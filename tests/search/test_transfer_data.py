@@ -17,8 +17,8 @@ from romou.tuner.records import Origin, Record
 from romou.tuner.search import PriorKnowledge, SessionHooks, TuningOptions, TuningSession, cost_model
 from romou.tuner.search.cost_model import CostModel
 from romou.tuner.search.features import TaskFeatures
-from romou.tuner.search.simulation import SimulatedDevice, SimulatedTask
 from romou.tuner.search.transfer import TransferData, scores
+from simulation import SimulatedDevice, SimulatedTask
 from support.data.recordings import recorded
 from support.kernels.operators import relax_tasks, small_tasks
 

@@ -17,10 +17,8 @@ import numpy as np
 
 from romou.base.errors import RecordError
 from romou.devices.targets import Target
-from romou.tuner.search.cost_model import Trees, train_on
-from romou.tuner.search.features import TaskFeatures, known_columns
-from romou.tuner.search.simulation import SimulatedTask
-from romou.tuner.search.transfer import TransferData
+from romou.tuner.search.cost_model import Trees
+from romou.tuner.search.features import known_columns
 
 logger = logging.getLogger("romou")
 
@@ -30,27 +28,6 @@ _ANEW = "python benchmarks/pretrain_cost_model.py makes it anew."
 
 class PretrainedModel(Trees):
     """Trees over the features of `TaskFeatures`, stored in a file."""
-
-    @classmethod
-    def of_recordings(cls, tasks: Sequence[SimulatedTask], target: Target) -> PretrainedModel:
-        """Return a model trained on all recorded configs of the tasks.
-
-        target: the target of their device
-
-        RecordError if too few configs were recorded.
-        """
-        data = TransferData()
-        for task in tasks:
-            recorded, configs = task.recorded, list(SimulatedTask.of_recording(task.recorded).space(target))
-            space, features = recorded.space(), TaskFeatures(task.template, task.limits(target), target.spec)
-            data.add(features, configs, [recorded.configs[space.index_of(c)].time_s for c in configs])
-        trees = train_on(data)
-        if trees is None:
-            raise RecordError(
-                f"{len(tasks)} recordings hold too few configs to train a cost model on",
-                hint="benchmarks/record_spaces.py records spaces.",
-            )
-        return cls(trees.booster, trees.columns)
 
     def save(self, path: Path) -> None:
         """Write the model to a file."""

@@ -10,10 +10,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from recorded_space import RecordedSpace
 from romou.base.errors import RecordError
-from romou.tuner.records import RecordedSpace
 from romou.tuner.search import SessionHooks, TuningOptions, TuningSession
-from romou.tuner.search.simulation import SimulatedDevice, SimulatedSpace, SimulatedTask
+from simulation import SimulatedDevice, SimulatedSpace, SimulatedTask
 from support.data.recordings import TARGET, recorded
 
 DATA = Path(__file__).parents[2] / "benchmarks/data/spaces_h200"

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from recorded_space import RecordedConfig, RecordedSpace
 from romou.base.errors import RecordError
-from romou.tuner.records import RecordedConfig, RecordedSpace
 
 
 def recorded() -> RecordedSpace:

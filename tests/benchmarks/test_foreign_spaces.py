@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import foreign_searches
+from foreign_spaces import load_foreign
 from romou.base.errors import RecordError
 from romou.base.outcome import Outcome
-from romou.tuner.records.foreign import load_foreign
 from romou.tuner.search.knob_process import KnobProcess
 from romou.tuner.search.ordinal import KnobFeatures
 
