@@ -15,6 +15,7 @@ from pathlib import Path
 import click
 import numpy as np
 from rich.console import Console
+from romou.tuner.search.simulation import SimulatedTask
 
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Workload
@@ -27,7 +28,6 @@ from romou.tuner.pruning.criteria import L1_RULES, Choices, Rules, l1_cache
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
 from romou.tuner.records import RecordedSpace
-from romou.tuner.search.simulation import SimulatedTask
 
 RECORDED = Path(__file__).parent / "data/spaces_h200"
 BUDGETS = (256, 1024, 4096, 16384, 65536)

@@ -44,7 +44,7 @@ from romou.base.interpreter import child_environment
 from romou.compiler.frontend import ImportedModel, Precision, import_onnx
 from romou.compiler.frontend.precision import TOLERANCE
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.devices.backends.cuda import compiler
+from romou.devices.backends.cuda import nvrtc
 from romou.runtime.module import Summary, TunedModel, random_inputs
 from romou.tools.report.table import number, ratio, table_of_numbers
 from torch_peer import Torch, gpu_clocks
@@ -115,7 +115,7 @@ def metaschedule(name: str, imported: ImportedModel, target: romou.Target, index
     """Tune the graph by TVM's MetaSchedule. A function without a result keeps dlight's schedule."""
     kind = target.anonymous_tvm_target
     if target.kind == "cuda":
-        compiler.install()
+        nvrtc.install()
     graph = relax.get_pipeline("zero")(imported.mod)
     tasks = len(meta_schedule.relax_integration.extract_tasks(graph, kind))
     # The default of 64 trials a round would leave most tasks of a model without any.

@@ -23,7 +23,7 @@ from romou.runtime.module import Summary
 from romou.runtime.module.manifest import META, read_manifest
 from romou.tools.inspection.breakdown import operations_step_by_step
 from romou.tools.regression import Bench
-from romou.tools.regression.bench import KIND
+from romou.tools.regression.bench_data import KIND
 from romou.tools.report.evidence import Evidence
 from romou.tools.report.page import check_library, write_page
 from romou.tuner.pruning.criteria import L1_RULES

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from romou.base.block import Block
+from romou.base.config_block import ConfigBlock
 from romou.base.errors import UsageError
 from romou.base.knob import Choice, Knob, nearest
 from romou.base.limits import Limits
@@ -199,7 +199,7 @@ class Space:
             for axis, (name, v) in enumerate(zip(self.knobs, values, strict=True))
         }
 
-    def blocks(self, most: int = _BLOCK) -> Iterator[Block]:
+    def blocks(self, most: int = _BLOCK) -> Iterator[ConfigBlock]:
         """Yield all valid configs in blocks of at most `most` combinations.
 
         They come in the order of their indices, except for knobs behind a free one. Each constraint is evaluated over
@@ -219,7 +219,7 @@ class Space:
             masks = [mask.reshape((1,) * (len(digits) - mask.ndim) + mask.shape) for mask in masks]
             yield from self._cut(digits, masks, most)
 
-    def _cut(self, digits: list[np.ndarray], masks: list[np.ndarray], most: int) -> Iterator[Block]:
+    def _cut(self, digits: list[np.ndarray], masks: list[np.ndarray], most: int) -> Iterator[ConfigBlock]:
         """Return the blocks among choices of each knob.
 
         masks: values of the constraints, with 1 along axes that a constraint does not read.
@@ -249,7 +249,7 @@ class Space:
         valid = functools.reduce(operator.and_, sorted(masks, key=np.size), np.ones([1] * len(digits), dtype=bool))
         places = np.flatnonzero(valid)
         if len(places):
-            yield Block(digits=digits, columns=self._mesh(digits), shape=shape, places=places)
+            yield ConfigBlock(digits=digits, columns=self._mesh(digits), shape=shape, places=places)
 
     @property
     def size(self) -> int:

@@ -18,7 +18,7 @@ from romou.devices.targets import Target
 from romou.tuner.pruning import tasks as pruned_tasks
 from romou.tuner.pruning.tasks import pruned_space
 from romou.tuner.records import FILE_NAME
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 TARGET = "null -device=adreno640"
 
@@ -40,7 +40,7 @@ def empty(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_it_keeps_its_default_and_the_others_are_tuned(
     empty: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    graph = Graph({"x": (1, 8, 9, 9)})
+    graph = NetworkBuilder({"x": (1, 8, 9, 9)})
     model = graph.model(*[graph.conv("x", 8, count, pads=[1, 1, 1, 1]) for count in (12, 20)])
     with caplog.at_level(logging.WARNING, "romou"):
         tuned = romou.tune(model, target=TARGET, trials=8, work_dir=tmp_path)

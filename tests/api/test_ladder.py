@@ -28,14 +28,14 @@ from romou.compiler.operators.template import ContractionTemplate
 from romou.compiler.stages import stage
 from romou.devices.targets import Target
 from romou.models import load, names
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 HOST = "opencl"
 
 
 def net() -> onnx.ModelProto:
     """Return conv t2 (8 -> 12) and relu t3, conv t6 (12 -> 16) and tanh t7, and a softmax t8."""
-    g = Graph({"image": (1, 8, 6, 6)})
+    g = NetworkBuilder({"image": (1, 8, 6, 6)})
     x = g.add("Relu", g.conv("image", 8, 12, pads=[1, 1, 1, 1]))
     return g.model(g.add("Softmax", g.add("Tanh", g.conv(x, 12, 16))))
 
@@ -169,7 +169,7 @@ def plant_a_missing_import(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def softmax() -> onnx.ModelProto:
-    g = Graph({"image": (1, 8, 6, 6)})
+    g = NetworkBuilder({"image": (1, 8, 6, 6)})
     return g.model(g.add("Exp", g.add("Relu", "image")))
 
 

@@ -11,7 +11,7 @@ import onnx
 
 from romou.tuner.records import FILE_NAME
 from support.devices import standin
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 from support.servers import forked
 
 _RUN = """
@@ -36,7 +36,7 @@ def with_flaw(flaw: str, call: str, model: onnx.ModelProto, folder: Path) -> str
 
 def test_kernels_that_are_wrong_at_times_are_no_winners(tmp_path: Path) -> None:
     """Each 50th launch computes nothing: every winner is found out, and in the end the model as a whole."""
-    graph = Graph({"x": (1, 5, 13, 11)})
+    graph = NetworkBuilder({"x": (1, 5, 13, 11)})
     call = (
         "romou.tune(model, target='opencl -device=host', trials=3, work_dir=work_dir, measure={'repeat': 1,"
         " 'min_repeat_ms': 0})"
@@ -52,7 +52,7 @@ def test_kernels_that_are_wrong_at_times_are_no_winners(tmp_path: Path) -> None:
 
 
 def test_a_tensor_above_the_largest_allocation_is_one_error(tmp_path: Path) -> None:
-    graph = Graph({"x": (1, 4200)})
+    graph = NetworkBuilder({"x": (1, 4200)})
     model = graph.model(graph.add("MatMul", "x", graph.weight(4200, 4200)))
     text = with_flaw("small allocations", "romou.compile(model, target='opencl -device=host').run", model, tmp_path)
     assert text.startswith("DeviceError: "), text

@@ -10,7 +10,7 @@ import romou
 from romou.base.space import Config
 from romou.driver import finish
 from romou.tuner.search import TaskResult, TuningSession
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 
 def tuned_with(
@@ -49,7 +49,7 @@ def tuned_with(
     monkeypatch.setattr(
         romou.TunedModel, "times", lambda self, *, repeat: [default_ms if self is made[0] else tuned_ms] * repeat
     )
-    graph = Graph({"x": (1, 8, 9, 9)})
+    graph = NetworkBuilder({"x": (1, 8, 9, 9)})
     model = romou.tune(graph.model(graph.conv("x", 8, 12)), target="null", trials=2, work_dir=False)
     assert len(made) == 2
     return model, defaults

@@ -15,7 +15,7 @@ from romou.cli import main
 from romou.compiler.compilation import Compilation, import_model
 from romou.driver.records import open_records
 from romou.tuner.records import FILE_NAME, RecordStore
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 # Nothing here has to do with kernels.
 HOST = "null"
@@ -28,7 +28,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def one_convolution(seed: int = 0) -> onnx.ModelProto:
-    g = Graph({"image": (1, 4, 9, 9)}, seed=seed)
+    g = NetworkBuilder({"image": (1, 4, 9, 9)}, seed=seed)
     return g.model(g.conv("image", 4, 4))
 
 
@@ -74,7 +74,7 @@ def test_kernels_and_target_name_the_folder(cache: Path) -> None:
     assert folder is not None
     assert folder.is_dir()
     assert folder_of(one_convolution(seed=1)) == folder  # other weights
-    g = Graph({"image": (1, 4, 9, 9)})
+    g = NetworkBuilder({"image": (1, 4, 9, 9)})
     assert folder_of(g.model(g.conv("image", 4, 8))) != folder
     assert folder_of(one_convolution(), target="opencl -device=adreno640") != folder
 

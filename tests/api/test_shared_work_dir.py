@@ -13,12 +13,12 @@ import romou
 from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.records.task_files import FOLDER_NAME, other_tasks
 from romou.tuner.search import TuningSession
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 
 def model(*outputs: int) -> Any:
     """A model with a convolution for each of `outputs`, of the same input."""
-    graph = Graph({"x": (1, 8, 9, 9)})
+    graph = NetworkBuilder({"x": (1, 8, 9, 9)})
     return graph.model(*[graph.conv("x", 8, count, pads=[1, 1, 1, 1]) for count in outputs])
 
 

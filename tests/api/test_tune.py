@@ -26,7 +26,7 @@ from romou.cli import main
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.tools.report.figures import FIGURES
 from romou.tuner.records import FILE_NAME
-from support.models.small_networks import Graph, prime_net, random_inputs, residual_net, short_net
+from support.models.small_networks import NetworkBuilder, prime_net, random_inputs, residual_net, short_net
 from support.servers import forked
 from support.suite.exhaustive import exhaustive, few
 
@@ -72,7 +72,7 @@ def test_a_bundled_model_tuned_and_its_report(
 @pytest.mark.parametrize("target", [TARGET, "opencl -device=adreno640"])
 def test_a_decoder_of_transposed_convolutions(target: str, opencl_device: tvm.runtime.Device) -> None:
     """Each stride and kernel doubles or triples the image, in buffers and in images that kernels pass on."""
-    g = Graph({"image": (1, 10, 3, 5)})
+    g = NetworkBuilder({"image": (1, 10, 3, 5)})
     x, channels = "image", 10
     for kernel, stride, pad, more in ((4, 2, 1, 0), (3, 2, 1, 1), (3, 3, 0, 0), (2, 1, 0, 0)):
         weight = g.weight(channels, 7, kernel, kernel, scale=(channels * kernel) ** -0.5)
@@ -109,7 +109,7 @@ def test_bundled_models_with_default_schedules(name: str, target: str, opencl_de
 
 def four_layers(dtype: str = "float32") -> onnx.ModelProto:
     """A convolution, a depthwise one, a mean and a dense layer."""
-    g = Graph({"image": (1, 3, 11, 11)}, dtype=dtype)
+    g = NetworkBuilder({"image": (1, 3, 11, 11)}, dtype=dtype)
     x = g.add("Relu", g.conv("image", 3, 10, strides=[2, 2], pads=[1, 1, 1, 1]))
     x = g.add("Relu", g.conv(x, 10, 10, groups=10, pads=[1, 1, 1, 1]))
     x = g.add("Flatten", g.add("GlobalAveragePool", x))
@@ -186,7 +186,7 @@ def test_a_phones_target_runs_here_too(tmp_path: Path, opencl_device: tvm.runtim
 
 
 def test_dynamic_batch_is_fixed_by_argument(opencl_device: tvm.runtime.Device) -> None:
-    g = Graph({"image": ("n", 5, 7, 7)})
+    g = NetworkBuilder({"image": ("n", 5, 7, 7)})
     model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
     tuned = romou.tune(model, target=TARGET, trials=1, shapes={"image": (3, 5, 7, 7)})
     assert tuned.inputs == {"image": ((3, 5, 7, 7), "float32")}
@@ -197,7 +197,7 @@ def test_dynamic_batch_is_fixed_by_argument(opencl_device: tvm.runtime.Device) -
 
 
 def test_a_model_of_small_kernels_has_no_trials(opencl_device: tvm.runtime.Device) -> None:
-    g = Graph({"x": (4, 9)})
+    g = NetworkBuilder({"x": (4, 9)})
     model = g.model(g.add("Softmax", g.add("Tanh", "x")))
     tuned = romou.tune(model, target=TARGET, trials=10)
     assert [row.trials for row in tuned.summary().rows] == [0, 0]
@@ -206,7 +206,7 @@ def test_a_model_of_small_kernels_has_no_trials(opencl_device: tvm.runtime.Devic
 
 
 def test_several_inputs_and_outputs() -> None:
-    g = Graph({"a": (1, 6, 5, 5), "b": (1, 6, 5, 5)})
+    g = NetworkBuilder({"a": (1, 6, 5, 5), "b": (1, 6, 5, 5)})
     x = g.add("Relu", g.add("Add", g.conv("a", 6, 6, pads=[1, 1, 1, 1]), "b"))
     model = g.model(x, g.add("GlobalAveragePool", x))
     tuned = romou.tune(model, target=PLUMBING, trials=2)

@@ -19,14 +19,14 @@ from romou.driver import check_compiled, verify
 from romou.driver.finish import with_fp32_sums
 from romou.runtime.module import TunedModel
 from support.kernels.operators import conv, task_of
-from support.models.small_networks import Graph, prime_net
+from support.models.small_networks import NetworkBuilder, prime_net
 
 TARGET = "opencl -device=host"
 
 
 def branches() -> onnx.ModelProto:
     """Two branches that meet: a wrong tensor of one is needed long after all of the other is right."""
-    g = Graph({"x": (2, 12)})
+    g = NetworkBuilder({"x": (2, 12)})
     one = g.add("Sigmoid", g.add("Relu", "x"), name="wrong")
     one = g.add("Neg", g.add("Abs", one))
     two = g.add("Exp", g.add("Neg", g.add("Abs", "x")))
@@ -73,7 +73,7 @@ def test_a_wrong_model_names_its_first_wrong_operator(wrong_sigmoid: None, runs:
 
 @pytest.mark.parametrize("target", [TARGET, "null"])
 def test_an_only_operator_that_is_wrong_is_named(target: str, wrong_sigmoid: None) -> None:
-    g = Graph({"x": (3, 5)})
+    g = NetworkBuilder({"x": (3, 5)})
     with pytest.raises(romou.NumericError, match="is Sigmoid 't0'"):
         romou.compile(g.model(g.add("Sigmoid", "x")), target=target)
 
@@ -161,7 +161,7 @@ def test_a_wrong_tuned_model_is_returned_where_that_is_asked(
 
 
 def test_overflow_of_a_tuned_model_is_an_error() -> None:
-    g = Graph({"x": (2, 12)})
+    g = NetworkBuilder({"x": (2, 12)})
     large = g.add("Mul", g.add("Tanh", "x"), g.constant(np.float32(1e6)), name="large")
     model = g.model(g.add("MatMul", large, g.weight(12, 12)))
     with pytest.raises(romou.NumericError, match="the first operator whose output differs is Mul 'large'"):
@@ -221,18 +221,18 @@ def test_what_counts_as_an_error() -> None:
 
 def small(scale: float) -> onnx.ModelProto:
     """Outputs of the size of the weights."""
-    g = Graph({"x": (1, 3, 5, 5)})
+    g = NetworkBuilder({"x": (1, 3, 5, 5)})
     return g.model(g.add("Conv", "x", g.weight(4, 3, 1, 1, scale=scale)))
 
 
 def many_classes() -> onnx.ModelProto:
-    g = Graph({"x": (1, 4)})
+    g = NetworkBuilder({"x": (1, 4)})
     return g.model(g.add("Softmax", g.add("MatMul", "x", g.weight(4, 60000, scale=0.1))))
 
 
 def cancelling() -> onnx.ModelProto:
     """Return a model that subtracts a mean from itself, which leaves only rounding."""
-    g = Graph({"x": (3, 400)})
+    g = NetworkBuilder({"x": (3, 400)})
     large = g.add("Mul", "x", g.constant(np.float32(300)))
     return g.model(
         g.add("ReduceMean", g.add("Sub", large, g.add("ReduceMean", large, axes=[-1])), axes=[-1], keepdims=0)

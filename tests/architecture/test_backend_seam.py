@@ -51,7 +51,7 @@ def test_no_other_file_names_a_kind() -> None:
         "if kind == 'cuda': pass",
         "suffix = {'opencl': 'cl'}[kind]",
         "match kind:\n    case 'opencl': pass",
-        "from romou.devices.backends.cuda import compiler",
+        "from romou.devices.backends.cuda import nvrtc",
         "device = session.device('opencl', 0)",
     ],
 )

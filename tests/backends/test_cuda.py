@@ -21,7 +21,7 @@ from romou.cli import main
 from romou.compiler.assembly import build
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.devices.backends.cuda import BACKEND, compiler
+from romou.devices.backends.cuda import BACKEND, nvrtc
 from romou.devices.backends.cuda import backend as cuda_backend
 from romou.devices.backends.cuda.dialect import complete
 from romou.devices.backends.programs import is_keeping
@@ -63,7 +63,7 @@ def test_models(name: str, cuda_target: Target) -> None:
         assert f" {kernel}(" in source
         assert source.count("__global__") == 1
         # By itself, and by the header that it brings.
-        assert compiler.compile_cuda(source, str(cuda_target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
+        assert nvrtc.compile_cuda(source, str(cuda_target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
     if has_device(cuda_target):
         assert error_of(compiled, model) < (2e-2 if name == "half" else 1e-4)
 
@@ -89,7 +89,7 @@ def test_conditions_of_rows_and_inverted_bits(cuda_target: Target) -> None:
     assert len(sources) == 2
     assert any("int4* __restrict__" in source for source in sources.values())  # vectors, which need care
     for source in sources.values():
-        assert compiler.compile_cuda(source, str(cuda_target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
+        assert nvrtc.compile_cuda(source, str(cuda_target.tvm_target.attrs["arch"])).startswith(b"\x7fELF")
     if has_device(cuda_target):
         rng = np.random.default_rng(3)
         a, b = np.float32(rng.standard_normal()), rng.standard_normal((2, 3, 4, 6)).astype("float32")
@@ -155,7 +155,7 @@ def test_what_opencl_spells_otherwise_is_not_left() -> None:
 def test_functions_come_before_the_kernels_that_call_them() -> None:
     assert complete("__global__ void f() {}") == "__global__ void f() {}"
     text = complete("__global__ void f(float* a, unsigned short* b) { a[0] = float_of_half(b[0]); }")
-    assert compiler.compile_cuda(text, "sm_90a")
+    assert nvrtc.compile_cuda(text, "sm_90a")
     assert "half_of_float" not in text
 
 
@@ -172,24 +172,24 @@ def test_the_library_headers_say_the_truth() -> None:
     (source,) = BACKEND.split_kernels(
         build_task(task, task.default_config(TARGET), TARGET).imports[0].inspect_source()
     ).values()
-    assert compiler.compile_cuda(source + checks, "sm_90a")
+    assert nvrtc.compile_cuda(source + checks, "sm_90a")
 
 
 def test_a_kernel_that_is_refused_says_why() -> None:
     with pytest.raises(BuildError, match=r'(?s)refused a kernel for sm_90a: .*identifier "y" is undefined'):
-        compiler.compile_cuda("__global__ void f() { int x = y; }", "sm_90a")
+        nvrtc.compile_cuda("__global__ void f() { int x = y; }", "sm_90a")
 
 
 def test_without_nvrtc(monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler._nvrtc.cache_clear()
+    nvrtc._nvrtc.cache_clear()
     monkeypatch.setitem(__import__("sys").modules, "cuda.bindings", None)
     try:
         with pytest.raises(
             CompatError, match=r"(?s)compiling for CUDA needs NVIDIA's NVRTC.*pip install 'romou\[cuda\]'"
         ):
-            compiler.compile_cuda("", "sm_90a")
+            nvrtc.compile_cuda("", "sm_90a")
     finally:
-        compiler._nvrtc.cache_clear()
+        nvrtc._nvrtc.cache_clear()
 
 
 def test_the_attached_gpu_or_none() -> None:
@@ -215,7 +215,7 @@ def test_an_architecture_is_enough_to_compile_for() -> None:
     target = Target("cuda -arch=sm_80")
     assert target.tvm_target.export()["arch"] == "sm_80"
     task = task_of(conv(8, (7, 7), 8, (1, 1)))
-    assert compiler.compile_cuda(
+    assert nvrtc.compile_cuda(
         build_task(task, task.default_config(target), target).imports[0].inspect_source(), "sm_80"
     )
 
@@ -229,9 +229,9 @@ def test_machine_code_is_kept(
     monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path))
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
     asked: list[str] = []
-    real = compiler.compile_cuda
-    monkeypatch.setattr(compiler, "compile_cuda", lambda source, arch: asked.append(arch) or real(source, arch))
-    compiler.install()
+    real = nvrtc.compile_cuda
+    monkeypatch.setattr(nvrtc, "compile_cuda", lambda source, arch: asked.append(arch) or real(source, arch))
+    nvrtc.install()
     compile_text = tvm.get_global_func("tvm_callback_cuda_compile")
     complete_text = tvm.get_global_func("tvm_callback_cuda_postproc")
 
@@ -259,7 +259,7 @@ def test_machine_code_is_kept(
         assert len(asked) == 5
         assert "a CUDA module for sm_90a" in caplog.text
         assert built("sm_90a") == plain
-        monkeypatch.setattr(compiler, "version", lambda: "99.9")
+        monkeypatch.setattr(nvrtc, "version", lambda: "99.9")
         built("sm_90a")
     assert len(asked) == 6
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "0")

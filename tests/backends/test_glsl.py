@@ -16,7 +16,7 @@ import pytest
 from tvm import s_tir, te, tirx
 
 from romou.base.errors import BuildError
-from romou.devices.backends.vulkan import BACKEND, compiler
+from romou.devices.backends.vulkan import BACKEND, glslang
 from romou.devices.backends.vulkan.glsl import Kernel
 from romou.devices.targets import Target
 from support.kernels.operators import conv, small_tasks, task_of
@@ -123,9 +123,9 @@ def test_names_of_the_graph_may_be_words_of_glsl() -> None:
 
 def test_a_module_is_its_kernels() -> None:
     texts = {"a": kernel_of(lambda x: x, "float32").text, "b": kernel_of(tirx.abs, "float32").text}
-    found = BACKEND.split_kernels(compiler.join(texts))
+    found = BACKEND.split_kernels(glslang.join(texts))
     assert {name: text.split() for name, text in found.items()} == {name: text.split() for name, text in texts.items()}
-    assert all(compiler.compile_shader(text)[:4] == b"\x03\x02\x23\x07" for text in found.values())
+    assert all(glslang.compile_shader(text)[:4] == b"\x03\x02\x23\x07" for text in found.values())
 
 
 def test_without_glslang_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,7 +134,7 @@ def test_without_glslang_the_error_says_what_to_install(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(shutil, "which", lambda name: None)
     monkeypatch.setattr(importlib.metadata, "distribution", none)
-    compiler.glslang.cache_clear()
+    glslang.glslang.cache_clear()
     try:
         with pytest.raises(
             BuildError,
@@ -143,18 +143,18 @@ def test_without_glslang_the_error_says_what_to_install(monkeypatch: pytest.Monk
                 " glslang-tools"
             ),
         ):
-            compiler.compile_shader("void main() {}")
+            glslang.compile_shader("void main() {}")
     finally:
-        compiler.glslang.cache_clear()
+        glslang.glslang.cache_clear()
 
 
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Return a list that gets a word for each start of glslang from now on, with an empty cache."""
     monkeypatch.setenv("ROMOU_PROGRAM_CACHE_MB", "64")
     asked: list[str] = []
-    real = compiler._run
-    monkeypatch.setattr(compiler, "_run", lambda *arguments: asked.append("compiled") or real(*arguments))
-    compiler.version()
+    real = glslang._run
+    monkeypatch.setattr(glslang, "_run", lambda *arguments: asked.append("compiled") or real(*arguments))
+    glslang.version()
     asked.clear()
     return asked
 
@@ -169,12 +169,12 @@ CONSTANT = "#version 450\nlayout(set = 0, binding = 0) buffer Out { float y[]; }
 def test_a_model_s_shader_is_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A candidate's is compiled anew."""
     asked = started(monkeypatch)
-    (first,) = compiler.compile_shaders([CONSTANT])
+    (first,) = glslang.compile_shaders([CONSTANT])
     assert (len(asked), kept_entries()) == (1, [])
     with BACKEND.keeping_programs():
-        assert [compiler.compile_shaders([CONSTANT]) for _ in range(3)] == [[first]] * 3
+        assert [glslang.compile_shaders([CONSTANT]) for _ in range(3)] == [[first]] * 3
         assert (len(asked), len(kept_entries())) == (2, 1)
-    compiler.compile_shaders([CONSTANT])
+    glslang.compile_shaders([CONSTANT])
     assert len(asked) == 3
 
 
@@ -184,7 +184,7 @@ def test_damaged_spirv_is_compiled_again(
 ) -> None:
     asked = started(monkeypatch)
     with BACKEND.keeping_programs(), caplog.at_level("WARNING", "romou"):
-        right = compiler.compile_shaders([CONSTANT])
+        right = glslang.compile_shaders([CONSTANT])
         (entry,) = kept_entries()
         whole, constant = entry.read_bytes(), struct.pack("<f", 3.25)
         assert whole.count(constant) == 1
@@ -194,7 +194,7 @@ def test_damaged_spirv_is_compiled_again(
             "empty": b"",
         }
         entry.write_bytes(damaged[damage])
-        assert compiler.compile_shaders([CONSTANT]) == right
+        assert glslang.compile_shaders([CONSTANT]) == right
         assert len(asked) == 2
         assert "the kept program of a shader is" in caplog.text
         assert entry.read_bytes() == whole
@@ -205,17 +205,17 @@ def test_spirv_in_a_folder_of_everybody_is_not_used(
 ) -> None:
     asked = started(monkeypatch)
     with BACKEND.keeping_programs(), caplog.at_level("WARNING", "romou"):
-        compiler.compile_shaders([CONSTANT])
+        glslang.compile_shaders([CONSTANT])
         (entry,) = kept_entries()
         entry.parent.chmod(0o777)
-        compiler.compile_shaders([CONSTANT])
+        glslang.compile_shaders([CONSTANT])
     assert len(asked) == 2
     assert f"others may write to {entry.parent}" in caplog.text
 
 
 def test_a_refused_text_comes_with_the_compilers_words() -> None:
     with pytest.raises(BuildError, match="glslang refused a kernel: ERROR: kernel:2: 'x' : undeclared identifier"):
-        compiler.compile_shader("#version 450\nvoid main() { x = 1; }\n")
+        glslang.compile_shader("#version 450\nvoid main() { x = 1; }\n")
 
 
 def test_limits_come_from_the_device_or_are_the_least_that_vulkan_promises() -> None:

@@ -14,7 +14,7 @@ import pytest
 import romou
 from romou.devices.backends.vulkan import BACKEND, clocks
 from romou.tuner.measure import run_job
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 # A driver with two GPUs that writes the ordinals of the retained contexts.
 DRIVER = """
@@ -75,7 +75,7 @@ def test_whoever_times_holds_them(monkeypatch: pytest.MonkeyPatch, vulkan_device
     monkeypatch.setattr(BACKEND, "hold_clocks", held.append)
     run_job._device("vulkan:0")
     assert held == [0]
-    graph = Graph({"x": (1, 8)})
+    graph = NetworkBuilder({"x": (1, 8)})
     model = romou.compile(graph.model(graph.add("Relu", "x")), target="vulkan", verify=False)
     model.times(repeat=1)
     # Held once more while the way to launch the model is decided.

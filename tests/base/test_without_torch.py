@@ -10,7 +10,7 @@ from pathlib import Path
 import onnx
 import pytest
 
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 # What importing TVM takes of it.
 TORCH = """
@@ -43,7 +43,7 @@ STATE = "print(sys.meta_path, sorted(os.environ.items()), 'torch' in sys.modules
 
 def compiled_by_user(folder: Path) -> str:
     """Return code that compiles a tiny model as a user does."""
-    one = Graph({"x": (1, 4)})
+    one = NetworkBuilder({"x": (1, 4)})
     onnx.save(one.model(one.add("Relu", "x")), folder / "tiny.onnx")
     return f"romou.compile({str(folder / 'tiny.onnx')!r}, target='null', verify=False)"
 

@@ -23,7 +23,7 @@ from romou import models
 from romou.compiler.single_operator import conv
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
 from support.docs.documents import ROOT
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 CONV = "conv2d_1x8x9x9_12_3x3_s1"
 # Script -> its arguments, and what it prints. OUT stands for a folder.
@@ -77,7 +77,7 @@ JUDGED = {"bench_compare", "bench_registers"}
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """A folder with what runs read. A convolution with a ReLU takes the place of every bundled network."""
-    graph = Graph({"x": (1, 8, 9, 9)})
+    graph = NetworkBuilder({"x": (1, 8, 9, 9)})
     model = graph.model(graph.add("Relu", graph.conv("x", 8, 12)))
     monkeypatch.setattr(models, "load", lambda name: model)
     monkeypatch.setattr(models, "names", lambda: ("small",))

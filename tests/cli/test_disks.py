@@ -19,14 +19,14 @@ from romou.base.linking import export_library
 from romou.cli import main
 from romou.tuner.records import task_files
 from support.devices import faulty_kernels
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 HINT = "Free some space, or choose a folder that may be written.\n"
 
 
 @pytest.fixture
 def model(tmp_path: Path) -> str:
-    graph = Graph({"x": (1, 8, 9, 9)})
+    graph = NetworkBuilder({"x": (1, 8, 9, 9)})
     onnx.save(graph.model(graph.conv("x", 8, 12)), tmp_path / "model.onnx")
     return str(tmp_path / "model.onnx")
 
@@ -79,7 +79,7 @@ def test_a_task_that_cannot_be_kept_leaves_nothing(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_model_without_kernels_is_tuned_and_looked_at(tmp_path: Path) -> None:
-    graph = Graph({"x": (1, 8)})
+    graph = NetworkBuilder({"x": (1, 8)})
     onnx.save(graph.model(graph.add("Identity", "x")), tmp_path / "identity.onnx")
     model = str(tmp_path / "identity.onnx")
     result = CliRunner().invoke(main, ["tune", model, "--trials", "1", "-o", str(tmp_path / "saved")])

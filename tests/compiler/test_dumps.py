@@ -17,7 +17,7 @@ from romou.compiler.assembly.kernel import build_task
 from romou.compiler.stages import Stage
 from romou.devices.targets import Target
 from support.kernels.operators import conv, task_of
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 PHONE = Target("opencl -device=adreno640")
 
@@ -31,7 +31,7 @@ KERNEL_FILES = files_of((*pipeline.KERNEL, *pipeline.HOST, *pipeline.DEVICE, pip
 
 @pytest.fixture
 def model(tmp_path: Path) -> Path:
-    g = Graph({"image": (1, 8, 12, 12)})
+    g = NetworkBuilder({"image": (1, 8, 12, 12)})
     path = tmp_path / "small.onnx"
     onnx.save(g.model(g.add("Relu", g.conv("image", 8, 16, (1, 1)))), path)
     return path

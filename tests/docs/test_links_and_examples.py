@@ -12,7 +12,7 @@ import click
 import pytest
 
 import make_docs
-from support.docs.documents import DOCUMENTS, ROOT, Block, blocks, code_spans, commands, prose
+from support.docs.documents import DOCUMENTS, ROOT, CodeBlock, blocks, code_spans, commands, prose
 
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(r"(?:romou|archprobe|schedules|tvm_patches|tests|scripts|benchmarks|docs)/[\w./-]*\w/?")
@@ -74,7 +74,7 @@ def _check_script(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("sh"), ids=str)
-def test_commands_exist(block: Block) -> None:
+def test_commands_exist(block: CodeBlock) -> None:
     for words in commands(block.text):
         if words[0] in make_docs.programs():
             _check_command(words)
@@ -104,7 +104,7 @@ def test_commands_in_prose_exist(path: Path) -> None:
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
-def test_python_uses_what_exists(block: Block) -> None:
+def test_python_uses_what_exists(block: CodeBlock) -> None:
     tree = ast.parse(block.text)
     made: dict[str, type] = {}
     for node in ast.walk(tree):

@@ -34,7 +34,7 @@ from romou.devices.targets import Target
 from romou.tuner.pruning.tasks import pruned_space
 from support.docs.documents import ROOT
 from support.kernels.operators import conv, error_on, random_arrays, reference, relax_tasks, task_of
-from support.models.small_networks import Graph, random_inputs, residual_net
+from support.models.small_networks import NetworkBuilder, random_inputs, residual_net
 from tvm_patches.onnx_converters.node import CONVERTERS
 
 _PAGE = (ROOT / "docs/extending.md").read_text()
@@ -52,7 +52,7 @@ def test_an_onnx_converter() -> None:
     exec(code("An ONNX converter"), {})
     try:
         for extent, groups in ((2, ()), (3, (("Det (t0)",),))):
-            g = Graph({"x": (5, extent, extent)})
+            g = NetworkBuilder({"x": (5, extent, extent)})
             assert import_onnx(g.model(g.add("Det", "x"))).host_groups == groups
     finally:
         del CONVERTERS["Det"]

@@ -14,13 +14,13 @@ from romou.devices.targets import Target
 from romou.driver import ahead
 from romou.driver.ahead import DefaultKernels, DeferredThread, DeviceProbe
 from romou.tuner.measure import MeasureOptions
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 TARGET = Target("null")
 
 
 def imported() -> Compilation:
-    g = Graph({"image": (1, 4, 9, 9)})
+    g = NetworkBuilder({"image": (1, 4, 9, 9)})
     return Compilation.of(import_model(g.model(g.conv("image", 4, 4)), None), TARGET)
 
 

@@ -14,13 +14,13 @@ from romou.base.inputs import Draw, random_inputs
 from romou.compiler.frontend import draws_of, import_onnx
 from romou.compiler.frontend import fp16 as conversion
 from romou.compiler.frontend import wide_nodes as rules
-from support.models.small_networks import Graph, rotary, timestep
+from support.models.small_networks import NetworkBuilder, rotary, timestep
 
 INDEX = TensorProto.INT64
 
 
-def graph_of(name: str = "i", shape: tuple[int, ...] = (2, 5), element: int = INDEX) -> Graph:
-    g = Graph({})
+def graph_of(name: str = "i", shape: tuple[int, ...] = (2, 5), element: int = INDEX) -> NetworkBuilder:
+    g = NetworkBuilder({})
     g.inputs = [helper.make_tensor_value_info(name, element, shape)]
     return g
 
@@ -70,14 +70,14 @@ def image() -> onnx.ModelProto:
 
 def fraction() -> onnx.ModelProto:
     """A time between 0 and 1, of which the model makes a step."""
-    g = Graph({"i": (2, 1)})
+    g = NetworkBuilder({"i": (2, 1)})
     return g.model(
         g.add("Sin", g.add("Mul", g.add("Mul", "i", g.constant(np.float32(1000))), g.constant(np.float32([0.5, 0.1]))))
     )
 
 
 def coordinates() -> onnx.ModelProto:
-    g = Graph({"i": (4, 3)})
+    g = NetworkBuilder({"i": (4, 3)})
     return g.model(g.add("Sin", g.add("MatMul", "i", g.weight(3, 8))))
 
 
@@ -112,7 +112,7 @@ def test_positions_and_timesteps(make: Callable[[], onnx.ModelProto], name: str,
 
 def test_tensors_that_are_read_twice_are_followed_once() -> None:
     """Paths from the input to the angle: a thousand million."""
-    g = Graph({"i": (2, 1)})
+    g = NetworkBuilder({"i": (2, 1)})
     doubled = "i"
     for _ in range(30):
         doubled = g.add("Add", doubled, doubled)
@@ -122,7 +122,7 @@ def test_tensors_that_are_read_twice_are_followed_once() -> None:
 
 def test_a_timestep_is_known_by_its_name() -> None:
     names = ("timestep", "time_steps", "t", "unet.timesteps", "temperature", "text", "input")
-    g = Graph(dict.fromkeys(names, (1,)))
+    g = NetworkBuilder(dict.fromkeys(names, (1,)))
     g.inputs.append(helper.make_tensor_value_info("map_t", TensorProto.FLOAT, [1, 8]))
     found = draws_of(g.model(g.add("Sum", *names, "map_t")))
     assert set(found) == {"timestep", "time_steps", "t", "unet.timesteps"}

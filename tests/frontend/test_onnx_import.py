@@ -14,7 +14,7 @@ from tvm_ffi.structural import structural_walk
 from romou import models
 from romou.base.errors import ModelError, UsageError
 from romou.compiler.frontend import import_onnx
-from support.models.small_networks import Graph, residual_net
+from support.models.small_networks import NetworkBuilder, residual_net
 from support.suite.exhaustive import few
 
 
@@ -68,7 +68,7 @@ def test_invalid_graph() -> None:
 
 
 def test_a_name_that_is_no_text(tmp_path: Path) -> None:
-    g = Graph({"image": (1, 4, 9, 9)})
+    g = NetworkBuilder({"image": (1, 4, 9, 9)})
     content = g.model(g.conv("image", 4, 4)).SerializeToString()
     path = tmp_path / "model.onnx"
     path.write_bytes(content.replace(b"image", b"im\xffge"))
@@ -77,7 +77,7 @@ def test_a_name_that_is_no_text(tmp_path: Path) -> None:
 
 
 def test_contradictory_shapes() -> None:
-    g = Graph({"x": ("rows", "columns")})
+    g = NetworkBuilder({"x": ("rows", "columns")})
     model = g.model(g.add("MatMul", "x", g.weight(4, 3)))
     with pytest.raises(ModelError, match="shapes do not fit the graph"):
         import_onnx(model, {"x": (2, 5)})
@@ -90,12 +90,12 @@ def test_channels_that_do_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_operator_without_a_converter_runs_on_the_host() -> None:
-    g = Graph({"x": (2, 4, 4)})
+    g = NetworkBuilder({"x": (2, 4, 4)})
     assert import_onnx(g.model(g.add("Relu", g.add("Det", "x")))).host_groups == (("Det (t0)",),)
 
 
 def dynamic_model() -> onnx.ModelProto:
-    g = Graph({"image": ("batch", 4, 8, 8)})
+    g = NetworkBuilder({"image": ("batch", 4, 8, 8)})
     return g.model(g.conv("image", 4, 6))
 
 
@@ -135,7 +135,7 @@ def test_wrong_shape_argument(shapes: dict[str, tuple[int, ...]], message: str) 
 
 
 def test_shape_arithmetic_is_folded() -> None:
-    g = Graph({"x": ("n", 6, 4)})
+    g = NetworkBuilder({"x": ("n", 6, 4)})
     shape = g.add("Shape", "x")
     first = g.add("Gather", shape, g.constant(np.array([0], np.int64)), axis=0)
     target = g.add("Concat", first, g.constant(np.array([-1], np.int64)), axis=0)

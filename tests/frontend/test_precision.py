@@ -14,14 +14,14 @@ from romou.base.errors import NumericError, UsageError
 from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.frontend.onnx_import import simplify
 from romou.compiler.frontend.precision import TOLERANCE
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 
 HOST = "opencl -device=host"
 
 
 def cancelling_net() -> onnx.ModelProto:
     """Three layers of usual numbers, and between them a sum that fp16 cannot hold the digits of."""
-    g = Graph({"x": (2, 24)})
+    g = NetworkBuilder({"x": (2, 24)})
     x = g.add("Tanh", g.add("MatMul", "x", g.weight(24, 24)))
     x = g.add("Sub", g.add("Add", x, g.constant(np.float32([900.0]))), g.constant(np.float32([900.0])))
     return g.model(g.add("MatMul", g.add("Relu", x), g.weight(24, 24)))
@@ -29,7 +29,7 @@ def cancelling_net() -> onnx.ModelProto:
 
 def overflowing_net() -> onnx.ModelProto:
     """A product of 1e6 between two layers, which a later one takes back."""
-    g = Graph({"x": (2, 24)})
+    g = NetworkBuilder({"x": (2, 24)})
     x = g.add("MatMul", "x", g.weight(24, 24))
     x = g.add("MatMul", g.add("Mul", x, g.constant(np.float32([1e6]))), g.constant(np.float32(np.eye(24) * 1e-6)))
     return g.model(g.add("MatMul", x, g.weight(24, 24)))
@@ -44,7 +44,7 @@ def elements_of(model: onnx.ModelProto) -> dict[str, int]:
 
 def small_net() -> onnx.ModelProto:
     """A convolution and a dense layer."""
-    g = Graph({"image": (1, 5, 6, 6)})
+    g = NetworkBuilder({"image": (1, 5, 6, 6)})
     x = g.add("Flatten", g.add("Relu", g.conv("image", 5, 7)))
     return g.model(g.add("Gemm", x, g.weight(3, 112), g.weight(3), transB=1))
 
@@ -83,7 +83,7 @@ def test_inputs_and_outputs_are_what_the_program_has(io: str | None) -> None:
 
 def test_sums_of_rows_stay_fp32() -> None:
     """A layer norm written out, of rows so small that fp16 has no number for their variance."""
-    g = Graph({"x": (3, 40)})
+    g = NetworkBuilder({"x": (3, 40)})
     mean = g.add("ReduceMean", "x", axes=[-1])
     apart = g.add("Sub", "x", mean)
     variance = g.add("Add", g.add("ReduceMean", g.add("Mul", apart, apart), axes=[-1]), g.constant(np.float32([1e-12])))
@@ -99,7 +99,7 @@ def test_sums_of_rows_stay_fp32() -> None:
 
 
 def test_constants_of_a_batch_norm_are_computed_before_they_are_rounded() -> None:
-    g = Graph({"x": (1, 5, 4, 4)})
+    g = NetworkBuilder({"x": (1, 5, 4, 4)})
     small = np.float32([1e-9, 1e-8, 1.0, 2.0, 3e-9])
     ones, mean = np.ones(5, np.float32), np.float32([1e-3, 0, 1, 2, 1e-3])
     x = g.add(
@@ -130,7 +130,7 @@ def test_overflow_is_named_and_mixed_keeps_it_in_fp32(caplog: pytest.LogCaptureF
 
 
 def test_overflow_is_found_on_the_inputs_that_are_given(caplog: pytest.LogCaptureFixture) -> None:
-    g = Graph({"x": (2, 3)})
+    g = NetworkBuilder({"x": (2, 3)})
     model = g.model(
         g.add("Mul", g.add("Tanh", g.add("Mul", "x", g.constant(np.float32([10.0])))), g.constant(np.float32([0.5])))
     )

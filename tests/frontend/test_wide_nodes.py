@@ -17,7 +17,7 @@ from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.wide_nodes import wide_nodes
-from support.models.small_networks import Graph, rotary, timestep
+from support.models.small_networks import NetworkBuilder, rotary, timestep
 
 HOST, PHONE = "opencl -device=host", "opencl -device=adreno640"
 # Relative L2 error of a result that is rounded to fp16 a few times, and of one that is not.
@@ -109,7 +109,7 @@ def test_variance_is_that_of_what_is_left_without_the_mean(dtype: type) -> None:
 
 def written_out_norm(dtype: str) -> onnx.ModelProto:
     """A layer norm as exporters write it before opset 17."""
-    g = Graph({"x": (3, 40)}, dtype=dtype)
+    g = NetworkBuilder({"x": (3, 40)}, dtype=dtype)
     apart = g.add("Sub", "x", g.add("ReduceMean", "x", axes=[-1]))
     variance = g.add("ReduceMean", g.add("Pow", apart, g.constant(np.array(2, dtype))), axes=[-1])
     return g.model(g.add("Div", apart, g.add("Sqrt", g.add("Add", variance, g.constant(np.array(1e-5, dtype))))))
@@ -133,7 +133,7 @@ def test_angles_are_those_of_the_position(precision: str, target: str) -> None:
 
 
 def test_a_network_of_sines_keeps_its_layers_in_fp16() -> None:
-    g = Graph({"x": (4, 2)})
+    g = NetworkBuilder({"x": (4, 2)})
     first = g.add("Sin", g.add("Mul", g.add("MatMul", "x", g.weight(2, 16)), g.constant(np.float32(30))))
     second = g.add("MatMul", first, g.weight(16, 16))
     model = g.model(g.add("Sin", g.add("Mul", second, g.constant(np.float32(30)))))
@@ -144,7 +144,7 @@ def test_a_network_of_sines_keeps_its_layers_in_fp16() -> None:
 
 def test_integers_beyond_2048_are_kept() -> None:
     """A distance of positions, made an index."""
-    g = Graph({})
+    g = NetworkBuilder({})
     g.inputs = [helper.make_tensor_value_info("p", TensorProto.INT64, [7])]
     half = g.add("Floor", g.add("Mul", g.add("Cast", "p", to=TensorProto.FLOAT), g.constant(np.float32(0.5))))
     g.element = TensorProto.INT64
@@ -156,7 +156,7 @@ def test_integers_beyond_2048_are_kept() -> None:
 
 def masked(large: float, *, dtype: str = "float32", twice: bool = False) -> onnx.ModelProto:
     """Attention's scores and its mask, 1 where a token counts."""
-    g = Graph({"q": (2, 5, 12), "k": (2, 5, 12), "mask": (2, 5)}, dtype=dtype)
+    g = NetworkBuilder({"q": (2, 5, 12), "k": (2, 5, 12), "mask": (2, 5)}, dtype=dtype)
     m = g.add(
         "Unsqueeze",
         g.add("Mul", g.add("Sub", g.constant(np.array(1, dtype)), "mask"), g.constant(np.array(large, dtype))),
@@ -199,7 +199,7 @@ def test_a_clamped_mask_is_stored_as_fp16() -> None:
 
 
 def squeeze_and_excite(mean: str) -> onnx.ModelProto:
-    g = Graph({"x": (1, 8, 6, 7)})
+    g = NetworkBuilder({"x": (1, 8, 6, 7)})
     x = g.conv("x", 8, 12)
     s = g.add("GlobalAveragePool", x) if mean == "GlobalAveragePool" else g.add("ReduceMean", x, axes=[2, 3])
     s = g.add("HardSigmoid", g.conv(g.add("Relu", g.conv(s, 12, 3, (1, 1))), 3, 12, (1, 1)))
@@ -220,7 +220,7 @@ def test_vectors_that_scale_channels_are_fp32_and_no_map_is(mean: str) -> None:
 
 
 def scaled_product(dtype: str, op: str = "Mul") -> onnx.ModelProto:
-    g = Graph({"q": (1, 6, 2, 16), "k": (1, 6, 2, 16)}, dtype=dtype)
+    g = NetworkBuilder({"q": (1, 6, 2, 16), "k": (1, 6, 2, 16)}, dtype=dtype)
     q, k = (g.add("Transpose", name, perm=perm) for name, perm in (("q", [0, 2, 1, 3]), ("k", [0, 2, 3, 1])))
     return g.model(g.add(op, g.add("MatMul", q, k), g.constant(np.array(1 / 64 if op == "Mul" else 64, dtype))))
 
@@ -246,7 +246,7 @@ def test_sums_are_scaled_before_they_overflow(op: str, dtype: str, precision: st
 
 
 def test_scales_of_layers_go_into_their_weights() -> None:
-    g = Graph({"x": (1, 3, 6, 6)})
+    g = NetworkBuilder({"x": (1, 3, 6, 6)})
     x = g.add("Mul", g.conv("x", 3, 4), g.constant(np.float32(0.125)))
     x = g.add("Div", g.add("MatMul", g.add("Flatten", x), g.weight(64, 5)), g.constant(np.float32([4])))
     model = g.model(g.add("Mul", x, g.constant(np.float32(2))))

@@ -7,7 +7,7 @@ import pytest
 
 from romou.compiler.frontend.work import flops_by_node
 from support.models.nodes import model_of
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 X = {"x": np.zeros((2, 8, 6, 5), np.float32)}
 ROWS = {"x": np.zeros((3, 7, 11), np.float32)}
@@ -35,12 +35,12 @@ def test_a_node(name: str) -> None:
 
 @pytest.mark.parametrize("groups", [1, 4])
 def test_a_convolution(groups: int) -> None:
-    g = Graph({"x": (2, 8, 6, 5)})
+    g = NetworkBuilder({"x": (2, 8, 6, 5)})
     assert flops_by_node(g.model(g.conv("x", 8, 12, groups=groups))) == {"t0": 2 * (2 * 12 * 4 * 3) * (8 // groups) * 9}
 
 
 def test_a_transposed_convolution_counts_what_each_input_is_multiplied_with() -> None:
-    g = Graph({"x": (2, 8, 6, 5)})
+    g = NetworkBuilder({"x": (2, 8, 6, 5)})
     assert flops_by_node(g.model(g.add("ConvTranspose", "x", g.weight(8, 3, 2, 2)))) == {
         "t0": 2 * (2 * 8 * 6 * 5) * 3 * 4
     }

@@ -10,7 +10,7 @@ import pytest
 
 import romou
 from support.models.nodes import assert_as_onnxruntime, model_of
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 NAN, INF = np.float32("nan"), np.float32("inf")
 SPECIAL = np.array([NAN, INF, -INF, 0, -0.0, 1, -1, 0.5, -0.5, 20, -20, 88.5, -104, 1e-30, -3, 3.5], "float32").reshape(
@@ -36,7 +36,7 @@ def calls(model: onnx.ModelProto, target: str) -> int:
 
 
 def between_convolutions(op: str, channels: int, **attributes: object) -> onnx.ModelProto:
-    g = Graph({"x": (1, channels, 9, 7)})
+    g = NetworkBuilder({"x": (1, channels, 9, 7)})
     x = g.conv("x", channels, channels, pads=[1] * 4)
     x = g.add(op, x, *([g.weight(channels, 1, 1)] if op == "PRelu" else []), **attributes)
     model = g.model(g.conv(x, channels, channels, pads=[1] * 4))
@@ -89,7 +89,7 @@ def test_functions_that_zero_makes_infinite_stay_packed_in_full_texels() -> None
     """The lanes that pad a texel would become infinite, and infinity times a weight of zero is NaN."""
 
     def model(channels: int) -> onnx.ModelProto:
-        g = Graph({"x": (1, channels, 5, 5)})
+        g = NetworkBuilder({"x": (1, channels, 5, 5)})
         x = g.add("Log", g.add("Abs", g.conv("x", channels, channels, (1, 1))))
         return g.model(g.conv(x, channels, channels, (1, 1)))
 

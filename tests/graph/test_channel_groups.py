@@ -12,12 +12,12 @@ from romou.compiler.frontend.onnx_import import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.compiler.graph import pack_channels
 from romou.compiler.graph.extract import count_calls
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 
 
 def group_norms(channels: int, groups: int, *, returns_rows: bool = False, batch: int = 2) -> onnx.ModelProto:
     """Return a convolution, group norm, SiLU and convolution. The rows of the groups may be an output as well."""
-    g = Graph({"image": (batch, 3, 5, 7)})
+    g = NetworkBuilder({"image": (batch, 3, 5, 7)})
     x = g.conv("image", 3, channels, pads=[1, 1, 1, 1])
     rows = g.add("Reshape", x, g.constant(np.array([batch, groups, -1])))
     y = g.add(
@@ -58,7 +58,7 @@ def test_numbers(model: onnx.ModelProto, target: str, opencl_device: tvm.runtime
 @pytest.mark.parametrize("is_wider", [False, True], ids=["packed", "wider"])
 def test_rows_beside_other_tensors(is_wider: bool, opencl_device: tvm.runtime.Device) -> None:
     """One tensor has equal values in a row and exists only packed. Another one adds axes to the result."""
-    g = Graph({"image": (1, 3, 5, 7), "row": (1, 8, 1)})
+    g = NetworkBuilder({"image": (1, 3, 5, 7), "row": (1, 8, 1)})
     rows = g.add("Reshape", g.conv("image", 3, 20, pads=[1, 1, 1, 1]), g.constant(np.array([1, 5, -1])))
     packed = g.add("Conv", "row", g.weight(5, 8, 1), kernel_shape=[1])
     factor = (

@@ -18,7 +18,7 @@ from romou.compiler.graph.extract import count_calls, extract_tasks
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target
-from support.models.small_networks import Graph, attention_net, products_net, residual_net
+from support.models.small_networks import NetworkBuilder, attention_net, products_net, residual_net
 from support.suite.exhaustive import few
 
 TARGETS = (
@@ -41,8 +41,8 @@ def without_family(model: onnx.ModelProto, targets: Sequence[str]) -> dict[str, 
     return found
 
 
-def map_of(channels: int = 12, size: tuple[int, ...] = (9, 7)) -> tuple[Graph, str]:
-    g = Graph({"x": (1, channels, *size)})
+def map_of(channels: int = 12, size: tuple[int, ...] = (9, 7)) -> tuple[NetworkBuilder, str]:
+    g = NetworkBuilder({"x": (1, channels, *size)})
     return g, g.add("Relu", g.conv("x", channels, channels, (1,) * len(size)))
 
 
@@ -60,7 +60,7 @@ def chain(*operators: tuple[str, dict[str, object]], size: tuple[int, ...] = (9,
 
 def product(left: Sequence[int], right: Sequence[int], perm: Sequence[int] | None = None) -> Block:
     def build() -> onnx.ModelProto:
-        g = Graph({"a": left, "b": right})
+        g = NetworkBuilder({"a": left, "b": right})
         return g.model(g.add("Relu", g.add("MatMul", "a", "b" if perm is None else g.add("Transpose", "b", perm=perm))))
 
     return build
@@ -94,14 +94,14 @@ def spatial_attention() -> onnx.ModelProto:
 
 
 def linear_unit() -> onnx.ModelProto:
-    g = Graph({"x": (5, 24)})
+    g = NetworkBuilder({"x": (5, 24)})
     g.nodes.append(helper.make_node("Split", [g.add("MatMul", "x", g.weight(24, 80))], ["a", "b"], axis=-1))
     return g.model(g.add("MatMul", g.add("Mul", "a", g.add("Sigmoid", "b")), g.weight(40, 24)))
 
 
 def modulation() -> onnx.ModelProto:
     """A scale and a shift for each channel, made by dense layers."""
-    g = Graph({"x": (1, 8, 9, 9), "t": (1, 16)})
+    g = NetworkBuilder({"x": (1, 8, 9, 9), "t": (1, 16)})
     scale, shift = (
         g.add("Reshape", g.add("Gemm", "t", g.weight(16, 8), g.weight(8)), g.constant(np.array([1, 8, 1, 1])))
         for _ in range(2)
@@ -110,7 +110,7 @@ def modulation() -> onnx.ModelProto:
 
 
 def rotary() -> onnx.ModelProto:
-    g = Graph({"x": (1, 4, 9, 8)})
+    g = NetworkBuilder({"x": (1, 4, 9, 8)})
     g.nodes.append(helper.make_node("Split", ["x"], ["a", "b"], axis=-1))
     turned = g.add("Concat", g.add("Neg", "b"), "a", axis=-1)
     return g.model(g.add("Add", g.add("Mul", "x", g.weight(9, 8)), g.add("Mul", turned, g.weight(9, 8))))
@@ -139,7 +139,7 @@ def resized() -> onnx.ModelProto:
 
 
 def weights_at_run_time() -> onnx.ModelProto:
-    g = Graph({"x": (1, 6, 9, 9), "w": (8, 6, 3, 3), "v": (8, 1, 3, 3)})
+    g = NetworkBuilder({"x": (1, 6, 9, 9), "w": (8, 6, 3, 3), "v": (8, 1, 3, 3)})
     return g.model(
         g.add("Relu", g.add("Conv", g.add("Conv", "x", "w", kernel_shape=[3, 3]), "v", kernel_shape=[3, 3], group=8))
     )
@@ -147,14 +147,14 @@ def weights_at_run_time() -> onnx.ModelProto:
 
 def groups() -> onnx.ModelProto:
     """A channel multiplier, and groups that cut texels."""
-    g = Graph({"x": (1, 6, 9, 9)})
+    g = NetworkBuilder({"x": (1, 6, 9, 9)})
     x = g.add("Relu", g.conv("x", 6, 12, (3, 3), 6))
     x = g.add("ConvTranspose", g.conv(x, 12, 9, (3, 3), 3), g.weight(9, 2, 3, 3), group=3, strides=[2, 2])
     return g.model(g.add("Sigmoid", x))
 
 
 def reductions() -> onnx.ModelProto:
-    g = Graph({"x": (4, 8, 10)})
+    g = NetworkBuilder({"x": (4, 8, 10)})
     return g.model(
         *(g.add(op, "x", axes=[1]) for op in ("ReduceL2", "ReduceLogSumExp", "ReduceProd", "ReduceMin")),
         g.add("LogSoftmax", "x", axis=-1),
@@ -162,7 +162,7 @@ def reductions() -> onnx.ModelProto:
 
 
 def lookups() -> onnx.ModelProto:
-    g = Graph({"x": (2, 7)})
+    g = NetworkBuilder({"x": (2, 7)})
     index = g.add("Cast", "x", to=TensorProto.INT64)
     return g.model(g.add("Relu", g.add("Gather", g.weight(50, 16), index)), g.add("GatherElements", "x", index, axis=1))
 
@@ -171,7 +171,7 @@ def searches() -> onnx.ModelProto:
     """Return operators that no family takes: places of the largest numbers, an order, and running sums. They move
     little data.
     """
-    g = Graph({"x": (5, 40)})
+    g = NetworkBuilder({"x": (5, 40)})
     g.nodes.append(helper.make_node("TopK", ["x", g.constant(np.array([3]))], ["v", "i"]))
     return g.model(
         "v",

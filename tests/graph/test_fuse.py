@@ -18,14 +18,14 @@ from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import find_blocks
 from romou.devices.targets import Target
 from support.models.nodes import assert_as_onnxruntime, model_of
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 
 TARGET = Target("opencl -device=host")
 
 
-def split_and_join() -> Graph:
+def split_and_join() -> NetworkBuilder:
     """Channels are cut into three parts, each goes another way."""
-    g = Graph({"x": (1, 13, 5, 7)})
+    g = NetworkBuilder({"x": (1, 13, 5, 7)})
     g.nodes.append(
         helper.make_node("Split", ["x", g.constant(np.asarray([3, 6, 4], "int64"))], ["a", "b", "c"], axis=1)
     )
@@ -50,7 +50,7 @@ def test_a_split_is_read_where_it_is_used(opencl_device: tvm.runtime.Device) -> 
 
 
 def test_reshapes_one_after_the_other_are_a_view() -> None:
-    g = Graph({"x": (1, 8, 9, 9)})
+    g = NetworkBuilder({"x": (1, 8, 9, 9)})
     x = g.add("Flatten", g.add("GlobalAveragePool", g.conv("x", 8, 12, pads=[1, 1, 1, 1])))
     fused = fuse_operators(pack_channels(import_onnx(g.model(x)).mod), TARGET)
     reshapes = [name for name in count_calls(fused) if "reshape" in name]
@@ -60,7 +60,7 @@ def test_reshapes_one_after_the_other_are_a_view() -> None:
 
 def sorted_and_summed_up() -> onnx.ModelProto:
     """The largest numbers of each channel's rows, and running sums along rows and along channels."""
-    g = Graph({"x": (1, 5, 6, 7)})
+    g = NetworkBuilder({"x": (1, 5, 6, 7)})
     x = g.conv("x", 5, 8, pads=[1, 1, 1, 1])
     g.nodes.append(helper.make_node("TopK", [x, g.constant(np.asarray([3], "int64"))], ["values", "places"], axis=-1))
     sums = [g.add("CumSum", x, g.constant(np.asarray(axis, "int64"))) for axis in (3, 1)]

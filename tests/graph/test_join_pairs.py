@@ -24,18 +24,18 @@ from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
 from romou.runtime.module import Summary
 from romou.tuner.records import FILE_NAME
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 
 # Records decide, not measurements on a device. Commands that show kernels show OpenCL's.
 TARGET, SHOWN = "null", "opencl -device=host"
 PAD = {"pads": [1, 1, 1, 1]}
 
 
-def inverted_residual(*, activation: str = "HardSwish", size: int = 9) -> Graph:
+def inverted_residual(*, activation: str = "HardSwish", size: int = 9) -> NetworkBuilder:
     """A depthwise convolution with an activation and a pointwise one with a residual, twice over the same weights'
     shapes.
     """
-    g = Graph({"image": (1, 10, size, size)})
+    g = NetworkBuilder({"image": (1, 10, size, size)})
     x = "image"
     for _ in range(2):
         d = g.add(activation, g.conv(x, 10, 10, groups=10, **PAD))
@@ -44,7 +44,7 @@ def inverted_residual(*, activation: str = "HardSwish", size: int = 9) -> Graph:
     return g
 
 
-def fused(g: Graph, output: str, target: Target | None = None) -> tvm.IRModule:
+def fused(g: NetworkBuilder, output: str, target: Target | None = None) -> tvm.IRModule:
     target = target or Target("opencl -device=host")
     return place_images(fuse_operators(pack_channels(import_onnx(g.model(output)).mod), target), target)
 
@@ -66,7 +66,7 @@ def test_pairs_are_joined_wherever_they_are_called(device: str) -> None:
 
 def test_what_is_no_pair() -> None:
     """No pair is formed with a second reader, a window, a stride, or a first result that is an output."""
-    g = Graph({"image": (1, 8, 9, 9)})
+    g = NetworkBuilder({"image": (1, 8, 9, 9)})
     d = g.add("Relu", g.conv("image", 8, 8, groups=8, **PAD))
     first = g.add("Add", g.conv(d, 8, 8, (1, 1)), d)
     second = g.conv(g.conv(first, 8, 8, groups=8, **PAD), 8, 4)
@@ -130,7 +130,7 @@ def test_a_joined_model_in_images(opencl_device: tvm.runtime.Device) -> None:
 @pytest.mark.parametrize("device", ["host", "adreno640"])
 def test_a_joined_kernel_reads_and_writes_parts(device: str, opencl_device: tvm.runtime.Device) -> None:
     """The pair reads a slice and writes into a concatenation. Neither takes an additional kernel."""
-    g = Graph({"image": (1, 8, 7, 9)})
+    g = NetworkBuilder({"image": (1, 8, 7, 9)})
     x = g.add("Relu", g.conv("image", 8, 16, (1, 1)))
     half = g.add("Slice", x, *(g.constant(np.asarray([value], "int64")) for value in (8, 16, 1)))
     y = g.conv(g.add("Relu", g.conv(half, 8, 8, groups=8, **PAD)), 8, 12, (1, 1))

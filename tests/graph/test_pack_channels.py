@@ -15,7 +15,7 @@ from romou.compiler.graph.extract import count_calls, extract_tasks
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target
-from support.models.small_networks import Graph, prime_net, random_inputs, residual_net
+from support.models.small_networks import NetworkBuilder, prime_net, random_inputs, residual_net
 from support.suite.exhaustive import few
 
 TARGET = Target("opencl -device=adreno640")
@@ -59,7 +59,7 @@ def test_transforms_only_at_the_borders() -> None:
 @pytest.mark.parametrize("operator", ["MaxPool", "AveragePool"])
 def test_a_window_over_the_border_keeps_channels_packed(operator: str) -> None:
     """Rounded up, the last window reaches behind the input."""
-    g = Graph({"image": (1, 8, 10, 12)})
+    g = NetworkBuilder({"image": (1, 8, 10, 12)})
     pooled = g.add(operator, g.conv("image", 8, 8), kernel_shape=[3, 3], strides=[2, 2], ceil_mode=1)
     calls = count_calls(check(g.model(g.conv(pooled, 8, 8))))
     assert {name: count for name, count in calls.items() if "pack" in name} == {"pack": 1, "unpack": 1}
@@ -67,25 +67,25 @@ def test_a_window_over_the_border_keeps_channels_packed(operator: str) -> None:
 
 @pytest.mark.parametrize("odd", [6, 7])
 def test_concat_of_unfilled_texels_stays_right(odd: int) -> None:
-    g = Graph({"image": (1, 4, 9, 9)})
+    g = NetworkBuilder({"image": (1, 4, 9, 9)})
     check(g.model(g.add("Relu", g.add("Concat", g.conv("image", 4, odd), g.conv("image", 4, 8), axis=1))))
 
 
 def test_division_where_the_last_texel_is_not_full() -> None:
-    g = Graph({"image": (1, 4, 9, 9)})
+    g = NetworkBuilder({"image": (1, 4, 9, 9)})
     quotient = g.add("Div", g.conv("image", 4, 6), g.add("Exp", g.conv("image", 4, 6)))
     check(g.model(g.conv(quotient, 6, 5)))
 
 
 def test_a_value_used_in_both_layouts() -> None:
-    g = Graph({"image": (2, 5, 8, 8)})
+    g = NetworkBuilder({"image": (2, 5, 8, 8)})
     x = g.conv("image", 5, 6)
     plain = g.add("Transpose", x, perm=[0, 2, 3, 1])
     check(g.model(g.add("Relu", x), plain))
 
 
 def test_scalar_and_per_pixel_operands() -> None:
-    g = Graph({"image": (1, 4, 9, 9)})
+    g = NetworkBuilder({"image": (1, 4, 9, 9)})
     x = g.conv("image", 4, 6)
     x = g.add("Mul", x, g.constant(np.float32(2.5)))
     x = g.add("Add", x, g.weight(1, 1, 7, 7))
@@ -94,7 +94,7 @@ def test_scalar_and_per_pixel_operands() -> None:
 
 
 def test_matmul_with_leading_dimensions() -> None:
-    g = Graph({"x": (2, 5, 12)})
+    g = NetworkBuilder({"x": (2, 5, 12)})
     packed = check(g.model(g.add("Add", g.add("MatMul", "x", g.weight(12, 7)), g.weight(7))))
     tasks, _ = extract_tasks(fuse_operators(packed, TARGET))
     assert [(t.family, t.name) for t in tasks] == [("dense", "dense_10x12_7")]
@@ -125,7 +125,7 @@ def test_transposed_convolutions(
     """Transposed convolutions with a partial last texel, single and grouped per channel, make one network that stays
     packed.
     """
-    g = Graph({"image": (2, 5, 5, 7)})
+    g = NetworkBuilder({"image": (2, 5, 5, 7)})
     common = {"kernel_shape": kernel, "strides": stride, "pads": pads, "output_padding": more}
     x = g.add("Relu", g.add("ConvTranspose", "image", g.weight(5, 6, *kernel), g.weight(6), **common))
     x = g.add("ConvTranspose", x, g.weight(6, 1, *kernel), group=6, **common)
@@ -136,14 +136,14 @@ def test_transposed_convolutions(
 
 
 def test_transposed_convolutions_without_a_template_stay_right() -> None:
-    g = Graph({"image": (1, 6, 5, 7)})
+    g = NetworkBuilder({"image": (1, 6, 5, 7)})
     x = g.add("ConvTranspose", g.conv("image", 6, 6), g.weight(6, 4, 3, 3), group=2, strides=[2, 2])
     check(g.model(g.add("ConvTranspose", x, g.weight(8, 5, 3, 3), dilations=[2, 2])))
 
 
 def attention(rows: int, heads: int, size: int) -> onnx.ModelProto:
     """softmax(q k^T * scale + mask) v for a batch of two, out of matrices and into one."""
-    g = Graph(dict.fromkeys("qkv", (2 * rows, heads * size)))
+    g = NetworkBuilder(dict.fromkeys("qkv", (2 * rows, heads * size)))
     shape = g.constant(np.array([2, rows, heads, size], np.int64))
     q, k, v = (
         g.add("Transpose", g.add("Reshape", name, shape), perm=perm)
@@ -188,7 +188,7 @@ def test_products_of_computed_matrices() -> None:
         ((3, 1, 5, 12), (2, 12, 8)),
         ((5, 12), (12, 8)),
     ):
-        g = Graph({"a": left, "b": right})
+        g = NetworkBuilder({"a": left, "b": right})
         x = g.add("Add", g.add("MatMul", "a", "b"), g.weight(right[-1]))
         erf = g.add("Erf", g.add("Div", x, g.constant(np.float32(2**0.5))))
         gelu = g.add("Mul", g.add("Mul", x, g.add("Add", erf, g.constant(np.float32(1)))), g.weight(1))
@@ -199,7 +199,7 @@ def test_products_of_computed_matrices() -> None:
 
 
 def test_what_is_no_product_of_two_matrices_stays() -> None:
-    g = Graph({"a": (5, 12), "b": (12,)})
+    g = NetworkBuilder({"a": (5, 12), "b": (12,)})
     tasks, _ = extract_tasks(fuse_operators(check(g.model(g.add("MatMul", "a", "b"))), TARGET))
     assert "batch_matmul" not in {t.family for t in tasks}
 
@@ -207,7 +207,7 @@ def test_what_is_no_product_of_two_matrices_stays() -> None:
 @pytest.mark.parametrize("is_computed", [False, True])
 def test_a_product_of_a_matrix_with_itself(is_computed: bool) -> None:
     """The second factor is a view of the first one, which takes no kernel."""
-    g = Graph({"a": (5, 12)})
+    g = NetworkBuilder({"a": (5, 12)})
     a = g.add("Relu", g.add("MatMul", "a", g.weight(12, 8))) if is_computed else "a"
     square = g.add("MatMul", a, g.add("Transpose", a, perm=[1, 0]))
     fused = fuse_operators(check(g.model(g.add("Tanh", square))), TARGET)
@@ -217,13 +217,13 @@ def test_a_product_of_a_matrix_with_itself(is_computed: bool) -> None:
 
 
 def test_a_product_that_is_used_in_two_orders() -> None:
-    g = Graph({"a": (3, 5, 12), "b": (3, 12, 8)})
+    g = NetworkBuilder({"a": (3, 5, 12), "b": (3, 12, 8)})
     x = g.add("MatMul", "a", "b")
     check(g.model(g.add("Relu", x), g.add("Transpose", x, perm=[1, 0, 2]), g.add("Transpose", x, perm=[2, 1, 0])))
 
 
 def test_epilogues_fuse() -> None:
-    g = Graph({"image": (1, 8, 9, 9)})
+    g = NetworkBuilder({"image": (1, 8, 9, 9)})
     x = g.conv("image", 8, 8, pads=[1, 1, 1, 1])
     y = g.add("Relu", g.add("Add", g.norm(g.conv(x, 8, 8, pads=[1, 1, 1, 1]), 8), x))
     fused = fuse_operators(check(g.model(y)), TARGET)
@@ -236,7 +236,7 @@ def test_epilogues_fuse() -> None:
 
 
 def test_equal_kernels_are_one_task() -> None:
-    g = Graph({"image": (1, 8, 9, 9)})
+    g = NetworkBuilder({"image": (1, 8, 9, 9)})
     x = "image"
     for _ in range(3):
         x = g.add("Relu", g.conv(x, 8, 8, pads=[1, 1, 1, 1]))

@@ -21,7 +21,7 @@ from romou.devices.backends.launch import JOINED_ROWS_IMAGE, ROWS_IMAGE
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
 from support.models.nodes import assert_as_onnxruntime, model_of
-from support.models.small_networks import Graph, attention_net, products_net, random_inputs, residual_net
+from support.models.small_networks import NetworkBuilder, attention_net, products_net, random_inputs, residual_net
 
 PHONE = Target("opencl -device=adreno640")
 
@@ -41,8 +41,8 @@ def scopes(mod: tvm.IRModule) -> dict[str, str]:
     return found
 
 
-def chain() -> Graph:
-    g = Graph({"image": (1, 8, 9, 9)})
+def chain() -> NetworkBuilder:
+    g = NetworkBuilder({"image": (1, 8, 9, 9)})
     x = g.add("Relu", g.conv("image", 8, 12, pads=[1, 1, 1, 1]))
     y = g.add("Relu", g.conv(x, 12, 12, groups=12, pads=[1, 1, 1, 1]))
     g.last = g.add("Relu", g.add("Add", g.conv(y, 12, 12, (1, 1)), x))  # type: ignore[attr-defined]
@@ -62,7 +62,7 @@ def test_images_flow_from_layer_to_layer() -> None:
 
 
 def test_a_reader_that_knows_no_images_keeps_the_buffer() -> None:
-    g = Graph({"image": (1, 8, 9, 9)})
+    g = NetworkBuilder({"image": (1, 8, 9, 9)})
     x = g.conv("image", 8, 8, pads=[1, 1, 1, 1])
     turned = g.add("Transpose", x, perm=[0, 2, 1, 3])
     found = scopes(placed(g.model(g.conv(turned, 9, 8))))
@@ -130,7 +130,7 @@ def test_what_products_read_lies_in_images_of_rows() -> None:
 
 
 def test_matrices_that_no_product_reads_stay_in_buffers() -> None:
-    g = Graph({"x": (24, 16)})
+    g = NetworkBuilder({"x": (24, 16)})
     scores = g.add("Softmax", g.add("MatMul", "x", g.weight(16, 48)), axis=-1)
     assert set(scopes(placed(g.model(g.add("Relu", scores)))).values()) == {"global"}
 
@@ -149,7 +149,7 @@ def test_matrices_that_no_image_holds_stay_in_buffers(option: str) -> None:
 def test_a_slice_that_begins_inside_of_a_texel_reads_a_buffer() -> None:
     """Vectors of such a slice are whole, but not texels. A slice that begins with a texel reads an image."""
     for begin, scope in ((2, "global"), (4, ROWS_IMAGE)):
-        g = Graph({"x": (24, 16)})
+        g = NetworkBuilder({"x": (24, 16)})
         hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))
         numbers = [g.constant(np.array([n], "int64")) for n in (begin, begin + 32, 1)]
         piece = g.add("Exp", g.add("Slice", hidden, *numbers))
@@ -235,7 +235,7 @@ def test_a_reshape_keeps_the_image_whose_rows_it_keeps(shape: tuple[int, ...], s
     """A view of 24 rows of 16 may have other leading axes, or a row as two axes. It may not have two rows as one or
     halves of rows.
     """
-    g = Graph({"x": (24, 12)})
+    g = NetworkBuilder({"x": (24, 12)})
     hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(12, 16)))
     view = g.add("Reshape", hidden, g.constant(np.array(shape)))
     model = g.model(
@@ -250,7 +250,7 @@ def test_a_reshape_keeps_the_image_whose_rows_it_keeps(shape: tuple[int, ...], s
 
 
 def test_a_reshape_that_leaves_the_model_stays_plain() -> None:
-    g = Graph({"x": (24, 16)})
+    g = NetworkBuilder({"x": (24, 16)})
     hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))
     view = g.add("Reshape", hidden, g.constant(np.array([24, 4, 12])))
     found = scopes(placed(g.model(g.add("MatMul", hidden, g.weight(48, 8)), view)))

@@ -19,7 +19,7 @@ from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.compiler.tir.images import as_images
 from romou.devices.targets import Target
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 from support.suite.exhaustive import exhaustive, few
 
 PHONE = Target("opencl -device=adreno640")
@@ -29,7 +29,7 @@ def rows(dtype: str = "float32") -> onnx.ModelProto:
     """Causal dilated convolutions with a residual, a depthwise one, one of odd groups, a strided one, pools, a gate, a
     concatenation, a transposed one.
     """
-    g = Graph({"x": (2, 5, 37)}, dtype=dtype)
+    g = NetworkBuilder({"x": (2, 5, 37)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("x", 5, 12, (3,), pads=[2, 0]), 12))
     y = g.add("LeakyRelu", g.conv(x, 12, 12, (3,), pads=[4, 0], dilations=[2]))
     x = g.add("Relu", g.add("Add", y, x))
@@ -47,7 +47,7 @@ def volumes(dtype: str = "float32") -> onnx.ModelProto:
     """Convolutions of frames, along the depth, of both and strided, a residual, groups, depthwise, a constant for each
     pixel, and means of all.
     """
-    g = Graph({"x": (1, 3, 6, 9, 11)}, dtype=dtype)
+    g = NetworkBuilder({"x": (1, 3, 6, 9, 11)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("x", 3, 10, (3, 3, 3), pads=[1] * 6, strides=[1, 2, 2]), 10))
     y = g.add("LeakyRelu", g.conv(x, 10, 12, (1, 3, 3), pads=[0, 1, 1] * 2), alpha=0.1)
     y = g.conv(y, 12, 10, (3, 1, 1), pads=[1, 0, 0] * 2)
@@ -62,7 +62,7 @@ def two_volumes() -> onnx.ModelProto:
     """Return a batch of two volumes: frames of one are not frames of the next, and a number for each volume cannot be
     an image.
     """
-    g = Graph({"x": (2, 4, 5, 6, 7)})
+    g = NetworkBuilder({"x": (2, 4, 5, 6, 7)})
     x = g.add("Relu", g.conv("x", 4, 8, (3, 3, 3), pads=[1] * 6))
     x = g.add("Mul", x, g.weight(2, 8, 1, 1, 1))
     return g.model(g.conv(g.add("Add", x, g.weight(8, 1, 1, 1)), 8, 6, (2, 3, 1), strides=[2, 1, 1]))
@@ -137,7 +137,7 @@ def test_they_are_packed_once() -> None:
 
 
 def test_a_convolution_of_one_frame_is_one_of_images() -> None:
-    g = Graph({"x": (2, 8, 5, 9, 7)})
+    g = NetworkBuilder({"x": (2, 8, 5, 9, 7)})
     fused = fuse_operators(
         pack_channels(import_onnx(g.model(g.conv("x", 8, 12, (1, 3, 3), pads=[0, 1, 1] * 2))).mod), PHONE
     )
@@ -150,7 +150,7 @@ def test_a_convolution_of_one_frame_is_one_of_images() -> None:
 def test_a_weight_that_is_computed(
     shape: tuple[int, ...], kernel: tuple[int, ...], opencl_device: tvm.runtime.Device
 ) -> None:
-    g = Graph({"x": shape, "w": (7, 6, *kernel)})
+    g = NetworkBuilder({"x": shape, "w": (7, 6, *kernel)})
     model = g.model(g.add("Relu", g.add("Conv", "x", g.add("Tanh", "w"), kernel_shape=kernel)))
     _, of = extract_tasks(fuse_operators(pack_channels(import_onnx(model).mod), PHONE))
     assert any(name.startswith("fused_conv") for name in of)
@@ -196,7 +196,7 @@ def test_transposed_convolutions_of_volumes(
     shape: tuple[int, ...], weight: tuple[int, ...], settings: dict[str, list[int]], opencl_device: tvm.runtime.Device
 ) -> None:
     """Frames of the output are output channels of a transposed convolution of images."""
-    g = Graph({"x": shape})
+    g = NetworkBuilder({"x": shape})
     model = g.model(g.add("Relu", g.add("ConvTranspose", "x", g.weight(*weight), g.weight(weight[1]), **settings)))
     fused = fuse_operators(pack_channels(import_onnx(model).mod), PHONE)
     tasks, of = extract_tasks(fused)

@@ -26,27 +26,27 @@ from romou.compiler.pipeline import fuse_operators
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.primitives import is_image
 from romou.compiler.tir.slices import slices_of, without_slices
-from romou.devices.backends.cuda.compiler import compile_cuda
+from romou.devices.backends.cuda.nvrtc import compile_cuda
 from romou.devices.targets import Target
 from support.kernels.operators import has_device, target_of
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 from support.suite.exhaustive import exhaustive
 
 HOST, PHONE = Target("opencl -device=host"), Target("opencl -device=adreno640")
 
 
-def relu(g: Graph, x: str, inputs: int, outputs: int, kernel: int = 1) -> str:
+def relu(g: NetworkBuilder, x: str, inputs: int, outputs: int, kernel: int = 1) -> str:
     return g.add("Relu", g.conv(x, inputs, outputs, (kernel, kernel), pads=[kernel // 2] * 4))
 
 
-def split(g: Graph, x: str, sizes: Sequence[int]) -> list[str]:
+def split(g: NetworkBuilder, x: str, sizes: Sequence[int]) -> list[str]:
     names = [f"{x}_{i}" for i in range(len(sizes))]
     g.nodes.append(helper.make_node("Split", [x, g.constant(np.asarray(sizes, "int64"))], names, axis=1))
     return names
 
 
-def stem(batch: int = 1, dtype: str = "float32") -> tuple[Graph, str]:
-    g = Graph({"image": (batch, 3, 7, 9)}, dtype=dtype)
+def stem(batch: int = 1, dtype: str = "float32") -> tuple[NetworkBuilder, str]:
+    g = NetworkBuilder({"image": (batch, 3, 7, 9)}, dtype=dtype)
     return g, relu(g, "image", 3, 12)
 
 

@@ -17,7 +17,7 @@ from romou.compiler.graph.sink_reshapes import sink_reshapes
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.tir.calls import op_name
 from romou.devices.targets import Target
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 
 TARGET = Target("opencl -device=adreno640")
 
@@ -57,7 +57,7 @@ def feed_forward(
     """Return dense, bias, gelu, dense, bias, with the input added. Leading axes are rows of the products, so there are
     reshapes around both.
     """
-    g = Graph({"x": (*rows, width)})
+    g = NetworkBuilder({"x": (*rows, width)})
     h = g.add(
         "Add",
         g.add("MatMul", "x", g.constant(g.rng.standard_normal((width, hidden)).astype("float32"))),
@@ -104,7 +104,7 @@ def test_what_others_need_keeps_its_shape() -> None:
 
 
 def test_operands_that_have_no_such_shape_stay_outside() -> None:
-    g = Graph({"x": (3, 5, 8), "scale": (3, 1, 1)})
+    g = NetworkBuilder({"x": (3, 5, 8), "scale": (3, 1, 1)})
     y = g.add("MatMul", "x", g.constant(g.rng.standard_normal((8, 6)).astype("float32")))
     y = g.add("Mul", g.add("Relu", y), "scale")
     model = g.model(g.add("Add", y, g.constant(g.rng.standard_normal((5, 6)).astype("float32"))))
@@ -117,7 +117,7 @@ def test_every_form_of_operand_that_moves() -> None:
     """Bounds that are no tensors, an operand used twice, constants of one number, of a row and of the whole shape, and
     another tensor on the left all move.
     """
-    g = Graph({"x": (3, 5, 8), "other": (3, 5, 6)})
+    g = NetworkBuilder({"x": (3, 5, 8), "other": (3, 5, 6)})
     y = g.add("MatMul", "x", g.constant(g.rng.standard_normal((8, 6)).astype("float32")))
     y = g.add("Clip", y, g.constant(np.float32(-0.5)), g.constant(np.float32(0.5)))
     y = g.add("Mul", y, y)
@@ -130,7 +130,7 @@ def test_every_form_of_operand_that_moves() -> None:
 
 
 def test_a_graph_without_such_reshapes_stays() -> None:
-    g = Graph({"image": (1, 4, 9, 9)})
+    g = NetworkBuilder({"image": (1, 4, 9, 9)})
     packed = pack_channels(import_onnx(g.model(g.add("Relu", g.conv("image", 4, 8)))).mod)
     assert [op_name(call) for call in calls_of(sink_reshapes(packed))] == [op_name(call) for call in calls_of(packed)]
 
@@ -141,7 +141,7 @@ def test_a_flattened_image_goes_into_a_dense_layer_as_it_is(channels: int, unpac
     plain.
     """
     for is_shared in (False, True):
-        g = Graph({"image": (2, 3, 6, 5)})
+        g = NetworkBuilder({"image": (2, 3, 6, 5)})
         flat = g.add("Flatten", g.add("Relu", g.conv("image", 3, channels, (3, 2))))
         outputs = [g.add("Gemm", flat, g.weight(7, channels * 16), g.weight(7), transB=1)]
         model = g.model(*outputs, *([g.add("Softmax", flat)] if is_shared else []))

@@ -26,7 +26,7 @@ from romou.compiler.graph.split_groups import split_groups
 from romou.compiler.pipeline import fuse_operators
 from romou.compiler.scheduling.blocks import is_view
 from romou.devices.targets import Target
-from support.models.small_networks import Graph, random_inputs, residual_net
+from support.models.small_networks import NetworkBuilder, random_inputs, residual_net
 
 SHAPE = (5, 7)
 PHONE = Target("opencl -device=adreno640")
@@ -96,7 +96,7 @@ def test_a_device_of_the_least_limits(tmp_path: Path, monkeypatch: pytest.Monkey
         json.dumps({"name": "least", "title": "the least Vulkan device", "facts": facts})
     )
     monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))
-    g = Graph({"x": (1, 4, 13, 17), **{f"y{i}": (1, 4, 13, 17) for i in range(6)}})
+    g = NetworkBuilder({"x": (1, 4, 13, 17), **{f"y{i}": (1, 4, 13, 17) for i in range(6)}})
     total = g.conv("x", 4, 4, pads=[1, 1, 1, 1])
     for i in range(6):
         total = g.add("Add", total, f"y{i}")
@@ -125,7 +125,7 @@ def gate(channels: int = 30) -> onnx.ModelProto:
     """Return squeeze and excitation: a convolution computes a gate for each channel, which multiplies every pixel of
     another convolution.
     """
-    g = Graph({"x": (1, channels, 9, 11)})
+    g = NetworkBuilder({"x": (1, channels, 9, 11)})
     x = g.add("Relu", g.conv("x", channels, channels, (1, 1)))
     s = g.add("Relu", g.conv(g.add("GlobalAveragePool", x), channels, 7, (1, 1)))
     s = g.add("Sigmoid", g.conv(s, 7, channels, (1, 1)))
@@ -134,7 +134,7 @@ def gate(channels: int = 30) -> onnx.ModelProto:
 
 def outer_gate() -> onnx.ModelProto:
     """Return a dense layer with rows that gate the rows of several matrices."""
-    g = Graph({"x": (7, 24), "m": (3, 7, 40)})
+    g = NetworkBuilder({"x": (7, 24), "m": (3, 7, 40)})
     return g.model(
         g.add(
             "Tanh",
@@ -145,20 +145,20 @@ def outer_gate() -> onnx.ModelProto:
 
 def linear_unit() -> onnx.ModelProto:
     """Return two dense layers. One gates the other."""
-    g = Graph({"x": (5, 24)})
+    g = NetworkBuilder({"x": (5, 24)})
     a, b = (g.add("Add", g.add("MatMul", "x", g.weight(24, 40)), g.weight(40)) for _ in range(2))
     return g.model(g.add("MatMul", g.add("Mul", a, g.add("Sigmoid", b)), g.weight(40, 24)))
 
 
 def sum_behind_a_product() -> onnx.ModelProto:
-    g = Graph({"x": (4, 6, 10), "y": (4, 1, 10)})
+    g = NetworkBuilder({"x": (4, 6, 10), "y": (4, 1, 10)})
     total = g.add("ReduceSum", g.add("Mul", "x", "y"), g.constant(np.array([2])), keepdims=1)
     return g.model(g.add("Mul", g.add("Relu", total), "x"))
 
 
 def crossed() -> onnx.ModelProto:
     """A column and a row of convolutions, added up at every pixel."""
-    g = Graph({"x": (1, 8, 9, 9)})
+    g = NetworkBuilder({"x": (1, 8, 9, 9)})
     return g.model(g.add("Relu", g.add("Add", g.conv("x", 8, 8, (9, 1)), g.conv("x", 8, 8, (1, 9)))))
 
 

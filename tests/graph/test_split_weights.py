@@ -11,7 +11,7 @@ import romou
 from romou.base.errors import ModelError
 from romou.devices.targets import Target
 from romou.runtime.module import MemoryPlan
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 HOST = "opencl -device=host -max_buffer_bytes={}"
 
@@ -23,7 +23,7 @@ def largest(plan: MemoryPlan) -> int:
 @pytest.mark.parametrize(("most", "kernels"), [(37 * 32 * 4, 1), (37 * 16 * 4, 2), (37 * 9 * 4, 4)])
 def test_a_dense_layer_of_several_weights(most: int, kernels: int, opencl_device: tvm.runtime.Device) -> None:
     """With a partial last texel of columns, a bias and a ReLU, outputs are right and no weight exceeds the limit."""
-    g = Graph({"x": (3, 37)})
+    g = NetworkBuilder({"x": (3, 37)})
     model = g.model(g.add("Relu", g.add("Gemm", "x", g.weight(37, 31), g.weight(31))))
     compiled = romou.compile(model, target=HOST.format(most))
     plan = romou.memory_plan(model, target=HOST.format(most))
@@ -33,7 +33,7 @@ def test_a_dense_layer_of_several_weights(most: int, kernels: int, opencl_device
 
 
 def test_a_convolution_of_several_weights(opencl_device: tvm.runtime.Device) -> None:
-    g = Graph({"x": (1, 24, 7, 5)})
+    g = NetworkBuilder({"x": (1, 24, 7, 5)})
     model = g.model(g.add("Relu", g.conv("x", 24, 22, pads=[1, 1, 1, 1])))
     most = 24 * 9 * 8 * 4
     assert romou.compile(model, target=HOST.format(most)).summary().relative_l2_error is not None
@@ -44,7 +44,7 @@ def test_a_convolution_of_several_weights(opencl_device: tvm.runtime.Device) -> 
 
 def test_an_algorithm_whose_weights_are_too_large_gives_way() -> None:
     """Winograd's weights of a 3x3 convolution take up to four times the memory. The limit is between both sizes."""
-    g = Graph({"x": (1, 64, 56, 56)})
+    g = NetworkBuilder({"x": (1, 64, 56, 56)})
     model = g.model(g.conv("x", 64, 64, pads=[1, 1, 1, 1]))
     target = "opencl -device=adreno640"
     free = romou.memory_plan(model, target=target)
@@ -56,7 +56,7 @@ def test_an_algorithm_whose_weights_are_too_large_gives_way() -> None:
 
 
 def test_a_tensor_that_nothing_makes_smaller_is_one_error() -> None:
-    g = Graph({"x": (1, 8, 20, 20)})
+    g = NetworkBuilder({"x": (1, 8, 20, 20)})
     model = g.model(g.add("Relu", g.conv("x", 8, 8, (1, 1))))
     with pytest.raises(
         ModelError,
@@ -76,7 +76,7 @@ def test_a_device_file_says_how_large_a_buffer_may_be(device: str, allowed: int 
     """No tensor of that size is allocated: the model is refused by its shapes, and the memory plan only has numbers."""
     target = f"opencl -device={device}"
     assert Target(target).limits.max_buffer_bytes == allowed
-    g = Graph({"x": (1, 4, 9300, 9300)})
+    g = NetworkBuilder({"x": (1, 4, 9300, 9300)})
     model = g.model(g.add("Relu", "x"))
     if allowed is None:
         assert largest(romou.memory_plan(model, target=target)) == 4 * 9300 * 9300 * 4

@@ -15,7 +15,7 @@ import tvm
 import romou
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from romou.runtime.module import TunedModel
-from support.models.blocks import BLOCKS, Block
+from support.models.blocks import BLOCKS, NetworkBlock
 from support.suite.exhaustive import exhaustive
 
 BUFFERS = "opencl -device=host"
@@ -26,7 +26,7 @@ SEED = 20261125
 LIMIT_S = 30.0
 
 
-def assert_right(model: TunedModel, block: Block, seed: int) -> None:
+def assert_right(model: TunedModel, block: NetworkBlock, seed: int) -> None:
     """Two runs, the second one captured if the device captures runs."""
     inputs = block.inputs(seed)
     expected = run_onnxruntime(block.model, inputs)

@@ -16,13 +16,13 @@ from romou.cli import main
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.mobile_compilers import MobileCompilersMissingError, find_compilers
 from romou.tuner.records import Record, RecordStore
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 TARGET = "opencl -device=adreno640"
 
 
 def network() -> onnx.ModelProto:
-    g = Graph({"image": (1, 8, 12, 12)})
+    g = NetworkBuilder({"image": (1, 8, 12, 12)})
     x = g.add("Relu", g.conv("image", 8, 16, pads=[1, 1, 1, 1]))
     pooled = g.add("MaxPool", g.conv(x, 16, 8, (1, 1)), kernel_shape=[2, 2], strides=[2, 2])
     return g.model(g.add("Cast", g.add("ArgMax", pooled, axis=3), to=onnx.TensorProto.FLOAT))

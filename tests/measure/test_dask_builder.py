@@ -33,7 +33,7 @@ from romou.tuner.measure.dask_builder import DaskBuilder
 from romou.tuner.records import FILE_NAME
 from support.devices import faulty_kernels
 from support.kernels.operators import small_tasks
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 from support.servers.rpc_servers import free_port
 
 TARGET = Target("opencl -device=host")
@@ -99,7 +99,7 @@ def test_what_a_candidate_does_to_its_process_is_its_own(cluster: distributed.Lo
 
 
 def one_conv() -> Any:
-    graph = Graph({"x": (1, 8, 9, 9)})
+    graph = NetworkBuilder({"x": (1, 8, 9, 9)})
     return graph.model(graph.conv("x", 8, 12, pads=[1, 1, 1, 1]))
 
 

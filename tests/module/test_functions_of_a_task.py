@@ -12,14 +12,14 @@ import pytest
 
 import romou
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from romou.devices.backends.cuda.compiler import compile_cuda
+from romou.devices.backends.cuda.nvrtc import compile_cuda
 from support.kernels.operators import has_device, kind_id, target_of
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 
 
 def pools() -> onnx.ModelProto:
     """Return three consecutive pools, all of them concatenated, as in detectors."""
-    g = Graph({"image": (1, 16, 7, 7)})
+    g = NetworkBuilder({"image": (1, 16, 7, 7)})
     made = [g.conv("image", 16, 12, (1, 1))]
     for _ in range(3):
         made.append(g.add("MaxPool", made[-1], kernel_shape=[5, 5], pads=[2] * 4, strides=[1, 1]))
@@ -28,7 +28,7 @@ def pools() -> onnx.ModelProto:
 
 def dense_block() -> onnx.ModelProto:
     """Each convolution reads all that was computed before it."""
-    g = Graph({"image": (1, 12, 9, 9)})
+    g = NetworkBuilder({"image": (1, 12, 9, 9)})
     made = ["image"]
     for k in range(4):
         made.append(
@@ -43,7 +43,7 @@ def dense_block() -> onnx.ModelProto:
 
 def group_norms() -> onnx.ModelProto:
     """Return two normalizations in groups of channels, concatenated with their inputs."""
-    g, groups = Graph({"image": (1, 8, 6, 6)}), 4
+    g, groups = NetworkBuilder({"image": (1, 8, 6, 6)}), 4
     ones, zeros = (g.constant(np.full(groups, value, "float32")) for value in (1, 0))
     rows, back = (g.constant(np.asarray(shape, "int64")) for shape in ((0, groups, -1), (1, 8, 6, 6)))
     x, made = "image", []

@@ -20,7 +20,7 @@ from romou.compiler.frontend.reference import run_onnxruntime
 from romou.compiler.stages import stage
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.rpc import Address
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 
 
 @pytest.fixture
@@ -31,7 +31,7 @@ def no_selu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def net() -> onnx.ModelProto:
     """Host nodes between convolutions: two beside each other, one behind a kernel that reads the first two."""
-    g = Graph({"image": (1, 8, 6, 6)})
+    g = NetworkBuilder({"image": (1, 8, 6, 6)})
     x = g.add("Relu", g.conv("image", 8, 8, pads=[1, 1, 1, 1]))
     y = g.add("Add", g.add("Selu", x), g.add("Selu", g.add("Selu", "image")))
     y = g.conv(y, 8, 12, (1, 1))
@@ -93,7 +93,7 @@ def test_a_node_that_cannot_be_lowered_is_found(
         return mod
 
     monkeypatch.setattr(lowering, "GRAPH", (stage(fails, "fails for one operator"), *lowering.GRAPH))
-    g = Graph({"image": (1, 8, 6, 6)})
+    g = NetworkBuilder({"image": (1, 8, 6, 6)})
     proto = g.model(g.add("Relu", g.add("Exp", g.add("Relu", "image"))))
     model = romou.compile(proto, target="opencl")
     assert model.host_nodes == ("Exp (t1)",)
@@ -102,7 +102,7 @@ def test_a_node_that_cannot_be_lowered_is_found(
 
 
 def test_what_follows_a_shape_that_depends_on_data_goes_along() -> None:
-    g = Graph({"image": (1, 8, 6, 6)})
+    g = NetworkBuilder({"image": (1, 8, 6, 6)})
     found = g.add("Cast", g.add("NonZero", g.add("Relu", "image")), to=onnx.TensorProto.FLOAT)
     model = g.model(g.add("ReduceSum", found, g.constant(np.array([1])), keepdims=0))
     parts = split(model, {1})

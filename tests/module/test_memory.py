@@ -22,7 +22,7 @@ from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
 from romou.runtime.module import MemoryPlan, MemoryUse, Summary, plan_memory, random_inputs, schedule_model
 from romou.runtime.module.library import executable_of
-from support.models.small_networks import Graph, products_net, residual_net
+from support.models.small_networks import NetworkBuilder, products_net, residual_net
 
 HOST = "opencl -device=host"
 IN_IMAGES = "opencl -device=adreno640"
@@ -93,7 +93,7 @@ def test_a_tensor_is_live_while_it_is_still_to_be_read() -> None:
     """The last convolution's kernel reads the first one's output, so three tensors of 8 x 4 x 4 floats are live at the
     same time, otherwise two.
     """
-    g = Graph({"x": (1, 8, 4, 4)})
+    g = NetworkBuilder({"x": (1, 8, 4, 4)})
     first = g.add("Relu", g.conv("x", 8, 8, pads=[1, 1, 1, 1]))
     second = g.add("Relu", g.conv(first, 8, 8, pads=[1, 1, 1, 1]))
     plan = romou.memory_plan(g.model(g.add("Add", g.conv(second, 8, 8, pads=[1, 1, 1, 1]), first)), target=HOST)
@@ -140,7 +140,7 @@ def test_configs_with_workspaces_give_way_to_the_budget() -> None:
 
 def test_default_algorithms_with_workspaces_give_way_too() -> None:
     """On a phone's target the default of a wide 3x3 convolution is Winograd's, with weights of four times the size."""
-    g = Graph({"x": (1, 64, 56, 56)})
+    g = NetworkBuilder({"x": (1, 64, 56, 56)})
     model = g.model(g.conv("x", 64, 64, pads=[1, 1, 1, 1]))
     large = romou.memory_plan(model, target=IN_IMAGES).use
     assert large.workspaces > 0
@@ -161,7 +161,7 @@ def test_images_of_one_width_and_height_share_whatever_their_layers() -> None:
     """Three images of 40, 24 and 8 layers hold seven tensors in turn. The plan equals the runtime's allocations, and
     outputs are right, captured too.
     """
-    g = Graph({"x": (2, 16, 9, 7)})
+    g = NetworkBuilder({"x": (2, 16, 9, 7)})
     tensor, channels = "x", 16
     for many in (80, 16, 48, 32, 80, 16):
         window = {"kernel": (3, 3), "pads": [1, 1, 1, 1]} if many == 48 else {"kernel": (1, 1)}
@@ -189,7 +189,7 @@ def test_workspaces_are_live_for_one_call() -> None:
     """Three convolutions by Winograd's algorithm share two workspaces, and the plan equals the
     runtime's allocations.
     """
-    g = Graph({"x": (1, 64, 56, 56)})
+    g = NetworkBuilder({"x": (1, 64, 56, 56)})
     tensor = "x"
     for _ in range(3):
         tensor = g.add("Relu", g.conv(tensor, 64, 64, pads=[1, 1, 1, 1]))
@@ -238,7 +238,7 @@ def test_an_older_summary_has_no_memory() -> None:
 
 def test_storage_is_shared_no_worse_than_by_tvm(monkeypatch: pytest.MonkeyPatch) -> None:
     """A small tensor does not take the storage that the next large one needs."""
-    g = Graph({"x": (1, 8, 12, 12)})
+    g = NetworkBuilder({"x": (1, 8, 12, 12)})
     small = g.add("Relu", g.conv("x", 8, 4))
     large = g.add("Relu", g.conv(small, 4, 96))
     middle = g.add("Relu", g.conv(large, 96, 24))

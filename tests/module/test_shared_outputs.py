@@ -10,7 +10,7 @@ import tvm
 import romou
 from support.kernels.operators import target_of
 from support.models.nodes import assert_equals_onnxruntime
-from support.models.small_networks import Graph, random_inputs, shared_outputs_net
+from support.models.small_networks import NetworkBuilder, random_inputs, shared_outputs_net
 
 KINDS = ["opencl", "vulkan"]
 
@@ -44,7 +44,7 @@ def test_right_after_it_was_timed(opencl_device: tvm.runtime.Device) -> None:
 @pytest.mark.usefixtures("opencl_device", "vulkan_device")
 def test_no_output_is_computed(kind: str) -> None:
     """There is no kernel to be captured."""
-    g = Graph({"x": (1, 5)})
+    g = NetworkBuilder({"x": (1, 5)})
     model = g.model(g.add("Identity", "x"), g.weight(2, 3))
     compiled = romou.compile(model, target=target_of(kind))
     for seed in range(3):

@@ -15,7 +15,7 @@ from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.pipeline import fuse_operators
 from romou.devices.targets import Target
 from romou.runtime.module import random_inputs
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import few
 
 TARGET = Target("opencl")
@@ -25,7 +25,7 @@ TARGET = Target("opencl")
 def test_workspaces_are_planned_with_the_tensors_of_the_graph(
     algorithm: str, opencl_device: tvm.runtime.Device
 ) -> None:
-    g = Graph({"image": (1, 10, 23, 23)})
+    g = NetworkBuilder({"image": (1, 10, 23, 23)})
     x = g.add("Relu", g.conv("image", 10, 10, pads=[1, 1, 1, 1]))
     model = g.model(g.conv(g.add("Add", g.conv(x, 10, 10, pads=[1, 1, 1, 1]), x), 10, 7, (1, 1)))
     imported = import_onnx(model)

@@ -24,7 +24,7 @@ WORK = conv(5, (7, 9), 6, (3, 2), padding=(1, 0, 1, 1))
 
 
 @pytest.fixture(scope="module")
-def places() -> Iterator[list[cross_backends.Place]]:
+def places() -> Iterator[list[cross_backends.AttachedTarget]]:
     found, absent = cross_backends.places_of(["opencl", "vulkan"])
     assert not absent, absent
     yield found
@@ -37,7 +37,7 @@ def task() -> TunableTask:
     return task_of(WORK, has_epilogue=False).with_free_images()
 
 
-def test_a_config_gives_the_same_on_both(places: list[cross_backends.Place], task: TunableTask) -> None:
+def test_a_config_gives_the_same_on_both(places: list[cross_backends.AttachedTarget], task: TunableTask) -> None:
     found = list(cross_backends.cross(task, places, 1, 1))
     assert len(found) == 2
     for one in found:
@@ -50,7 +50,7 @@ def test_a_config_gives_the_same_on_both(places: list[cross_backends.Place], tas
 
 
 def test_a_wrong_output_is_found_and_named(
-    places: list[cross_backends.Place], task: TunableTask, monkeypatch: pytest.MonkeyPatch
+    places: list[cross_backends.AttachedTarget], task: TunableTask, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outputs = places[1].output
 

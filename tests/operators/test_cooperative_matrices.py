@@ -20,7 +20,7 @@ from romou.compiler.operators.workload import Conv2d
 from romou.compiler.passes.warp_nest import WarpNest
 from romou.compiler.task import TunableTask
 from romou.devices.backends import backend
-from romou.devices.backends.vulkan import compiler
+from romou.devices.backends.vulkan import glslang
 from romou.devices.targets import Target
 from romou.tuner.search.features import TaskFeatures
 from support.kernels.emulated_matrices import emulated_error, error_on_device
@@ -124,7 +124,7 @@ def test_who_is_offered_them(monkeypatch: pytest.MonkeyPatch) -> None:
         Dense(m=8, k=62, n=64, **HALF),
     ):
         assert COOPMAT not in choices(work, TARGET)
-    monkeypatch.setattr(compiler, "version", lambda: "11:12.0.0")
+    monkeypatch.setattr(glslang, "version", lambda: "11:12.0.0")
     assert COOPMAT not in choices(PLAIN, TARGET)
     _, describe = TARGET.backend.toolchain()
     assert "too old for cooperative matrices" in describe()

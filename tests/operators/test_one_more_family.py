@@ -21,7 +21,7 @@ from romou.compiler.typical import graph_of
 from romou.devices.targets import Target
 from romou.tuner.pruning.tasks import pruned_space
 from support.kernels.operators import assert_agrees, random_arrays, reference
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 
 FILE = Path(__file__).parent / "conv1d_family.py"
 PHONE = Target("opencl -device=adreno640")
@@ -59,7 +59,7 @@ def test_one_file_makes_a_family(conv1d: Family, opencl_device: tvm.runtime.Devi
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640"])
 def test_it_is_reached_from_onnx(conv1d: Family, target: str, opencl_device: tvm.runtime.Device) -> None:
     """The family gives the only kernel of a model, with the ReLU as its epilogue."""
-    g = Graph({"x": (2, 19, 6)})
+    g = NetworkBuilder({"x": (2, 19, 6)})
     x = g.add("Conv", g.add("Transpose", "x", perm=[0, 2, 1]), g.weight(12, 6, 3), kernel_shape=[3])
     model = g.model(g.add("Relu", g.add("Transpose", x, perm=[0, 2, 1])))
     inputs = random_inputs(model)

@@ -46,7 +46,7 @@ from support.kernels.operators import (
     target_of,
     task_of,
 )
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 from support.servers.rpc_servers import serving
 from support.suite.exhaustive import few
 
@@ -399,7 +399,7 @@ def test_a_model_in_images(opencl_device: tvm.runtime.Device, monkeypatch: pytes
 
     tests/module/test_workspaces.py runs such a model in buffers.
     """
-    g = Graph({"image": (1, 6, 12, 12)})
+    g = NetworkBuilder({"image": (1, 6, 12, 12)})
     x = g.add("Relu", g.conv("image", 6, 10, pads=[1, 1, 1, 1]))
     model = g.model(g.add("Relu", g.add("Add", g.conv(x, 10, 10, pads=[1, 1, 1, 1]), x)))
     target, algorithm = "opencl -device=adreno640", "winograd4"
@@ -440,7 +440,7 @@ def test_candidates_are_given_the_transformed_weight(way: str, opencl_device: tv
 def test_tuning_measures_each_algorithm_and_a_saved_model_keeps_it(
     tmp_path: Path, opencl_device: tvm.runtime.Device
 ) -> None:
-    graph = Graph({"x": (1, 8, 9, 9)})
+    graph = NetworkBuilder({"x": (1, 8, 9, 9)})
     model = graph.model(graph.add("Relu", graph.conv("x", 8, 12, pads=[1, 1, 1, 1])))
     tuned = romou.tune(model, target="opencl", trials=3, work_dir=tmp_path / "records")
     assert set(tuned.summary().outcomes) <= {"ok", "timeout"}

@@ -10,11 +10,11 @@ from onnx import TensorProto
 import romou
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
 from support.models.nodes import model_of
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 
 
 def test_one_condition_for_a_vector(opencl_device: tvm.runtime.Device) -> None:
-    g = Graph({"x": (5, 12)})
+    g = NetworkBuilder({"x": (5, 12)})
     is_negative = g.add("Less", g.add("ReduceMax", "x", axes=[1]), g.constant(np.float32(1.0)))
     model = g.model(g.add("Where", is_negative, g.constant(np.float32(0)), g.add("Softmax", "x")))
     inputs = random_inputs(model)
@@ -27,7 +27,7 @@ def test_one_condition_for_a_vector(opencl_device: tvm.runtime.Device) -> None:
 
 @pytest.mark.parametrize("kind", ["conv", "dense", "elementwise"])
 def test_conditions_of_vectors(kind: str, opencl_device: tvm.runtime.Device) -> None:
-    g = Graph({"x": (5, 12) if kind == "dense" else (1, 8, 5, 7)})
+    g = NetworkBuilder({"x": (5, 12) if kind == "dense" else (1, 8, 5, 7)})
     if kind == "conv":
         value = g.conv("x", 8, 8, pads=[1, 1, 1, 1])
     else:

@@ -21,7 +21,7 @@ from romou.runtime.module.tensors import device_tensor
 from romou.runtime.rpc import Address, connect
 from romou.tuner.records import RecordStore
 from support.kernels.operators import conv, error_of, random_arrays, reference, task_of
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import Server, running
 from support.suite.exhaustive import exhaustive
 
@@ -79,7 +79,7 @@ def test_a_convolution_of_images_is_cross_compiled_and_right(server: Server, tmp
 def test_a_convolution_is_tuned_on_it(server: Server, tmp_path: Path) -> None:
     # Under qemu the driver's compiler is far slower than a phone's.
     measure = romou.MeasureOptions(run_timeout_s=300.0)
-    graph = Graph({"x": (1, 8, 7, 7)})
+    graph = NetworkBuilder({"x": (1, 8, 7, 7)})
     model = graph.model(graph.add("Relu", graph.conv("x", 8, 12, pads=[1, 1, 1, 1])))
     tuned = romou.tune(
         model,

@@ -18,7 +18,7 @@ import pytest
 import romou
 from romou.base.errors import BuildError, UsageError
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import Server
 from support.suite.exhaustive import exhaustive
 
@@ -28,7 +28,7 @@ STEPS = ("programs", "weights to the device", "first run", "inputs to the device
 
 def two_layers() -> onnx.ModelProto:
     """Two inputs, two outputs; on Adreno, images between the convolutions."""
-    graph = Graph({"x": (1, 5, 9, 9), "y": (1, 6, 9, 9)})
+    graph = NetworkBuilder({"x": (1, 5, 9, 9), "y": (1, 6, 9, 9)})
     first = graph.add("Relu", graph.conv("x", 5, 6, pads=[1, 1, 1, 1]))
     second = graph.conv(graph.add("Add", first, "y"), 6, 7, kernel=(1, 1))
     return graph.model(first, second)
@@ -79,7 +79,7 @@ def test_the_cpp_sample_here(exported: Path, host_runtime: Path) -> None:
 @pytest.fixture(scope="module")
 def on_arm64(arm64_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[onnx.ModelProto, Path]:
     """A convolution, and the folder that it is exported to for arm64."""
-    graph = Graph({"x": (1, 5, 9, 9)})
+    graph = NetworkBuilder({"x": (1, 5, 9, 9)})
     model = graph.model(graph.add("Relu", graph.conv("x", 5, 6, pads=[1, 1, 1, 1])))
     compiled = romou.compile(model, target="opencl -device=adreno640")
     folder = compiled.export_android(

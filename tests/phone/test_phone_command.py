@@ -23,7 +23,7 @@ from tvm import rpc
 import romou
 from romou.cli import main
 from romou.runtime.deploy.phone import FOLDER
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import ROOT
 from support.servers.rpc_servers import free_port
 
@@ -273,7 +273,7 @@ def test_warm_brings_the_phones_programs_back(
     fake: FakePhone, runtime: Path, host_runtime: Path, tmp_path: Path
 ) -> None:
     """The exported folder then holds the programs of that device; nothing of it stays on the phone."""
-    graph = Graph({"x": (1, 3, 7, 7)})
+    graph = NetworkBuilder({"x": (1, 3, 7, 7)})
     model = romou.compile(graph.model(graph.conv("x", 3, 5)), target="opencl -device=host", verify=False)
     exported = model.export_android(tmp_path / "model", host="x86_64-linux-gnu", runtime=host_runtime)
     early = invoke("warm", str(exported))

@@ -18,7 +18,7 @@ from romou.compiler.operators.families.conv3d import Conv3d
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.task import TunableTask
-from romou.compiler.tir.primitives import Place, set_image
+from romou.compiler.tir.primitives import MemoryKind, set_image
 from romou.devices.hardware import load_device
 from romou.devices.targets import Target
 from romou.tools.inspection.kernels import inspect_function
@@ -165,9 +165,8 @@ def test_closed_form_and_tir_agree_on_volumes(target: Target, examples: int) -> 
 
 def test_closed_form_and_tir_agree_on_a_matrix_in_an_image() -> None:
     task = task_of(Dense(m=7, k=96, n=60, dtype="float32")).with_free_images()
-    drawn = [
-        config for config in task.space(TARGET).sample(np.random.default_rng(1), 40) if config["data"] == Place.IMAGE
-    ]
+    sampled = task.space(TARGET).sample(np.random.default_rng(1), 40)
+    drawn = [config for config in sampled if config["data"] == MemoryKind.IMAGE]
     closed_form_and_tir_agree(TARGET, task, drawn[:4])
 
 

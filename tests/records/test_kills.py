@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from check_kills import Place, kill_one
+from check_kills import TuningFolder, kill_one
 
 KILLS = 12
 
@@ -35,7 +35,7 @@ with RecordStore(sys.argv[2]) as store, HeldFolder("build") as built, HeldFolder
 
 
 def test_killed_tuners_lose_nothing_and_leave_nothing(tmp_path: Path) -> None:
-    rng, place = random.Random(0), Place(tmp_path, _TUNER)
+    rng, place = random.Random(0), TuningFolder(tmp_path, _TUNER)
     records: list[str] = []
     for _ in range(KILLS):
         records, _ = kill_one(place, rng, records, 0.05)
@@ -68,6 +68,6 @@ def test_what_is_planted_is_found(fault: str, tmp_path: Path, monkeypatch: pytes
     """What is planted is found by the check of tests/stress/check_kills.py."""
     monkeypatch.setattr("check_kills._PATIENCE_S", 0.2)
     (old, new), found = FAULTS[fault]
-    place, rng = Place(tmp_path, _TUNER.replace(old, new)), random.Random(0)
+    place, rng = TuningFolder(tmp_path, _TUNER.replace(old, new)), random.Random(0)
     with pytest.raises(SystemExit, match=found):
         kill_one(place, rng, kill_one(place, rng, [], 0.0)[0], 0.0)

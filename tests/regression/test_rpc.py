@@ -19,7 +19,7 @@ from romou.tools.regression import Bench
 from romou.tools.regression.timing import MODEL, REPEATS
 from romou.tuner.measure import MeasureOptions
 from romou.tuner.measure.fingerprint import device_fingerprint
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 from support.servers.rpc_servers import Server, free_port, serving, wait_for
 
 # With images, as on a phone.
@@ -34,7 +34,7 @@ def server() -> Iterator[Server]:
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    g = Graph({"image": (1, 8, 12, 12)})
+    g = NetworkBuilder({"image": (1, 8, 12, 12)})
     x = g.add("Relu", g.conv("image", 8, 12, pads=[1, 1, 1, 1]))
     path = tmp_path_factory.mktemp("model") / "small.onnx"
     onnx.save(g.model(g.add("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])), path)

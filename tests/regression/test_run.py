@@ -20,7 +20,7 @@ from romou.cli import main
 from romou.tools.regression import Bench
 from romou.tools.regression.timing import MODEL, REPEATS
 from romou.tuner.records import Record, RecordStore
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 from support.servers import forked
 from support.servers.rpc_servers import serving
 
@@ -29,7 +29,7 @@ CONV = "conv2d_1x32x20x20_32_3x3_s1"
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    g = Graph({"image": (1, 32, 20, 20)})
+    g = NetworkBuilder({"image": (1, 32, 20, 20)})
     x = g.add("Relu", g.conv("image", 32, 32, pads=[1, 1, 1, 1]))
     x = g.add("Relu", g.conv(x, 32, 48, (1, 1)))
     path = tmp_path_factory.mktemp("model") / "small.onnx"

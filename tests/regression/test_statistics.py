@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from romou.tools.regression.bench import Rounds
+from romou.tools.regression.bench_data import Rounds
 from romou.tools.regression.comparison import ALPHA, STAGES, TimeVerdict, drift, time_verdicts
 from romou.tools.regression.statistics import holm, paired_shift, unpaired_shift
 from support.suite.exhaustive import exhaustive

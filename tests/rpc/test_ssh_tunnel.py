@@ -17,7 +17,7 @@ import romou
 from romou.cli import main
 from romou.runtime.rpc import Address
 from support.docs.documents import ROOT
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 from support.servers.rpc_servers import answers, free_port, serving, started, wait_for
 
 SSHD = Path("/usr/sbin/sshd")
@@ -72,7 +72,7 @@ def test_tuning_through_the_tunnel_of_the_docs(ssh_config: Path, tmp_path: Path)
     key_file.write_text("a-secret-of-this-test\n")
     (command,) = re.findall(r"^ssh .*-L 9090:127\.0\.0\.1:9090 machine$", RECIPE, re.MULTILINE)
     assert re.findall(r"^romou serve --key-file \S+", RECIPE, re.MULTILINE)
-    g = Graph({"x": (1, 3, 5, 5)})
+    g = NetworkBuilder({"x": (1, 3, 5, 5)})
     model = g.model(g.conv("x", 3, 4))
     with serving(key_from=("--key-file", str(key_file))) as server:
         words = shlex.split(command.replace("9090:127.0.0.1:9090", f"{here}:127.0.0.1:{server.port}"))

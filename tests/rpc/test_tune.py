@@ -26,7 +26,7 @@ from romou.tuner.records import FILE_NAME, RecordStore
 from romou.tuner.search import TuningOptions, TuningSession
 from support.devices import faulty_kernels, standin
 from support.models.nodes import assert_equals_onnxruntime
-from support.models.small_networks import Graph, random_inputs, shared_outputs_net, short_net
+from support.models.small_networks import NetworkBuilder, random_inputs, shared_outputs_net, short_net
 from support.servers.rpc_servers import (
     KEY,
     OTHER_VERSION,
@@ -95,7 +95,7 @@ def test_two_servers_of_a_tracker_one_of_which_dies(tmp_path: Path) -> None:
 
 def test_resumed_here_with_the_records_of_a_server(tmp_path: Path, server: Server) -> None:
     """The device is the same whether a connection lies between or not."""
-    g = Graph({"image": (1, 5, 7, 7)})
+    g = NetworkBuilder({"image": (1, 5, 7, 7)})
     model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
     romou.tune(model, target="opencl -device=host", rpc=server.address, trials=4, work_dir=tmp_path)
     again = romou.tune(model, target="opencl -device=host", trials=4, work_dir=tmp_path)
@@ -105,7 +105,7 @@ def test_resumed_here_with_the_records_of_a_server(tmp_path: Path, server: Serve
 
 def test_vulkan_at_a_server(tmp_path: Path, server: Server) -> None:
     """The target without a device's name takes the server's; the clock is looked at, and the tuned model runs there."""
-    g = Graph({"image": (1, 5, 7, 7)})
+    g = NetworkBuilder({"image": (1, 5, 7, 7)})
     model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
     tuned = romou.tune(model, target="vulkan", rpc=server.address, trials=2, work_dir=tmp_path)
     assert (tuned.summary().target, tuned.summary().is_right) == ("vulkan -device=host", True)
@@ -118,7 +118,7 @@ def test_vulkan_at_a_server(tmp_path: Path, server: Server) -> None:
 
 
 def test_a_model_that_runs_at_a_server(tmp_path: Path, server: Server) -> None:
-    g = Graph({"a": (1, 6, 5, 5), "b": (1, 6, 5, 5)})
+    g = NetworkBuilder({"a": (1, 6, 5, 5), "b": (1, 6, 5, 5)})
     x = g.add("Relu", g.add("Add", g.conv("a", 6, 6, pads=[1, 1, 1, 1]), "b"))
     model = g.model(x, g.add("GlobalAveragePool", x))
     # In images, as on a phone.
@@ -171,7 +171,7 @@ def test_a_compiler_that_crashes_at_a_server_is_one_error(tmp_path: Path) -> Non
 
 
 def test_a_model_keeps_to_the_servers_of_a_tracker_that_will_do(tmp_path: Path) -> None:
-    g = Graph({"a": (1, 6, 5, 5)})
+    g = NetworkBuilder({"a": (1, 6, 5, 5)})
     model = g.model(g.add("Relu", g.conv("a", 6, 6, pads=[1, 1, 1, 1])))
     here = romou.compile(model, target="opencl -device=host", device=0)
     library, inputs = (
@@ -229,7 +229,7 @@ def test_a_candidate_that_takes_the_server_down_is_never_tried_again(tmp_path: P
 
 def test_the_only_server_goes_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was measured stays, and the next call goes on."""
-    g = Graph({"image": (1, 5, 9, 9)})
+    g = NetworkBuilder({"image": (1, 5, 9, 9)})
     model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
     real = MeasureOptions.__init__
     monkeypatch.setattr(

@@ -54,7 +54,7 @@ def network() -> onnx.ModelProto:
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
 
 
-class Place:
+class TuningFolder:
     """A folder with a model, records and a temporary folder, and the processes that tune there. tuner: their code, see
     `TUNER`.
     """
@@ -108,7 +108,7 @@ def expect(is_so: bool, otherwise: str) -> None:
 
 
 def kill_one(
-    place: Place, rng: random.Random, before: list[str], longest_s: float = _LONGEST_S
+    place: TuningFolder, rng: random.Random, before: list[str], longest_s: float = _LONGEST_S
 ) -> tuple[list[str], int]:
     """Start a tuner and kill it within `longest_s` after its first record. Return (all records now, the number of its
     records that it did not print).
@@ -149,7 +149,7 @@ def main(kills: int, seed: int) -> None:
     started, rng, untold, left = time.monotonic(), random.Random(seed), 0, 0
     records: list[str] = []
     with tempfile.TemporaryDirectory() as folder:
-        place = Place(Path(folder))
+        place = TuningFolder(Path(folder))
         for number in range(1, kills + 1):
             before = len(records)
             records, late = kill_one(place, rng, records)

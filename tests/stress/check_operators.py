@@ -73,7 +73,7 @@ def configs_of(
 
 def compiled(task: TunableTask, configs: list[Config], target: Target) -> Iterator[tuple[str, str | None]]:
     """Yield (outcome, error) of each config, from the compiler only."""
-    from romou.devices.backends.cuda.compiler import compile_cuda
+    from romou.devices.backends.cuda.nvrtc import compile_cuda
 
     for config in configs:
         try:

@@ -34,7 +34,7 @@ DRAWN = 256
 SUB_GROUP = "sub_group"
 
 
-class Place:
+class AttachedTarget:
     """A target with an available device, and a process that runs its kernels. A kernel that kills the process is a
     result.
     """
@@ -74,7 +74,7 @@ class Place:
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def places_of(texts: Sequence[str]) -> tuple[list[Place], dict[str, str]]:
+def places_of(texts: Sequence[str]) -> tuple[list[AttachedTarget], dict[str, str]]:
     """Return the targets with an available device, and the reasons why the others have none. UsageError for an invalid
     target.
     """
@@ -82,7 +82,7 @@ def places_of(texts: Sequence[str]) -> tuple[list[Place], dict[str, str]]:
     for text in texts:
         Target(text)
         try:
-            found.append(Place(text))
+            found.append(AttachedTarget(text))
         except RomouError as error:
             absent[text] = str(error).splitlines()[0]
     return found, absent
@@ -172,7 +172,7 @@ class Crossing:
 
 
 def cross(
-    task: TunableTask, places: Sequence[Place], count: int, seed: int, left_out: Counter[str] | None = None
+    task: TunableTask, places: Sequence[AttachedTarget], count: int, seed: int, left_out: Counter[str] | None = None
 ) -> Iterator[Crossing]:
     """Run the default config and random ones that all places have. left_out: see `common_configs`."""
     inputs = verify.make_inputs(task, seed)

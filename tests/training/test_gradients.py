@@ -11,7 +11,7 @@ from onnx import helper
 
 import romou
 from romou.base.errors import ModelError, UsageError
-from support.models.small_networks import Graph
+from support.models.small_networks import NetworkBuilder
 from support.suite.exhaustive import exhaustive
 from training_reference import by_numpy, relative_error, squeezenet_head
 
@@ -22,7 +22,7 @@ def convolutions(batch: int) -> onnx.ModelProto:
     """Odd sizes, strides, dilations, whole-texel groups, cut groups and a depthwise convolution, one behind the other,
     and pools.
     """
-    g = Graph({"image": (batch, 3, 19, 17)}, seed=SEED)
+    g = NetworkBuilder({"image": (batch, 3, 19, 17)}, seed=SEED)
     x = g.add("Relu", g.conv("image", 3, 8, (5, 3), strides=[2, 1], pads=[2, 0, 1, 1]))
     x = g.add("Relu", g.conv(x, 8, 16, (3, 3), groups=2, dilations=[2, 1], pads=[2, 1, 2, 1]))
     x = g.add("MaxPool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
@@ -109,7 +109,7 @@ def test_only_what_is_asked_for_is_differentiated() -> None:
 
 
 def test_an_operator_without_gradient_is_named() -> None:
-    g = Graph({"image": (1, 4, 6, 6)})
+    g = NetworkBuilder({"image": (1, 4, 6, 6)})
     x = g.add("Erf", g.conv("image", 4, 4, (3, 3)))
     model = g.model(g.add("Flatten", x))
     with pytest.raises(ModelError, match=r"the operator erf \(of \(1, 4, 4, 4\)\) has no gradient"):

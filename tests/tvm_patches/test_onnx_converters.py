@@ -13,7 +13,7 @@ from tvm_ffi.structural import structural_walk
 import romou
 from romou.compiler.frontend import import_onnx
 from romou.compiler.frontend.reference import relative_l2_error, run_onnxruntime
-from support.models.small_networks import Graph, random_inputs
+from support.models.small_networks import NetworkBuilder, random_inputs
 from tvm_patches.onnx_converters import from_onnx
 
 
@@ -25,13 +25,13 @@ def operators(model: onnx.ModelProto, *, patched: bool) -> list[str]:
 
 
 def clip_model(low: float | None = 0.0, high: float | None = 6.0) -> onnx.ModelProto:
-    g = Graph({"x": (2, 3)})
+    g = NetworkBuilder({"x": (2, 3)})
     bounds = ["" if bound is None else g.constant(np.float32(bound)) for bound in (low, high)]
     return g.model(g.add("Clip", "x", *bounds))
 
 
 def max_model() -> onnx.ModelProto:
-    g = Graph({"x": (2, 3)})
+    g = NetworkBuilder({"x": (2, 3)})
     return g.model(g.add("Max", "x", g.weight(2, 3), g.weight(1, 3)))
 
 
@@ -55,7 +55,7 @@ def test_the_wheel_still_needs_it(model: onnx.ModelProto) -> None:
 
 
 def transpose_model(**attributes: object) -> onnx.ModelProto:
-    g = Graph({"x": (1, 3, 5, 7)})
+    g = NetworkBuilder({"x": (1, 3, 5, 7)})
     return g.model(g.add("ConvTranspose", "x", g.weight(3, 4, 3, 4), strides=[2, 3], **attributes))
 
 
@@ -79,7 +79,7 @@ def test_the_wheel_still_passes_by_the_wanted_shape() -> None:
 
 
 def names_model() -> onnx.ModelProto:
-    g = Graph({"/conv1/x": (2, 3), "_conv1_x": (2, 3), "an input": (2, 3)})
+    g = NetworkBuilder({"/conv1/x": (2, 3), "_conv1_x": (2, 3), "an input": (2, 3)})
     return g.model(g.add("Add", g.add("Add", "/conv1/x", "_conv1_x"), "an input"))
 
 

@@ -36,7 +36,7 @@ from romou.compiler.scheduling.blocks import find_blocks, read_buffers
 from romou.compiler.scheduling.loops import Block
 from romou.compiler.scheduling.placement import WEIGHT, Placement
 from romou.compiler.scheduling.rewrites import as_module, replace_stage
-from romou.compiler.tir.primitives import LANES, Place, is_image, replace_parameter
+from romou.compiler.tir.primitives import LANES, MemoryKind, is_image, replace_parameter
 
 # The choice of the knob `algorithm` that every operator has.
 DIRECT = "direct"
@@ -202,7 +202,7 @@ class DirectAlgorithm(Algorithm):
         space = space_of(flat, rows, limits, self.work.dtype, own)
         if len(pixels) > 1:
             # An image is addressed by row and column: pixels in one row would need a division for each texel.
-            space.add_constraint(lambda config: (config["data"] == Place.BUFFER) | (config["pixels"] == "rows"))
+            space.add_constraint(lambda config: (config["data"] == MemoryKind.BUFFER) | (config["pixels"] == "rows"))
         images = [p for p in self.contracted.func.params if is_image(p)]
         if flat.vector and images:
             space.add_constraint(lambda config: config["vector_width"] == LANES)

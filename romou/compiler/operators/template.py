@@ -32,7 +32,7 @@ from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.operators.workload import FAMILY
 from romou.compiler.scheduling.blocks import find_blocks, has_vector_form, is_elementwise_of, loads_of
 from romou.compiler.scheduling.placement import WEIGHT, Placement
-from romou.compiler.tir.primitives import LANES, Place, advance_pointers, set_image
+from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, set_image
 
 
 class ContractionTemplate(Template):
@@ -178,7 +178,7 @@ class ContractionTemplate(Template):
         chosen = {
             name: self.placement.scope(role, limits, shapes.get(role))
             for role, name in self.names.items()
-            if config[role] == Place.IMAGE
+            if config[role] == MemoryKind.IMAGE
         }
         return {**{name: scope for name, scope in chosen.items() if scope is not None}, **self.images}
 
@@ -264,7 +264,8 @@ class ContractionTemplate(Template):
         # Pointers advance only over buffers that the kernel reads without staging. Images have no addresses, and only
         # phones' compilers need the help.
         is_direct = config.get("algorithm", DIRECT) == DIRECT
-        reads_buffers = not config["local"] and not (is_direct and config["data"] == config["weight"] == Place.IMAGE)
+        reads_images = is_direct and config["data"] == config["weight"] == MemoryKind.IMAGE
+        reads_buffers = not config["local"] and not reads_images
         # If fp16 is only stored, it is converted by functions that take an offset, not a pointer.
         reads_numbers = self.workload.dtype == "float32" or limits.has_fp16_arithmetic
         has_pointers = limits.is_mobile and reads_buffers and reads_numbers

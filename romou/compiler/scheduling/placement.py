@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from tvm import tirx
 
 from romou.base.limits import Limits
-from romou.compiler.tir.primitives import FREE_IMAGES, LANES, Place, image_extents, is_image
+from romou.compiler.tir.primitives import FREE_IMAGES, LANES, MemoryKind, image_extents, is_image
 from romou.devices.backends.launch import IMAGE, PLAIN_IMAGE, ROWS_IMAGE
 
 WEIGHT = "weight"
@@ -36,14 +36,14 @@ class Placement:
         The graph decides for activations, unless the function leaves them free. shape: as for `scope`.
         """
         if is_image(self.buffers[role]):
-            return [Place.IMAGE.value]
+            return [MemoryKind.IMAGE.value]
         is_free = (role == WEIGHT and self.has_constant_weight) or (
             self.func.attrs is not None and FREE_IMAGES in self.func.attrs
         )
         return (
-            [place.value for place in Place]
+            [place.value for place in MemoryKind]
             if is_free and self.scope(role, limits, shape) is not None
-            else [Place.BUFFER.value]
+            else [MemoryKind.BUFFER.value]
         )
 
     def scope(self, role: str, limits: Limits, shape: Sequence[int] | None = None) -> str | None:

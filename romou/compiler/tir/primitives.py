@@ -209,7 +209,7 @@ def ignore_nan(stmt: tirx.Stmt) -> tirx.Stmt:
     return tirx.AttrStmt(tirx.const(0, "int32"), IGNORE_NAN, tirx.const(1, "int32"), stmt)
 
 
-class Place(str, Enum):
+class MemoryKind(str, Enum):
     """A kind of memory. The values are choices of the knobs `data`, `weight` and `output`, and stored in records."""
 
     BUFFER = "buffer"

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from tvm import tirx
 
 # Scope of weights: images of one layer. No read is outside, so OpenCL kernels read an image2d_t at integer coordinates
-# (`romou.devices.backends.opencl.compiler`).
+# (`romou.devices.backends.opencl.source_attributes`).
 PLAIN_IMAGE = "global.texture-2d"
 # Scope of matrices whose last axis is divided into texels. Rows of the image are rows of the tensor, over all outer
 # axes. No read is outside.

@@ -3,14 +3,14 @@
 They are not the vendors' compilers, which phones run. `scripts/setup_mobile_compilers.sh` fetches them.
 """
 
-from romou.devices.mobile_compilers.compiler import (
+from romou.devices.mobile_compilers.gpus import GPUS, compiler_for, mobile_gpu
+from romou.devices.mobile_compilers.mesa import (
     MobileCompilersMissingError,
     compile_all,
     compile_statistics,
     find_compilers,
     mesa_version,
 )
-from romou.devices.mobile_compilers.gpus import GPUS, compiler_for, mobile_gpu
 from romou.devices.mobile_compilers.statistics import KernelStatistics, LoopStatistics
 
 __all__ = [

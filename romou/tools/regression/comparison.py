@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from romou.base.errors import UsageError
-from romou.tools.regression.bench import Bench, OperatorBench, Rounds, round_median
+from romou.tools.regression.bench_data import Bench, OperatorBench, Rounds, round_median
 from romou.tools.regression.operators import JUDGED
 from romou.tools.regression.statistics import Shift, holm, paired_shift, unpaired_shift
 from romou.tools.regression.timing import MODEL

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from romou.compiler.task import TunableTask, key_of, plain_form
 from romou.runtime.module import Argument
 from romou.tools.inspection.kernels import InspectedKernel, inspect_function
-from romou.tools.regression.bench import OperatorBench
+from romou.tools.regression.bench_data import OperatorBench
 from romou.tuner.pruning.tasks import usage_of
 
 if TYPE_CHECKING:

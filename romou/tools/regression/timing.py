@@ -12,7 +12,7 @@ import tvm
 from tvm import relax
 
 from romou.runtime.module import Summary, TunedModel, random_inputs
-from romou.tools.regression.bench import Bench, OperatorBench, Rounds
+from romou.tools.regression.bench_data import Bench, OperatorBench, Rounds
 
 if TYPE_CHECKING:
     from romou.devices.targets import Target

@@ -25,7 +25,7 @@ from romou.compiler.operators.algorithms import DIRECT
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.knobs import FP32, MIXED, local_bytes, number_bytes
 from romou.compiler.operators.template import ContractionTemplate
-from romou.compiler.tir.primitives import LANES, Place
+from romou.compiler.tir.primitives import LANES, MemoryKind
 from romou.tuner.analysis.registers import RegisterEstimate, address_registers
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.data_reads import DataReads, Pixels, Steps
@@ -134,7 +134,7 @@ class ClosedForm(Form):
             if np.any(phases.ahead)
             else -1
         )
-        gives_zeros = (get("data") == Place.IMAGE) & self._forms["flat"].is_padded
+        gives_zeros = (get("data") == MemoryKind.IMAGE) & self._forms["flat"].is_padded
         row = (columns.get("pixels", "flat"), gives_zeros, phases.has_window, tap, get("tile_h"))
 
         def distinct(width: Any, stride: Any, group_o: Any, is_one: bool) -> np.ndarray:
@@ -158,7 +158,7 @@ class ClosedForm(Form):
         }
 
     def _usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
-        images = {name: columns[name] == Place.IMAGE for name in ("data", "weight", "output")}
+        images = {name: columns[name] == MemoryKind.IMAGE for name in ("data", "weight", "output")}
         return replace(self._contraction_usage(self._inside(columns), counts), images=images)
 
     def _phases(self, columns: Columns) -> _Phases:
@@ -207,7 +207,7 @@ class ClosedForm(Form):
             work_groups=work_groups,
             local_memory_bytes=local_bytes(columns, self._forms["flat"]),
             is_staged=phases.is_staged,
-            images={name: get(name) == Place.IMAGE for name in ("data", "weight", "output")},
+            images={name: get(name) == MemoryKind.IMAGE for name in ("data", "weight", "output")},
             has_copies=np.logical_not(get("autobroadcast")) & (get("vector_width") > 1) & np.asarray(self._may_copy),
             padding=work_groups * group_o * tile_h * group_w / (o * h * w) - 1,
             on_tensor_cores=phases.on_tensor_cores,
@@ -261,7 +261,7 @@ class ClosedForm(Form):
         }
         traffic: dict[str, Any] = {}
         for prefix, (data, weights) in fields_of.items():
-            in_images = data * (columns["data"] == Place.IMAGE) + weights * (columns["weight"] == Place.IMAGE)
+            in_images = data * (columns["data"] == MemoryKind.IMAGE) + weights * (columns["weight"] == MemoryKind.IMAGE)
             traffic[f"{prefix}buffer_bytes"] = (data + weights - in_images) * self._element_bytes
             traffic[f"{prefix}image_bytes"] = in_images * self._element_bytes
         return traffic
@@ -328,9 +328,9 @@ class ClosedForm(Form):
             return RegisterEstimate(sums, as_written=sums)
         data = vector * reads.texel // LANES * pixels * columns["tile_o"] ** (self._varies == "by texel")
         # Guarded reads separate the weights of the taps. Without guards, the weights of all taps are loaded ahead.
-        is_guarded = np.where(columns["data"] == Place.BUFFER, reads.is_guarded(False), reads.is_guarded(True))
+        is_guarded = np.where(columns["data"] == MemoryKind.BUFFER, reads.is_guarded(False), reads.is_guarded(True))
         loads = np.where(is_staged, 0, columns["tile_o"] * np.where(is_guarded, reads.last, taps))
-        ahead = data + address_registers(loads, is_image=columns["weight"] == Place.IMAGE)
+        ahead = data + address_registers(loads, is_image=columns["weight"] == MemoryKind.IMAGE)
         # A texel of weights takes two registers in fp16, four in fp32.
         weights = (
             np.where(tensor_core.takes_fp16(columns), 2, 4)

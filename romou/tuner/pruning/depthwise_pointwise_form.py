@@ -18,7 +18,7 @@ from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.operators.families.depthwise_pointwise import DepthwisePointwiseTemplate
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.tir.evaluate import count_distinct
-from romou.compiler.tir.primitives import LANES, Place
+from romou.compiler.tir.primitives import LANES, MemoryKind
 from romou.tuner.analysis.usage import KernelUsage
 from romou.tuner.pruning.closed_form import ClosedForm
 from romou.tuner.pruning.data_reads import PITCH, DataReads, Pixels, Steps
@@ -35,7 +35,7 @@ class DepthwisePointwiseForm(ClosedForm):
 
     def _contraction_usage(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
         usage = super()._contraction_usage(columns, counts)
-        taps, is_image = math.prod(self._kernel), columns["data"] == Place.IMAGE
+        taps, is_image = math.prod(self._kernel), columns["data"] == MemoryKind.IMAGE
         # Texels that a work-item computes in one iteration. An unfused pointwise convolution would load one texel for
         # each.
         staged = -(

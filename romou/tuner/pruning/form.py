@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from romou.base.block import Block
+from romou.base.config_block import ConfigBlock
 from romou.base.limits import Limits
 from romou.base.space import Columns, Space
 from romou.compiler.operators.base import Template
@@ -53,7 +53,7 @@ class Form(ABC):
         the cache lines that work-items in step touch by one load of each.
         """
 
-    def usage_of_valid(self, block: Block) -> KernelUsage:
+    def usage_of_valid(self, block: ConfigBlock) -> KernelUsage:
         """Return the usage of a block's valid configs: arrays that broadcast to (valid configs, *free axes)."""
         return self.usage_with(*block.pick(block.columns, self.counts(block.columns)))
 

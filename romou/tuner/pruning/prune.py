@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from romou.base.block import Block
+from romou.base.config_block import ConfigBlock
 from romou.base.errors import SpaceEmptyError, UsageError
 from romou.base.knob import Choice
 from romou.base.limits import Limits
@@ -288,7 +288,7 @@ class _Part:
         extent 1 if nothing depends on its knob.
     """
 
-    block: Block
+    block: ConfigBlock
     verdicts: Mapping[str, Verdict]
     failed: np.ndarray
 
@@ -311,7 +311,7 @@ class _Part:
         return kept
 
 
-def _judged(block: Block, verdicts: Mapping[str, Verdict], usage: KernelUsage) -> _Part:
+def _judged(block: ConfigBlock, verdicts: Mapping[str, Verdict], usage: KernelUsage) -> _Part:
     numbers = [
         *usage.images.values(),
         *(getattr(usage, field.name) for field in dataclasses.fields(usage) if field.name != "images"),

@@ -9,7 +9,7 @@ import numpy as np
 from romou.devices.targets import Target
 from romou.runtime.module import Argument
 from romou.tools.regression import Bench, OperatorBench
-from romou.tools.regression.bench import Rounds
+from romou.tools.regression.bench_data import Rounds
 
 MEASURES = {
     "registers": 50,

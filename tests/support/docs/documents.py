@@ -25,7 +25,7 @@ _SPAN = re.compile(r"`([^`\n]+)`")
 
 
 @dataclass(frozen=True)
-class Block:
+class CodeBlock:
     """A fenced block of a document."""
 
     path: Path
@@ -36,10 +36,10 @@ class Block:
         return f"{self.path.relative_to(ROOT)}: {self.text.strip().splitlines()[0]}"
 
 
-def blocks(language: str) -> list[Block]:
+def blocks(language: str) -> list[CodeBlock]:
     """Return the fenced blocks of all documents in a language."""
     return [
-        Block(path, found[1], found[2])
+        CodeBlock(path, found[1], found[2])
         for path in DOCUMENTS
         for found in _FENCE.finditer(path.read_text())
         if found[1] == language

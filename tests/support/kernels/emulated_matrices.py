@@ -19,7 +19,7 @@ from romou.base.space import Config
 from romou.compiler.assembly.kernel import build_task
 from romou.compiler.task import TunableTask
 from romou.devices.backends import backend
-from romou.devices.backends.vulkan import build, compiler
+from romou.devices.backends.vulkan import build, glslang
 from romou.devices.targets import Target
 from support.kernels.operators import device_tensor, error_of, random_arrays, reference
 
@@ -83,7 +83,7 @@ def emulated_error(task: TunableTask, config: Config, target: Target, change: Ca
     """
 
     def compile_shaders(sources: Sequence[str]) -> list[bytes]:
-        return compiler.compile_shaders([emulated(change(source)) for source in sources])
+        return glslang.compile_shaders([emulated(change(source)) for source in sources])
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(build, "compile_shaders", compile_shaders)

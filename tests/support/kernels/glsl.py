@@ -14,7 +14,7 @@ from typing import Any
 
 import tvm
 
-from romou.devices.backends.vulkan import compiler
+from romou.devices.backends.vulkan import glslang
 from support.servers import forked
 
 HEAD = "#version 450\n#extension GL_EXT_samplerless_texture_functions : require\n"
@@ -26,7 +26,7 @@ def spirv(source: str) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         text, binary = Path(folder) / "kernel.comp", Path(folder) / "kernel.spv"
         text.write_text(HEAD + source)
-        done = compiler._run(compiler.glslang(), "-V", "--target-env", "vulkan1.1", str(text), "-o", str(binary))
+        done = glslang._run(glslang.glslang(), "-V", "--target-env", "vulkan1.1", str(text), "-o", str(binary))
         assert done.returncode == 0, done.stdout + source
         return binary.read_bytes()
 

@@ -26,8 +26,8 @@ from romou.compiler.pipeline import fuse_operators
 from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
 from romou.devices.backends import backend
-from romou.devices.backends.cuda import compiler
-from romou.devices.backends.cuda.compiler import compile_cuda
+from romou.devices.backends.cuda import nvrtc
+from romou.devices.backends.cuda.nvrtc import compile_cuda
 from romou.devices.targets import Target
 from romou.runtime.module.tensors import device_tensor
 from romou.tuner.measure.verify import poison
@@ -195,7 +195,7 @@ def compile_only(module: tvm.runtime.Module, target: Target) -> None:
     """
     assert module.imports, "a function without kernels"
     # The compiler and its options.
-    by = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")
+    by = nvrtc.version() + Path(nvrtc.__file__).read_text(encoding="utf-8")
     for kernels in module.imports:
         source, arch = str(kernels.inspect_source()), str(target.tvm_target.attrs["arch"])
         code = compiled(

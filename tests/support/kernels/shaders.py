@@ -10,9 +10,9 @@ from tvm import tirx
 from tvm.tirx.build import split_host_device_mods
 
 import romou.compiler.pipeline as pipeline
-from romou.devices.backends.vulkan import compiler
-from romou.devices.backends.vulkan.compiler import compile_shader
+from romou.devices.backends.vulkan import glslang
 from romou.devices.backends.vulkan.glsl import Kernel, write_kernel
+from romou.devices.backends.vulkan.glslang import compile_shader
 from romou.devices.targets import Target
 from support.suite.compiled import compiled
 
@@ -32,15 +32,13 @@ def validate(kernel: Kernel) -> bytes:
 def validate_text(text: str) -> bytes:
     """Compile and check a shader's text in the same way."""
     # The wheel with glslang includes a recent one.
-    beside, installed = compiler.glslang().with_name("spirv-val"), shutil.which("spirv-val")
+    beside, installed = glslang.glslang().with_name("spirv-val"), shutil.which("spirv-val")
     assert beside.exists() or installed, "no spirv-val: apt-get install spirv-tools"
-    by = compiler.version() + Path(compiler.__file__).read_text(encoding="utf-8")
+    by = glslang.version() + Path(glslang.__file__).read_text(encoding="utf-8")
 
     def check(path: Path) -> None:
         path.write_bytes(compile_shader(text))
-        done = compiler._run(
-            beside if beside.exists() else Path(str(installed)), "--target-env", "vulkan1.1", str(path)
-        )
+        done = glslang._run(beside if beside.exists() else Path(str(installed)), "--target-env", "vulkan1.1", str(path))
         assert done.returncode == 0, f"{done.stdout}{done.stderr}\n{text}"
 
     return compiled(".spv", text, by, by=check).read_bytes()

@@ -10,9 +10,9 @@ from typing import TypeAlias
 from tvm import relax
 from tvm.relax import op
 
-Operator: TypeAlias = tuple["Callable[..., relax.Expr] | Sequence[int]", ...]
+StreamCase: TypeAlias = tuple["Callable[..., relax.Expr] | Sequence[int]", ...]
 
-ELEMENTWISE: dict[str, Operator] = {
+ELEMENTWISE: dict[str, StreamCase] = {
     "chain": (lambda a, b: op.nn.relu(op.add(op.multiply(a, b), a)), (3, 7, 11), (3, 7, 11)),
     "broadcast": (lambda a, b, c: op.sigmoid(op.add(op.multiply(a, b), c)), (5, 6, 12), (12,), (6, 1)),
     "leaky relu": (lambda a: op.nn.leakyrelu(a, 0.1), (1, 3, 9, 13, 4)),
@@ -39,7 +39,7 @@ ELEMENTWISE: dict[str, Operator] = {
         (2, 3, 3, 19, 4),
     ),
 }
-POOL: dict[str, Operator] = {
+POOL: dict[str, StreamCase] = {
     "max pool": (lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (1, 1, 1, 1), layout="NCHW4c"), (1, 3, 13, 17, 4)),
     "max pool, ceil": (
         lambda a: op.nn.max_pool2d(a, (3, 3), (2, 2), (0, 0, 0, 0), ceil_mode=True, layout="NCHW4c"),
@@ -61,7 +61,7 @@ POOL: dict[str, Operator] = {
     "large windows": (lambda a: op.nn.avg_pool2d(a, (23, 19), (23, 19), layout="NCHW4c"), (1, 3, 47, 40, 4)),
     "row of windows": (lambda a: op.nn.max_pool1d(a, (5,), (3,), (2, 2)), (2, 7, 31)),
 }
-ROWS: dict[str, Operator] = {
+ROWS: dict[str, StreamCase] = {
     "softmax": (lambda a: op.nn.softmax(a, axis=-1), (2, 5, 37)),
     "softmax of long rows": (lambda a: op.nn.softmax(a, axis=-1), (3, 1012)),
     "softmax of channels": (lambda a: op.nn.softmax(a, axis=1), (2, 13, 20)),
@@ -76,4 +76,4 @@ ROWS: dict[str, Operator] = {
     "sum of a long row": (lambda a: op.sum(a, axis=[1]), (2, 3001)),
     "sum of columns": (lambda a: op.sum(a, axis=[0]), (31, 60)),
 }
-OPERATORS: dict[str, Operator] = {**ELEMENTWISE, **POOL, **ROWS}
+OPERATORS: dict[str, StreamCase] = {**ELEMENTWISE, **POOL, **ROWS}

@@ -19,7 +19,7 @@ OPSET = 18
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class NetworkBlock:
     """A graph and a function that draws its inputs.
 
     plain: operators that no family has kernels for yet: integer and double products, and quantization with computed
@@ -95,17 +95,17 @@ class Net:
             self.weight(outputs),
         )
 
-    def block(self, *outputs: str, **more: Any) -> Block:
+    def block(self, *outputs: str, **more: Any) -> NetworkBlock:
         """Return the graph with these outputs."""
         values = [helper.make_empty_tensor_value_info(name) for name in outputs]
         graph = helper.make_graph(self.nodes, self.name, self.given, values, self.weights)
         proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", self.opset)], ir_version=9)
-        return Block(
+        return NetworkBlock(
             name=self.name, model=onnx.shape_inference.infer_shapes(proto, data_prop=True), draws=self.draws, **more
         )
 
 
-def dense_block() -> Block:
+def dense_block() -> NetworkBlock:
     net = Net("dense_block")
     x = net.input((1, 10, 9, 11))
     for channels in (10, 15, 20):
@@ -120,7 +120,7 @@ def dense_block() -> Block:
     return net.block(x)
 
 
-def sppf() -> Block:
+def sppf() -> NetworkBlock:
     net = Net("sppf")
     x = net.conv(net.input((1, 13, 11, 11)), 13, 10, (1, 1))
     pools = [x]
@@ -130,7 +130,7 @@ def sppf() -> Block:
     return net.block(net.add("Mul", y, net.add("Sigmoid", y)))
 
 
-def squeeze_excite() -> Block:
+def squeeze_excite() -> NetworkBlock:
     net = Net("squeeze_excite")
     x = net.add("HardSwish", net.conv(net.input((1, 12, 13, 13)), 12, 21, (1, 1)))
     gate = net.add("Relu", net.conv(net.add("GlobalAveragePool", x), 21, 6, (1, 1)))
@@ -138,7 +138,7 @@ def squeeze_excite() -> Block:
     return net.block(net.conv(net.add("Mul", x, gate), 21, 10, (1, 1)))
 
 
-def group_norm() -> Block:
+def group_norm() -> NetworkBlock:
     net = Net("group_norm")
     x = net.input((2, 12, 7, 9))
     for _ in range(2):
@@ -150,7 +150,7 @@ def group_norm() -> Block:
     return net.block(x)
 
 
-def geglu() -> Block:
+def geglu() -> NetworkBlock:
     net = Net("geglu")
     y = net.linear(net.input((2, 11, 20)), 20, 54)
     left, right = net.add("Split", y, outputs=2, axis=-1, num_outputs=2)
@@ -159,7 +159,7 @@ def geglu() -> Block:
     return net.block(net.linear(net.add("Mul", left, gelu), 27, 20))
 
 
-def rms_norm() -> Block:
+def rms_norm() -> NetworkBlock:
     net = Net("rms_norm")
     x = net.input((1, 13, 24))
     mean = net.add("ReduceMean", net.add("Pow", x, net.const(2.0)), net.const([-1]))
@@ -192,7 +192,7 @@ def attention(
     return net.linear(mixed, width, width)
 
 
-def window_attention() -> Block:
+def window_attention() -> NetworkBlock:
     """Return a shifted window of Swin: padded to whole windows, rolled, cut into windows, attended, and all of it
     reversed.
     """
@@ -221,21 +221,21 @@ def window_attention() -> Block:
     return net.block(net.add("Add", x, net.add("Slice", y, net.const([0, 0]), net.const([7, 7]), net.const([1, 2]))))
 
 
-def pixel_shuffle() -> Block:
+def pixel_shuffle() -> NetworkBlock:
     net = Net("pixel_shuffle")
     x = net.add("PRelu", net.conv(net.input((1, 7, 9, 11)), 7, 20), net.const(np.full((20, 1, 1), 0.2)))
     y = net.conv(net.add("DepthToSpace", x, blocksize=2, mode="CRD"), 5, 12)
     return net.block(net.add("Tanh", net.add("DepthToSpace", y, blocksize=2)))
 
 
-def depthwise_1d() -> Block:
+def depthwise_1d() -> NetworkBlock:
     net = Net("depthwise_1d")
     y = net.conv(net.input((1, 14, 101)), 14, 14, (7,), group=14)
     y = net.conv(net.add("Relu", y), 14, 21, (1,))
     return net.block(net.conv(y, 21, 21, (3,), group=3, strides=[2]))
 
 
-def gated_tcn() -> Block:
+def gated_tcn() -> NetworkBlock:
     net = Net("gated_tcn")
     x = net.input((1, 9, 83))
     for dilation in (1, 2, 4):
@@ -245,7 +245,7 @@ def gated_tcn() -> Block:
     return net.block(x)
 
 
-def recurrent(operator: str, gates: int, steps: int, directions: int = 1) -> Block:
+def recurrent(operator: str, gates: int, steps: int, directions: int = 1) -> NetworkBlock:
     net = Net(f"{operator.lower()}_{steps}")
     size, width = 11, 7
     reads = (
@@ -259,13 +259,13 @@ def recurrent(operator: str, gates: int, steps: int, directions: int = 1) -> Blo
     return net.block(net.linear(y, directions * size, 5))
 
 
-def conv_3d() -> Block:
+def conv_3d() -> NetworkBlock:
     net = Net("conv_3d")
     y = net.add("Relu", net.conv(net.input((1, 3, 7, 9, 11)), 3, 10, (3, 3, 3)))
     return net.block(net.add("Relu", net.conv(y, 10, 13, (3, 1, 3), strides=[2, 1, 2])))
 
 
-def deconvolution() -> Block:
+def deconvolution() -> NetworkBlock:
     net = Net("deconvolution")
     x = net.input((1, 10, 7, 9))
     options: dict[str, Any] = {"strides": [2, 2], "pads": [1] * 4, "output_padding": [1, 1]}
@@ -273,21 +273,21 @@ def deconvolution() -> Block:
     return net.block(net.add("ConvTranspose", y, net.weight(6, 3, 4, 4), strides=[2, 2], pads=[1] * 4))
 
 
-def einsum() -> Block:
+def einsum() -> NetworkBlock:
     net = Net("einsum")
     q, k = net.input((2, 9, 3, 8)), net.input((2, 11, 3, 8))
     scores = net.add("Softmax", net.add("Einsum", q, k, equation="bqhd,bkhd->bhqk"), axis=-1)
     return net.block(net.add("Einsum", scores, k, equation="bhqk,bkhd->bqhd"))
 
 
-def top_k() -> Block:
+def top_k() -> NetworkBlock:
     net = Net("top_k")
     scores = net.add("Softmax", net.linear(net.input((3, 20)), 20, 37), axis=-1)
     values, indices = net.add("TopK", scores, net.const([5]), outputs=2, axis=-1)
     return net.block(values, indices)
 
 
-def yolo_head() -> Block:
+def yolo_head() -> NetworkBlock:
     """Return boxes from a grid of anchors, as YOLOv5 writes it."""
     net = Net("yolo_head")
     heads = []
@@ -305,7 +305,7 @@ def yolo_head() -> Block:
     return net.block(net.add("Concat", *heads, axis=1))
 
 
-def masked_attention() -> Block:
+def masked_attention() -> NetworkBlock:
     """Return attention with a mask of -1e9 from an input of zeros and ones. One of its rows masks everything."""
     net = Net("masked_attention")
     x, seen = net.input((1, 9, 12)), net.input((1, 1, 9, 9), "int64")
@@ -316,7 +316,7 @@ def masked_attention() -> Block:
     return net.block(attention(net, x, 9, 12, 3, lambda scores: net.add("Add", scores, away)))
 
 
-def boolean_attention() -> Block:
+def boolean_attention() -> NetworkBlock:
     """Return scores chosen by a boolean mask, and a boolean output that marks the positive results."""
     net = Net("boolean_attention")
     x, seen = net.input((2, 9, 12)), net.input((2, 1, 9, 9), "bool")
@@ -327,7 +327,7 @@ def boolean_attention() -> Block:
     return net.block(weighted, net.add("Greater", net.linear(y, 12, 16), net.const(0.0)))
 
 
-def rotary() -> Block:
+def rotary() -> NetworkBlock:
     """Return rotary positions by halves, with angles computed in the graph from positions."""
     net = Net("rotary")
     x, positions = net.input((1, 4, 13, 16)), net.input((1, 13), "int64", below=2000)
@@ -343,7 +343,7 @@ def rotary() -> Block:
     )
 
 
-def quantized_conv() -> Block:
+def quantized_conv() -> NetworkBlock:
     """Return int8 weights and uint8 activations between QuantizeLinear and DequantizeLinear, as onnxruntime's static
     quantization writes them.
     """
@@ -360,7 +360,7 @@ def quantized_conv() -> Block:
     return net.block(through(y, 0.02, 0), tolerance=2e-3)
 
 
-def dynamic_linear() -> Block:
+def dynamic_linear() -> NetworkBlock:
     """Return a product of onnxruntime's dynamic quantization."""
     net = Net("dynamic_linear")
     x, scale, zero = net.add("DynamicQuantizeLinear", net.input((7, 20)), outputs=3)
@@ -374,7 +374,7 @@ def dynamic_linear() -> Block:
     )
 
 
-def dynamic_conv() -> Block:
+def dynamic_conv() -> NetworkBlock:
     """Return a convolution of onnxruntime's dynamic quantization, with a bias."""
     net = Net("dynamic_conv")
     x, scale, zero = net.add("DynamicQuantizeLinear", net.input((1, 6, 9, 7)), outputs=3)
@@ -388,7 +388,7 @@ def dynamic_conv() -> Block:
     )
 
 
-def bool_masks() -> Block:
+def bool_masks() -> NetworkBlock:
     net = Net("bool_masks")
     x, left, right = net.input((2, 7, 9)), net.input((2, 7, 1), "bool"), net.input((2, 1, 9), "bool")
     both = net.add("And", left, net.add("Not", right))
@@ -396,7 +396,7 @@ def bool_masks() -> Block:
     return net.block(net.add("Where", both, x, net.const(-3.0)), either)
 
 
-def constant_outputs() -> Block:
+def constant_outputs() -> NetworkBlock:
     """Return a graph with constant anchors as outputs, beside results that a kernel computes from them."""
     net = Net("constant_outputs")
     anchors = net.const(np.arange(26.0).reshape(1, 13, 2))
@@ -404,7 +404,7 @@ def constant_outputs() -> Block:
     return net.block(boxes, net.add("Identity", anchors))
 
 
-def float64() -> Block:
+def float64() -> NetworkBlock:
     net = Net("float64")
     x = net.input((5, 9), "float64")
     y = net.add("MatMul", x, net.const(net.rng.standard_normal((9, 1)) @ np.ones((1, 6)), "float64"))
@@ -413,7 +413,7 @@ def float64() -> Block:
     return net.block(net.add("Sqrt", net.add("Abs", share)), tolerance=1e-6, plain=("MatMul",))
 
 
-def token_ids() -> Block:
+def token_ids() -> NetworkBlock:
     net = Net("token_ids")
     ids = net.input((2, 13), "int64", below=31)
     y = net.add("Add", net.add("Gather", net.weight(31, 12), ids), net.weight(13, 12))
@@ -424,7 +424,7 @@ def token_ids() -> Block:
     )
 
 
-def channel_shuffle() -> Block:
+def channel_shuffle() -> NetworkBlock:
     net = Net("channel_shuffle")
     x = net.input((1, 12, 9, 7))
     for _ in range(2):
@@ -436,14 +436,14 @@ def channel_shuffle() -> Block:
     return net.block(x)
 
 
-def leaky_residual() -> Block:
+def leaky_residual() -> NetworkBlock:
     net = Net("leaky_residual")
     x = net.input((1, 11, 9, 9))
     y = net.add("LeakyRelu", net.conv(x, 11, 14), alpha=0.1)
     return net.block(net.add("Elu", net.add("Add", net.conv(y, 14, 11), x)))
 
 
-def feature_pyramid() -> Block:
+def feature_pyramid() -> NetworkBlock:
     net = Net("feature_pyramid")
     x = net.conv(net.input((1, 3, 16, 16)), 3, 10, strides=[2, 2])
     y = net.add("Relu", net.conv(x, 10, 13, strides=[2, 2]))
@@ -460,7 +460,7 @@ def feature_pyramid() -> Block:
     return net.block(net.add("Resize", y, "", net.const([1.0, 1.0, 2.0, 2.0]), mode="linear"))
 
 
-def vision_transformer() -> Block:
+def vision_transformer() -> NetworkBlock:
     net = Net("vision_transformer")
     y = net.conv(net.input((1, 3, 12, 12)), 3, 12, (4, 4), strides=[4, 4], pads=[0] * 4)
     y = net.add("Transpose", net.add("Reshape", y, net.const([1, 12, 9])), perm=[0, 2, 1])
@@ -469,7 +469,7 @@ def vision_transformer() -> Block:
     return net.block(net.linear(net.add("Gather", y, net.const(0), axis=1), 12, 7))
 
 
-def reflection() -> Block:
+def reflection() -> NetworkBlock:
     """Return paddings that repeat elements of the map, and a map that is reversed."""
     net = Net("reflection")
     x = net.add("Pad", net.input((1, 5, 9, 7)), net.const([0, 0, 2, 1, 0, 0, 1, 2]), mode="reflect")
@@ -482,7 +482,7 @@ def reflection() -> Block:
 _DYNAMIC = ("Min", "Max", "Sub", "Div", "Mul", "Clip", "Round", "Cast", "QuantizeLinear", "Add")
 
 
-BLOCKS: dict[str, Callable[[], Block]] = {
+BLOCKS: dict[str, Callable[[], NetworkBlock]] = {
     make.__name__: make
     for make in (
         dense_block, sppf, squeeze_excite, group_norm, geglu, rms_norm, window_attention, pixel_shuffle, depthwise_1d, gated_tcn, conv_3d,  # noqa: E501

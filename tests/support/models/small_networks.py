@@ -9,7 +9,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 
-class Graph:
+class NetworkBuilder:
     """Builds an ONNX graph node by node. Weights are seeded."""
 
     def __init__(self, inputs: Mapping[str, Sequence[int | str]], seed: int = 0, dtype: str = "float32"):
@@ -67,7 +67,7 @@ class Graph:
 
 def residual_net(channels: int = 10, size: int = 11, dtype: str = "float32") -> onnx.ModelProto:
     """Return a stem, a residual block with batch norm, depthwise, squeeze-excite, concat, pools and a classifier."""
-    g = Graph({"image": (1, 3, size, size)}, dtype=dtype)
+    g = NetworkBuilder({"image": (1, 3, size, size)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("image", 3, channels, strides=[2, 2], pads=[1, 1, 1, 1]), channels))
     y = g.add("Relu", g.conv(x, channels, channels, pads=[1, 1, 1, 1]))
     x = g.add("Relu", g.add("Add", g.norm(g.conv(y, channels, channels, pads=[1, 1, 1, 1]), channels), x))
@@ -91,7 +91,7 @@ def residual_net(channels: int = 10, size: int = 11, dtype: str = "float32") -> 
 
 def products_net(rows: int = 24, dtype: str = "float32") -> onnx.ModelProto:
     """Return dense layers and a product with a softmax. Between them are images of rows if a device prefers images."""
-    g = Graph({"x": (rows, 16)}, dtype=dtype)
+    g = NetworkBuilder({"x": (rows, 16)}, dtype=dtype)
     hidden = g.add("Sigmoid", g.add("MatMul", "x", g.weight(16, 48)))
     keys = g.add("Relu", g.add("MatMul", hidden, g.weight(48, 20)))
     scores = g.add("Softmax", g.add("MatMul", keys, g.add("Transpose", keys, perm=[1, 0])), axis=-1)
@@ -103,7 +103,7 @@ def attention_net(heads: int = 3, size: int = 8, rows: int = 13, dtype: str = "f
     the result is added to the layer norm.
     """
     width = heads * size
-    g = Graph({"x": (1, rows, width)}, dtype=dtype)
+    g = NetworkBuilder({"x": (1, rows, width)}, dtype=dtype)
 
     def normal(x: str) -> str:
         return g.add("LayerNormalization", x, g.weight(width, positive=True), g.weight(width), axis=-1)
@@ -121,7 +121,7 @@ def attention_net(heads: int = 3, size: int = 8, rows: int = 13, dtype: str = "f
 
 def prime_net() -> onnx.ModelProto:
     """Return a 7x1 convolution of 31 channels at 17x17 into 37, and a dense layer of 37 into 31."""
-    g = Graph({"image": (1, 31, 17, 17)})
+    g = NetworkBuilder({"image": (1, 31, 17, 17)})
     x = g.add("Relu", g.conv("image", 31, 37, (7, 1), pads=[3, 0, 3, 0]))
     x = g.add("Flatten", g.add("GlobalAveragePool", x))
     return g.model(g.add("Gemm", x, g.weight(31, 37), g.weight(31), transB=1))
@@ -131,7 +131,7 @@ def short_net(channels: int = 6, dtype: str = "float32") -> onnx.ModelProto:
     """Return a convolution, a pointwise one that adds its input, and a pool: three kernels, for tests that need any
     model.
     """
-    g = Graph({"image": (1, channels, 9, 9)}, dtype=dtype)
+    g = NetworkBuilder({"image": (1, channels, 9, 9)}, dtype=dtype)
     x = g.add("Relu", g.conv("image", channels, 8, pads=[1, 1, 1, 1]))
     return g.model(g.add("MaxPool", g.add("Add", g.conv(x, 8, 8, (1, 1)), x), kernel_shape=[2, 2]))
 
@@ -140,7 +140,7 @@ def shared_outputs_net(size: int = 7) -> onnx.ModelProto:
     """Return a model with outputs that no kernel writes: a weight, a folded constant, the input, views of them, and one
     output three times.
     """
-    g = Graph({"x": (3, size)})
+    g = NetworkBuilder({"x": (3, size)})
     weight, flat = g.weight(3, size), g.constant(np.array([3 * size]))
     y = g.add("Mul", "x", weight)
     names = [g.add("Identity", one) for one in ("x", y)]
@@ -162,7 +162,7 @@ def random_inputs(model: onnx.ModelProto, seed: int = 0) -> dict[str, np.ndarray
 
 def rotary() -> onnx.ModelProto:
     """Return a rotary embedding of positions that are an input."""
-    g = Graph({})
+    g = NetworkBuilder({})
     g.inputs = [helper.make_tensor_value_info("positions", TensorProto.INT64, [1, 5])]
     p = g.add("Unsqueeze", g.add("Cast", "positions", to=TensorProto.FLOAT), g.constant(np.array([1])))
     angle = g.add(
@@ -175,7 +175,7 @@ def rotary() -> onnx.ModelProto:
 
 def timestep() -> onnx.ModelProto:
     """Return the embedding of a diffusion model's timestep, and a layer behind it."""
-    g = Graph({"t": (1,)})
+    g = NetworkBuilder({"t": (1,)})
     angle = g.add(
         "Mul",
         g.add("Unsqueeze", "t", g.constant(np.array([1]))),

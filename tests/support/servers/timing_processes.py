@@ -93,7 +93,7 @@ def tune(count: int) -> None:
 def bench(count: int) -> None:
     """Time a model repeatedly."""
     import romou
-    from support.models.small_networks import Graph
+    from support.models.small_networks import NetworkBuilder
 
     wall_ms = Machine._wall_ms
 
@@ -102,7 +102,7 @@ def bench(count: int) -> None:
             time.sleep(0.05)
             return wall_ms(self, launch)
 
-    graph = Graph({"x": (1, 8, 9, 9)})
+    graph = NetworkBuilder({"x": (1, 8, 9, 9)})
     model = romou.compile(graph.model(graph.conv("x", 8, 8)), target="opencl", verify=False)
     model.times(1, capture=False)
     Machine._wall_ms = logged_ms  # type: ignore[method-assign]

@@ -20,7 +20,7 @@ from romou.compiler.operators.contraction.occupancy import (
 )
 from romou.compiler.operators.contraction.tensor_core_defaults import tensor_core_config
 from romou.compiler.operators.contraction.tiles import fit_tile
-from romou.compiler.tir.primitives import Place
+from romou.compiler.tir.primitives import MemoryKind
 
 # Shortest sum that is worth fp16, in products. It loses no more digits than the sums that `MIXED` adds up.
 _MIN_FP16_PRODUCTS = 32
@@ -32,9 +32,9 @@ def default_config(space: Space, flat: Contraction, rows: Contraction, limits: L
     Operators with few outputs leave most of a large GPU idle. For them the reduction is split, then the tile made
     smaller, until the device is busy.
     """
-    memory = (Place.IMAGE if limits.prefers_images else Place.BUFFER).value
+    memory = (MemoryKind.IMAGE if limits.prefers_images else MemoryKind.BUFFER).value
     sums = _sums(space, flat, limits) if limits.prefers_fp16 else FP32
-    has_rows = nearest(space.knobs["data"], memory) == Place.IMAGE or lost_images(space, limits)
+    has_rows = nearest(space.knobs["data"], memory) == MemoryKind.IMAGE or lost_images(space, limits)
     pixels = "rows" if has_rows else "flat"
     contraction = rows if pixels == "rows" else flat
     config = space.default(data=memory, weight=memory, output=memory, pixels=pixels, accumulate=sums, wg_o=1, wg_w=1)

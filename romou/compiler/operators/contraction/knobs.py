@@ -12,7 +12,7 @@ from romou.base.space import Columns, Space
 from romou.compiler.operators.contraction import tensor_core
 from romou.compiler.operators.contraction.form import Contraction
 from romou.compiler.scheduling.loops import VECTOR_WIDTH, padded_texels
-from romou.compiler.tir.primitives import LANES, Place
+from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Most float4 accumulators of one work-item. With more, every known GPU spills.
 MAX_TILE = 32
@@ -26,7 +26,7 @@ ITERATION, _MAX_UNROLLED = "turn", 2048
 FP32, FP16, MIXED = "float32", "float16", "mixed"
 MOST_MIXED = 64
 # Choices of the knobs for the memory of operands, and the devices that have them.
-PLACES = tuple(place.value for place in Place)
+PLACES = tuple(place.value for place in MemoryKind)
 HAS_IMAGES = "image: OpenCL devices with large enough images; the default if they are read faster than buffers"
 
 
@@ -35,21 +35,21 @@ KNOBS = (
     Knob(
         name="data",
         choices=PLACES,
-        default=Place.BUFFER.value,
+        default=MemoryKind.BUFFER.value,
         help="memory that the activations are read from",
         devices=HAS_IMAGES,
     ),
     Knob(
         name="weight",
         choices=PLACES,
-        default=Place.BUFFER.value,
+        default=MemoryKind.BUFFER.value,
         help="memory that the weight is read from",
         devices=HAS_IMAGES,
     ),
     Knob(
         name="output",
         choices=PLACES,
-        default=Place.BUFFER.value,
+        default=MemoryKind.BUFFER.value,
         help="memory that the output is written to",
         devices=HAS_IMAGES,
     ),
@@ -257,8 +257,8 @@ def _constraints(config: Columns, flat: Contraction, rows: Contraction, limits: 
     tile = config["tile_o"] * config["tile_h"] * config["tile_w"]
     group_o, group_w = config["wg_o"] * config["tile_o"], config["wg_w"] * config["tile_w"]
     split, is_mma = config["split_k"], tensor_core.is_mma(config)
-    is_stored_whole = config["output"] == Place.IMAGE
-    has_image = (config["data"] == Place.IMAGE) | (config["weight"] == Place.IMAGE) | is_stored_whole
+    is_stored_whole = config["output"] == MemoryKind.IMAGE
+    has_image = (config["data"] == MemoryKind.IMAGE) | (config["weight"] == MemoryKind.IMAGE) | is_stored_whole
     is_dense = ((config["tile_o"] == 1) | (config["wg_o"] == 1)) & ((config["tile_w"] == 1) | (config["wg_w"] == 1))
     steps = config["local"] * math.prod(window)
     can_unroll_iteration = (steps > window[-1]) & (steps * tile * LANES <= _MAX_UNROLLED) & (is_mma == False)  # noqa: E712

@@ -24,7 +24,7 @@ from romou.base.limits import Limits
 from romou.base.space import Columns, Config
 from romou.compiler.operators.contraction.form import Contraction, round_up
 from romou.compiler.passes.cooperative_matrices import local_memory_bytes
-from romou.compiler.tir.primitives import LANES, Place
+from romou.compiler.tir.primitives import LANES, MemoryKind
 
 # Choices of the knob `multiply_add`: PTX's instruction mma for fp16 and for TF32, GLSL's cooperative matrices.
 CHOICES = MMA, TF32, COOPMAT = "mma", "tf32", "coopmat"
@@ -82,9 +82,8 @@ def fits_matrices(config: Columns) -> Any:
 
     It fills matrices with pixels and sums up in fp32. Texels are in buffers, and nothing is staged or broadcast.
     """
-    in_buffers = (
-        (config["data"] == Place.BUFFER) & (config["weight"] == Place.BUFFER) & (config["output"] == Place.BUFFER)
-    )
+    buffer = MemoryKind.BUFFER
+    in_buffers = (config["data"] == buffer) & (config["weight"] == buffer) & (config["output"] == buffer)
     is_plain = (config["local"] == 0) & (config["accumulate"] == "float32") & (config["autobroadcast"] == True)  # noqa: E712
     return in_buffers & is_plain & (config["tile_w"] % (2 * PAIR) == 0)
 

@@ -146,9 +146,9 @@ class Cuda(Backend):
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
         """See `Backend.tvm_config`. After this call TVM compiles CUDA with NVRTC."""
-        from romou.devices.backends.cuda import compiler
+        from romou.devices.backends.cuda import nvrtc
 
-        compiler.install()
+        nvrtc.install()
         return {**super().tvm_config(options, limits), "arch": self.architecture(options)}
 
     @property
@@ -196,9 +196,9 @@ class Cuda(Backend):
         )
 
     def toolchain(self) -> tuple[str, Callable[[], str]]:
-        from romou.devices.backends.cuda import compiler
+        from romou.devices.backends.cuda import nvrtc
 
-        return "nvrtc", lambda: f"CUDA's compiler {compiler.version()}"
+        return "nvrtc", lambda: f"CUDA's compiler {nvrtc.version()}"
 
     def split_kernels(self, source: str) -> dict[str, str]:
         """See `Backend.split_kernels`. Text before the first declaration belongs to all kernels."""
@@ -214,12 +214,12 @@ class Cuda(Backend):
         """See `Backend.prepare_to_load`. A model compiled on a machine without CUDA contains text, which is compiled
         when it is loaded.
         """
-        from romou.devices.backends.cuda import compiler
+        from romou.devices.backends.cuda import nvrtc
         from tvm_patches import cuda_runtime
 
         if cuda_runtime.load() is not None:
             raise self.no_device_error(0, [])
-        compiler.install()
+        nvrtc.install()
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return True

@@ -84,12 +84,12 @@ class OpenCL(ComputeApi):
 
     @cached_property
     def dialect(self) -> Dialect:
-        from romou.devices.backends.opencl import compiler
+        from romou.devices.backends.opencl import source_attributes
         from romou.devices.backends.opencl.dialect import OpenCLC
 
         # Kernels of another backend's targets may be OpenCL C too. They call functions that this compiler defines in
         # front of them.
-        compiler.install()
+        source_attributes.install()
         return OpenCLC()
 
     def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -130,9 +130,9 @@ class OpenCL(ComputeApi):
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
         """See `Backend.tvm_config`. After this call kernels declare their work groups."""
-        from romou.devices.backends.opencl import compiler
+        from romou.devices.backends.opencl import source_attributes
 
-        compiler.install()
+        source_attributes.install()
         return super().tvm_config(options, limits)
 
     def list_devices(self) -> list[dict[str, Any]]:

@@ -114,8 +114,8 @@ class OpenCLC(Dialect):
     ) -> tirx.Stmt:
         return tirx.Evaluate(tirx.call_extern("int32", _access("vstore", lanes, is_aligned), value, offset, pointer))
 
-    # `compiler.py` finds these by their names: TVM would declare a pointer without its address space, and variables of
-    # TIR never change.
+    # `source_attributes.py` finds these by their names: TVM would declare a pointer without its address space, and
+    # variables of TIR never change.
 
     def pointer_to(self, ty: PointerType, buffer: tirx.Buffer, index: tirx.Expr) -> tirx.Expr:
         return tirx.call_pure_extern(ty, "POINTER", buffer.data, index)

@@ -22,7 +22,7 @@ from romou.devices.backends.base import (
     Backend,
 )
 from romou.devices.backends.compute_api import FP16, IMAGE_LIMITS, ComputeApi
-from romou.devices.backends.vulkan import clocks, compiler
+from romou.devices.backends.vulkan import clocks, glslang
 from romou.devices.hardware import HardwareSpec
 
 if TYPE_CHECKING:
@@ -118,7 +118,7 @@ class Vulkan(ComputeApi):
         )
         return {
             "has_fp16_arithmetic": options.get("half") != "storage" and bool(spec.has_half_arithmetic),
-            "has_cooperative_matrices": bool(has_matrices) and compiler.knows_matrices(),
+            "has_cooperative_matrices": bool(has_matrices) and glslang.knows_matrices(),
             "sub_groups": self.sub_groups(spec),
         }
 
@@ -175,13 +175,13 @@ class Vulkan(ComputeApi):
         return {}
 
     def toolchain(self) -> tuple[str, Callable[[], str]]:
-        return "glslang", compiler.describe
+        return "glslang", glslang.describe
 
     def split_kernels(self, source: str) -> dict[str, str]:
-        return compiler.split(source)
+        return glslang.split(source)
 
     def clock_kernel(self) -> bytes:
-        return compiler.kept_shader(_CLOCK_KERNEL)
+        return glslang.kept_shader(_CLOCK_KERNEL)
 
     def can_record(self, facts: Mapping[str, Any]) -> bool:
         return True

@@ -9,8 +9,8 @@ import tvm
 import tvm_ffi
 
 from romou.base.errors import BuildError, DeviceError
-from romou.devices.backends.vulkan.compiler import compile_shaders, join
 from romou.devices.backends.vulkan.glsl import Kernel, write_kernel
+from romou.devices.backends.vulkan.glslang import compile_shaders, join
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target) -> Any:

@@ -365,9 +365,9 @@ class _Writer(Expressions):
     def matrices(self, call: Call) -> None:
         name, _, _ = self.array(pointed(call.args[1])[0])
 
-        def at(first: int, count: int = 1) -> matrices.Matrices:
+        def at(first: int, count: int = 1) -> matrices.MatricesText:
             array, _, _ = self.array(pointed(call.args[first])[0])
-            return matrices.Matrices(
+            return matrices.MatricesText(
                 array=array, start=self.index(call.args[first + 1]), stride=int(call.args[first + 2]), count=count
             )
 

@@ -22,7 +22,7 @@ _LAYOUT = "gl_CooperativeMatrixLayoutColumnMajor"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Matrices:
+class MatricesText:
     """`MatricesInMemory` as texts: the array's name, the first element, and numbers."""
 
     array: str
@@ -49,7 +49,7 @@ def declared(name: str, count: int) -> Iterator[str]:
     yield from (f"{name}[{i}] = {SUMS}(0.0);" for i in range(count))
 
 
-def multiplied(sums: str, rows: Matrices, columns: Matrices) -> Iterator[str]:
+def multiplied(sums: str, rows: MatricesText, columns: MatricesText) -> Iterator[str]:
     """Add products of row matrices and column matrices to sums."""
     rows_of, columns_of = _type("float16_t", "A"), _type("float16_t", "B")
     yield "{"
@@ -65,6 +65,6 @@ def multiplied(sums: str, rows: Matrices, columns: Matrices) -> Iterator[str]:
     yield "}"
 
 
-def stored(sums: str, number: int, into: Matrices) -> str:
+def stored(sums: str, number: int, into: MatricesText) -> str:
     """Write one matrix of sums to local memory."""
     return f"coopMatStore({sums}[{number}], {into.place(0)}, {into.stride}, {_LAYOUT});"

@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeAlias
 
 # A variable, an element of a private array or the whole array, or one lane of either.
 Value: TypeAlias = tuple[Any, ...]
-Place: TypeAlias = Literal["image", "buffer", "local"]
+MemorySpace: TypeAlias = Literal["image", "buffer", "local"]
 Kind: TypeAlias = Literal["load", "store", "index", "value", "copy", "barrier"]
 
 # Registers of an address: three coordinates of a texel in a row, 64 bits of a pointer.
@@ -40,7 +40,7 @@ class Instruction:
     kind: Kind
     uses: tuple[Value, ...]
     defines: tuple[Value, ...] = ()
-    place: Place | None = None
+    place: MemorySpace | None = None
     address: int = 0
     indices: tuple[Value, ...] = ()
     base: frozenset[tuple[Value, int]] | None = None
@@ -95,7 +95,7 @@ class BlockEnd:
 
 
 @dataclass(frozen=True, eq=False)
-class Block:
+class BasicBlock:
     """A basic block, and its live-in and live-out values.
 
     carried: the values that a loop starting with the block passes from iteration to iteration.
@@ -107,4 +107,4 @@ class Block:
     carried: frozenset[Value] = frozenset()
 
 
-Code: TypeAlias = Instruction | Loop | BlockEnd | Block
+Code: TypeAlias = Instruction | Loop | BlockEnd | BasicBlock

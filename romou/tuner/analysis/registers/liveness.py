@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from romou.tuner.analysis.registers.instructions import Block, Code, Instruction, Loop, Value
+from romou.tuner.analysis.registers.instructions import BasicBlock, Code, Instruction, Loop, Value
 
 
-def blocks_of(code: Sequence[Code], sizes: dict[Value, float]) -> Iterator[Block]:
+def blocks_of(code: Sequence[Code], sizes: dict[Value, float]) -> Iterator[BasicBlock]:
     """Yield the basic blocks of a function.
 
     sizes: registers of each value. The far addresses are added to it
@@ -16,9 +16,9 @@ def blocks_of(code: Sequence[Code], sizes: dict[Value, float]) -> Iterator[Block
     yield from _flat(_live(code, frozenset(), sizes))
 
 
-def _flat(code: Sequence[Code]) -> Iterator[Block]:
+def _flat(code: Sequence[Code]) -> Iterator[BasicBlock]:
     for item in code:
-        if isinstance(item, Block):
+        if isinstance(item, BasicBlock):
             yield item
         elif isinstance(item, Loop):
             yield from _flat(item.body)
@@ -39,7 +39,7 @@ def _live(code: Sequence[Code], behind: frozenset[Value], sizes: dict[Value, flo
             for instruction in reversed(whole):
                 now.difference_update(instruction.defines)
                 now.update(instruction.uses, instruction.indices)
-            found.append(Block(whole, frozenset(now), live))
+            found.append(BasicBlock(whole, frozenset(now), live))
             live = frozenset(now)
             instructions.clear()
 
@@ -52,7 +52,7 @@ def _live(code: Sequence[Code], behind: frozenset[Value], sizes: dict[Value, flo
         if isinstance(item, Loop):
             first = _before(_live(item.body, live, sizes), live)
             body = _live(item.body, live | first, sizes)
-            if body and isinstance(body[0], Block):
+            if body and isinstance(body[0], BasicBlock):
                 body[0] = replace(body[0], carried=first & _defined_in(item.body))
             found.append(Loop(body))
             live = _before(body, live | first)
@@ -90,7 +90,7 @@ def _defined_in(code: Sequence[Code]) -> frozenset[Value]:
 def _before(code: Sequence[Code], behind: frozenset[Value]) -> frozenset[Value]:
     """Return the live-in values of the code that `_live` returned."""
     for item in code:
-        return (
-            item.before if isinstance(item, Block) else _before(item.body, behind) if isinstance(item, Loop) else behind
-        )
+        if isinstance(item, BasicBlock):
+            return item.before
+        return _before(item.body, behind) if isinstance(item, Loop) else behind
     return behind

@@ -13,7 +13,7 @@ from tvm import tirx
 from romou.compiler.tir.calls import extern_name, is_async_copy, is_conditional, is_fp16_store, op_name
 from romou.tuner.analysis.expressions import LOCAL, PRIVATE, dtype_of, element_bytes, lanes_of, multiply_adds_of
 from romou.tuner.analysis.registers.index_sums import IndexSums
-from romou.tuner.analysis.registers.instructions import ADDRESS, BlockEnd, Code, Instruction, Loop, Place, Value
+from romou.tuner.analysis.registers.instructions import ADDRESS, BlockEnd, Code, Instruction, Loop, MemorySpace, Value
 from romou.tuner.analysis.registers.values import Values, loads_lane_by_lane, place_of
 
 # Limits of loops that a compiler unrolls: iterations (Mesa's limit), and operations of the unrolled loop. Operations: 1
@@ -130,7 +130,7 @@ class Reader:
         if scope == PRIVATE:
             values = self.values.elements(stmt.buffer, stmt.indices[0], lanes_of(stmt.value))
             return self._assign(values, stmt.value, is_part=self.values.is_whole(stmt.buffer))
-        place: Place = "local" if scope in LOCAL else "buffer"
+        place: MemorySpace = "local" if scope in LOCAL else "buffer"
         stores = lanes_of(stmt.value) if isinstance(stmt.indices[0], tirx.Ramp) else 1
         self._count_access(place, stores)
         code, uses = self._expression(stmt.value)
@@ -153,7 +153,7 @@ class Reader:
         if name != "tirx.texture2d_store" and not is_fp16_store(call):
             code, uses = self._expression(call)
             return [*code, Instruction("value", uses, tuple(use for use in uses if len(use) == 1))]
-        place: Place = "image" if name == "tirx.texture2d_store" else "buffer"
+        place: MemorySpace = "image" if name == "tirx.texture2d_store" else "buffer"
         value, index = (call.args[-1], call.args[1:4]) if place == "image" else (call.args[1], [call.args[2]])
         self._count_access(place, 1)
         code, uses = self._expression(value)
@@ -196,7 +196,7 @@ class Reader:
         parts = [(value,) for value in values] if is_by_lane and len(values) == lanes_of(load) else [values]
         return [*code, *(replace(one, defines=part, offset=one.offset + 4 * lane) for lane, part in enumerate(parts))]
 
-    def _count_access(self, place: Place, accesses: int) -> None:
+    def _count_access(self, place: MemorySpace, accesses: int) -> None:
         self._cost.operations += _LOCAL_COST if place == "local" else _ACCESS_COST
         self._cost.early += accesses
 

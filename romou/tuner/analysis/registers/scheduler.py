@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import insort
 
-from romou.tuner.analysis.registers.instructions import DELAY, SLOTS, Block, Value
+from romou.tuner.analysis.registers.instructions import DELAY, SLOTS, BasicBlock, Value
 
 # Number of loads in flight, from memory and from local memory, at which the scheduler waits for one.
 _UNDER_WAY = 8
@@ -19,7 +19,7 @@ _Definition = tuple[Value, int]
 class _Dependences:
     """The dependences between instructions of a block, by their numbers. Copies are left out."""
 
-    def __init__(self, block: Block, sizes: dict[Value, float]) -> None:
+    def __init__(self, block: BasicBlock, sizes: dict[Value, float]) -> None:
         self.instructions = [one for one in block.instructions if one.kind != "copy"]
         self.used: list[list[_Definition]] = []
         self.uses_left: dict[_Definition, int] = {}
@@ -71,7 +71,7 @@ class _Dependences:
         ]
 
 
-def live_as_written(block: Block, sizes: dict[Value, float]) -> float:
+def live_as_written(block: BasicBlock, sizes: dict[Value, float]) -> float:
     """Return the most live registers if instructions keep their order, each address right before its access."""
     found = _Dependences(block, sizes)
     left = dict(found.uses_left)
@@ -91,7 +91,7 @@ def live_as_written(block: Block, sizes: dict[Value, float]) -> float:
 class Scheduler:
     """The scheduler of one basic block. Loads and stores are scheduled in two steps, their address first."""
 
-    def __init__(self, block: Block, sizes: dict[Value, float]) -> None:
+    def __init__(self, block: BasicBlock, sizes: dict[Value, float]) -> None:
         found = _Dependences(block, sizes)
         self._instructions, self._sizes, self._carried = found.instructions, sizes, block.carried
         self._used, self._uses_left, self._final = found.used, found.uses_left, found.final

@@ -11,7 +11,7 @@ from tvm_ffi.structural import structural_walk
 
 from romou.compiler.tir.calls import is_fp16_load, is_load_for_tensor_cores, is_texel_load, op_name
 from romou.tuner.analysis.expressions import LOCAL, PRIVATE, array_registers, dtype_of, lanes_of, registers_of, scope_of
-from romou.tuner.analysis.registers.instructions import Place, Value
+from romou.tuner.analysis.registers.instructions import MemorySpace, Value
 
 
 class Values:
@@ -120,7 +120,7 @@ class Values:
         return values
 
 
-def place_of(expr: Any) -> Place | None:
+def place_of(expr: Any) -> MemorySpace | None:
     """Return the memory that an expression loads from. None for other expressions, and for private arrays."""
     if isinstance(expr, tvm.ir.TensorLoad) or is_load_for_tensor_cores(expr):
         scope = scope_of(expr)

@@ -11,7 +11,7 @@ import numpy as np
 
 
 @dataclass(frozen=True, kw_only=True)
-class Block:
+class ConfigBlock:
     """Valid configs of a space, as positions in the product of some choices of each knob.
 
     digits: indices of these choices, one array for each knob.
