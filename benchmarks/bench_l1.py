@@ -15,8 +15,8 @@ from pathlib import Path
 import click
 import numpy as np
 from rich.console import Console
-from romou.tuner.search.simulation import SimulatedTask
 
+from recorded_space import RecordedSpace
 from romou.compiler.operators.families.dense import Dense
 from romou.compiler.operators.workload import Workload
 from romou.compiler.single_operator import conv, task_of
@@ -27,7 +27,7 @@ from romou.tuner.pruning import prune_each
 from romou.tuner.pruning.criteria import L1_RULES, Choices, Rules, l1_cache
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
-from romou.tuner.records import RecordedSpace
+from simulation import SimulatedTask
 
 RECORDED = Path(__file__).parent / "data/spaces_h200"
 BUDGETS = (256, 1024, 4096, 16384, 65536)
