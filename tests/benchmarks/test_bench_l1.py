@@ -2,18 +2,10 @@
 
 from __future__ import annotations
 
-from click.testing import CliRunner
-
 import bench_l1
 from romou.devices.targets import Target
 from romou.tuner.pruning.criteria import L1_RULES
 from romou.tuner.records import RecordedSpace
-
-
-def test_the_tables_have_a_row_for_each_rule() -> None:
-    done = CliRunner().invoke(bench_l1.main, ["--only", "dense"])
-    assert done.exit_code == 0, done.output
-    assert done.output.count("reread") == done.output.count("paper") == 2
 
 
 def test_small_tiles_cost_time_if_every_byte_has_to_fit() -> None:

@@ -33,6 +33,7 @@ RUNS: dict[str, tuple[str, str]] = {
         rf"{CONV}, 10% more work: \d\.\d+ times as long",
     ),
     "bench_effort": ("--operator dense", r"dense +│ +\d+ │ +\d+ │ +\d+ │ +\d+ │ +\d+ "),
+    "bench_l1": ("--only dense", r"dense, 1024 -> 1000 +│ reread +│ +\d+ │"),
     "bench_launches": ("--target opencl --length 3 --repeat 1", r"opencl: [^│]+│ +\d+\.\d\d │ +\d+\.\d\d │"),
     "bench_memory": ('small --target "opencl -device=host"', r"small +│ +0\.01 │ +0\.01 │"),
     "bench_models": ("--models small --peers dlight --trials 1 --pairs 1", r"small +│ +\d\.\d+ │(.*│){8} +\d\.\d\dx"),
@@ -43,6 +44,10 @@ RUNS: dict[str, tuple[str, str]] = {
     "bench_passes": ('--only "16x54x54 -> 64"', r"conv2d_1x16x54x54_64_1x1_s1 .* -\d\d%"),
     "bench_rpc": ("--trials 2 --servers 1", r"│ 1 +│ \d+\.\d+ +│ 1.00x"),
     "bench_search": ("--operators dense --seeds 1 --methods random --jobs 1", r"dense +│ \d+ \(\d+ s\)"),
+    "bench_settings": (
+        "--operators small,dense --settings 8 --trials 1",
+        r"small +│ +1\.000 │ +-?\d\.\d{3} │(.|\n)*geometric mean +│.*\d\.\d\dx",
+    ),
     "bench_space": ("--device adreno640 --only conv2d_1x16x54x54_64 --jobs 1", r"16x54x54_64_1x1_s1 │ +\d+ │ +\d+ │"),
     "bench_start": ("small --repeat 1", r"small +first( +\d\.\d+){8}\n +second( +\d\.\d+){8}"),
     "bench_tuning": ("OUT/small.onnx --trials 1", r"every kernel has a time after 1 trials"),
