@@ -1,5 +1,5 @@
-"""A recorded space in place of a device: the same seed is the same run, nothing but what was recorded is tried, and the
-clock adds up.
+"""A recorded space in place of a device: the same seed is the same run, only recorded configs are tried, and the clock
+adds up.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ DATA = Path(__file__).parents[2] / "benchmarks/data/spaces_h200"
 
 
 def run(task: SimulatedTask, **options: object) -> tuple[list[tuple[str, str]], float]:
-    """(what was tried in order, with its outcome; seconds on the clock)."""
+    """Return (the tried configs in order, each with its outcome, and the seconds on the clock)."""
     device, store = SimulatedDevice([task]), []
     made = TuningSession(
         [task],
@@ -78,8 +78,8 @@ def test_the_clock_overlaps_builds_with_the_device(is_host_cpu: bool, seconds: f
     made = recorded(9, is_host_cpu=is_host_cpu)
     for index in made.configs:
         made.configs[index] = dataclasses.replace(made.configs[index], outcome="ok", times_s=(1e-6,))
-    # The default config alone, then eight at a time: 0.5 s, 0.25 s of the device; meanwhile the others are built,
-    # unless builds need the same cores.
+    # First only the default config, then eight at a time: 0.5 s, then 0.25 s of the device. The others are built
+    # meanwhile, unless builds need the same cores.
     tried, end = run(SimulatedTask.of_recording(made), trials=9, batch_size=8)
     assert len(tried) == 9
     assert end == pytest.approx(seconds)

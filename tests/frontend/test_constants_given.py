@@ -1,5 +1,5 @@
 """Inputs that are fixed when a model is compiled: branches and loops that depend on them are folded, and wrong values
-are told.
+are reported.
 """
 
 from __future__ import annotations

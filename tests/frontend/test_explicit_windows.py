@@ -1,5 +1,5 @@
-"""Padding that nodes leave to be worked out: kernels, onnxruntime and shapes agree on it, where strides leave elements
-over and last windows are empty.
+"""Implicit padding of nodes: kernels, onnxruntime and shapes agree on it, even if strides leave elements over and last
+windows are empty.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def window_model(
     result: Sequence[int] | None = None,
     **attributes: object,
 ) -> onnx.ModelProto:
-    """A node over an image of one channel. result: what the model declares."""
+    """Return a node over an image of one channel. result: the shape that the model declares."""
     node = helper.make_node(op, ["x"] if weight is None else ["x", "w"], ["y"], **attributes)
     output = helper.make_tensor_value_info("y", 1, result)
     weights = [] if weight is None else [numpy_helper.from_array(weight, "w")]

@@ -1,4 +1,4 @@
-"""Inputs of a check are drawn from the range that the model uses them in, so that the check sees what is wrong in it."""  # noqa: E501
+"""Inputs of a check are drawn from the range that the model uses, so that the check notices errors there."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def image() -> onnx.ModelProto:
 
 
 def fraction() -> onnx.ModelProto:
-    """A time between 0 and 1, of which the model makes a step."""
+    """Return a model that converts a time between 0 and 1 to a step."""
     g = NetworkBuilder({"i": (2, 1)})
     return g.model(
         g.add("Sin", g.add("Mul", g.add("Mul", "i", g.constant(np.float32(1000))), g.constant(np.float32([0.5, 0.1]))))

@@ -1,5 +1,5 @@
-"""What is known of a graph's tensors before it runs: behind operators that ONNX lacks, and where the model declares
-otherwise.
+"""Shapes of a graph's tensors that are known before it runs: behind operators that ONNX lacks, and if the model
+declares others.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ DECLARED["a shape"] = [helper.make_tensor_value_info("s", TensorProto.FLOAT, [8,
 def model_of(
     nodes: Sequence[onnx.NodeProto], shape: Sequence[int | str] | None, infos: Sequence[onnx.ValueInfoProto] = ()
 ) -> onnx.ModelProto:
-    """A model of float[8, 64] x, whose output y is declared to have a shape."""
+    """Return a model of float[8, 64] x that declares a shape for its output y."""
     given = helper.make_tensor_value_info("x", TensorProto.FLOAT, [8, 64])
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, shape)
     graph = helper.make_graph(
@@ -93,7 +93,7 @@ def test_shapes_that_do_not_fit_are_told_behind_such_an_operator() -> None:
 def test_an_output_has_the_shape_that_the_graph_makes(
     declared: list[int | str], is_computed: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """What onnxruntime warns of, and then does."""
+    """Onnxruntime warns of the other shape, and then uses it."""
     ends = [
         numpy_helper.from_array(np.array(value), name) for name, value in (("none", [0]), ("one", [1]), ("last", [-1]))
     ]

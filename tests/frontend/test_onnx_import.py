@@ -1,4 +1,4 @@
-"""Import: what comes through, in which form, and what each bad input is told."""
+"""Import: the imported form of each construct, and the error of each bad input."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_dynamic_shape_must_be_fixed() -> None:
 
 
 def test_inputs_and_outputs_need_no_shape() -> None:
-    """onnxruntime asks for none either; an output's is inferred, an input's has to be given."""
+    """Onnxruntime needs none either. An output's shape is inferred, an input's has to be given."""
     model = dynamic_model()
     for value in (*model.graph.input, *model.graph.output):
         value.type.tensor_type.ClearField("shape")

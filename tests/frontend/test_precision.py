@@ -1,4 +1,6 @@
-"""A model of fp32 made one of fp16: what becomes fp16, what stays fp32, and what is said of ranges."""
+"""Conversion of an fp32 model to fp16: the tensors in fp16, the tensors that stay in fp32, and
+warnings about ranges.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""What a graph becomes before import: parameters that shapes decide, functions, loops and branches of a known course;
-and what import then checks.
+"""Simplification of a graph before import: parameters that shapes decide, functions, loops and branches with a known
+course, and the checks of the import.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def test_what_a_function_computes_of_constants_is_folded() -> None:
 
 
 def test_a_tensor_of_another_type_than_onnxs_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a converter is wrong, the node goes to the host instead."""
+    """If a converter is wrong, the node goes to the host instead."""
     monkeypatch.setitem(CONVERTERS, "Mish", lambda node: relax.op.astype(node.input(0), "float16"))
     model = model_of("""<ir_version: 8, opset_import: ["": 18]> g (float[3] x) => (float[3] y) { y = Mish(x) }""")
     model.graph.node[0].name = "odd"
@@ -232,7 +232,7 @@ def test_an_input_of_another_length_than_shapes_ask_for_is_refused() -> None:
 
 
 def test_batch_norms_of_constants_are_a_product_and_a_sum() -> None:
-    """Behind whatever comes before; not where statistics are those of the batch."""
+    """They follow any operator. A norm with the batch's own statistics is left unchanged."""
     rng = np.random.default_rng(3)
     weights = [rng.standard_normal(5).astype(np.float32) for _ in range(3)] + [rng.random(5).astype(np.float32) + 0.01]
     names = [f"batch_norm/{name}" for name in ("scale", "shift", "mean", "variance")]

@@ -1,4 +1,4 @@
-"""Tensors that are too large, and windows larger than their input, are errors before anything is made of them."""
+"""Tensors that are too large, and windows larger than their input, are errors before anything is computed."""
 
 from __future__ import annotations
 

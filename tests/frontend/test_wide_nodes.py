@@ -1,5 +1,5 @@
-"""What fp16 is too coarse for, whatever the inputs: statistics, angles, large integers, masks, vectors of channels,
-sums before they are scaled.
+"""Computations that fp16 is too coarse for, whatever the inputs: statistics, angles, large integers, masks, vectors of
+channels, sums before they are scaled.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def test_integers_beyond_2048_are_kept() -> None:
 
 
 def masked(large: float, *, dtype: str = "float32", twice: bool = False) -> onnx.ModelProto:
-    """Attention's scores and its mask, 1 where a token counts."""
+    """Return attention's scores with a mask that is 1 for tokens that count."""
     g = NetworkBuilder({"q": (2, 5, 12), "k": (2, 5, 12), "mask": (2, 5)}, dtype=dtype)
     m = g.add(
         "Unsqueeze",
@@ -173,7 +173,7 @@ def masked(large: float, *, dtype: str = "float32", twice: bool = False) -> onnx
     ("large", "twice"), [(-1e9, False), (-1e9, True), (-1e4, False), (-1e4, True), (-65504, True), (-3e38, False)]
 )
 def test_rows_of_masks(large: float, twice: bool, target: str) -> None:
-    """A token whose row is masked as a whole has no NaN."""
+    """A token with a fully masked row has no NaN."""
     inputs = {name: halves(2, 5, 12, scale=2, seed=seed).astype(np.float32) for seed, name in enumerate("qk")}
     inputs["mask"] = np.float32([[0, 0, 0, 0, 0], [0, 0, 1, 1, 0]])
     assert error_of(masked(large, twice=twice), inputs, target, precision="float16") < ROUNDED
@@ -188,7 +188,7 @@ def test_rows_of_masks_of_an_fp16_model(twice: bool) -> None:
 
 
 def test_a_clamped_mask_is_stored_as_fp16() -> None:
-    """What absorbs every score need not be kept beyond fp16's range."""
+    """A mask value that absorbs every score need not exceed fp16's range."""
     elements = {
         value.name: value.type.tensor_type.elem_type
         for value in import_onnx(masked(-3e38), None, Precision(kind="float16")).folded.graph.value_info
@@ -234,7 +234,7 @@ def test_sums_are_scaled_before_they_overflow(op: str, dtype: str, precision: st
     scales = [i for i, node in enumerate(folded.graph.node) if node.op_type in ("Mul", "Div")]
     assert scales == [i for i in scales if i < product]
     assert len(scales) == 1
-    # Before the transpose, where the kernel that makes the factor does it too.
+    # Before the transpose, if the kernel that computes the factor also does it.
     (reader,) = [node for node in folded.graph.node if folded.graph.node[scales[0]].output[0] in node.input]
     assert reader.op_type == "Transpose"
     # The kernel does not put the scale behind its sums again.

@@ -1,4 +1,4 @@
-"""Outputs against references: right ones are told from wrong ones at every scale."""
+"""Outputs against references: right ones are distinguished from wrong ones at every scale."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_tf32_rounds_factors_and_a_share_of_a_percent_is_wrong() -> None:
     a, b = rng.standard_normal((64, 512), dtype="float32"), rng.standard_normal((512, 300), dtype="float32")
 
     def product(left: np.ndarray, right: np.ndarray) -> np.ndarray:
-        # In double precision: the order in which a BLAS sums depends on the processor.
+        # In double precision, because the order in which a BLAS sums depends on the processor.
         return (left.astype("float64") @ right.astype("float64")).astype("float32")
 
     reference = product(a, b)

@@ -129,7 +129,7 @@ def test_other_versions_are_one_error(cluster: distributed.LocalCluster, monkeyp
 
 
 def test_a_driver_that_answers_another_image_size_is_no_other_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """PoCL does at times; a CPU's kernels use no images."""
+    """PoCL sometimes reports another size. A CPU's kernels use no images."""
     text = TARGET.to_json()
     found = dask_job.identity(text)
     asked = backend("opencl")._asked_spec

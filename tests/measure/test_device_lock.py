@@ -34,7 +34,7 @@ HOLD = (
 
 @contextlib.contextmanager
 def process(code: str, path: Path) -> Iterator[subprocess.Popen[str]]:
-    """A process that runs `code` with `lock` on the file `path`; it has printed a line."""
+    """Run a process that executes `code` with `lock` on the file `path`, after it has printed a line."""
     with subprocess.Popen([sys.executable, "-c", HOLD + code, str(path)], stdout=subprocess.PIPE, text=True) as started:
         assert started.stdout is not None
         try:
@@ -45,7 +45,7 @@ def process(code: str, path: Path) -> Iterator[subprocess.Popen[str]]:
 
 
 def waits(path: Path, seconds: float) -> bool:
-    """Whether the lock at `path` cannot be had within a time."""
+    """Return whether the lock at `path` cannot be acquired within `seconds`."""
     got = threading.Event()
 
     def take() -> None:
@@ -89,7 +89,7 @@ def test_timed_intervals_of_processes_never_overlap(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("fork", ["", "os.fork() or time.sleep(60); "])
 def test_a_killed_holder_frees_the_device(tmp_path: Path, fork: str) -> None:
-    """Also where a process that it forked lives on."""
+    """The device is free even if a process that the holder forked lives on."""
     path = tmp_path / "device.lock"
     with process(f"lock.acquire(); {fork}print('held', flush=True); time.sleep(60)", path) as holder:
         assert waits(path, 0.3)

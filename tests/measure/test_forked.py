@@ -1,4 +1,4 @@
-"""A forked command is as one that was started: what it is given, what it prints, how it ends."""
+"""A forked command behaves like a started one: its arguments, its output, its end."""
 
 from __future__ import annotations
 

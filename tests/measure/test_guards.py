@@ -1,5 +1,5 @@
-"""Candidates that are right and write beside their tensors are found, on each side, on every platform; and right ones
-are not accused.
+"""Candidates that are right but write outside their tensors are found, on each side, on every platform. Right ones are
+not accused.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def run_on(kind: str, faults: Sequence[str]) -> dict[str, tuple[str, str]]:
     return found
 
 
-# Where three numbers are written, and how that is said.
+# The place of three written numbers, and its description.
 FAULTS = {
     "before": "wrote 12 bytes before `",
     "behind": "wrote 12 bytes behind `",
@@ -116,7 +116,7 @@ def copy_to_image(kind: str, stores: Sequence[tuple[int, int, int]]) -> Callable
 
 
 def written_beside(kind: str, place: tuple[int, int, int] | None) -> tuple[bool, str | None]:
-    """Whether the image is right, and what `guards` says."""
+    """Return whether the image is right, and the report of `guards`."""
     data = np.random.default_rng(1).standard_normal(SHAPE).astype("float32")
     given, image = guard(
         (data, np.full(SHAPE, np.nan, "float32")),

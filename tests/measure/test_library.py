@@ -1,4 +1,4 @@
-"""Libraries for other machines: which compiler links them, and what it is given."""
+"""Libraries for other machines: the compiler that links them, and its arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workers are forked of one process that has imported what they need; each is as if it had been started afresh."""
+"""Workers are forked from one process that has imported their modules. Each behaves like a newly started process."""
 
 from __future__ import annotations
 

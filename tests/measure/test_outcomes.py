@@ -1,6 +1,4 @@
-"""Every way in which a candidate can end, with real kernels on the OpenCL device; and the next candidate is fine after
-each.
-"""
+"""Every outcome of a candidate, with real kernels on the OpenCL device. The next candidate is fine after each."""
 
 from __future__ import annotations
 
@@ -50,7 +48,7 @@ def runner(opencl_device: tvm.runtime.Device) -> Iterator[LocalRunner]:
 
 @pytest.fixture(scope="module")
 def impatient(opencl_device: tvm.runtime.Device) -> Iterator[LocalRunner]:
-    """A runner for what hangs, which takes a whole core."""
+    """Return a runner for hanging candidates, which take a whole core."""
     with contextlib.closing(
         LocalRunner("opencl:0", dataclasses.replace(OPTIONS, run_timeout_s=3), toolchain=TOOLCHAIN)
     ) as made:
@@ -135,7 +133,7 @@ def test_a_slow_candidate_is_timed_once(builder: LocalBuilder, runner: LocalRunn
 
 
 def test_several_processes_share_the_device(builder: LocalBuilder, opencl_device: tvm.runtime.Device) -> None:
-    """The driver compiles in each; one that dies costs its own candidate only."""
+    """The driver compiles in each process. A process that dies costs only its own candidate."""
     faults = ["none", "crash", "bad_source", "wrong", "none", "none"]
     built = builder.build(
         [
@@ -245,7 +243,7 @@ def test_options_are_checked(name: str, value: float) -> None:
 
 
 def test_kernels_are_compiled_ahead_for_a_device(opencl_device: tvm.runtime.Device, runner: LocalRunner) -> None:
-    """The driver's compiler runs in the worker; what it refuses is still found, and recorded, where it runs."""
+    """The driver's compiler runs in the worker. Kernels that it rejects are still found and recorded at the run."""
     with contextlib.closing(LocalBuilder(TARGET, OPTIONS, toolchain=TOOLCHAIN, compile_for="opencl:0")) as builder:
         assert measure(builder, runner, "none").outcome == "ok"
         assert measure(builder, runner, "bad_source").outcome == "run_error"

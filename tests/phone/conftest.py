@@ -32,7 +32,9 @@ def arm64_runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def serve(host_runtime: Path, tmp_path: Path) -> Iterator[Callable[..., Server]]:
-    """Starts the server of this machine with the key "phone" and more options; all end with the test."""
+    """Return a function that starts the server of this machine with the key "phone" and more options. All servers end
+    with the test.
+    """
     with contextlib.ExitStack() as stack:
 
         def start(*options: str) -> Server:

@@ -98,8 +98,8 @@ def test_a_convolution_is_tuned_on_it(server: Server, tmp_path: Path) -> None:
 
 
 def test_a_phones_driver_is_found_in_the_vendors_places(arm64: Path, arm64_runtime: Path, tmp_path: Path) -> None:
-    """A root without an ICD loader, whose OpenCL lies where Mali phones keep it; qemu looks absolute paths up there
-    first.
+    """The root folder has no ICD loader, and its OpenCL library is in the place that Mali phones use. Qemu looks up
+    absolute paths there first.
     """
     real = arm64.parent / "arm64/usr/lib/aarch64-linux-gnu"
     libraries = tmp_path / "root/usr/lib/aarch64-linux-gnu"

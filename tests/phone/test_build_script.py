@@ -1,5 +1,5 @@
-"""scripts/build_phone_runtime.sh: what it compiles for Android, with a compiler that only notes what it is asked; and
-what it says where something lacks.
+"""scripts/build_phone_runtime.sh: its compilations for Android, with a compiler that only records its arguments, and
+its messages for missing tools.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pytest
 from support.servers.phone_servers import ROOT
 
 SCRIPT = ROOT / "scripts/build_phone_runtime.sh"
-# Notes its arguments and writes an empty file where the output should be.
+# Records its arguments and writes an empty output file.
 COMPILER = f"""#!{sys.executable}
 import pathlib, shlex, sys
 with open(pathlib.Path(__file__).with_name("calls"), "a") as log: log.write(shlex.join(sys.argv[1:]) + "\\n")

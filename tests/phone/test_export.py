@@ -27,7 +27,7 @@ STEPS = ("programs", "weights to the device", "first run", "inputs to the device
 
 
 def two_layers() -> onnx.ModelProto:
-    """Two inputs, two outputs; on Adreno, images between the convolutions."""
+    """Return a model with two inputs and two outputs. On Adreno, images are between the convolutions."""
     graph = NetworkBuilder({"x": (1, 5, 9, 9), "y": (1, 6, 9, 9)})
     first = graph.add("Relu", graph.conv("x", 5, 6, pads=[1, 1, 1, 1]))
     second = graph.conv(graph.add("Add", first, "y"), 6, 7, kernel=(1, 1))
@@ -41,7 +41,7 @@ def random_inputs(model: onnx.ModelProto) -> dict[str, np.ndarray]:
 
 
 def run_sample(command: Sequence[str], folder: Path, model: onnx.ModelProto, environment: dict[str, str]) -> str:
-    """Runs the C++ sample in `folder` and checks its outputs and what it prints, which it returns."""
+    """Run the C++ sample in `folder`, check its outputs and messages, and return the messages."""
     inputs = random_inputs(model)
     files = []
     for name, array in inputs.items():
@@ -67,7 +67,7 @@ def exported(request: pytest.FixtureRequest, host_runtime: Path, tmp_path_factor
 
 
 def test_the_cpp_sample_here(exported: Path, host_runtime: Path) -> None:
-    """The second start of the sample loads the programs that lie in the folder since the first one."""
+    """The second start of the sample loads the programs that the first one left in the folder."""
     first, second = (run_sample([], exported, two_layers(), {"LD_LIBRARY_PATH": str(host_runtime)}) for _ in range(2))
     (count,) = re.findall(r"^programs +\S+ ms  0 loaded, (\d+) compiled$", first, re.MULTILINE)
     assert int(count) == len(list((exported / "programs").glob("*.program"))) > 0
@@ -91,7 +91,7 @@ def on_arm64(arm64_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> t
     return model, folder
 
 
-# Under qemu, a driver compiles for half a minute for each kernel; those of a convolution are run by test_arm64.py.
+# Under qemu, a driver compiles each kernel for half a minute. The kernels of a convolution are run by test_arm64.py.
 @exhaustive
 def test_the_cpp_sample_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path) -> None:
     model, folder = on_arm64
@@ -99,8 +99,8 @@ def test_the_cpp_sample_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: 
 
 
 def test_the_cpp_sample_goes_as_far_as_the_device_on_arm64(on_arm64: tuple[onnx.ModelProto, Path], arm64: Path) -> None:
-    """The sample loads the model's library, which the cross compiler made, and asks the device's driver for what the
-    model needs.
+    """The sample loads the cross-compiled library of the model and queries the device's driver for the model's
+    requirements.
     """
     _, folder = on_arm64
     command = [str(arm64), str(folder / "run_model"), str(folder)]

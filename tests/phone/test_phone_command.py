@@ -1,5 +1,5 @@
-"""`romou phone` with an adb that stands in for a phone: it records what it is asked, and what runs on the phone runs in
-a folder here.
+"""`romou phone` with a stand-in for adb and a phone: it records its calls, and the phone's programs run in a folder
+here.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePhone]
 
 @pytest.fixture
 def runtime(host_runtime: Path, tmp_path: Path) -> Path:
-    """This machine's runtime, labelled as a phone's: what is pushed runs here."""
+    """This machine's runtime, labelled as a phone's: pushed files run here."""
     folder = shutil.copytree(host_runtime, tmp_path / "runtime")
     facts = json.loads((folder / "runtime.json").read_text())
     (folder / "runtime.json").write_text(json.dumps(facts | {"target": "android-arm64"}))
@@ -272,7 +272,7 @@ def test_the_help_names_the_build_script() -> None:
 def test_warm_brings_the_phones_programs_back(
     fake: FakePhone, runtime: Path, host_runtime: Path, tmp_path: Path
 ) -> None:
-    """The exported folder then holds the programs of that device; nothing of it stays on the phone."""
+    """The exported folder then holds the programs of that device. Nothing of it stays on the phone."""
     graph = NetworkBuilder({"x": (1, 3, 7, 7)})
     model = romou.compile(graph.model(graph.conv("x", 3, 5)), target="opencl -device=host", verify=False)
     exported = model.export_android(tmp_path / "model", host="x86_64-linux-gnu", runtime=host_runtime)

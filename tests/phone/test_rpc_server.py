@@ -45,7 +45,9 @@ def misdeeds(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _sessions_end() -> Any:
-    """A server serves the next session when the last is gone; frames of caught exceptions keep one alive."""
+    """Collect garbage: a server serves the next session when the last is gone, and frames of caught exceptions keep one
+    alive.
+    """
     yield
     gc.collect()
 
@@ -236,7 +238,7 @@ def test_the_default_is_loopback_and_more_is_warned_of(serve: Callable[..., Serv
 
 
 def test_a_driver_that_hands_its_functions_out(host_runtime: Path, tmp_path: Path) -> None:
-    """libOpenCL-pixel.so does not export OpenCL: it has to be turned on, and asked for each function."""
+    """libOpenCL-pixel.so does not export OpenCL: it has to be enabled, and queried for each function."""
     source = """
         #include <dlfcn.h>
         static int is_enabled;

@@ -1,4 +1,4 @@
-"""What the closed forms say of a config is what its lowered TIR says, for every family."""
+"""The closed forms of a config's use equal the numbers read off its lowered TIR, for every family."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from support.suite.exhaustive import exhaustive, few
 
 TARGET = Target("opencl -device=adreno640")
 DEVICES = ("adreno630", "adreno640", "mali_g76", "nvidia_h200", "host")
-# Made of registers and multiply-adds, where the formula is a bound.
+# Computed from registers and multiply-adds, for which the formula is a bound.
 ROUGH = {"estimate"}
 
 
@@ -109,8 +109,7 @@ def usage_of(task: TunableTask, config: Config, target: Target = TARGET) -> Kern
     usage = read_usage([kernel.lowered for kernel in kernels], task.template, config)
     if not any(" += " in kernel.source for kernel in kernels):
         return usage
-    # Registers are those of the kernel with pointers that advance, but addresses can only be read where they are
-    # indices.
+    # Registers are counted in the kernel with advancing pointers, but addresses can only be read if they are indices.
     kernels = inspect_function(scheduled, target, without=["advance_pointers"])
     indexed = read_usage([kernel.lowered for kernel in kernels], task.template, config)
     return dataclasses.replace(
@@ -122,7 +121,7 @@ def usage_of(task: TunableTask, config: Config, target: Target = TARGET) -> Kern
 
 
 def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
-    """One config's numbers out of columns."""
+    """Return one config's numbers from columns."""
 
     def pick(value: object) -> object:
         return np.broadcast_to(np.asarray(value), count)[index].item()
@@ -133,7 +132,7 @@ def row(usage: KernelUsage, index: int, count: int) -> KernelUsage:
 
 
 def each_target(opencl: int, cuda: int) -> pytest.MarkDecorator:
-    """Repeat a test with so many random examples on OpenCL and on CUDA, and ten times as many."""
+    """Repeat a test with `opencl` random examples on OpenCL and `cuda` on CUDA, and with ten times the number."""
     found = [(TARGET, opencl), (target_of("cuda"), cuda)]
     more = [pytest.param(target, 10 * examples, marks=exhaustive) for target, examples in found]
     return pytest.mark.parametrize(
@@ -247,7 +246,7 @@ def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) ->
             for c in task.space(target).sample(np.random.default_rng(seed), 400)
             if str(c.get("algorithm")).startswith("winograd")
         ]
-        # CUDA multiplies fp16 on tensor cores alone.
+        # CUDA multiplies fp16 only on tensor cores.
         assume(drawn)
         closed_form_and_tir_agree(target, task, drawn[:2])
 
@@ -256,7 +255,7 @@ def test_closed_form_and_tir_agree_on_winograd(target: Target, examples: int) ->
 
 @each_target(2, 1)
 def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, examples: int) -> None:
-    # Of two rows in all, TVM writes conditions into addresses, and taps that are not read coincide.
+    # With two rows in total, TVM writes conditions into addresses, and taps that are not read coincide.
     sizes, kernels, few = (
         st.tuples(st.integers(8, 20), st.integers(8, 20)),
         st.sampled_from([(3, 3), (3, 3), (2, 3), (5, 5)]),
@@ -297,7 +296,7 @@ def test_closed_form_and_tir_agree_on_depthwise_and_pointwise(target: Target, ex
 
 @pytest.mark.parametrize("rows", [1, 40])
 def test_combinations_stand_where_the_columns_have_them(rows: int) -> None:
-    """A table finds the combinations of many rows, a sort those of few."""
+    """A table finds the combinations of many rows, a sort the combinations of few."""
     rng = np.random.default_rng(4)
     columns = [
         rng.integers(7, size=(rows, 1)),
@@ -315,8 +314,8 @@ def test_combinations_stand_where_the_columns_have_them(rows: int) -> None:
 
 @pytest.mark.parametrize("groups", [1, 10])
 def test_formulas_of_filter_gradients_agree_with_tir(groups: int) -> None:
-    """All but the bytes of data: where a step of the sum is padding depends on the tap, which the formulas take in the
-    middle.
+    """All but the bytes of data agree. The tap decides which steps of the sum are padding, and the formulas take the
+    tap in the middle.
     """
     work = conv(10, (13, 14), 10, (3, 3), padding=(2, 0, 1, 2), stride=(2, 1), batch=7, groups=groups)
     task = task_of(training_passes(work)[2], has_epilogue=False).with_free_images()
@@ -347,7 +346,7 @@ def closed_form_and_tir_agree(
         assert formula.needed_registers <= exact.needed_registers + 1e-6, config
         assert formula.registers_as_written <= exact.registers_as_written, config
         assert formula.padding == pytest.approx(exact.padding), config
-        # Where a tile's place in its row is known, TVM leaves out what would be multiplied with padding.
+        # If a tile's place in its row is known, TVM leaves out products with padding.
         assert 0.5 * formula.multiply_adds <= exact.multiply_adds <= formula.multiply_adds, config
         rough = {
             name: getattr(exact, name)

@@ -1,5 +1,5 @@
-"""Each criterion keeps what is within its limit and removes what is beyond, and says nothing where the device's number
-is not known.
+"""Each criterion keeps configs within its limit and removes configs beyond it. It removes nothing if the device's
+number is not known.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def test_a_fine_kernel_passes_everything() -> None:
             {"registers_as_written": 57, "needed_registers": 90, "work_group_size": 384},
             {"registers_as_written": 58, "work_group_size": 8},
         ),
-        # Transforms are groups of their own, and small.
+        # Transforms are separate, small groups.
         (MALI, "registers", {"transform_registers": 64}, {"transform_registers": 65}),
         (
             ADRENO,
@@ -169,7 +169,7 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
     assert "estimate" not in failed(ADRENO, choices=fastest, iterations=32)
     assert "estimate" in failed(ADRENO, choices=fastest, iterations=160)
     assert "estimate" not in failed(ADRENO, Rules(slowest=20), fastest, iterations=160)
-    # Nor what it puts before the default config.
+    # Nor configs that it ranks before the default config.
     default = dataclasses.replace(fastest, default_s={moved: 20 * one for moved, one in fastest.fastest_s.items()})
     assert "estimate" not in failed(ADRENO, choices=default, iterations=160)
     # Another algorithm's configs are held to its own fastest one.
@@ -304,8 +304,8 @@ def test_criteria_give_way_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a new function under `@criterion` takes part in without another line: verdicts, reports, giving way, the
-    table, the second look at registers.
+    """A new function under `@criterion` takes part in everything without another line: verdicts, reports, relaxing, the
+    table, the second check of registers.
     """
     monkeypatch.setattr(criteria, "CRITERIA", dict(CRITERIA))
     monkeypatch.setattr(criteria, "BOUNDED", set(BOUNDED))
@@ -336,7 +336,9 @@ def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_difference_inside_the_noise_excludes_nothing() -> None:
-    """14.50 and 14.58 GB/s are one rate; so are 14 and 20 GB/s that were measured with overlapping intervals."""
+    """The rates 14.50 and 14.58 GB/s are equal. So are 14 and 20 GB/s if they were measured with
+    overlapping intervals.
+    """
     measured = dataclasses.replace(ADRENO, l1_buffer_cache_bytes=16384, l1_texture_bandwidth_gbps=None)
     staged = {"is_staged": True, "buffer_bytes": 64}
     for local, cache, ranges in (

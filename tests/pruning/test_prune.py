@@ -1,4 +1,6 @@
-"""A pruned space is the configs that pass, no more and no less; it says what went, gives way visibly, and is quick."""
+"""A pruned space is exactly the configs that pass. It reports the removed ones, relaxes criteria
+visibly, and is quick.
+"""
 
 from __future__ import annotations
 
@@ -162,7 +164,7 @@ def test_hundreds_of_millions_of_configs_take_little_memory_and_a_few_seconds() 
     finally:
         tracemalloc.stop()
     assert peak_bytes < 300e6
-    # Ten times of what it takes here, counting bytes.
+    # Ten times the usual duration, counting bytes.
     assert taken_s < 20
 
 
@@ -273,7 +275,7 @@ OPERATORS = [
     "device", few(DEVICES, *map(DEVICES.index, ("adreno530", "adreno640", "mali_g57", "mali_g76", "nvidia_h200")))
 )
 def test_the_estimate_never_excludes_the_default_config(device: str) -> None:
-    """What it puts before the default stays, too: the space that a search has around it."""
+    """Configs that it ranks before the default stay, too: the space that a search has around it."""
     facts = " -facts=nearest" if Target(f"opencl -device={device}").spec.nearest else ""
     target = Target(f"opencl -device={device}{facts}")
     for work in OPERATORS:

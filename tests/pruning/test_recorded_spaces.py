@@ -1,4 +1,4 @@
-"""What pruning and the estimate do to spaces whose every config was measured on the device that they judge by."""
+"""Pruning and the estimate on spaces with all configs measured on the judging device."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TARGET, SPEC = Target("opencl -device=nvidia_h200"), load_device("nvidia_h200")
 
 @pytest.fixture(scope="module", params=few(PATHS, 0, 4, 6), ids=lambda path: path.name.partition(".")[0])
 def recording(request: pytest.FixtureRequest) -> tuple[SimulatedTask, list[int], np.ndarray]:
-    """The task, the indices of its recorded configs, and their seconds; infinite where one failed."""
+    """Return the task, the indices of its recorded configs, and their seconds, which are infinite for failed ones."""
     recorded = RecordedSpace.load(request.param)
     indices = sorted(recorded.configs)
     times = [recorded.configs[i].time_s for i in indices]
@@ -54,5 +54,5 @@ def test_the_estimate_puts_configs_in_order(recording: tuple[SimulatedTask, list
     ran = np.isfinite(times)
     ranks = [np.argsort(np.argsort(values[ran])) for values in (estimated, times)]
     assert np.corrcoef(*ranks)[0, 1] > 0.6
-    # The fastest of the hundred that it likes best: random draws come as near only in ten times as many.
+    # The fastest of its first hundred. Random draws need ten times the trials to be that close.
     assert times[np.argsort(estimated)[:100]].min() <= 1.1 * times.min()

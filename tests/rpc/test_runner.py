@@ -49,7 +49,7 @@ from support.servers.rpc_servers import (
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="support.devices.faulty_kernels:build")
 OPTIONS = MeasureOptions(build_workers=1, build_timeout_s=60, run_timeout_s=30, min_repeat_ms=1, connect_timeout_s=30)
-# Where only the way of a candidate counts: a slow one computes for a second a timing.
+# For tests of a candidate's path only: a slow one computes for a second in each timing.
 ONCE = dataclasses.replace(OPTIONS, repeat=1)
 # Of a session that is stopped, the server takes seconds to be rid, on a busy machine more.
 SHORT = dataclasses.replace(OPTIONS, run_timeout_s=15, repeat=1)
@@ -90,7 +90,7 @@ def measure(runner: RpcRunner, candidate: BuildResult) -> MeasureResult:
 
 @contextlib.contextmanager
 def meanwhile(action) -> Iterator[None]:  # type: ignore[no-untyped-def]
-    """Run `action` in a thread of its own while the block runs."""
+    """Run `action` in another thread while the block runs."""
     thread = threading.Thread(target=action)
     thread.start()
     yield
@@ -163,7 +163,7 @@ def test_a_server_killed_during_a_candidate(builder: LocalBuilder, server: Serve
 
 
 def test_a_session_that_is_stopped(builder: LocalBuilder, server: Server) -> None:
-    """The device side answers nothing any more; the next session gets an answer."""
+    """The device side no longer responds. The next session gets an answer."""
     (slow,) = built(builder, "slow")
     with running(server.address, SHORT) as runner:
 
@@ -188,7 +188,7 @@ def test_a_serving_process_that_hangs_is_replaced(builder: LocalBuilder) -> None
 
 
 class CuttingProxy:
-    """Forwards connections to a server, and cuts the first `cuts` of them once so many bytes went up."""
+    """Forwards connections to a server, and cuts the first `cuts` of them after `after` uploaded bytes."""
 
     def __init__(self, port: int, after: int, cuts: int) -> None:
         self.after, self.cuts, self.done, self.port = after, cuts, 0, free_port()
@@ -224,7 +224,7 @@ class CuttingProxy:
 def test_a_connection_cut_in_mid_upload(builder: LocalBuilder, server: Server) -> None:
     (fine,) = built(builder, "none")
     size = Path(str(fine.library)).stat().st_size
-    # The first connection asks for the device's facts alone.
+    # The first connection only reads the device's facts.
     proxy = CuttingProxy(server.port, after=size // 2, cuts=2)
     with contextlib.closing(proxy), running(f"127.0.0.1:{proxy.port}/{KEY}") as runner:
         result = measure(runner, fine)
@@ -272,7 +272,9 @@ def test_wrong_keys_and_other_versions_are_refused(server: Server) -> None:
 
 
 def test_servers_of_a_tracker(builder: LocalBuilder) -> None:
-    """Candidates run on all of them at a time; one of another version is set aside, one that is gone is not missed."""
+    """Candidates run on all of them at the same time. A server of another version is excluded, and one that disappears
+    is not missed.
+    """
     port = free_port()
     with contextlib.ExitStack() as stack:
         tracker_stack = stack.enter_context(contextlib.ExitStack())
@@ -340,7 +342,7 @@ def test_a_tracker_that_is_none(server: Server) -> None:
 def test_a_hot_device_cools_down_between_sessions(
     builder: LocalBuilder, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Nothing holds the device meanwhile, and the candidate is measured after all."""
+    """Nothing holds the device meanwhile, and the candidate is measured in the end."""
     (fine,) = built(builder, "none")
     pauses, told = [1.5, 0.0], []
 

@@ -1,4 +1,4 @@
-"""`romou serve`: who may come in, for how long, and what is said of an open door."""
+"""`romou serve`: access, its duration, and the warning about an open server."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def server() -> Iterator[Server]:
 )
 def test_addresses(text: str, address: Address) -> None:
     assert Address.parse(text) == address
-    # What is said of an address shows no key.
+    # Texts about an address do not contain the key.
     assert str(address) == text.rpartition("/")[0]
     assert address.key not in repr(address).replace(address.host, "")
 
@@ -83,7 +83,7 @@ def test_the_key_is_required_and_the_default_is_this_machine() -> None:
 
 
 def test_a_key_that_no_list_of_processes_shows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The key stands in a file or in the environment, on both sides; the log does not tell it either."""
+    """The key is in a file or in the environment, on both sides. The log does not contain it either."""
     secret = tmp_path / "key"
     secret.write_text("hush-4711\n")
     with pytest.raises(
@@ -150,7 +150,7 @@ def test_nobody_waits_for_a_model_longer_than_this() -> None:
 def test_a_server_that_says_nothing_is_given_up_with_one_message(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Whether it never greets, or greets and says nothing more: the user hears what is waited for, and then one error."""  # noqa: E501
+    """A server never greets, or greets and stays silent: the user reads a line about the wait, then one error."""
     monkeypatch.setattr(remote, "_PATIENCE_S", 3.0)
     monkeypatch.setattr(remote, "_TELL_S", 0.2)
     for answer in (b"", struct.pack("<ii", 0xFF271, 1) + b"s"):
@@ -186,7 +186,7 @@ def test_a_server_that_says_nothing_is_given_up_with_one_message(
     ],
 )
 def test_strangers_do_no_harm(server: Server, greeting: bytes) -> None:
-    """Neither those that say nothing and stay, nor those that speak another protocol."""
+    """Silent connections and other protocols disturb nothing."""
     with socket.create_connection(("127.0.0.1", server.port)) as stranger:
         stranger.sendall(greeting)
         connect(Address.parse(server.address), patience_s=60).close()

@@ -1,4 +1,4 @@
-"""The tunnel that docs/phones-and-rpc.md tells to use, through a real sshd on loopback with keys of its own."""
+"""The tunnel that docs/phones-and-rpc.md recommends, through a real sshd on loopback with separate keys."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def ssh_config(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixture
     for name, text in (("sshd_config", SSHD_CONFIG), ("config", SSH_CONFIG)):
         (folder / name).write_text(text.format(port=port, folder=folder))
     if os.getuid() == 0:
-        # Where root's sshd gives up its rights; the system's service makes it at its start.
+        # Root's sshd drops its privileges there. The system's service creates the folder at its start.
         Path("/run/sshd").mkdir(mode=0o755, exist_ok=True)
     with started([str(SSHD), "-D", "-e", "-f", str(folder / "sshd_config")]):
         wait_for(lambda: answers(port))
@@ -66,7 +66,7 @@ def ssh_config(tmp_path_factory: pytest.TempPathFactory, request: pytest.Fixture
 
 
 def test_tuning_through_the_tunnel_of_the_docs(ssh_config: Path, tmp_path: Path) -> None:
-    """Only the tunnel's end is known to the client; the key is in no command line on either side."""
+    """The client only has the tunnel's end. The key is in no command line on either side."""
     key_file, here = tmp_path / "key", free_port()
     key_file.touch(mode=0o600)
     key_file.write_text("a-secret-of-this-test\n")

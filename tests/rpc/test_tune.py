@@ -49,7 +49,7 @@ def server() -> Iterator[Server]:
 
 
 def records(folder: Path) -> list[dict]:  # type: ignore[type-arg]
-    """Records of trials; what is measured again at the end is none."""
+    """Return the records of trials, without the final repeated measurements."""
     found = [json.loads(line) for line in (folder / FILE_NAME).read_text().splitlines()]
     return [record for record in found if not record["is_again"]]
 
@@ -94,7 +94,7 @@ def test_two_servers_of_a_tracker_one_of_which_dies(tmp_path: Path) -> None:
 
 
 def test_resumed_here_with_the_records_of_a_server(tmp_path: Path, server: Server) -> None:
-    """The device is the same whether a connection lies between or not."""
+    """The device is the same with and without a connection."""
     g = NetworkBuilder({"image": (1, 5, 7, 7)})
     model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
     romou.tune(model, target="opencl -device=host", rpc=server.address, trials=4, work_dir=tmp_path)
@@ -104,7 +104,9 @@ def test_resumed_here_with_the_records_of_a_server(tmp_path: Path, server: Serve
 
 
 def test_vulkan_at_a_server(tmp_path: Path, server: Server) -> None:
-    """The target without a device's name takes the server's; the clock is looked at, and the tuned model runs there."""
+    """The target without a device's name takes the server's. The clock is read, and the tuned model
+    runs on the server.
+    """
     g = NetworkBuilder({"image": (1, 5, 7, 7)})
     model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
     tuned = romou.tune(model, target="vulkan", rpc=server.address, trials=2, work_dir=tmp_path)
@@ -228,7 +230,7 @@ def test_a_candidate_that_takes_the_server_down_is_never_tried_again(tmp_path: P
 
 
 def test_the_only_server_goes_for_good(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What was measured stays, and the next call goes on."""
+    """Finished measurements are kept, and the next call continues."""
     g = NetworkBuilder({"image": (1, 5, 9, 9)})
     model = g.model(g.add("Relu", g.conv("image", 5, 6, pads=[1, 1, 1, 1])))
     real = MeasureOptions.__init__

@@ -78,7 +78,7 @@ def test_true_ends_the_search(kind: type[Runner], tmp_path: Path) -> None:
 
     results = run(tmp_path, runner, callback)
     assert numbers == list(range(1, 8))
-    # Those that ran at the same time on other devices are kept, no others.
+    # Trials that ran at the same time on other devices are kept, no others.
     assert len(runner.seen) <= 7 + runner.width - 1
     assert sum(r.trials for r in results.values()) == len(records(tmp_path)) >= 7
 

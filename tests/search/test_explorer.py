@@ -1,4 +1,4 @@
-"""What is proposed: never twice, always valid, better with a model than without."""
+"""Proposals are never repeated, always valid, and better with a model than without."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class Estimated(KnobFeatures):
 
 
 def cost(config: Config) -> float:
-    """Seconds: best at a = 16, b = 8, c = 4, d = 2, mode y; 30 times slower far away."""
+    """Return seconds: best at a = 16, b = 8, c = 4, d = 2, mode y, and 30 times slower far away."""
     off = sum(abs(math.log2(config[n]) - w) for n, w in (("a", 4), ("b", 3), ("c", 2), ("d", 1)))
     return 1e-3 * (1 + off**1.5 + (3 if config["mode"] == "x" else 0))
 
@@ -221,7 +221,7 @@ def test_too_few_points_teach_nothing() -> None:
 
 
 def divided_space() -> Space:
-    """Some ten thousand times as many configs of one algorithm as of the other."""
+    """Return a space with some ten thousand times the configs of one algorithm for the other."""
     large, small = Space(), Space()
     for name in "abcdef":
         large.define_knob(name, POWERS)
@@ -230,7 +230,7 @@ def divided_space() -> Space:
 
 
 def divided_cost(config: Config) -> float:
-    """Seconds: the small space holds the best, beside some that are slower than the best of the large one."""
+    """Return seconds: the small space holds the best, and some configs slower than the best of the large one."""
     off = sum(abs(math.log2(config[n]) - w) for n, w in (("a", 3), ("b", 2), ("c", 3)))
     return 1e-3 * (1 + off / 2) if config["algorithm"] == "small" else 1e-3 * (2 + 0.1 * off)
 
@@ -277,7 +277,8 @@ def test_another_spelling_waits_until_the_kernel_is_known_to_be_fast() -> None:
     measured: dict[str, tuple[Config, float | None]] = {}
     first = explorer.propose(7, measured)[1:]
     assert sorted(c["tile"] for c in first) == [1, 2, 3, 4, 5, 6]
-    # The third one is the fastest, by far: now its other spellings are worth a trial, and those of the others are not.
+    # The third one is the fastest, by far: now its equivalent configs are worth a trial, and those of the others are
+    # not.
     measured.update((c.key, (c, 1.0 if c["tile"] == 3 else 9.0)) for c in first)
     later = explorer.propose(8, measured)
     assert sum(c["tile"] == 3 for c in later) == 1

@@ -1,5 +1,5 @@
-"""What can go wrong while a session runs: hanging candidates, killed workers, a full disk, a second tuner. What was
-measured stays, the rest is added.
+"""Faults while a session runs: hanging candidates, killed workers, a full disk, a second tuner. Finished measurements
+are kept, and the rest is added.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from support.devices import faulty_kernels
 
 TARGET = Target("opencl")
 TOOLCHAIN = Toolchain(build="support.devices.faulty_kernels:build")
-# Seconds that a candidate may hang, in which a right one ends on a busy machine, too; of a hang that is to be killed
-# before, plenty.
+# The seconds that a candidate may hang. The first suffices for a right candidate on a busy machine. The second is far
+# longer than a hang that is killed.
 SHORT, LONG = 4.0, 60.0
 
 

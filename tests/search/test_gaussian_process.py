@@ -1,4 +1,4 @@
-"""What few measurements correct, and how sure it is."""
+"""The corrections of a Gaussian process from few measurements, and its uncertainty."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ONE_KIND = np.zeros(1)
 
 
 def test_two_measurements_by_hand() -> None:
-    """One error of 1 above the mean and one as much below, a doubling of all features apart."""
+    """One error is 1 above the mean and one is 1 below. All features differ by a factor of two."""
     rows, kinds = np.array([[0.0, 0.0], [1.0, 1.0]]), np.zeros(2)
     process = GaussianProcess(rows, kinds, np.array([3.0, 1.0]))
     near = _OFF**2 * np.exp(-1 / _REACH) + _KIND_OFF**2
@@ -36,12 +36,14 @@ def test_neighbours_are_corrected_and_what_is_far_is_in_doubt() -> None:
 
 
 def test_all_configs_of_an_algorithm_are_wrong_together() -> None:
-    """Two of one kind came out as expected, two of the other a lot slower; none is near the configs that are asked for."""  # noqa: E501
+    """Two configs of one kind were as fast as expected, two of the other a lot slower. None is near the queried
+    configs.
+    """
     rows, kinds = np.array([[0.0], [50.0], [100.0], [150.0]]), np.array(["direct", "direct", "winograd2", "winograd2"])
     process = GaussianProcess(rows, kinds, np.array([0, 0, -1.0, -1.0]))
     direct, winograd, another = process(
         np.array([[300.0]] * 3), np.array(["direct", "winograd2", "winograd4"]), np.zeros(3)
     )
     assert direct > winograd + 0.4
-    # Of what was never measured least is known.
+    # The least is known of configs far from all measurements.
     assert another > winograd

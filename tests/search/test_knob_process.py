@@ -1,5 +1,5 @@
-"""A process over knobs alone: its likelihood's gradient, what it goes on from, what it learns from few measurements,
-and where a search begins.
+"""A Gaussian process over the knobs only: its likelihood's gradient, its starting point, its learning from few
+measurements, and the first configs of a search.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def test_what_it_goes_on_with_is_what_it_would_compute_anew() -> None:
 
 
 def test_knobs_that_act_by_themselves_are_learnt_from_few() -> None:
-    """Choices that were never measured together are judged by what each does alone."""
+    """Choices that were never measured together are judged by the effect of each."""
     rng = np.random.default_rng(1)
     rows = rng.integers(0, 4, (40, 6)) / 3
     worth = np.array([3.0, 2.0, 1.0, 0.5, 0.0, 0.0])

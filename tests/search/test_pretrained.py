@@ -33,7 +33,7 @@ SPACES = Path(__file__).parents[2] / "benchmarks/data/spaces_h200"
 
 
 def pretrained_on(slow: int) -> PretrainedModel:
-    """A model of a recording where configs that load so many numbers at a time take nine times as long."""
+    """Return a model of a recording. Configs that load `slow` numbers at a time take nine times as long in it."""
     made = recorded(400)
     space = made.space()
     for index, found in made.configs.items():
@@ -52,7 +52,7 @@ def test_what_is_saved_is_loaded_again(tmp_path: Path) -> None:
     corrected = PretrainedModel.load(path)(rows, features.columns, expected)
     assert np.array_equal(corrected, model(rows, features.columns, expected))
     is_slow = np.asarray([c["vector_width"] == 1 for c in configs])
-    # Against what the estimate says.
+    # The opposite of the estimate.
     assert (corrected - expected)[~is_slow].mean() - (corrected - expected)[is_slow].mean() > 1
     again = tmp_path / "b.ubj.gz"
     pretrained_on(1).save(again)
@@ -111,7 +111,7 @@ def test_a_search_begins_with_what_is_known_of_the_device() -> None:
     task = SimulatedTask.of_recording(made)
 
     def slow(model: PretrainedModel) -> int:
-        """How many of the first configs load single numbers."""
+        """Return how many of the first configs load single numbers."""
         device, store = SimulatedDevice([task]), []
         options = TuningOptions(trials=21, confirm=0, random_share=0)
         TuningSession(
@@ -138,7 +138,7 @@ def test_a_model_ships_for_a_device() -> None:
 
 
 def test_default_configs_do_not_wait_for_xgboost() -> None:
-    """Importing XGBoost takes a second, and what is expected of a candidate is asked only when it is recorded."""
+    """Importing XGBoost takes a second, and a candidate's prediction is computed only when it is recorded."""
     made = recorded(9, name="NVIDIA H200")
     task, asked = SimulatedTask.of_recording(made), []
 

@@ -8,8 +8,8 @@ from romou.tuner.search.scheduler import Progression, next_task
 
 
 def spend(costs: np.ndarray, trials: int, batch: int = 4) -> list[Progression]:
-    """Tasks whose time falls from twice their best, steeply at first, as that of the recorded spaces does; in batches,
-    with other calls each.
+    """Spend trials in batches on tasks with different calls. Their times fall from twice their best, steeply at first,
+    as in the recorded spaces.
     """
     tasks = [Progression(calls=1 + index % 3) for index in range(len(costs))]
     while sum(len(task.times) for task in tasks) < trials:
@@ -67,7 +67,7 @@ def test_a_task_where_nothing_works_does_not_eat_the_budget() -> None:
 
 
 def test_what_is_much_slower_than_its_parts_together_has_no_more_trials() -> None:
-    """A joined task waits for the others' times; then the more trials it had, the closer it has to be."""
+    """A joined task waits for the others' times. Then, the more trials it had, the closer it has to be."""
     parts = [Progression(calls=1, times=[1.0]), Progression(calls=1, times=[3.0, 2.0])]
     joined = Progression(calls=1, times=[20.0])
     assert not joined.is_hopeless_beside([])

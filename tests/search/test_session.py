@@ -1,4 +1,4 @@
-"""The tuning loop with a device that is made up: budgets, resuming, Ctrl-C, tasks where nothing works."""
+"""The tuning loop with a synthetic device: budgets, resuming, Ctrl-C, tasks without a working config."""
 
 from __future__ import annotations
 
@@ -91,8 +91,8 @@ def test_a_second_session_goes_on_where_the_first_stopped(tmp_path: Path) -> Non
 
 
 def test_a_session_in_the_middle_of_another_one_records_no_config_twice(tmp_path: Path) -> None:
-    """The second one measures what is under way in the first; whoever comes second keeps no record and has a trial left
-    for another config.
+    """The second one measures a config that the first has in progress. The session that finishes later keeps no record
+    and has a trial left for another config.
     """
     first, second = Runner(), Runner()
 
@@ -171,8 +171,8 @@ def test_a_small_space_is_exhausted(task: TunableTask, tmp_path: Path) -> None:
 
 
 class DriftingRunner(Runner):
-    """The clock falls: every candidate is a little slower than it would have been before, but for the times that are
-    asked for at the end.
+    """A device with a falling clock: every candidate is slower than it would have been before, except in the final
+    measurements.
     """
 
     def __init__(self, trials: int) -> None:
@@ -198,11 +198,11 @@ def test_close_calls_are_measured_again_when_the_search_is_over(tmp_path: Path) 
     assert sum(r.trials for r in results.values()) == 40
     for key, result in results.items():
         mine = [r for r in records if r["is_again"] and r["task_key"] == key]
-        assert 2 <= len(mine) <= 4  # the default config is one of them where it is near
+        assert 2 <= len(mine) <= 4  # the default config is one of them if it is near
         best = min(mine, key=lambda r: r["times_s"])
         assert result.config is not None
         assert (dict(result.config), result.best_ms) == (best["config"], pytest.approx(best["times_s"][0] * 1e3))
-    # What is settled stays so.
+    # Decisions are not repeated.
     second = Runner()
     assert {key: r.config for key, r in session(tmp_path, second, confirm=3).items()} == {
         key: r.config for key, r in results.items()
@@ -211,7 +211,7 @@ def test_close_calls_are_measured_again_when_the_search_is_over(tmp_path: Path) 
 
 
 class ColdRunner(Runner):
-    """All but default configs are slower when they are measured again."""
+    """A device that is slower in repeated measurements, except for default configs."""
 
     def run(self, batch: Sequence[BuildResult], **how: object) -> Iterator[MeasureResult]:
         for built, result in zip(batch, super().run(batch), strict=True):
@@ -229,7 +229,7 @@ def test_what_turns_out_slower_than_the_default_is_not_kept(tmp_path: Path) -> N
 
 
 class UnstableRunner(Runner):
-    """Winners of which each second one changes its output."""
+    """A device that changes the output of each second winner."""
 
     def run(self, batch: Sequence[BuildResult], **how: object) -> Iterator[MeasureResult]:
         for built, result in zip(batch, super().run(batch), strict=True):
@@ -242,8 +242,8 @@ class UnstableRunner(Runner):
 
 
 def test_an_unstable_winner_gives_way_to_the_next_best(tmp_path: Path) -> None:
-    """The result is the fastest of the stable configs, also for a session that goes on later; each one given up is
-    recorded, and none is built again.
+    """The result is the fastest stable config, also for a session that continues later. Each rejected one is recorded,
+    and none is built again.
     """
     builder = Builder()
     results = session(tmp_path, UnstableRunner(), builder, confirm=3)

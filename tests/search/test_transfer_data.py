@@ -104,7 +104,7 @@ def test_a_few_own_measurements_correct_the_transfer_data() -> None:
     wide = np.array([float(c["tile_w"]) for c in configs])
     data = TransferData()
     data.add(features, configs[:40], list(wide[:40]))
-    # Trees; a Gaussian process where there is an estimate, be it as wrong as this.
+    # Trees, or a Gaussian process if there is an estimate, even one as wrong as this.
     for has_estimate, least in ((False, 0.8), (True, 0.5)):
         features.has_estimate = has_estimate
         model = CostModel(features)
@@ -170,7 +170,7 @@ def test_transfer_data_is_collected_anew_when_there_is_half_as_much_more() -> No
         ({"wg_w": 4, "wg_o": 8, "tile_w": 1, "tile_o": 4}, (1, 4)),
         # No more than a warp counts.
         ({"wg_w": 32, "wg_o": 4, "tile_w": 1}, (4, 1)),
-        # Pieces of a split lie apart.
+        # Pieces of a split are apart in memory.
         ({"wg_w": 4, "wg_o": 2, "tile_w": 1, "split_k": 4}, (4, 4)),
         # Staged: neighbours load neighbours.
         ({"wg_w": 4, "wg_o": 8, "tile_w": 4, "local": 2}, (4, 4)),

@@ -1,4 +1,4 @@
-"""The version check: what each mismatch is told."""
+"""The version check: the message for each mismatch."""
 
 from __future__ import annotations
 
@@ -89,8 +89,8 @@ def test_autoload_never_raises(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) 
 
 
 def test_another_runtime_is_left_alone(tmp_path: Path) -> None:
-    """A copy of the library stands for the OpenCL runtime of some other TVM: loading ours on top of it would end the
-    process.
+    """A copy of the library plays the OpenCL runtime of another TVM. Loading ours on top of it
+    would end the process.
     """
     other = tmp_path / "libtvm_runtime_opencl.so"
     shutil.copy(tvm_patches.RUNTIMES["opencl"], other)

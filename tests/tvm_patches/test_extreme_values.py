@@ -1,4 +1,4 @@
-"""Operators whose kernel in the wheel is wrong where all numbers are the type's least, or NaN, or has no form for
+"""Operators with a wrong kernel in the wheel, if all numbers are the type's least or NaN, or without a form for
 unsigned numbers.
 """
 

@@ -50,7 +50,7 @@ def test_the_simple_form(model: onnx.ModelProto, expected: list[str]) -> None:
 
 @pytest.mark.parametrize("model", [clip_model(), max_model()])
 def test_the_wheel_still_needs_it(model: onnx.ModelProto) -> None:
-    """When this fails, the wheel emits the simple form: drop the converter."""
+    """If this fails, the wheel emits the simple form: drop the converter."""
     assert len(operators(model, patched=False)) > len(operators(model, patched=True))
 
 
@@ -73,7 +73,7 @@ def test_transposed_convolution_of_a_wanted_shape(auto_pad: str) -> None:
 
 
 def test_the_wheel_still_passes_by_the_wanted_shape() -> None:
-    """When this fails, the wheel reads the attribute: drop the converter."""
+    """If this fails, the wheel reads the attribute: drop the converter."""
     mod = wheels_from_onnx(transpose_model(output_shape=[10, 19]), keep_params_in_input=False)
     assert [int(d) for d in mod["main"].ret_ty.shape.values] == [1, 4, 11, 22]
 

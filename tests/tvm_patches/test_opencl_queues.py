@@ -29,7 +29,7 @@ def live_events() -> int:
 
 
 def test_launches_keep_their_order_while_others_time(opencl_device: tvm.runtime.Device) -> None:
-    """A read after a launch sees what it wrote, whichever queue each of the two went to."""
+    """A read after a launch sees its writes, whichever queues the two went to."""
     module = tirx.build(Scaled, target=HOST_AND_OPENCL)
     scaled = module["main"]
     evaluate = module.time_evaluator("main", opencl_device, number=1, repeat=1)

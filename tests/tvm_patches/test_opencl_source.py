@@ -20,7 +20,7 @@ __kernel void double_texels(__read_only image2d_array_t source, __write_only ima
 }
 """
 
-# Each kernel after its marker is compiled by itself; what stands before the first marker belongs to all of them.
+# Each kernel after its marker is compiled separately. The text before the first marker belongs to all of them.
 TWO_PARTS = """#define FACTOR 3.0f
 // Function: grow
 __kernel void grow(__global float* values) { values[get_global_id(0)] *= FACTOR; }
@@ -100,8 +100,8 @@ def test_a_kernel_that_is_not_in_the_source(opencl_device: tvm.runtime.Device) -
 
 
 def test_images_are_read_through_a_sampler_on_every_version_of_opencl() -> None:
-    """What the code generator writes drops it on devices of other versions than 2.0 and 3.0; reads outside the image
-    are undefined then.
+    """The code generator's own version drops the sampler on devices of other versions than 2.0 and 3.0. Reads outside
+    the image are undefined then.
     """
     header = """#ifdef __OPENCL_VERSION__
 #if __OPENCL_VERSION__ == CL_VERSION_2_0 || __OPENCL_VERSION__ == CL_VERSION_3_0 

@@ -15,7 +15,7 @@ INF, NAN = np.float32("inf"), np.float32("nan")
 
 
 def padded(x: np.ndarray, pads: Sequence[int], axes: Sequence[int], mode: str, value: object) -> np.ndarray:
-    """The pads as ONNX means them; NumPy has no negative ones."""
+    """Pad as ONNX defines it. NumPy has no negative pads."""
     before, after = np.zeros(x.ndim, int), np.zeros(x.ndim, int)
     for k, axis in enumerate(axes):
         before[axis], after[axis] = pads[k], pads[k + len(axes)]
@@ -117,7 +117,7 @@ def test_between_kernels_of_a_phone() -> None:
 
 
 def test_pads_and_bounds_of_four_axes_may_be_computed() -> None:
-    """Vectors of four numbers, one for each axis, that are read, with the axes known, left out or computed too."""
+    """The pads are vectors of four numbers, one for each axis. The axes are known, omitted or computed too."""
     x = np.random.default_rng(6).standard_normal((1, 3, 4, 8), np.float32)
     pads, axes = np.array([0, 1, 2, -1, 1, 0, 0, 3]), np.array([0, 1, -2, 3])
     expected = padded(x, pads, axes, "constant", 0)

@@ -1,4 +1,6 @@
-"""RNN, GRU and LSTM: onnxruntime's numbers with every option, and as many kernels for a thousand steps as for three."""
+"""RNN, GRU and LSTM: onnxruntime's numbers with every option, and the same number of kernels for a thousand steps as
+for three.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ PHONES = ("opencl -device=adreno640", "opencl -device=mali_g76", "vulkan -device
 
 
 class Node:
-    """A recurrent node with weights from a seed; `options`: of its optional inputs and attributes each by chance."""
+    """A recurrent node with weights from a seed. Each of `options`, optional inputs and attributes,
+    is used by chance.
+    """
 
     def __init__(
         self, operator: str, direction: str, seed: int, *, steps: int, hidden: int, batch: int = 2, inputs: int = 5
@@ -115,11 +119,11 @@ def test_options(operator: str, direction: str, seed: int) -> None:
 
 
 def check_each_operator() -> None:
-    """For a process of its own."""
+    """Check each operator, in a separate process."""
     for operator in GATES:
         node = Node(operator, "bidirectional", 3, steps=4, hidden=20).with_options()
         check(node.model("y", "y_h"), node.given)
-    # Work-items share sums, and add up what they have in local memory.
+    # Work-items share sums, and add up their partial sums in local memory.
     node = Node("GRU", "bidirectional", 5, steps=4, hidden=36).with_options()
     for phone in ("adreno640", "mali_g76"):
         check(node.model("y", "y_h"), node.given, f"opencl -device={phone}")
@@ -140,7 +144,7 @@ def test_other_compilers(platform: Platform, request: pytest.FixtureRequest) -> 
 @pytest.mark.parametrize("batch", [5, 8])
 @pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640"])
 def test_sequences_share_weights(target: str, batch: int) -> None:
-    """Work-items have four sequences, also where the batch has no whole number of fours."""
+    """Work-items have four sequences, even if the batch is no multiple of four."""
     for operator in GATES:
         node = Node(operator, "bidirectional", batch, steps=3, hidden=28, batch=batch).with_options()
         check(node.model("y", "y_h"), node.given, target)
@@ -189,7 +193,7 @@ def live_bytes() -> int:
 
 
 def test_three_hundred_steps() -> None:
-    """Three hundred steps take the kernels and weights of three, and the plan is what the device holds."""
+    """Three hundred steps take the kernels and weights of three, and the plan equals the device's allocations."""
     node = Node("LSTM", "bidirectional", 4, steps=300, hidden=128, batch=1, inputs=64)
     before = live_bytes()
     compiled = check(node.model("y", "y_h", "y_c"), node.given)
@@ -217,7 +221,7 @@ def test_capture_is_the_same() -> None:
 
 @pytest.mark.parametrize("target", PHONES)
 def test_a_thousand_steps(target: str) -> None:
-    """No limit of steps, no growing list of arguments; and a saved model holds the weights once."""
+    """There is no limit of steps and no growing list of arguments. A saved model holds the weights once."""
     kernels = [
         romou.compile(node.model("y"), target=target, strict=True)
         for node in (Node("LSTM", "forward", 0, steps=n, hidden=64) for n in (3, 1000))

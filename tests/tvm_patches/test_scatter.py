@@ -13,7 +13,7 @@ SHAPE = (3, 4, 5, 2)
 
 @pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
 def test_updates_may_be_smaller_than_the_data(reduction: str) -> None:
-    """TVM's operator takes their places flat, which is right on the first axis alone."""
+    """TVM's operator flattens the places of updates, which is right on the first axis only."""
     rng = np.random.default_rng(0)
     nodes, constants = {}, {}
     for number, (axis, updates) in enumerate(

@@ -1,5 +1,5 @@
-"""Kernels written by hand, launched and timed through romou.opencl.source_kernel; images of the kinds that such kernels
-declare.
+"""Kernels written by hand, launched and timed through romou.opencl.source_kernel, and images of the kinds that such
+kernels declare.
 """
 
 from __future__ import annotations

@@ -35,7 +35,9 @@ X = np.random.default_rng(3).standard_normal(120, dtype="float32")
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """One node, and how the wheel's converter ends: an error's text, or how the outputs differ from onnxruntime's."""
+    """One node, and the result of the wheel's converter: an error's text, or the difference between the outputs and
+    onnxruntime's.
+    """
 
     operator: str
     ends: str
@@ -199,7 +201,7 @@ def last_line(error: BaseException) -> str:
 
 
 def ends_of(case: Case) -> str:
-    """Import a node by the wheel, compile it for the CPU, run it, and say where it ends."""
+    """Import a node by the wheel, compile it for the CPU, run it, and return the result."""
     model = case.model()
     try:
         with contextlib.redirect_stdout(io.StringIO()):

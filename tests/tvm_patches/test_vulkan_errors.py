@@ -1,6 +1,4 @@
-"""What the Vulkan runtime says of kernels that a device cannot run, of drivers that fail, and of drivers that are not
-there.
-"""
+"""Errors of the Vulkan runtime for kernels that a device cannot run, for failing drivers, and for missing drivers."""
 
 from __future__ import annotations
 
@@ -97,7 +95,7 @@ def test_launches_that_do_not_fit(vulkan_device: tvm.runtime.Device) -> None:
         match="kernel ones was compiled for 4 work-items in dimension 0 of a work group and is launched with 8",
     ):
         launch(kernel, tensor, 1, 8)
-    # The first dimension takes as many on some devices.
+    # Some devices allow the same number in the first dimension.
     other = glsl.module(ones=glsl.entry(bare(4), ["buffer:w"], launch=["blockIdx.y", "threadIdx.x"]))["ones"]
     with pytest.raises(
         RuntimeError,

@@ -19,7 +19,7 @@ HERE = Path(__file__).parent
 
 @pytest.mark.parametrize("without", ["", "unified_memory,VK_KHR_push_descriptor"], ids=["as it is", "like an old card"])
 def test_the_validation_layer_is_silent(vulkan_device: tvm.runtime.Device, without: str) -> None:
-    """Over all tests of the runtime: on a device whose memory is the host's, and on one that copies through staging and
+    """Over all tests of the runtime: on a device with the host's memory, and on one that copies through staging and
     has pools of descriptors.
     """
     variables = {**os.environ, "ROMOU_VULKAN_VALIDATE": "1", "ROMOU_VULKAN_WITHOUT": without}
@@ -58,7 +58,7 @@ device.sync()
 
 @pytest.mark.parametrize(("said", "is_told"), [("r", True), ("w", False)])
 def test_a_missing_barrier_is_told(vulkan_device: tvm.runtime.Device, said: str, is_told: bool) -> None:
-    """A kernel that writes what it is said to read gets no barrier: the next wait raises what the layer found."""
+    """A kernel that writes a tensor declared as read-only gets no barrier: the next wait raises the layer's message."""
     done = glsl.run_python(_FORGETS_A_BARRIER.format(tests=str(HERE.parent), said=said), ROMOU_VULKAN_VALIDATE="1")
     assert (done.returncode != 0) == is_told, done.stderr
     assert ("SYNC-HAZARD" in done.stderr) == is_told, done.stderr

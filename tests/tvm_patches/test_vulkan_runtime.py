@@ -169,8 +169,8 @@ void main() { b[0] = i; b[1] = u; b[2] = double(l); b[3] = f; }
 def test_a_chain_computes_in_order_and_pays_for_nothing_else(
     vulkan_device: tvm.runtime.Device, scale: tvm.runtime.Module
 ) -> None:
-    """A barrier stands where a kernel reads what another wrote (memory), or writes what another read (execution), and
-    nowhere else.
+    """There is a barrier if a kernel reads a tensor that another wrote (memory), or writes one that another read
+    (execution), and no other barrier.
     """
     step = scale["scale"]
     a, b, c, d = (numbers(vulkan_device, seed) for seed in range(4))
@@ -197,7 +197,9 @@ def test_a_chain_computes_in_order_and_pays_for_nothing_else(
 
 
 def test_a_copy_between_launches(vulkan_device: tvm.runtime.Device, scale: tvm.runtime.Module) -> None:
-    """A copy takes part in the order of launches: it reads what one wrote, and another reads what it wrote."""
+    """A copy takes part in the order of launches: it reads the output of one launch, and another launch reads its
+    output.
+    """
     step = scale["scale"]
     a, b, c, d = (numbers(vulkan_device, seed) for seed in range(4))
     start = a.numpy()
@@ -318,7 +320,7 @@ def test_no_leak_over_thousands_of_launches_and_allocations(
 
 
 def test_memory_is_freed_when_the_device_is_done_with_it(vulkan_device: tvm.runtime.Device) -> None:
-    """A kernel's tensors may go before it has run; the module, too."""
+    """A kernel's tensors, and its module, may be released before it has run."""
     module = glsl.module(scale=glsl.entry(glsl.SCALE, glsl.SCALE_ARGS))
     vulkan_device.sync()
     before = statistics()
@@ -398,7 +400,7 @@ def test_pipelines_are_kept_on_disk_and_torn_files_do_no_harm(
     a, b = numbers(vulkan_device), room(vulkan_device)
 
     def start(*, cached: int, stored: int) -> list[str]:
-        """A new process would do the same: the module knows nothing of the one before."""
+        """Start as a new process would: the module has no state of the previous start."""
         module = glsl.module(scale=glsl.entry(glsl.SCALE, glsl.SCALE_ARGS))
         before = statistics()
         report = json.loads(str(prepare(module, vulkan_device.index, str(folder), 2)))
