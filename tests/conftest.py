@@ -1,5 +1,5 @@
-"""The devices that tests run on. No OpenCL device is a failure, never a skip; without a CUDA device CUDA kernels are
-compiled and not run.
+"""The devices that tests run on. A missing OpenCL device is a failure, never a skip. Without a CUDA device CUDA kernels
+are compiled and not run.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import uuid
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-# Some ICD loaders look elsewhere by themselves; this is where the system lists its platforms.
+# Some ICD loaders search elsewhere by default. The system lists its platforms here.
 os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
 # Images of containers often set it: each of the many processes that tests start would compile the project's modules
 # again.
@@ -52,8 +52,8 @@ def pytest_collection_finish() -> None:
 
 @pytest.fixture(scope="session", autouse=True)
 def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Records that no work_dir names go to a folder of the test run. Programs are not kept: PoCL takes seconds to hand
-    out those of a model.
+    """Put records without a work_dir into a folder of the test run, and keep no programs: PoCL takes seconds to return
+    a model's programs.
     """
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ROMOU_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
@@ -63,8 +63,8 @@ def _no_cache_of_the_user(tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.fixture(scope="session", autouse=True)
 def _a_device_is_tried_once() -> Iterator[None]:
-    """What a device answered to tiny kernels, in a process of its own that takes a second or two, is not asked again in
-    the same environment.
+    """Keep the result of a device's check: it runs in another process for a second or two, and is not repeated in the
+    same environment.
     """
     real, known = base.run_probe, {}
 
@@ -98,14 +98,14 @@ def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pyt
 
 @pytest.fixture(autouse=True)
 def _no_fallback(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A kernel that cannot be built, or is wrong, fails a test; one that plants such a kernel asks for `fallbacks`."""
+    """Fail a test if a kernel cannot be built or is wrong. A test that plants such a kernel uses `fallbacks`."""
     if "fallbacks" not in request.fixturenames:
         monkeypatch.setenv("ROMOU_NO_FALLBACK", "1")
 
 
 @pytest.fixture
 def fallbacks() -> None:
-    """Kernels may be missing or wrong: the test looks at what takes their place."""
+    """Allow missing or wrong kernels: the test checks their replacements."""
 
 
 @pytest.fixture(scope="session")
@@ -117,15 +117,15 @@ def opencl_device() -> tvm.runtime.Device:
 
 @pytest.fixture(params=["opencl", "cuda", pytest.param("vulkan", marks=exhaustive)], ids=kind_id)
 def target(request: pytest.FixtureRequest) -> Target:
-    """What a test of kernels is repeated for; `operators.assert_agrees` runs them, or compiles them where there is no
-    device.
+    """Return the target of a repeated kernel test. `operators.assert_agrees` runs its kernels, or compiles them if
+    there is no device.
     """
     return target_of(request.param)
 
 
 @pytest.fixture(params=["cuda"], ids=kind_id)
 def cuda_target(request: pytest.FixtureRequest) -> Target:
-    """CUDA alone, for a test whose id says whether kernels are run."""
+    """Return only CUDA, for a test with an id that says whether kernels are run."""
     return target_of(request.param)
 
 

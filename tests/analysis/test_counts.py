@@ -48,7 +48,7 @@ def test_unrolled_and_vector_loops() -> None:
             for j in T.vectorized(4):
                 b[i * 4 + j] = a[i * 4 + j]
 
-    # As it stands: the loop over i has two multiplications and two additions. Made straight, nothing is left.
+    # As written, the loop over i has two multiplications and two additions. Unrolled, nothing is left.
     assert count_integer_operations(func).in_loops == 4
     lowered = tvm.tirx.transform.UnrollLoop()(tvm.tirx.transform.VectorizeLoop()(tvm.IRModule({"main": func})))["main"]
     assert count_integer_operations(lowered) == IntegerOperations(0, 0, 0)

@@ -1,5 +1,5 @@
-"""Registers by the order in which a compiler puts loads and arithmetic: addresses ahead, eight loads under way, what
-loops, guards and barriers hold; the script's statistics.
+"""Registers by the order in which a compiler schedules loads and arithmetic: addresses ahead, eight loads in flight,
+the registers of loops, guards and barriers, and the script's statistics.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ def live(func: tirx.PrimFunc) -> float:
 
 
 def sum_of(loads: int, *, has_barrier: bool = False, turns: int = 1) -> float:
-    """Registers of a vector that is the sum of so many vectors in a buffer, far apart; an iteration of a loop adds that
-    many.
+    """Return the registers of a sum of `loads` vectors in a buffer, far apart. Each iteration of a
+    loop adds that many.
     """
 
     @T.prim_func(s_tir=True, private=True)
@@ -47,7 +47,7 @@ def test_addresses_are_computed_ahead_and_loads_of_a_buffer_follow_each_other() 
     # Each further load adds its address, and none its vector: it comes when the one before has been added.
     assert sum_of(12) - sum_of(8) == 4 * 2
     assert sum_of(16) - sum_of(12) == 4 * 2
-    # After so many addresses the first load has arrived, and its vector is added in between.
+    # After that many addresses the first load has arrived, and its vector is added in between.
     assert sum_of(30) - sum_of(20) < 10 * 2
 
 
@@ -74,7 +74,7 @@ def texel(image: tirx.Var, place: tirx.Expr) -> tirx.Expr:
 
 
 def sum_of_texels(count: int) -> float:
-    """Registers of a vector that is the sum of so many texels of an image."""
+    """Return the registers of a sum of `count` texels of an image."""
 
     @T.prim_func(s_tir=True, private=True)
     def sums(a: T.handle("float32", "global.texture"), b: T.Buffer((1,), "float32x4")) -> None:
@@ -121,7 +121,7 @@ def test_numbers_of_a_vector_that_is_none_in_memory_have_addresses_of_their_own(
 
 
 def stored(count: int) -> float:
-    """Registers of a vector that is loaded and added to so many others, which are stored far apart."""
+    """Return the registers of a vector that is loaded and added to `count` others, which are stored far apart."""
 
     @T.prim_func(s_tir=True, private=True)
     def stores(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((65536,), "float32x4")) -> None:
@@ -136,7 +136,7 @@ def test_addresses_of_stores_do_not_wait_for_what_they_write() -> None:
 
 
 def copied(*, is_copy: bool) -> float:
-    """Registers of four vectors that are copied before they are used, or not, behind a barrier."""
+    """Return the registers of four vectors behind a barrier that are copied before they are used, or not."""
 
     @T.prim_func(s_tir=True, private=True)
     def copies(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((65536,), "float32x4")) -> None:
@@ -165,8 +165,8 @@ def test_copies_take_no_registers() -> None:
 
 
 def test_short_loops_are_unrolled_and_long_ones_are_not() -> None:
-    # Of a loop that stays, the address of what is stored behind it is none of what is computed ahead; its counter lives
-    # as long as it does.
+    # In a loop that is not unrolled, the address of the store behind it is not computed ahead. Its counter is live as
+    # long as the loop runs.
     assert sum_of(1, turns=20) == sum_of(20)
     assert sum_of(8, turns=1000) == sum_of(8) - 2 + 1
 
@@ -182,7 +182,7 @@ def test_no_load_passes_a_barrier_and_all_addresses_do() -> None:
 
 
 def local_sum(size: int) -> float:
-    """Registers of a sum of vectors in local memory, which are among the last of so many."""
+    """Return the registers of a sum of vectors in local memory, among the last of `size` vectors."""
 
     @T.prim_func(s_tir=True, private=True)
     def sums(b: T.Buffer((64,), "float32x4")) -> None:
@@ -205,19 +205,19 @@ def local_sum(size: int) -> float:
 
 
 def test_an_offset_does_not_reach_all_of_a_large_local_array() -> None:
-    # 4096 bytes are 256 vectors; beyond, the ten loads have addresses of their own, of which two are used by the time
-    # that two vectors are there.
+    # 4096 bytes are 256 vectors. Beyond, each of the ten loads has an address. Two addresses are used by the time that
+    # two vectors have arrived.
     assert local_sum(256) == local_sum(64)
     assert local_sum(300) == local_sum(64) + 8
 
 
 def test_loads_of_local_memory_follow_each_other() -> None:
-    # Two vectors at a time: what is there is added before the next one is loaded. The third is the sum.
+    # Two vectors at a time: vectors that have arrived are added before the next one is loaded. The third is the sum.
     assert local_sum(64) == 3 * 4
 
 
 def sum_of_turns(each: int) -> float:
-    """Registers of a sum of vectors in local memory that lie so many vectors apart from iteration to iteration of an
+    """Return the registers of a sum of vectors in local memory, `each` vectors apart from iteration to iteration of an
     unrolled loop.
     """
 
@@ -236,13 +236,14 @@ def sum_of_turns(each: int) -> float:
 
 
 def test_an_offset_does_not_reach_the_later_turns_of_an_unrolled_loop() -> None:
-    # 16 turns of 16 vectors of 16 bytes are just within reach; of twice as many, the last eight turns are not.
+    # 16 iterations of 16 vectors of 16 bytes are just within reach. At twice the distance, the last eight iterations
+    # are not.
     assert sum_of_turns(16) == sum_of_turns(1)
     assert sum_of_turns(32) == sum_of_turns(1) + 8
 
 
 def guarded(*, parts: int, turns: int) -> float:
-    """Registers of a loop that adds up what it reads under a condition of one or two parts."""
+    """Return the registers of a loop that adds up its loads under a condition of one or two parts."""
 
     @T.prim_func(s_tir=True, private=True)
     def one(a: T.Buffer((65536,), "float32x4"), b: T.Buffer((1,), "float32x4")) -> None:
@@ -333,7 +334,7 @@ def test_a_compiler_gets_by_with_less_than_it_takes() -> None:
     use = RegisterEstimate(
         np.asarray([50.0, 70.0, 130.0, 130.0, 250.0]), np.asarray([400.0, 400.0, 400.0, 150.0, 400.0])
     )
-    # Few are not handed out in turn, many are, as far as so many are written, with gaps.
+    # Few registers are not allocated in rotation. Many are, with gaps, up to the number of values written.
     assert use.allocated == pytest.approx([50, 70, 192, 172.5, 250])
     assert np.all(use.needed < use.allocated)
     assert np.all(np.diff(RegisterEstimate(np.arange(60, 140), 400).allocated) >= 0)

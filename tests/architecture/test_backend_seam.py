@@ -1,4 +1,4 @@
-"""A device kind is named in its own folder alone: everything else asks its backend."""
+"""A device kind is named only in its own folder: all other code calls its backend."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ ROMOU = Path(__file__).parents[2] / "romou"
 
 
 def named_kinds(tree: ast.AST) -> Iterator[int]:
-    """Lines where a kind stands as a value or an import leads into its folder; defaults of parameters and options may
-    name one.
+    """Yield the lines with a kind as a value or an import from its folder. Defaults of parameters and options may name
+    one.
     """
     defaults: set[ast.AST] = set()
     for node in ast.walk(tree):
@@ -40,7 +40,7 @@ def test_no_other_file_names_a_kind() -> None:
         if not any(path.is_relative_to(folder) for folder in folders)
         for line in named_kinds(ast.parse(path.read_text(encoding="utf-8")))
     ]
-    # The one kind that is meant where none is given.
+    # The default kind.
     assert [place for place in found if not place.startswith("devices/backends/__init__.py:")] == []
     assert len(found) == 1
 

@@ -1,4 +1,6 @@
-"""Every environment variable that Romou reads is declared in one table, and in Python is read through it alone."""
+"""Every environment variable that Romou reads is declared in one table, and Python code reads it only through the
+table.
+"""
 
 from __future__ import annotations
 
@@ -13,8 +15,8 @@ from romou.base import environment
 from romou.base.environment import VARIABLES
 
 ROOT = Path(__file__).parents[2]
-# They read the environment without the table: the table itself, a copy of it for children, what runs before Romou is
-# there, without it, or under an emulator.
+# These read the environment without the table: the table itself, a copy of it for children, and code that runs before
+# Romou is installed, without it, or under an emulator.
 READERS = {
     "archprobe/devices/opencl.py",
     "romou/base/environment.py",
@@ -34,7 +36,7 @@ def python_files() -> Iterator[Path]:
 
 
 def reads(tree: ast.AST) -> Iterator[ast.AST]:
-    """Where a module reads the environment: os.environ[...], os.environ.get(...), os.getenv(...)."""
+    """Yield each place where a module reads the environment: os.environ[...], os.environ.get(...), os.getenv(...)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb"):
             yield node
@@ -46,7 +48,7 @@ def test_python_reads_it_through_the_table() -> None:
         for path in python_files()
         if any(reads(ast.parse(path.read_text(encoding="utf-8"))))
     }
-    # A script that changes the environment of what it calls reads no variable.
+    # A script that changes the environment of the programs that it calls reads no variable.
     changing = {
         *(f"benchmarks/{name}.py" for name in ("bench_models", "bench_start", "kernel_references")),
         *(f"tests/stress/{name}.py" for name in ("check_kernels", "check_kills")),

@@ -1,4 +1,4 @@
-"""Exhaustive tests are left out by default, and nobody fails to notice; what a run cost is told."""
+"""Exhaustive tests are left out by default, which every run reports together with its cost."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def run(folder: Path, *options: str) -> list[str]:
 
 
 def test_the_last_lines_say_what_was_left_out_and_what_it_cost(tmp_path: Path) -> None:
-    """With workers as without: the time of each process counts."""
+    """The time of each process counts, with and without workers."""
     *_, passed, time, left_out = run(tmp_path, "-n", "2")
     assert "2 passed" in passed
     # pytest in three processes, and a second in a fourth.

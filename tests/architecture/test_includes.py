@@ -1,4 +1,4 @@
-"""The C++ runtimes stand in layers: a file includes only what is below it, its own header aside."""
+"""The C++ runtimes have layers: a file includes only lower files, apart from its own header."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def probe_text() -> tuple[str, list[tuple[str, str]]]:
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, dict[str, tuple[str, str]]]:
-    """What mypy prints for the whole project and the program, and function -> (package, revealed type)."""
+    """Return mypy's output for the whole project and the program, and function -> (package, revealed type)."""
     folder = tmp_path_factory.mktemp("types")
     text, revealed = probe_text()
     (folder / "across_borders.py").write_text(text)
@@ -83,7 +83,7 @@ def test_nothing_is_wrong(report: tuple[str, dict[str, tuple[str, str]]]) -> Non
 
 def test_no_function_is_any_across_a_border(report: tuple[str, dict[str, tuple[str, str]]]) -> None:
     types = dict(report[1])
-    # A library without types shows what a blind spot looks like.
+    # A library without types has to be reported as a blind spot.
     assert types.pop("tvm.compile")[1] == "Any"
     assert not [name for name, (_, shown) in types.items() if shown == "Any"]
     packages = {package for package, _ in types.values()}

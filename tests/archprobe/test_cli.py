@@ -1,4 +1,4 @@
-"""The command line: exit codes and what is printed; pictures of a report."""
+"""The command line: exit codes, printed text, and pictures of a report."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ def test_a_declined_answer_leaves_no_mark() -> None:
 
 
 def test_three_runs_claim_alike(tmp_path: Path) -> None:
-    """On this machine's CPU, busy as it is."""
+    """The runs use this machine's CPU under its present load."""
     probes = [p for p in all_probes() if p.name in ("limits", "cores", "barrier", "buffer_caches", "vector_width")]
     assert len(probes) >= 4
     reports = []

@@ -1,5 +1,5 @@
-"""The probes on the OpenCL device at hand (PoCL's CPU where there is no GPU): they run, measure what they say, and
-claim nothing false.
+"""The probes on the attached OpenCL device (PoCL's CPU if there is no GPU): they run, measure their subject, and claim
+nothing false.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def test_limits_are_those_that_the_device_keeps(report: Report, device: Device) 
 
 
 def test_probes_for_gpus_claim_nothing_on_a_cpu(device: Device, bench: Bench) -> None:
-    """Kernels for GPUs run everywhere; a CPU must not be given a warp, a register file or a texture cache."""
+    """Kernels for GPUs run everywhere. A report of a CPU must not claim a warp, a register file or a texture cache."""
     if not device.facts.is_cpu:
         pytest.skip("the device is no CPU")
     for probe in all_probes():

@@ -1,6 +1,4 @@
-"""The report: what is written is read back, follows the shipped schema, and says what is wrong with a file that does
-not.
-"""
+"""The report: a saved one is read back, follows the shipped schema, and a wrong file gets a clear error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The probes through a TVM RPC server of a process of its own, on this machine's loopback."""
+"""The probes through a TVM RPC server in a separate process, on this machine's loopback."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from romou.runtime.rpc import Address
 from romou.runtime.rpc.tracker import Tracker
 from support.servers.rpc_servers import KEY, OTHER_VERSION, Server, free_port, plain_server, serving, tracking, wait_for
 
-# Takes the entry point away by which TVM finds Romou's runtime, in the server and in the processes that it starts.
+# Removes the entry point by which TVM finds Romou's runtime, in the server and in the processes that it starts.
 NO_ROMOU = """
 import importlib.metadata as metadata
 keep = metadata.entry_points
@@ -45,7 +45,9 @@ def address(server: Server) -> str:
 
 @pytest.fixture(autouse=True)
 def _one_session_at_a_time() -> Iterator[None]:
-    """A server serves the next session when the last is gone; frames of caught exceptions keep one alive."""
+    """Collect garbage: a server serves the next session when the last is gone, and frames of caught exceptions keep one
+    alive.
+    """
     yield
     gc.collect()
 

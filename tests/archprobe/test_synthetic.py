@@ -25,7 +25,7 @@ from support.data.synthetic_curves import (
     stairs,
 )
 
-# Answers from this confidence on are claims; below it they are hints that a reader is told to doubt.
+# Answers from this confidence on are claims. Below it they are hints, which a reader should doubt.
 CLAIM = 0.9
 many = settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 
@@ -75,7 +75,8 @@ def test_a_flat_line_says_nothing(dirt: Faults) -> None:
 @given(count=st.integers(30, 250), cost=st.floats(0.02, 0.8), base=st.floats(0, 60), dirt=faults)
 def test_registers(count: int, cost: float, base: float, dirt: Faults) -> None:
     n, t = repeated(*spill(count, count + 60, base=base, cost=cost))
-    # Where spills are cheap, the line is left before 10% are reached: the interval holds the truth from below.
+    # With cheap spills, the time leaves the line before it is 10% above it, so only the interval holds the truth, from
+    # below.
     check(registers.register_count(n, dirt.spoil(t)), count, 0.04)
 
 
@@ -190,7 +191,7 @@ def test_width_of_a_load(best: int, gain: float, dirt: Faults) -> None:
 @many
 @given(count=st.integers(1, 40), dirt=faults)
 def test_rates(count: int, dirt: Faults) -> None:
-    """A few values that happen to lie together are no proof of little noise."""
+    """A few values that agree by chance are no proof of little noise."""
     check(bandwidth.rate(Faults(dirt.seed, dirt.noise, dirt.spikes, 0.0).spoil(np.ones(count)), "GB/s"), 1.0)
 
 

@@ -1,4 +1,4 @@
-"""The probes' kernels as compute shaders, and the probes on the Vulkan device at hand (Mesa's lavapipe, a CPU, where
+"""The probes' kernels as compute shaders, and the probes on the attached Vulkan device (Mesa's lavapipe, a CPU, if
 there is no GPU).
 """
 
@@ -122,7 +122,7 @@ def test_warps_are_lanes_in_lockstep(bench: Bench) -> None:
 
 
 def test_images_are_read_written_and_chased(bench: Bench) -> None:
-    """Probes of images on a GPU; a CPU's driver has no texture units, so the probes themselves decline there."""
+    """Probes of images run on a GPU. A CPU's driver has no texture units, so the probes decline there."""
     device = bench.device
     rng = np.random.default_rng(4)
     texels = rng.standard_normal((3, 5, 4)).astype(np.float32)

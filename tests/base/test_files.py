@@ -1,4 +1,4 @@
-"""Files of a folder that others write to: what is no regular file is an error at once, and is not waited for."""
+"""Files of a folder that others write to: anything but a regular file is an error immediately, without waiting."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def odd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.fixture(autouse=True)
 def _nothing_is_waited_for() -> Iterator[None]:
-    """What waits for 20 s has its process killed, which names the test."""
+    """Kill the process of a test that waits for 20 s, which names the test."""
     alarm = threading.Timer(20, os.abort)
     alarm.start()
     yield

@@ -37,7 +37,7 @@ def printed(code: str, folder: Path) -> list[str]:
     return done.stdout.split("\n")[:-1]
 
 
-# What a user's process is, before and after: it is printed as two equal lines.
+# Prints the state of a user's process. Before and after it must be the same line.
 STATE = "print(sys.meta_path, sorted(os.environ.items()), 'torch' in sys.modules and sys.modules['torch'].__file__)"
 
 
@@ -54,7 +54,7 @@ def test_importing_romou_changes_nothing(folder: Path) -> None:
 
 
 def test_compiling_changes_nothing(folder: Path) -> None:
-    # TVM imports PyTorch and adds finders of its own; the state before is that of a user who has TVM already.
+    # TVM imports PyTorch and adds its finders. The first state is that of a user who has imported TVM already.
     code = f"import os, sys, tvm\n{STATE}\nimport romou\n{compiled_by_user(folder)}\n{STATE}"
     _, before, after = printed(code, folder)
     assert before == after

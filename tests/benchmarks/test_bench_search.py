@@ -1,4 +1,4 @@
-"""What the comparison of searches keeps of its runs, and what a search knows of other operators."""
+"""The comparison of searches: the runs that it keeps, and the data of other operators that a search uses."""
 
 from __future__ import annotations
 

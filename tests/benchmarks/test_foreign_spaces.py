@@ -1,4 +1,4 @@
-"""Spaces that others recorded: read in both formats, searched by knobs and measurements alone, and scored."""
+"""Spaces that others recorded: read in both formats, searched by only knobs and measurements, and scored."""
 
 from __future__ import annotations
 
@@ -100,13 +100,13 @@ def test_random_search_is_expected_as_it_is() -> None:
 
 
 def test_scales_tell_the_knob_that_matters() -> None:
-    """One of two knobs decides: far along the other, what was measured still counts."""
+    """One of two knobs decides: measurements far along the other knob still count."""
     rng = np.random.default_rng(0)
     rows = rng.random((40, 2))
     process = KnobProcess(rows, -2 * rows[:, 0])
     found = process.mean(np.array([[0.1, 0.9], [0.9, 0.1]]), np.zeros(2), np.zeros(2))
     assert found == pytest.approx([-0.2, -1.8], abs=0.15)
-    # More is expected where the score is high than where it is low.
+    # The expected improvement is larger near the high score than near the low one.
     improvement = process(np.array([[0.01, 0.5], [0.95, 0.5]]), np.zeros(2), np.zeros(2))
     assert improvement[0] > improvement[1]
 

@@ -1,5 +1,5 @@
-"""benchmarks/kernel_bench.py and the tables made with it: the reference, the numbers, going on from records, what is
-said without PyTorch.
+"""benchmarks/kernel_bench.py and the tables made with it: the reference, the numbers, continuing from records, the
+message without PyTorch.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def test_the_fast_reference_is_the_reference(work: Conv2d | Dense) -> None:
     ids=lambda w: type(w).__name__,
 )
 def test_the_fast_reference_of_training_is_the_reference(work: Conv2d, tmp_path: Path) -> None:
-    """With a weight as the graph has it; kept for the search and for the table, which have other inputs."""
+    """The weight has the graph's layout. References are kept for the search and for the table, which have different
+    inputs.
+    """
     task = task_of(work, has_epilogue=False, is_weight_computed=True)
     found = {
         seed: verify.load_reference(kernel_references.reference_of(task, tmp_path, seed))
@@ -79,7 +81,7 @@ def test_the_fast_reference_of_training_is_the_reference(work: Conv2d, tmp_path:
 
 
 class FakePeer:
-    """Two layouts, of which the second takes 1 ms."""
+    """A peer with two layouts. The second takes 1 ms."""
 
     def calls(self, work: Conv2d | Dense) -> dict[str, Any]:
         return {"NCHW": 2e-3, "channels_last": 1e-3}
@@ -178,7 +180,7 @@ def test_without_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_scripts_go_on_from_their_records(tmp_path: Path) -> None:
-    """End to end on the CPU; the second call measures nothing anew."""
+    """The scripts run end to end on the CPU. The second call measures nothing anew."""
     arguments = [
         "--only",
         "832x7x7_256",

@@ -26,7 +26,7 @@ from support.docs.documents import ROOT
 from support.models.small_networks import NetworkBuilder
 
 CONV = "conv2d_1x8x9x9_12_3x3_s1"
-# Script -> its arguments, and what it prints. OUT stands for a folder.
+# Script -> its arguments, and its output. OUT is replaced by a folder.
 RUNS: dict[str, tuple[str, str]] = {
     "bench_compare": (
         f"--nodes 0 --operator {CONV} --pairs 1 --real-pairs 2",
@@ -81,7 +81,7 @@ JUDGED = {"bench_compare", "bench_registers"}
 
 @pytest.fixture
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A folder with what runs read. A convolution with a ReLU takes the place of every bundled network."""
+    """Return a folder with the inputs of the runs. A convolution with a ReLU replaces every bundled network."""
     graph = NetworkBuilder({"x": (1, 8, 9, 9)})
     model = graph.model(graph.add("Relu", graph.conv("x", 8, 12)))
     monkeypatch.setattr(models, "load", lambda name: model)
@@ -94,7 +94,7 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 
 def printed_by(script: str, words: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Return what a script prints, run in this process. Its end without an error is checked."""
+    """Run a script in this process, check that it ends without an error, and return its output."""
     arguments = [word.replace("OUT", str(folder)) for word in shlex.split(words)]
     main: Any = importlib.import_module(script).main
     monkeypatch.setattr(sys, "argv", [script, *arguments])

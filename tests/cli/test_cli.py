@@ -30,9 +30,9 @@ def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProc
 
 @pytest.fixture(scope="module")
 def no_platform(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """An environment in which no loader finds a platform, of OpenCL or of Vulkan."""
+    """Return an environment in which no loader finds a platform of OpenCL or Vulkan."""
     empty = tmp_path_factory.mktemp("vendors")
-    # A library that is named stands alone: a driver from PyPI is not opened beside it.
+    # A named library is the only one: a driver from PyPI is not opened in addition.
     return {
         "OCL_ICD_VENDORS": str(empty),
         "ROMOU_OPENCL_LIBRARY": "libOpenCL.so.1",
@@ -140,8 +140,8 @@ def test_devices_lists_attached_and_known() -> None:
 
 
 def test_devices_prints_and_compares_facts() -> None:
-    """A device is found by a driver's name too, each fact with its source, and what the nearest measured GPU has where
-    one is not known.
+    """A device is also found by a driver's name. Each fact has its source, and an unknown fact shows the nearest
+    measured GPU's.
     """
     text = " ".join(invoke("devices", "--facts", "QUALCOMM Adreno(TM) 740").stdout.replace("│", " ").split())
     assert "adreno740: Qualcomm Adreno 740" in text

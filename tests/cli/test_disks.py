@@ -1,4 +1,4 @@
-"""Full disks, places that may not be written, and models of which a device computes nothing."""
+"""Full disks, read-only places, and models without any work for a device."""
 
 from __future__ import annotations
 

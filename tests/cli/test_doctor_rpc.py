@@ -1,4 +1,4 @@
-"""`romou doctor --rpc`: what it says of a server on loopback, of a phone's driver, and of kernels that are wrong."""
+"""`romou doctor --rpc`: its report on a server on loopback, on a phone's driver, and on wrong kernels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.devices import faulty_kernels
 from support.servers.rpc_servers import Server, plain_server, serving
 from support.suite.exhaustive import exhaustive
 
-# A phone whose driver names its compiler, as the server would tell of it.
+# A phone's facts as a server reports them, with a driver that names its compiler.
 PHONE = """
 real = tvm.get_global_func("romou.opencl.devices")
 def devices():
@@ -104,8 +104,8 @@ def test_all_families_are_right(server: Server) -> None:
 
 
 def test_a_phones_driver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A phone's quirks and the manifest's line are told; without the NDK its kernels cannot be compiled here, and that
-    is told too.
+    """The report has a phone's quirks and the manifest's line. Without the NDK its kernels cannot be compiled here, and
+    the report says so.
     """
     monkeypatch.delenv("ANDROID_NDK_HOME", raising=False)
     with plain_server(PHONE) as address:

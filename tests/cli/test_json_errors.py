@@ -1,4 +1,4 @@
-"""With --json, stdout holds one document whatever happens, and the exit status says whether it is an error."""
+"""With --json, stdout always holds one document, and the exit status says whether it is an error."""
 
 from __future__ import annotations
 

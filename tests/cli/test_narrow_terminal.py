@@ -1,4 +1,4 @@
-"""What commands print on a terminal of 80 columns: no line is longer, no word is cut, and nothing is a word a line."""
+"""Output of commands on a terminal of 80 columns: no line is longer, no word is cut, and no column is one word wide."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def assert_readable(at: Callable[[int], str]) -> None:
     lines = narrow.splitlines()
     assert max(map(len, lines)) <= NARROW, max(lines, key=len)
     assert "…" not in narrow
-    # A word that is longer than a line's share may fold; what is of words stays whole.
+    # A word that is longer than its share of a line may be folded. Shorter words stay whole.
     words = {word for word in re.findall(r"[\w.%-]+", wide) if len(word) <= 24}
     assert words <= set(re.findall(r"[\w.%-]+", narrow))
     filled = [line.strip() for line in lines if line.strip(" ─━┃│╇╪┡┩┏┓└┘├┤┼╈")]
@@ -128,7 +128,7 @@ def test_tables(name: str) -> None:
 
 
 def test_space(model: str) -> None:
-    """The knobs of an operator are those of `romou inspect --knobs`, by the same function."""
+    """`romou space` and `romou inspect --knobs` print the knobs of an operator by the same function."""
     assert_readable(command(main, "space", model, *ADRENO))
 
 
@@ -154,7 +154,7 @@ def test_doctor(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_others_print_no_table() -> None:
-    """What prints a table has to be looked at above."""
+    """Every command that prints a table needs a test above."""
     assert set(COMMANDS) == {*TABLES, "space", "inspect", "doctor", *LINES_ALONE}
     for name in LINES_ALONE:
         text = (Path(doctor.__file__).parent / f"{name}.py").read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The shell scripts parse, and what they export and find is what the rest expects."""
+"""The shell scripts parse, and their exported variables and files are those that other code expects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of a tuned model: sums count calls, a dash stands for what was not measured."""
+"""The table of a tuned model: sums count calls, and a dash marks an unmeasured value."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables that are written by hand name what exists: layers and rooms, outcomes, the tests of recipes."""
+"""Names in hand-written tables exist: layers and rooms, outcomes, the tests of recipes."""
 
 from __future__ import annotations
 

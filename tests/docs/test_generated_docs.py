@@ -1,4 +1,4 @@
-"""The tables in docs/ that are read off the code say what the code says now."""
+"""The generated tables in docs/ are up to date with the code."""
 
 from __future__ import annotations
 

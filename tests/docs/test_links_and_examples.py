@@ -1,4 +1,4 @@
-"""What the documents point at exists: files, headings, commands, options and names of the Python interface."""
+"""References of the documents exist: files, headings, commands, options and names of the Python interface."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.docs.documents import DOCUMENTS, ROOT, CodeBlock, blocks, code_span
 _LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 _PATH = re.compile(r"(?:romou|archprobe|schedules|tvm_patches|tests|scripts|benchmarks|docs)/[\w./-]*\w/?")
 _SCRIPTS = ("scripts/", "benchmarks/", "tests/stress/")
-# What a function of the interface returns, as far as examples go on with it.
+# The return types of public functions, if examples use the result.
 _RETURNS = {"tune": "TunedModel", "compile": "TunedModel", "load": "TunedModel"}
 
 
@@ -49,7 +49,7 @@ def test_files_that_are_named_exist(path: Path) -> None:
 
 
 def _check_command(words: list[str]) -> None:
-    """Fail unless click would accept the words; whether files exist is not asked."""
+    """Fail unless click would accept the words. Files need not exist."""
     command: click.Command = make_docs.programs()[words[0]]
     context, rest = click.Context(command, info_name=words[0]), words[1:]
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
@@ -133,7 +133,7 @@ def test_python_uses_what_exists(block: CodeBlock) -> None:
 
 
 def _chain(node: ast.expr) -> list[str]:
-    """Return ["a", "b", "c"] for a.b.c; nothing for anything else."""
+    """Return ["a", "b", "c"] for a.b.c, and an empty list for anything else."""
     if isinstance(node, ast.Name):
         return [node.id]
     if isinstance(node, ast.Attribute) and (before := _chain(node.value)):

@@ -1,4 +1,4 @@
-"""The code of docs/extending.md does what the page says: each recipe is taken from there and run."""
+"""The code of docs/extending.md works as the page says: each recipe is extracted and run."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def code(recipe: str, number: int = 0) -> str:
 
 
 def test_an_onnx_converter() -> None:
-    """What it serves is computed on the device, and what it refuses runs on the host."""
+    """A node that the converter handles runs on the device, and one that it rejects runs on the host."""
     exec(code("An ONNX converter"), {})
     try:
         for extent, groups in ((2, ()), (3, (("Det (t0)",),))):

@@ -1,4 +1,4 @@
-"""The code of docs/tutorial.md prints what the page shows."""
+"""The code of docs/tutorial.md prints the output that the page shows."""
 
 from __future__ import annotations
 

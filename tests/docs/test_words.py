@@ -14,7 +14,7 @@ import make_docs
 from support.docs.documents import DOCUMENTS, ROOT, prose
 
 FOLDERS = ("romou", "archprobe", "scripts", "benchmarks", "tests")
-# What to write instead; the glossary says what each term means.
+# Pattern -> the word to write instead. The glossary defines each term.
 _WORDS = {
     r"halfs": "fp16",
     r"half-precision numbers": "fp16",
@@ -30,7 +30,7 @@ _WORD = re.compile(rf"\b({'|'.join(_WORDS)})\b", re.IGNORECASE)
 
 
 def _wrong_words(text: str) -> list[str]:
-    """Return what of `text` another word stands for; code between backticks is not read."""
+    """Return the forbidden words of `text`, each with its replacement. Code between backticks is ignored."""
     spoken = " ".join(re.sub(r"`[^`]*`", "CODE", text).split())
     return [
         f"{found[0]!r}: {next(w for pattern, w in _WORDS.items() if re.fullmatch(pattern, found[0], re.IGNORECASE))}"

@@ -1,4 +1,4 @@
-"""What a tuning run does ahead in background threads."""
+"""The work that a tuning run does ahead in background threads."""
 
 from __future__ import annotations
 

@@ -78,7 +78,7 @@ def test_the_command_line_has_every_option_with_its_default(name: str) -> None:
     assert fields_of(name).keys() - shown.keys() == PYTHON_ONLY[name]
     context = click.Context(command)
     for key in fields_of(name).keys() & shown.keys():
-        # An option that may be repeated has no default of its own.
+        # An option that may be repeated has no default.
         is_repeated = shown[key].multiple
         assert is_repeated or shown[key].get_default(context) == fields_of(name)[key].default
 

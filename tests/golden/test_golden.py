@@ -112,9 +112,9 @@ KERNELS: dict[str, tuple[Conv2d | Dense | BatchMatmul, dict[str, Any]]] = {
 }
 
 
-# CUDA has no images, and alone tensor cores.
+# CUDA has no images, and only CUDA has tensor cores.
 CASES = [(name, "cl") for name, (_, choices) in KERNELS.items() if choices.get("multiply_add") not in TENSOR_CORES]
-# Vulkan writes the same kernels as OpenCL, but for those with cooperative matrices.
+# Vulkan writes the same kernels as OpenCL, except for those with cooperative matrices.
 MATRICES = [name for name, (_, choices) in KERNELS.items() if choices.get("multiply_add") == "coopmat"]
 CASES += [
     (name, "cu")

@@ -1,7 +1,7 @@
-"""What networks are made of: every graph of `blocks.py` is right, compiled within seconds, and all that it computes has
-a family.
+"""Building blocks of networks: every graph of `blocks.py` is right, compiled within seconds, and a family takes each of
+its computations.
 
-By default each graph runs on OpenCL's buffers and in one more way; --exhaustive runs all in every way.
+By default each graph runs on OpenCL's buffers and in one more way. --exhaustive runs all graphs in every way.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def test_a_block(name: str, target: str, opencl_device: tvm.runtime.Device) -> N
     model = romou.compile(block.model, target=target, device=0 if has_device else None, verify=False, strict=True)
     seconds = time.process_time() - started
     assert not model.host_nodes
-    # Only what is known to have no family, and that until it gets one.
+    # Only operators that are known to have no family yet.
     plain = {node.split(" ")[0] for node in model.summary().by_tvm}
     assert plain <= set(block.plain)
     assert bool(plain) == bool(block.plain)

@@ -1,4 +1,4 @@
-"""Random graphs, each in one of four ways; and the fuzzer finds what is planted."""
+"""Random graphs, each in one of four ways. The fuzzer finds planted faults."""
 
 from __future__ import annotations
 

@@ -46,7 +46,7 @@ def operators() -> list[TunableTask]:
 
 @pytest.mark.parametrize("name", REPORTS)
 def test_a_phones_report_leads_to_texture_kernels(reports: None, name: str) -> None:
-    """Images, criteria, default configs and kept configs are those of the file that was written by hand."""
+    """Images, criteria, default configs and kept configs are the same as with the hand-written file."""
     by_hand, measured = Target(f"opencl -device={BY_HAND}"), Target(f"opencl -device={name}")
     assert measured.limits.prefers_images
     for task in operators():

@@ -1,4 +1,4 @@
-"""Device files: schema errors name what is wrong, and the values are those of the published table."""
+"""Device files: schema errors name the wrong entry, and the values equal the published table."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_values_are_those_of_the_table(fact: str) -> None:
 
 
 def test_a_measured_device_gives_a_target_its_limits() -> None:
-    """ArchProbe's report of a run stands in place of a device file, as it was measured."""
+    """ArchProbe's report of a run is used in place of a device file, as it was measured."""
     spec = load_device("nvidia_h200")
     assert (spec.title, spec.shader_cores, spec.warp_sizes, spec.register_file) == ("NVIDIA H200", 132, (32,), "pooled")
     assert spec.registers_per_core == 256 * 251
@@ -176,7 +176,7 @@ def test_an_unknown_fact_is_named_and_one_that_is_left_out_is_not_known() -> Non
 
 
 def test_a_family_gives_what_a_file_does_not_know(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With the family's source; a family is no device, and each one is some device's."""
+    """The fact has the family's source. A family is no device, and each one belongs to some device."""
     spec, family = load_device("adreno730"), json.loads((files._FAMILIES / "adreno_7xx.json").read_text())["facts"]
     assert spec.registers_per_core == 96 * 4 * 128
     assert spec.source_of("registers_per_lane") == family["registers_per_lane"]["source"]
@@ -241,13 +241,13 @@ def test_every_phone_has_images_and_keeps_to_what_its_facts_say(name: str) -> No
     assert limits.max_image[0] >= 16384
     assert (limits.warp_size, limits.has_fp16_arithmetic) == (min(spec.warp_sizes or (0,)), True)
     assert limits.max_work_group_size == (spec.max_work_group_size or 256)
-    # Images where buffers have no first-level cache (Adreno), and where its rate, or the nearest GPU's, is higher for
-    # them (Mali).
+    # Images if buffers have no first-level cache (Adreno), or if images have the higher rate on it or on the nearest
+    # GPU (Mali).
     assert limits.prefers_images == (name != "maleoon910")
 
 
 def test_vulkan_images_have_as_many_layers_as_the_file_knows() -> None:
-    """Where it knows none, as many as every device has; OpenCL promises more by itself."""
+    """If the file has no number, images have the layers that every device offers. OpenCL guarantees more."""
     layers = {
         "adreno530": 256,
         "adreno640": 2048,
@@ -269,7 +269,7 @@ def test_vulkan_images_have_as_many_layers_as_the_file_knows() -> None:
 
 @pytest.mark.parametrize("name", ["adreno740", "mali_g78", "maleoon910"])
 def test_a_network_compiles_within_a_phone_s_limits(name: str) -> None:
-    """With images where the target prefers them, and work groups that the device takes."""
+    """Images are used if the target prefers them, and work groups fit the device."""
     target = Target(f"opencl -device={name}")
     sources = romou.compile(residual_net(), target=target).sources().values()
     groups = [
@@ -328,7 +328,7 @@ def test_an_attached_phone_picks_its_file_and_its_driver_s_word_stands_first() -
 
 
 def test_unknown_facts_are_the_nearest_gpu_s_where_that_is_asked_for() -> None:
-    """The source of a fact says so; limits stay unknown, because kernels might not run."""
+    """The source of a fact says so. Limits stay unknown, because kernels might not run."""
     plain, guessed = (Target(f"opencl -device=mali_g78{option}").spec for option in ("", " -facts=nearest"))
     assert (plain.l2_bandwidth_gbps, guessed.l2_bandwidth_gbps) == (None, 15.6)
     assert guessed.source_of("l2_bandwidth_gbps").startswith("mali_g76, the nearest known GPU: Romou paper")

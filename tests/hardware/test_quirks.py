@@ -1,4 +1,4 @@
-"""What is known of drivers is applied where its condition holds, and left out by name."""
+"""Quirks of drivers are applied if their condition holds, and can be disabled by name."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_quirks_are_switched_off_by_name(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_choices_that_a_driver_gets_wrong_are_left_out_of_spaces() -> None:
-    """Also beside those that the target leaves out itself; the device's other choices stay."""
+    """The choices that the target itself leaves out are left out as well. The device's other choices stay."""
     target = Target("opencl -device=adreno640")
     limited = target.limited_to(X1)
     assert limited.options["without"] == "multiply_add:fma"
@@ -137,7 +137,9 @@ def test_fp16_is_storage_where_a_driver_computes_wrongly() -> None:
 
 
 def test_rules_act_on_a_models_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A driver that is not to get binaries gets none, and one with a bad queue another one; the numbers stay right."""
+    """A driver that must not get binaries gets none, and a driver with a bad queue gets another one. The numbers stay
+    right.
+    """
     entry = {"name": "q", "symptom": "s", "workaround": "w", "source": "x", "when": {"device": "."}}
     model = romou.compile(prime_net(), target="opencl -device=host", verify=False)
     inputs = random_inputs(model.inputs, seed=0)

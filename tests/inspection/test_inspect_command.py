@@ -154,7 +154,7 @@ def test_what_mesa_says_stands_beside(model: Path) -> None:
     assert result.exit_code == 0, result.output
     assert "Mesa, a630" in result.stdout
     assert "Mesa, g76" in result.stdout
-    # The estimate's error stands beside the number of the compiler that it follows, and of no other.
+    # The estimate's error is printed beside the number of the compiler that it models, and of no other.
     own, adreno, percent, mali = re.search(
         r"registers \(32 bit\) +│ +(\d+) │ +(\d+) \(estimate ([+-]\d+)%\) │ +(\d+) │", result.stdout
     ).groups()  # type: ignore[union-attr]

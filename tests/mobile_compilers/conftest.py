@@ -1,4 +1,4 @@
-"""Mesa's compilers for mobile GPUs, where they are installed."""
+"""Mesa's compilers for mobile GPUs, if they are installed."""
 
 from __future__ import annotations
 

@@ -43,7 +43,7 @@ def test_each_side_makes_its_kernels() -> None:
     row = next(row for row in rows() if bench_mobile_static.name_of(row) == "conv1x1 256x28x28 -> 256 /1")
     graph = import_onnx(bench_mobile_static.model_of(row)).mod
     for (kernel,) in bench_mobile_static.romou_candidates(graph, "g76", 2, seed=0):
-        # Data, weight, output; the bias is read once for each output and lies in a buffer.
+        # Data, weight and output are images. The bias is read once for each output and is a buffer.
         assert sorted(re.findall(r"(__(?:read|write)_only) image2d", kernel.source)) == [
             "__read_only",
             "__read_only",
@@ -100,7 +100,7 @@ def test_instructions_of_all_work_items_over_needed_multiply_adds() -> None:
         kernels, [made(LoopStatistics(instructions=0, multiply_adds=0, memory=0, inner=(loop,)))], needed
     )
     assert matched.is_exact
-    # What is computed for pixels that only fill up a work group is paid for, too.
+    # Computation for pixels that only fill up a work group counts, too.
     computed = bench_mobile_static.lanes_of(kernels[0].lowered, 8) * trip_loops(kernels[0].lowered).total
     assert computed >= needed
     assert matched.per_multiply_add == pytest.approx(2 * computed / needed)

@@ -31,7 +31,7 @@ def test_half_of_what_is_compiled_issues_the_least() -> None:
     ("counts", "best"), [({}, None), ({"a": 3.0, "b": 2.0}, "b"), ({"a": 3.0, "b": None}, "a"), ({"a": None}, None)]
 )
 def test_what_spills_or_fails_is_not_the_leanest(counts: dict[str, float | None], best: str | None) -> None:
-    """None stands for a config that spills; another one cannot be built."""
+    """None marks a config that spills. A missing one cannot be built."""
     found = {
         key: {"cycles": 0.1 if cycles is None else cycles, "spills": cycles is None} for key, cycles in counts.items()
     } | {"z": {"error": "no"}}

@@ -38,7 +38,7 @@ LAYERS = [
     # Blocks of sums in fp16 are written out.
     ("mali_g76", conv(128, (17, 17), 128, (1, 7), "float16", padding=(0, 3, 0, 3)), (1, 4)),
     ("mali_g76", conv(128, (17, 17), 128, (7, 1), "float16", padding=(3, 0, 3, 0)), (1, 4)),
-    # So are those of a short window, of rows and of volumes, and what is loaded ahead for several of them does not fit.
+    # The same holds for a short window, of rows and of volumes: the loads ahead for several of them do not fit.
     ("mali_g76", conv(384, (1, 3000), 384, (1, 3), "float16", padding=(0, 1, 0, 1), stride=(1, 2)), None),
     ("mali_g76", conv(64, (56, 56), 64, (2, 2), "float16", stride=(2, 2)), None),
     ("mali_g76", volume((3, 3, 3), "float16", padding=(1, 1, 1, 1, 1, 1)), None),

@@ -1,6 +1,6 @@
-"""Mesa's mobile compilers: what they print is read right, everywhere on kept output and live where they are set up.
+"""Mesa's mobile compilers: their output is parsed correctly, everywhere from kept output and live if they are set up.
 
-data/a630.txt, g57.txt and g76.txt are what the compilers print for data/kernels.cl, less the intermediate forms that
+data/a630.txt, g57.txt and g76.txt are the compilers' output for data/kernels.cl, without the intermediate forms that
 are not read.
 """
 
@@ -30,7 +30,7 @@ from romou.devices.mobile_compilers.statistics import read_statistics
 
 DATA = Path(__file__).parent / "data"
 SOURCE = (DATA / "kernels.cl").read_text(encoding="utf-8")
-# Of each form in which a compiler prints its code: asking one takes seconds.
+# One compiler for each form of printed code: running one takes seconds.
 LIVE = ("a630", "g57", "g76")
 SETUP = Path(__file__).parents[2] / "scripts/setup_mobile_compilers.sh"
 
@@ -66,7 +66,7 @@ def test_adreno() -> None:
     assert (shuffle.name, shuffle.loops, shuffle.spills, shuffle.private_memory_bytes) == ("shuffle", 2, 2, 512)
     assert [loop.memory for loop in shuffle.code.inner] == [3, 3]
     assert shuffle.code.instructions + sum(loop.instructions for loop in shuffle.code.inner) == shuffle.instructions
-    # No loop of it multiplies: then what stands outside of loops is reported.
+    # None of its loops multiplies, so the code outside of loops is reported.
     assert shuffle.inner is shuffle.code
     assert shuffle.inner.instructions_per_multiply_add is None
 
@@ -77,7 +77,7 @@ def test_mali() -> None:
     assert dot4.cycles == 5.0
     assert dot4.cycles_by_unit == {"arith": 2.416667, "texture": 0.5, "vary": 0.0, "ldst": 5.0}
     assert dot4.inner == LoopStatistics(instructions=22, multiply_adds=4, memory=2, units=dot4.inner.units)
-    # The compiler's own bound is of the code as it stands: 24 lanes of arithmetic, half a cycle for an image, one for
+    # The compiler's own bound is for the code as written: 24 lanes of arithmetic, half a cycle for an image, one for
     # any other access.
     units = [own + loop for own, loop in zip(dot4.code.units, dot4.inner.units, strict=True)]
     assert units[0] / 24 == pytest.approx(dot4.cycles_by_unit["arith"], abs=1e-5)
@@ -90,7 +90,7 @@ def test_mali() -> None:
 
 
 def test_valhall() -> None:
-    """Jumps of Valhall's code are distances, and only the form before its machine code tells private memory."""
+    """Jumps of Valhall's code are distances, and only the form before its machine code shows private memory."""
     dot4, shuffle = kept("g57")
     assert (dot4.name, dot4.instructions, dot4.registers, dot4.occupancy, dot4.cycles, dot4.is_adreno) == (
         "dot4",
@@ -184,9 +184,9 @@ def test_the_script_leaves_what_is_there(tmp_path: Path) -> None:
     assert done.stdout == f"==> the mobile compilers are already in {tmp_path}\n"
 
 
-# Together they take longer than the compiler is left alone.
+# Together they exceed the compiler's time limit.
 SIZES = [16 * n for n in range(1, 13)]
-# The size of the local array tells them apart.
+# They differ in the size of the local array.
 SIZED = (
     "__kernel void f(__global float* a) { __local float t[SIZE]; t[get_local_id(0)] = a[0];"
     " barrier(CLK_LOCAL_MEM_FENCE); a[1] = t[SIZE - 1]; }"
@@ -213,7 +213,9 @@ EQUAL = "__kernel void one(__global float* a) { a[get_local_id(0)] = 1.0f; }"
 
 @pytest.fixture(scope="module")
 def answers(compilers: Path) -> Callable[[str], list[list[KernelStatistics] | BuildError]]:
-    """What a compiler says of all files here, which it is given in one process: starting it takes longer than its work."""  # noqa: E501
+    """Return a compiler's results for all files here, compiled in one process: starting it takes
+    longer than its work.
+    """
     sources = [SOURCE, REFUSED, SOURCE.replace("n[0]", "n[2]")]
     more = {
         "a630": [SCALE, FP32_READS, FP16_READS, *(SIZED.replace("SIZE", str(size)) for size in SIZES)],
@@ -263,7 +265,7 @@ def test_live(gpu: str, answers: Callable[[str], list[list[KernelStatistics] | B
         assert shuffle.spills > 0
         assert shuffle.private_memory_bytes >= 256
     assert isinstance(good, list)
-    # The kept output is what these compilers print: of another version the code may differ, not its kind.
+    # The kept output was printed by these compilers. Another version's code may differ, but not its kind.
     assert [s.inner.memory for s in good] == [s.inner.memory for s in kept(gpu)]
 
 
@@ -278,7 +280,7 @@ def test_a_fixed_work_group_saves_address_arithmetic(
 
 
 def test_a_kernel_of_sub_groups_is_said_to_be_one(tmp_path: Path) -> None:
-    """Mesa's OpenCL knows no functions of these; without the check its answer is that names are not declared."""
+    """Mesa's OpenCL has no sub-group functions. Without the check its error would be that names are not declared."""
     (tmp_path / "ready.json").write_text("{}", encoding="utf-8")
     source = "__kernel void sums(__global float *a) { a[0] = sub_group_add_of_64(a[get_local_id(0)]); }"
     (result,) = compile_all([source], "a630", folder=tmp_path)

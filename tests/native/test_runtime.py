@@ -1,4 +1,4 @@
-"""The OpenCL runtime where drivers fail and files are damaged: under AddressSanitizer and ThreadSanitizer, on a library
+"""The OpenCL runtime with failing drivers and damaged files, under AddressSanitizer and ThreadSanitizer, on a library
 that fails on demand.
 """
 
@@ -52,7 +52,9 @@ OF_THREADS = ("waiting_holds_no_queue", "dropped_elsewhere", "threads")
 
 
 def compile_with(source: Path, suffix: str, *options: str) -> Path:
-    """What g++ makes of a file, of this directory or made before, whatever it includes from the runtime being the same."""  # noqa: E501
+    """Compile a file of this directory by g++. A cached result is returned if the file and its includes from the
+    runtime are unchanged.
+    """
     texts = [
         path.read_text()
         for path in (source, *(path for folder in (COMMON, RUNTIME) for path in sorted(folder.rglob("*.[ch]*"))))
@@ -76,7 +78,7 @@ def driver(library: Path, sanitizer: str) -> Path:
     folders = [f"{tvm_folder}/lib", f"{ffi}/lib", str(library.parent)]
     linked = [f"-L{folder}" for folder in folders] + [f"-Wl,-rpath,{folder}" for folder in folders]
     names = ["-ltvm_runtime", "-ltvm_ffi", f"-l:{library.name}", "-ldl", "-pthread"]
-    # What these two check, AddressSanitizer finds; they take a quarter of the compilation.
+    # AddressSanitizer finds the faults of these two checks, which take a quarter of the compilation.
     options = [f"-fsanitize={sanitizer}", "-fno-sanitize-recover=undefined", "-fno-sanitize=null,object-size"]
     return compile_with(HERE / "drive_runtime.cc", "", *options, *includes, *linked, *names)
 
@@ -101,7 +103,7 @@ def test_errors_are_survived(addresses: Path, library: Path, check: str) -> None
 
 
 def test_errors_of_recordable_queues_are_survived(addresses: Path, library: Path) -> None:
-    """Failing calls leave nothing behind where Qualcomm's extension is in the place of command buffers."""
+    """Failing calls leave nothing behind if Qualcomm's extension replaces command buffers."""
     checks = ["failed_waits", "waiting_holds_no_queue", "dropped_elsewhere", "every_call_fails"]
     done = run(addresses, library, *checks, FAKE_EXTENSION="cl_qcom_recordable_queues")
     assert (done.returncode, done.stdout.split()) == (0, checks), done.stderr

@@ -1,7 +1,7 @@
-"""A C++ compiler for builds of this checkout and of copies: an object that one of them made of the same text, with the
-same words, is there for the next.
+"""A C++ compiler with a cache, for builds of this checkout and of copies. A build reuses an object that another one
+compiled from the same text with the same options.
 
---quick, before all other words: what is not there yet is not optimised.
+--quick, before all other words: objects that are not cached yet are not optimized.
 """
 
 from __future__ import annotations

@@ -20,8 +20,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def compiler() -> dict[str, str]:
-    """The environment of a build: one compilation is enough for all builds, that of scripts/test.sh too; without it,
-    nothing is optimised.
+    """Return the environment of a build. One compilation serves all builds, that of scripts/test.sh too. Without
+    scripts/test.sh nothing is optimized.
     """
     return {"CXX": shlex.join([sys.executable, str(Path(__file__).with_name("cached_compiler.py")), "--quick"])}
 
@@ -54,8 +54,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def fresh_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], tuple[str, Path]]:
-    """Make an environment without Romou; its dependencies are those of this one, to spare the downloads. Gives Python
-    and site folder.
+    """Return a function that makes an environment without Romou and returns its Python and site folder.
+
+    Its dependencies are this environment's, which saves the downloads.
     """
 
     def make() -> tuple[str, Path]:
@@ -64,7 +65,7 @@ def fresh_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], 
         inside = str(folder / "bin" / "python")
         ask = [inside, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"]
         site = Path(subprocess.run(ask, check=True, capture_output=True, text=True).stdout.strip())
-        # A plain path, read after the environment's own packages; .pth files in it, such as that of an editable Romou,
+        # A plain path, read after the environment's own packages. The .pth files in it, such as an editable Romou's,
         # are not followed.
         (site / "dependencies.pth").write_text(
             sysconfig.get_path("purelib") + "\n" + sysconfig.get_path("platlib") + "\n"
@@ -76,7 +77,7 @@ def fresh_environment(tmp_path_factory: pytest.TempPathFactory) -> Callable[[], 
 
 @pytest.fixture(scope="module")
 def archive(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The source archive, unpacked: what `python -m build --sdist` makes, without an environment of its own."""
+    """Return the unpacked source archive of `python -m build --sdist`, built without a separate environment."""
     folder = tmp_path_factory.mktemp("archive")
     code = "import sys; from setuptools import build_meta; print(build_meta.build_sdist(sys.argv[1]))"
     subprocess.run([sys.executable, "-c", code, str(folder)], cwd=source, check=True, capture_output=True)
@@ -88,7 +89,7 @@ def archive(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def wheel(archive: Path, compiler: dict[str, str], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The wheel, built of the source archive: what that lacks is missing here too."""
+    """Return the wheel, built from the source archive: files missing there are missing here too."""
     folder = tmp_path_factory.mktemp("wheel")
     command = [
         sys.executable,

@@ -1,4 +1,4 @@
-"""`pip install -e .` from a copy of the checkout; what a build says that cannot work."""
+"""`pip install -e .` from a copy of the checkout, and the messages of builds that cannot work."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""The source archive holds what builds and tests need; the wheel that is built of it, installed in a fresh environment,
-tunes from another folder.
+"""The source archive holds everything that builds and tests need. The wheel that is built from it, installed in a fresh
+environment, tunes from another folder.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYT
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, fresh_environment: Callable[[], tuple[str, Path]]) -> str:
-    """An environment that has Romou from the wheel alone."""
+    """Return the Python of an environment that has Romou only from the wheel."""
     inside, site = fresh_environment()
     subprocess.run(
         [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(site), str(wheel)],
@@ -111,8 +111,8 @@ tuned.save("small.romou")
 
 
 def test_it_works_inside_a_checkout(python: str, tmp_path: Path) -> None:
-    """The folder romou/ of the checkout must not stand in for the installed package, in the child processes neither,
-    which build and run candidates.
+    """The folder romou/ of the checkout must not replace the installed package, not even in the child processes that
+    build and run candidates.
     """
     onnx.save(short_net(), tmp_path / "short.onnx")
     code = "import sys; sys.path = [p for p in sys.path if p]; from romou.cli import main; main()"
@@ -134,8 +134,8 @@ def test_it_works_inside_a_checkout(python: str, tmp_path: Path) -> None:
 
 
 def test_python_in_the_root_of_a_checkout(python: str, source: Path) -> None:
-    """Python finds the folder romou/ of the checkout before the installed package; the runtime, which was not built
-    there, is the installed one.
+    """Python finds the folder romou/ of the checkout before the installed package. Its runtime was not built, so the
+    installed one is used.
     """
     code = """
 import pathlib, sys

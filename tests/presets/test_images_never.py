@@ -1,4 +1,4 @@
-"""`-images=never` says where tensors are stored. It changes no tile, tree, vector width or algorithm."""
+"""`-images=never` only changes where tensors are stored. It changes no tile, tree, vector width or algorithm."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ def test_shipped_schedules_are_valid(path: Path, caplog: pytest.LogCaptureFixtur
         assert schedule.source
         assert schedule.record.device["driver"]
         target = Target(schedule.record.target)
-        # The limits of a device that is not named are those of the attached one.
+        # An unnamed device has the limits of the attached one.
         if not schedule.workload or target.device_name is None or schedule.family == "depthwise_pointwise":
             continue
         plain = task_of(parse_workload(dict(schedule.workload)))

@@ -15,8 +15,8 @@ from check_kills import TuningFolder, kill_one
 
 KILLS = 12
 
-# A tuner without a device: takes up where the records end, measures into temporary folders, and tells of each record
-# that is on disk.
+# A tuner without a device: it continues from the existing records, measures into temporary folders, and reports each
+# record that is on disk.
 _TUNER = """
 import json, os, sys, tempfile
 from pathlib import Path
@@ -65,7 +65,7 @@ FAULTS = {
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_what_is_planted_is_found(fault: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is planted is found by the check of tests/stress/check_kills.py."""
+    """The check of tests/stress/check_kills.py finds planted faults."""
     monkeypatch.setattr("check_kills._PATIENCE_S", 0.2)
     (old, new), found = FAULTS[fault]
     place, rng = TuningFolder(tmp_path, _TUNER.replace(old, new)), random.Random(0)

@@ -1,4 +1,4 @@
-"""T4 files: Kernel Tuner's schema, there and back, and what does not belong is refused."""
+"""T4 files: a round trip through Kernel Tuner's schema, and refusal of foreign entries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench's file: what is written is read, and what is none is refused in words."""
+"""The bench's file: a saved bench is read back, and any other file is refused with a clear error."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_what_is_no_bench_is_refused(tmp_path: Path, change: Callable[[dict[str,
 
 
 def test_registers_of_an_older_file_are_not_compared(tmp_path: Path) -> None:
-    """Schema 1 held the number of an estimate that is gone; everything else in such a file still counts."""
+    """Schema 1 held the number of a former estimate. Everything else in such a file still counts."""
     now = bench(operator("conv", measures={"registers": 96, "local_memory_bytes": 64}))
     data = json.loads(now.to_json())
     data["schema"] = 1

@@ -1,4 +1,4 @@
-"""What `romou compare` makes of two benches: verdicts, refusals, and the files that it writes."""
+"""`romou compare` on two benches: verdicts, refusals, and the files that it writes."""
 
 from __future__ import annotations
 

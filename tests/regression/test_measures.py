@@ -1,9 +1,9 @@
-"""Kernels of whole networks with default schedules may not become worse by what can be read off them, on any machine.
+"""Static measures of the kernels of whole networks with default schedules may not become worse, on any machine.
 
-    pytest tests/regression --update-baseline       after a change that is meant
+    pytest tests/regression --update-baseline       after an intended change
 
-A worse measure fails; another text, config or operator is told in pytest's warnings. The texts themselves are held in
-tests/golden.
+A worse measure fails. Another text, config or operator is reported in pytest's warnings. The texts themselves are kept
+in tests/golden.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from support.models.small_networks import residual_net
 from support.suite.exhaustive import few
 
 BASELINES = Path(__file__).parent / "baselines"
-# A phone of each kind of memory, images first and buffers alone, and a desktop GPU.
+# A phone of each kind of memory, one with images first and one with buffers only, and a desktop GPU.
 NETWORKS = {"squeezenet1_0": "adreno640", "mobilenetv1_100": "mali_g76 -images=never", "resnet18": "nvidia_h200"}
 
 

@@ -117,7 +117,7 @@ def test_without_the_compiled_model_recorded_times_are_compared(model: Path, bas
         "in turns",
         "the baseline was compiled within the limits of 'Another'",
     )
-    # A device of another name: only what can be read off the kernels is left.
+    # On a device of another name, only static measures are compared.
     made = Bench.load(alone)
     assert made.device is not None
     dataclasses.replace(made, device={**made.device, "name": "Another"}).save(alone)
@@ -132,7 +132,7 @@ def test_configs_come_from_records_and_then_from_the_baseline(
     plain = romou.bench(model, times=False)
     conv = next(o for o in plain.operators if o.name == CONV)
     other = {**conv.config, "tile_w": 2 if conv.config["tile_w"] != 2 else 1}
-    # Faster, but what this target has no choice for: it was allowed to another one.
+    # Faster, but a choice that only another target has.
     elsewhere = {**other, "multiply_add": "tf32", "steps": 2}
     with RecordStore(tmp_path / "records") as store:
         store.append(

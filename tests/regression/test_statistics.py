@@ -1,4 +1,4 @@
-"""Noise that real machines make, from fixed seeds: what raises an alarm, and what does not."""
+"""Alarms under the noise of real machines, simulated with fixed seeds."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class Machine:
 
 
 class OwnMachine(Machine):
-    """One that is not shared: its clock wanders a little, and now and then a repeat is cut off."""
+    """A machine that is not shared: its clock drifts a little, and occasionally a repeat is interrupted."""
 
     def step(self) -> None:
         self.speed *= np.exp(self.rng.normal(0, 0.0002))
 
 
 def in_turns(seed: int, factors: dict[str, float], rounds: int = 16) -> dict[str, tuple[Rounds, Rounds]]:
-    """Pairs of `rounds` rounds; factors: how much longer an operator takes in the second of two versions."""
+    """Return pairs of `rounds` rounds. factors: the slowdown of an operator in the second of two versions."""
     machine = Machine(seed)
     pairs: dict[str, tuple[list, list]] = {f"op{i}": ([], []) for i in range(OPERATORS)}
     for _ in range(rounds):
@@ -64,7 +64,7 @@ def session(machine: Machine, factors: dict[str, float], rounds: int = 16) -> di
 
 
 def recorded(seed: int, factors: dict[str, float], speed: float, machine: type[Machine]) -> dict[str, TimeVerdict]:
-    """Verdicts on two sessions; in the second one the machine is `speed` times slower."""
+    """Return verdicts on two sessions. In the second one the machine is `speed` times slower."""
     before, after = session(machine(seed), {}), session(machine(seed + 1000, speed), factors)
     reference = (before.pop("reference"), after.pop("reference"))
     return time_verdicts({name: (before[name], after[name]) for name in before}, LIMIT, machine=reference)
@@ -145,7 +145,7 @@ def test_shifts_of_known_numbers() -> None:
 
 
 def test_bounds_hold_the_true_shift() -> None:
-    """99% bounds miss it in one of a hundred; here in at most 4 of 200."""
+    """99% bounds miss it in one of a hundred cases, here in at most 4 of 200."""
     missed = 0
     for seed in range(200):
         rng = np.random.default_rng(seed)

@@ -1,6 +1,4 @@
-"""The data of each figure: plain rows out of made-up records of a real task, and what is said where something is not
-known.
-"""
+"""The data of each figure: plain rows from synthetic records of a real task, and the text for unknown facts."""
 
 from __future__ import annotations
 
@@ -154,7 +152,7 @@ def test_funnel_narrows(evidence: Evidence) -> None:
     assert (found["measured"], found["right and timed"]) == (4, 3)
     report = evidence.spaces[0][1].report
     assert found["kept"] == report.kept
-    # Where none gave way, what all criteria leave is what is kept.
+    # If no criterion was relaxed, the configs left by all criteria are the kept ones.
     assert report.relaxed or report.criteria[-1].left == report.kept
     literal = dataclasses.replace(evidence, records=[dataclasses.replace(r, l1="paper") for r in evidence.records])
     assert "l1_cache counts every byte" in funnel.rows(literal)[1]

@@ -1,5 +1,5 @@
-"""The page of a report in a real browser: it draws every figure, fits a phone, and asks for nothing.
-`report_picture.check` finds what is wrong.
+"""The page of a report in a real browser: it draws every figure, fits a phone, and makes no requests.
+`report_picture.check` finds the faults.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved model's times, memory, a device's curves; nothing is known of the search. A name that would end a script
-    is only text.
+    """A saved model's times and memory, and a device's curves, without a search. A name that would end a script is only
+    text.
     """
     rows = [
         LayerRow(name=f"{NAME} {n}", calls=1, trials=1, flops=1, default_ms=2.0 + n, tuned_ms=1.0, config={})
@@ -74,7 +74,7 @@ def test_a_page_is_right_on_a_desk_and_on_a_phone(page: Path) -> None:
             before = await opened.value(paper)
             await opened.value("document.getElementById('theme').click()")
             assert await opened.value(paper) != before
-            # What the checks would miss is no check: an emptied figure is found.
+            # The checks must find an emptied figure.
             await opened.value("document.querySelector('#memory-figure svg').remove()")
             assert await opened.value(EMPTY) == ["memory-figure"]
 
@@ -83,7 +83,7 @@ def test_a_page_is_right_on_a_desk_and_on_a_phone(page: Path) -> None:
 
 @pytest.mark.parametrize("title", ["@LIBRARY@", "@DATA@ & @ABOUT@", "@TITLE@"])
 def test_a_title_that_looks_like_a_part_of_the_page_is_only_text(title: str, page: Path, tmp_path: Path) -> None:
-    """A page is as long as another one but for its title, which stands there twice."""
+    """A page is as long as another one except for its title, which occurs twice."""
     short, long = (
         write_page(Evidence(title=one, summary=None, memory=None), tmp_path / "report.html").read_text()
         for one in ("x", title)
@@ -131,7 +131,7 @@ def test_a_report_follows_the_precision_that_the_model_was_tuned_with(
         .with_default_kernels()
         .tasks
     )
-    # Sums over what a global pool gives stay in fp32.
+    # Sums over the output of a global pool stay in fp32.
     tasks = [task for task in found if task.key not in in_fp32]
     assert len(tasks) > 1
     origin = dataclasses.asdict(

@@ -1,4 +1,4 @@
-"""Target text, dicts and TVM targets: what is accepted, that it comes back the same, and every error's words."""
+"""Target text, dicts and TVM targets: the accepted forms, their round trip, and the text of every error."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_tvm_target_comes_back(device: str, limits: dict[str, int], host: str | 
     target = Target({"kind": "opencl", "device": device, **limits}, host=host)
     back = Target(target.tvm_target)
     assert (back.device_name, back.host) == (device, host)
-    # A limit that equals what the device has anyway may be dropped; the TVM target stays the same.
+    # A limit that equals the device's may be dropped. The TVM target stays the same.
     assert back.tvm_target.export() == target.tvm_target.export()
 
 

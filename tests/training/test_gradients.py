@@ -60,7 +60,9 @@ def families_of(tuned: romou.TunedModel) -> set[str]:
 def test_a_step_is_that_of_numpy(
     model: onnx.ModelProto, precision: str, limit: float, opencl_device: object, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Loss and gradients, and the loss after a step of SGD; the backward convolutions are kernels of Romou's families."""  # noqa: E501
+    """Loss, gradients, and the loss after a step of SGD agree. The backward convolutions are kernels of Romou's
+    families.
+    """
     # Numbers are all that counts here: PoCL's optimiser would take most of the time.
     monkeypatch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable")
     step, inputs = romou.training.gradients(model, precision=precision), inputs_of(model)
@@ -80,7 +82,7 @@ def test_a_step_is_that_of_numpy(
 
 
 def test_numpy_is_what_differences_say() -> None:
-    """In double precision, for an element of each weight."""
+    """NumPy's gradients equal finite differences in double precision, for an element of each weight."""
     model = convolutions(2)
     inputs = inputs_of(model)
     _, gradients = by_numpy(model, inputs)

@@ -1,4 +1,4 @@
-"""romou.operators: convolutions and their gradients by themselves, in the layouts of ONNX."""
+"""romou.operators: single convolutions and their gradients, in the layouts of ONNX."""
 
 from __future__ import annotations
 
