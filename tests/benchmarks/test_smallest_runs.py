@@ -28,6 +28,10 @@ from support.models.small_networks import NetworkBuilder
 CONV = "conv2d_1x8x9x9_12_3x3_s1"
 # Script -> its arguments, and its output. OUT is replaced by a folder.
 RUNS: dict[str, tuple[str, str]] = {
+    "bench_backends": (
+        "--targets opencl --suite sgemm --only 128x128 --trials 1 --rounds 1 --work-dir OUT",
+        r"128x128_128 │ +4 │ +\d+\.\d │ +\d+\.\d │ +\d\.\d\dx",
+    ),
     "bench_compare": (
         f"--nodes 0 --operator {CONV} --pairs 1 --real-pairs 2",
         rf"{CONV}, 10% more work: \d\.\d+ times as long",
