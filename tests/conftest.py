@@ -15,8 +15,8 @@ os.environ.setdefault("OCL_ICD_VENDORS", "/etc/OpenCL/vendors")
 # Images of containers often set it: each of the many processes that tests start would compile the project's modules
 # again.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
-# Threads of OpenMP and BLAS wait by spinning, beside another worker on the same cores; sums are the same whatever the
-# machine has.
+# Threads of OpenMP and BLAS spin while they wait, which slows other workers on the same cores. One thread also gives
+# the same sums on every machine.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
@@ -44,7 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Take all modules and tests out of Python's garbage collection, which would go through them again and again."""
+    """Take all modules and tests out of Python's garbage collection, which would otherwise traverse them repeatedly."""
     gc.freeze()
     # Graphs of TVM are many objects and few circles.
     gc.set_threshold(20_000, 20, 50)
@@ -92,7 +92,7 @@ def _a_device_is_tried_once() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _cache_of_its_own(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No test goes on from another one's records."""
+    """Give each test a separate cache, so that no test continues from another one's records."""
     monkeypatch.setenv("ROMOU_CACHE_DIR", str(tmp_path_factory.getbasetemp() / "caches" / uuid.uuid4().hex))
 
 

@@ -14,7 +14,7 @@ REGISTERS = st.integers(1, 192)
 
 
 def accumulators(count: int, loads: int) -> RegisterEstimate:
-    """The estimate for `count` sums of vectors, each of `loads` products of an own load and a shared one."""
+    """Return the estimate for `count` sums of vectors, each of `loads` products of a separate load and a shared one."""
 
     @T.prim_func(s_tir=True, private=True)
     def sums(

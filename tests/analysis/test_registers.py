@@ -94,7 +94,7 @@ def test_eight_loads_of_an_image_are_under_way() -> None:
 
 
 def sum_of_vectors(*, is_vector: bool) -> float:
-    """Registers of eight vectors of two numbers, in an array of vectors or of numbers."""
+    """Return the registers of eight vectors of two numbers, in an array of vectors or of numbers."""
 
     @T.prim_func(s_tir=True, private=True)
     def vectors(a: T.Buffer((65536,), "float32x2"), b: T.Buffer((1,), "float32x2")) -> None:
@@ -116,7 +116,7 @@ def sum_of_vectors(*, is_vector: bool) -> float:
 
 
 def test_numbers_of_a_vector_that_is_none_in_memory_have_addresses_of_their_own() -> None:
-    # Eight more addresses of two registers, but for the one whose number is read at once.
+    # Eight more addresses of two registers, except for the one that is loaded immediately.
     assert sum_of_vectors(is_vector=False) - sum_of_vectors(is_vector=True) >= 7 * 2
 
 
@@ -205,8 +205,8 @@ def local_sum(size: int) -> float:
 
 
 def test_an_offset_does_not_reach_all_of_a_large_local_array() -> None:
-    # 4096 bytes are 256 vectors. Beyond, each of the ten loads has an address. Two addresses are used by the time that
-    # two vectors have arrived.
+    # 4096 bytes are 256 vectors. Beyond, each of the ten loads has an address. Two addresses are used when two vectors
+    # have arrived.
     assert local_sum(256) == local_sum(64)
     assert local_sum(300) == local_sum(64) + 8
 
@@ -271,7 +271,9 @@ def test_what_a_condition_of_two_parts_skips_keeps_its_registers() -> None:
 
 
 def products(kind: str) -> float:
-    """Registers of four vectors' products with one: of a lane each, of a copy of that lane, or of the whole vectors."""
+    """Return the registers of the products of four vectors with one lane each, with a copy of that lane, or with a
+    whole vector.
+    """
 
     @T.prim_func(s_tir=True, private=True)
     def lane() -> None:

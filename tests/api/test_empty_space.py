@@ -1,6 +1,4 @@
-"""A task whose pruned space turns out to be empty in the midst of a search keeps its default config, and the others are
-tuned.
-"""
+"""A task with a pruned space that becomes empty during a search keeps its default config, and the others are tuned."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ TARGET = "null -device=adreno640"
 
 @pytest.fixture
 def empty(monkeypatch: pytest.MonkeyPatch) -> str:
-    """Part of the name of a convolution that has no valid config."""
+    """Return part of the name of a convolution that has no valid config."""
     real = pruned_tasks.prune
 
     def prune(template: Any, space: Any, *arguments: Any, **how: Any) -> Any:

@@ -25,7 +25,7 @@ def compiled() -> romou.TunedModel:
 
 
 def call(function: Callable[..., Any], *given: Any, **options: Any) -> Callable[[Any, romou.TunedModel], Any]:
-    """A call with the wrong value in the place of `...`."""
+    """Return a call with the wrong value in place of `...`."""
     return lambda value, _model: function(
         *(value if g is ... else g for g in given), **{n: value if o is ... else o for n, o in options.items()}
     )

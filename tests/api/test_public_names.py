@@ -20,7 +20,7 @@ _RAISERS = {"unknown_name": "UsageError", "no_device_error": "DeviceError"}
 
 
 def public() -> dict[str, Any]:
-    """Every public function and class, and the public methods and properties of each class, by name."""
+    """Return every public function and class, and the public methods and properties of each class, by name."""
     found: dict[str, Any] = {}
     for name in romou.__all__:
         held = found[name] = getattr(romou, name)
@@ -40,7 +40,7 @@ def function_of(held: Any) -> Callable[..., Any]:
 
 
 def undocumented(held: Any) -> list[str]:
-    """Parameters that the docstring neither lists nor names between backticks."""
+    """Return the parameters that the docstring neither lists nor names between backticks."""
     if inspect.isclass(held) and "__init__" not in vars(held):
         return []  # its base's
     text = inspect.getdoc(held) or ""
@@ -53,7 +53,7 @@ def undocumented(held: Any) -> list[str]:
 
 
 def unsaid_errors(held: Any) -> set[str]:
-    """Errors that the function itself raises and its docstring does not name."""
+    """Return the errors that the function itself raises and its docstring does not name."""
     try:
         source = textwrap.dedent(inspect.getsource(function_of(held)))
     except (OSError, TypeError):

@@ -17,14 +17,14 @@ from support.models.small_networks import NetworkBuilder
 
 
 def model(*outputs: int) -> Any:
-    """A model with a convolution for each of `outputs`, of the same input."""
+    """Return a model with a convolution for each of `outputs`, all of the same input."""
     graph = NetworkBuilder({"x": (1, 8, 9, 9)})
     return graph.model(*[graph.conv("x", 8, count, pads=[1, 1, 1, 1]) for count in outputs])
 
 
 @pytest.fixture
 def sessions(monkeypatch: pytest.MonkeyPatch) -> list[TuningSession]:
-    """Searches in the order of their starts."""
+    """Return the searches in the order of their starts."""
     found: list[TuningSession] = []
     run = TuningSession.run
     monkeypatch.setattr(TuningSession, "run", lambda self, *how: found.append(self) or run(self, *how))  # type: ignore[func-returns-value]
@@ -32,7 +32,7 @@ def sessions(monkeypatch: pytest.MonkeyPatch) -> list[TuningSession]:
 
 
 def first_trials(folder: Path) -> list[dict[str, Any]]:
-    """Records without second measurements."""
+    """Return the records without second measurements."""
     return [
         record for record in map(json.loads, (folder / FILE_NAME).read_text().splitlines()) if not record["is_again"]
     ]

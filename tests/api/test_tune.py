@@ -99,7 +99,7 @@ WHOLE = [*((TARGET, name) for name in IN_BUFFERS), *(("opencl -device=adreno640"
 # Products of matrices in images: tests/operators/test_other_compilers.py, by another driver.
 @pytest.mark.parametrize(("target", "name"), few(WHOLE, WHOLE.index((TARGET, "resnet18"))))
 def test_bundled_models_with_default_schedules(name: str, target: str, opencl_device: tvm.runtime.Device) -> None:
-    """Bundled models in buffers, and as for a phone: in images wherever they fit."""
+    """The models run in buffers, and as for a phone, in images if they fit."""
     model = models.load(name)
     compiled = romou.compile(model, target=target, device=0)
     assert error_of(compiled, model) < LIMIT
@@ -108,7 +108,7 @@ def test_bundled_models_with_default_schedules(name: str, target: str, opencl_de
 
 
 def four_layers(dtype: str = "float32") -> onnx.ModelProto:
-    """A convolution, a depthwise one, a mean and a dense layer."""
+    """Return a convolution, a depthwise one, a mean and a dense layer."""
     g = NetworkBuilder({"image": (1, 3, 11, 11)}, dtype=dtype)
     x = g.add("Relu", g.conv("image", 3, 10, strides=[2, 2], pads=[1, 1, 1, 1]))
     x = g.add("Relu", g.conv(x, 10, 10, groups=10, pads=[1, 1, 1, 1]))
@@ -420,7 +420,7 @@ def test_compiled_for_a_phone_without_any_device(tmp_path: Path) -> None:
     for name, text in texts.items():
         assert text.count("__kernel ") == 1
         assert f"void {name}(" in text
-    # All but the convolution whose epilogue spreads one pixel over many, which no template covers.
+    # All except the convolution with an epilogue that spreads one pixel over many, which no template covers.
     convolutions = {name for name in texts if ("conv2d" in name or "depthwise" in name) and "sigmoid" not in name}
     assert len(convolutions) == 7
     assert {name for name in convolutions if "image2d_array_t" in texts[name]} == convolutions

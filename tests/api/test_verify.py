@@ -25,7 +25,7 @@ TARGET = "opencl -device=host"
 
 
 def branches() -> onnx.ModelProto:
-    """Two branches that meet: a wrong tensor of one is needed long after all of the other is right."""
+    """Return two branches that meet. A wrong tensor of one is read long after the other is finished and right."""
     g = NetworkBuilder({"x": (2, 12)})
     one = g.add("Sigmoid", g.add("Relu", "x"), name="wrong")
     one = g.add("Neg", g.add("Abs", one))
@@ -44,7 +44,7 @@ def wrong_sigmoid(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[TunedModel]:
-    """Models that were run."""
+    """Return a list that receives the models that are run."""
     found: list[TunedModel] = []
     run = TunedModel.run
     monkeypatch.setattr(TunedModel, "run", lambda self, inputs: found.append(self) or run(self, inputs))  # type: ignore[func-returns-value]
@@ -220,7 +220,7 @@ def test_what_counts_as_an_error() -> None:
 
 
 def small(scale: float) -> onnx.ModelProto:
-    """Outputs of the size of the weights."""
+    """Return a model with outputs of the size of the weights."""
     g = NetworkBuilder({"x": (1, 3, 5, 5)})
     return g.model(g.add("Conv", "x", g.weight(4, 3, 1, 1, scale=scale)))
 

@@ -22,7 +22,7 @@ def test_every_import_leads_down() -> None:
 
 
 def test_an_import_up_is_found(tmp_path: Path) -> None:
-    """The check can fail: a package of two layers whose lower one imports the upper one inside a function."""
+    """The check can fail: in a package of two layers, the lower one imports the upper one inside a function."""
     package = tmp_path / "house"
     package.mkdir()
     (package / "__init__.py").touch()

@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def public_functions(module: Path) -> list[str]:
-    """Return the names of a module's public functions, but for passes, which a decorator of TVM's makes."""
+    """Return the names of a module's public functions, without passes, which a decorator of TVM's creates."""
     nodes = [
         node
         for node in ast.parse(module.read_text()).body

@@ -17,7 +17,7 @@ ARITHMETIC_NS = 1.0
 
 
 def alternating(warps: int, warp: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Ranks of a group whose warps run `warps` at a time, each lane in its turn, as in figure 8."""
+    """Return the ranks of a group that runs `warps` warps at a time, each lane in its turn, as in figure 8."""
     ranks = np.empty(size, int)
     rank = 0
     for first in range(0, size, warps * warp):

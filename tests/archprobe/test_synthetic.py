@@ -31,7 +31,7 @@ many = settings(max_examples=60, deadline=None, derandomize=True, suppress_healt
 
 
 def check(answer: Answer, truth: float, tolerance: float = 0.0) -> None:
-    """A claim holds the truth in its interval, widened by `tolerance` (the grid of the sweep)."""
+    """Assert that a claim's interval, widened by `tolerance` (the grid of the sweep), holds the truth."""
     if answer.confidence < CLAIM:
         return
     assert answer.low is not None

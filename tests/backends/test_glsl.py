@@ -27,7 +27,7 @@ SIZE = 64
 
 
 def kernel_of(compute: Callable[..., tirx.Expr], *dtypes: str) -> Kernel:
-    """The kernel that computes each element of its output from the same element of its inputs."""
+    """Return the kernel that computes each element of its output from the same element of its inputs."""
     inputs = [te.placeholder((SIZE,), dtype, f"x{i}") for i, dtype in enumerate(dtypes)]
     output = te.compute((SIZE,), lambda i: compute(*(x[i] for x in inputs)), "out")
     sch = s_tir.Schedule(te.create_prim_func([*inputs, output]).with_attr("global_symbol", "main"))

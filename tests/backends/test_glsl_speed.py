@@ -38,7 +38,7 @@ def run(mod: tvm.IRModule, device: tvm.runtime.Device, result: str, *arrays: np.
 
 
 def branches(mod: tvm.IRModule) -> int:
-    """Number of branches, other than loops, in the SPIR-V of the only kernel."""
+    """Count the branches, other than loops, in the SPIR-V of the only kernel."""
     (kernel,) = shaders_of(mod, Target("vulkan -device=adreno640"))
     words = np.frombuffer(validate(kernel), "<u4")
     at, found = 5, 0

@@ -12,7 +12,7 @@ from romou.devices.backends.opencl.unaligned_vectors import access_unaligned
 
 
 def copy(start: int, stride: int = 1, dtype: str = "float32", scope: str = "global") -> tirx.PrimFunc:
-    """Four numbers from `start` on of a buffer in `scope`, copied to the start of another one."""
+    """Return a copy of four numbers, from `start` on in a buffer of `scope`, to the start of another buffer."""
     source = tirx.decl_buffer([64], dtype, "source", scope=scope)
     target = tirx.decl_buffer([64], dtype, "target")
     load = tirx.BufferLoad(source, [tirx.Ramp(tirx.const(start, "int32"), tirx.const(stride, "int32"), 4)])

@@ -174,7 +174,7 @@ def test_maxima_keep_nan(vulkan_device: tvm.runtime.Device) -> None:
 
 
 def small_net(dtype: str = "float32") -> onnx.ModelProto:
-    """A convolution that is padded, a pooling and a dense layer."""
+    """Return a padded convolution, a pooling and a dense layer."""
     g = NetworkBuilder({"image": (1, 3, 9, 9)}, dtype=dtype)
     x = g.add("MaxPool", g.add("Relu", g.conv("image", 3, 6, pads=[1, 1, 1, 1])), kernel_shape=[3, 3], strides=[2, 2])
     return g.model(g.add("Gemm", g.add("Flatten", x), g.weight(96, 7), g.weight(7)))

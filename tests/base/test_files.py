@@ -22,7 +22,7 @@ from romou.tuner.records.task_files import FOLDER_NAME, other_tasks
 
 @pytest.fixture(params=["pipe", "link to a pipe", "socket", "folder", "device"])
 def odd(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], Path]:
-    """Puts something that is no regular file at a path, and returns the path."""
+    """Return a function that creates something other than a regular file at a path, and returns the path."""
 
     def put(path: Path) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)

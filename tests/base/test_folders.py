@@ -22,7 +22,7 @@ _HOLDER = (
 
 
 def holder(where: Path) -> tuple[subprocess.Popen[str], Path]:
-    """A process that holds a folder in `where`."""
+    """Start a process that holds a folder in `where`."""
     process = subprocess.Popen(
         [sys.executable, "-c", _HOLDER], stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(where)}
     )

@@ -1,4 +1,4 @@
-"""Processes of Romou's own do without PyTorch. A process of the user's stays as it is."""
+"""Romou's own processes do not import PyTorch. A user's process is not changed."""
 
 from __future__ import annotations
 

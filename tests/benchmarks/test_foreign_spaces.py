@@ -20,7 +20,7 @@ EXCERPT = Path(__file__).parent / "data/pnpoly-RTX_2080_Ti_T4.json.gz"
 
 
 def as_cache(path: Path) -> Path:
-    """The excerpt as Kernel Tuner's cache has it."""
+    """Convert the excerpt to Kernel Tuner's cache format."""
     results = json.loads(gzip.decompress(EXCERPT.read_bytes()))["results"]
     names = list(results[0]["configuration"])
     cache = {}

@@ -1,4 +1,4 @@
-"""Recorded spaces: written and read alike, whole after a writer was killed, small."""
+"""Recorded spaces: a round trip, a whole file after a writer was killed, and a small size."""
 
 from __future__ import annotations
 

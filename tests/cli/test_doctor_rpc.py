@@ -38,7 +38,7 @@ tvm_ffi.register_global_func("romou.opencl.devices", devices, override=True)
 
 
 class WrongTask(TunableTask):
-    """An operator whose default kernel is wrong."""
+    """An operator with a wrong default kernel."""
 
     def default_config(self, target: Target) -> Config:
         return super().default_config(target).replace(fault="wrong")
@@ -51,7 +51,7 @@ def server() -> Iterator[Server]:
 
 
 def doctor(address: str) -> tuple[int, dict[str, dict[str, Any]]]:
-    """Exit code, and the findings by their names."""
+    """Return the exit code, and the findings by their names."""
     result = CliRunner().invoke(main, ["doctor", "--rpc", address, "--json"])
     found = json.loads(result.stdout)
     assert found["exit_code"] == result.exit_code

@@ -20,7 +20,7 @@ from romou.cli import COMMANDS, main
 
 
 def commands(group: click.Command = main, path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], click.Command]]:
-    """Every command that runs something, by its words."""
+    """Return every command that runs something, by its words."""
     if not isinstance(group, click.Group):
         return [(path, group)]
     context = click.Context(group)
@@ -32,7 +32,7 @@ def commands(group: click.Command = main, path: tuple[str, ...] = ()) -> list[tu
 
 
 def error_of(result: Any) -> dict[str, Any]:
-    """The one document of a command that failed."""
+    """Return the only document of a failed command."""
     assert result.exit_code not in (0, None)
     error = json.loads(result.stdout)["error"]
     assert error["message"]

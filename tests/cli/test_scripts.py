@@ -39,7 +39,7 @@ def test_setup_knows_the_checkout_from_any_folder(tmp_path: Path) -> None:
 
 @pytest.fixture
 def without_apt(tmp_path: Path) -> dict[str, str]:
-    """An environment without apt-get, sudo, compilers and OpenCL platforms."""
+    """Return an environment without apt-get, sudo, compilers and OpenCL platforms."""
     for tool in ("dirname", "grep", "id", "true"):
         path = shutil.which(tool)
         assert path is not None

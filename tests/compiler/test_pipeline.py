@@ -22,7 +22,7 @@ STAGES: tuple[Stage, ...] = (
     *pipeline.HOST,
     *pipeline.DEVICE,
 )
-# Libraries for passes, whose functions also map a module to a module.
+# Libraries for passes. Their functions also map a module to a module.
 TOOLS = {"rebuild_main", "with_main", "with_types_of_functions"}
 # Passes that are steps of a listed one.
 STEPS = {"hide_quotients": "flatten_buffers", "show_quotients": "flatten_buffers"}

@@ -32,7 +32,7 @@ def window_model(
 
 
 def windows_of(x: np.ndarray, kernel: int, stride: int, auto_pad: str, fill: float) -> np.ndarray:
-    """(rows, columns, kernel, kernel): ceil(extent / stride) windows, with padding of at least zero."""
+    """Return (rows, columns, kernel, kernel): ceil(extent / stride) windows, with padding of at least zero."""
     pads = []
     for extent in x.shape:
         total = max(0, (-(-extent // stride) - 1) * stride + kernel - extent)

@@ -26,7 +26,7 @@ def graph_of(name: str = "i", shape: tuple[int, ...] = (2, 5), element: int = IN
 
 
 def tables() -> onnx.ModelProto:
-    """Ids that look up two tables, one of them two places further on."""
+    """Return a model with ids that look up two tables. One of the ids is increased by two."""
     g = graph_of()
     moved = g.add("Add", g.add("Unsqueeze", "i", g.constant(np.array([0]))), g.constant(np.array(2)))
     return g.model(g.add("Gather", g.weight(100, 3), "i"), g.add("Gather", g.weight(90, 3), moved))

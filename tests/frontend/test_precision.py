@@ -22,7 +22,7 @@ HOST = "opencl -device=host"
 
 
 def cancelling_net() -> onnx.ModelProto:
-    """Three layers of usual numbers, and between them a sum that fp16 cannot hold the digits of."""
+    """Return three layers of usual numbers, and between them a sum with more digits than fp16 holds."""
     g = NetworkBuilder({"x": (2, 24)})
     x = g.add("Tanh", g.add("MatMul", "x", g.weight(24, 24)))
     x = g.add("Sub", g.add("Add", x, g.constant(np.float32([900.0]))), g.constant(np.float32([900.0])))
@@ -30,7 +30,7 @@ def cancelling_net() -> onnx.ModelProto:
 
 
 def overflowing_net() -> onnx.ModelProto:
-    """A product of 1e6 between two layers, which a later one takes back."""
+    """Return a product of 1e6 between two layers, which a later one divides out."""
     g = NetworkBuilder({"x": (2, 24)})
     x = g.add("MatMul", "x", g.weight(24, 24))
     x = g.add("MatMul", g.add("Mul", x, g.constant(np.float32([1e6]))), g.constant(np.float32(np.eye(24) * 1e-6)))
@@ -45,7 +45,7 @@ def elements_of(model: onnx.ModelProto) -> dict[str, int]:
 
 
 def small_net() -> onnx.ModelProto:
-    """A convolution and a dense layer."""
+    """Return a convolution and a dense layer."""
     g = NetworkBuilder({"image": (1, 5, 6, 6)})
     x = g.add("Flatten", g.add("Relu", g.conv("image", 5, 7)))
     return g.model(g.add("Gemm", x, g.weight(3, 112), g.weight(3), transB=1))

@@ -31,7 +31,7 @@ def model_of(text: str) -> onnx.ModelProto:
 
 
 def run(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
-    """Outputs of the imported module on the CPU, without kernels of our own."""
+    """Return the outputs of the imported module on the CPU, without Romou's kernels."""
     imported = import_onnx(model)
     assert imported.host_groups == ()
     executable = tvm.compile(relax.transform.LegalizeOps()(imported.mod), target="llvm")

@@ -39,7 +39,7 @@ def model_of(
     weights: Mapping[str, np.ndarray] | None = None,
     **attributes: object,
 ) -> onnx.ModelProto:
-    """A model of fp16 of one node."""
+    """Return an fp16 model of one node."""
     node = helper.make_node(op, ["x", *inputs], ["y"], **attributes)
     tensors = [numpy_helper.from_array(value, name) for name, value in (weights or {}).items()]
     x, y = (
@@ -108,7 +108,7 @@ def test_variance_is_that_of_what_is_left_without_the_mean(dtype: type) -> None:
 
 
 def written_out_norm(dtype: str) -> onnx.ModelProto:
-    """A layer norm as exporters write it before opset 17."""
+    """Return a layer norm in the form that exporters write before opset 17."""
     g = NetworkBuilder({"x": (3, 40)}, dtype=dtype)
     apart = g.add("Sub", "x", g.add("ReduceMean", "x", axes=[-1]))
     variance = g.add("ReduceMean", g.add("Pow", apart, g.constant(np.array(2, dtype))), axes=[-1])

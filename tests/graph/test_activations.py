@@ -1,5 +1,5 @@
-"""Activations are epilogues of the convolution before them, whatever they are made of, and give onnxruntime's numbers,
-NaN and infinities included.
+"""Activations are epilogues of the convolution before them, for any decomposition, with onnxruntime's numbers, NaN and
+infinities included.
 """
 
 from __future__ import annotations

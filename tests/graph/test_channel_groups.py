@@ -1,4 +1,4 @@
-"""Group norms behind convolutions read packed channels as they are."""
+"""Group norms behind convolutions read packed channels directly."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ Block = Callable[[], onnx.ModelProto]
 
 
 def without_family(model: onnx.ModelProto, targets: Sequence[str]) -> dict[str, list[str]]:
-    """Target -> names of the kernels that no family takes."""
+    """Return target -> names of the kernels that no family takes."""
     packed, found = pack_channels(import_onnx(model).mod), {}
     for target in targets:
         fused = fuse_operators(packed, Target(target))
@@ -47,7 +47,7 @@ def map_of(channels: int = 12, size: tuple[int, ...] = (9, 7)) -> tuple[NetworkB
 
 
 def chain(*operators: tuple[str, dict[str, object]], size: tuple[int, ...] = (9, 7)) -> Block:
-    """Operators of one tensor behind a convolution."""
+    """Return operators of one tensor behind a convolution."""
 
     def build() -> onnx.ModelProto:
         g, x = map_of(size=size)
@@ -76,7 +76,7 @@ def gate(activation: str) -> Block:
 
 
 def channel_attention() -> onnx.ModelProto:
-    """A gate made by a convolution along channels."""
+    """Return a gate computed by a convolution along channels."""
     g, x = map_of()
     s = g.add("Reshape", g.add("GlobalAveragePool", x), g.constant(np.array([1, 1, 12])))
     s = g.add(
@@ -100,7 +100,7 @@ def linear_unit() -> onnx.ModelProto:
 
 
 def modulation() -> onnx.ModelProto:
-    """A scale and a shift for each channel, made by dense layers."""
+    """Return a scale and a shift for each channel, computed by dense layers."""
     g = NetworkBuilder({"x": (1, 8, 9, 9), "t": (1, 16)})
     scale, shift = (
         g.add("Reshape", g.add("Gemm", "t", g.weight(16, 8), g.weight(8)), g.constant(np.array([1, 8, 1, 1])))
@@ -146,7 +146,7 @@ def weights_at_run_time() -> onnx.ModelProto:
 
 
 def groups() -> onnx.ModelProto:
-    """A channel multiplier, and groups that cut texels."""
+    """Return a channel multiplier, and groups that cut texels."""
     g = NetworkBuilder({"x": (1, 6, 9, 9)})
     x = g.add("Relu", g.conv("x", 6, 12, (3, 3), 6))
     x = g.add("ConvTranspose", g.conv(x, 12, 9, (3, 3), 3), g.weight(9, 2, 3, 3), group=3, strides=[2, 2])

@@ -24,7 +24,7 @@ TARGET = Target("opencl -device=host")
 
 
 def split_and_join() -> NetworkBuilder:
-    """Channels are cut into three parts, each goes another way."""
+    """Return channels cut into three slices that take different paths."""
     g = NetworkBuilder({"x": (1, 13, 5, 7)})
     g.nodes.append(
         helper.make_node("Split", ["x", g.constant(np.asarray([3, 6, 4], "int64"))], ["a", "b", "c"], axis=1)
@@ -59,7 +59,7 @@ def test_reshapes_one_after_the_other_are_a_view() -> None:
 
 
 def sorted_and_summed_up() -> onnx.ModelProto:
-    """The largest numbers of each channel's rows, and running sums along rows and along channels."""
+    """Return the largest numbers of each channel's rows, and running sums along rows and along channels."""
     g = NetworkBuilder({"x": (1, 5, 6, 7)})
     x = g.conv("x", 5, 8, pads=[1, 1, 1, 1])
     g.nodes.append(helper.make_node("TopK", [x, g.constant(np.asarray([3], "int64"))], ["values", "places"], axis=-1))

@@ -32,7 +32,7 @@ PAD = {"pads": [1, 1, 1, 1]}
 
 
 def inverted_residual(*, activation: str = "HardSwish", size: int = 9) -> NetworkBuilder:
-    """A depthwise convolution with an activation and a pointwise one with a residual, twice over the same weights'
+    """Return a depthwise convolution with an activation and a pointwise one with a residual, twice, with equal weight
     shapes.
     """
     g = NetworkBuilder({"image": (1, 10, size, size)})

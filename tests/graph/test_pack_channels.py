@@ -52,7 +52,8 @@ def test_prime_sizes() -> None:
 def test_transforms_only_at_the_borders() -> None:
     calls = count_calls(check(residual_net(8)))
     transforms = {name: count for name, count in calls.items() if "pack" in name}
-    # The image comes in plain, and the 13 channels of the concatenation do not fill their last texel, yet stay packed.
+    # The image is an unpacked input, and the 13 channels of the concatenation do not fill their last texel but stay
+    # packed.
     assert transforms == {"pack": 1, "unpack": 1}
 
 
@@ -142,7 +143,7 @@ def test_transposed_convolutions_without_a_template_stay_right() -> None:
 
 
 def attention(rows: int, heads: int, size: int) -> onnx.ModelProto:
-    """softmax(q k^T * scale + mask) v for a batch of two, out of matrices and into one."""
+    """Return softmax(q k^T * scale + mask) v for a batch of two, with matrices as inputs and output."""
     g = NetworkBuilder(dict.fromkeys("qkv", (2 * rows, heads * size)))
     shape = g.constant(np.array([2, rows, heads, size], np.int64))
     q, k, v = (

@@ -31,7 +31,7 @@ def placed(model, target: Target = PHONE) -> tvm.IRModule:  # type: ignore[no-un
 
 
 def scopes(mod: tvm.IRModule) -> dict[str, str]:
-    """Function that writes a tensor -> the tensor's memory scope, for every call of `main`."""
+    """Return function that writes a tensor -> the tensor's memory scope, for every call of `main`."""
     found = {}
     for block in mod["main"].body.blocks:
         for binding in block.bindings:
@@ -53,7 +53,7 @@ def test_images_flow_from_layer_to_layer() -> None:
     g = chain()
     mod = placed(g.model(g.last))  # type: ignore[attr-defined]
     found = scopes(mod)
-    # The border comes in and goes out in buffers; what our kernels hand to each other, the residual too, are images.
+    # Inputs and outputs are buffers. Tensors between our kernels, the residual too, are images.
     assert sorted(found.values()) == ["global", "global", "global.texture", "global.texture", "global.texture"]
     assert found["unpack"] == "global"
     tasks, _ = extract_tasks(mod)

@@ -26,8 +26,8 @@ PHONE = Target("opencl -device=adreno640")
 
 
 def rows(dtype: str = "float32") -> onnx.ModelProto:
-    """Causal dilated convolutions with a residual, a depthwise one, one of odd groups, a strided one, pools, a gate, a
-    concatenation, a transposed one.
+    """Return causal dilated convolutions with a residual, a depthwise one, one of odd groups, a strided one, pools, a
+    gate, a concatenation, and a transposed one.
     """
     g = NetworkBuilder({"x": (2, 5, 37)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("x", 5, 12, (3,), pads=[2, 0]), 12))
@@ -44,8 +44,8 @@ def rows(dtype: str = "float32") -> onnx.ModelProto:
 
 
 def volumes(dtype: str = "float32") -> onnx.ModelProto:
-    """Convolutions of frames, along the depth, of both and strided, a residual, groups, depthwise, a constant for each
-    pixel, and means of all.
+    """Return convolutions of frames, along the depth, of both and strided, a residual, groups, depthwise, a constant
+    for each pixel, and means of all.
     """
     g = NetworkBuilder({"x": (1, 3, 6, 9, 11)}, dtype=dtype)
     x = g.add("Relu", g.norm(g.conv("x", 3, 10, (3, 3, 3), pads=[1] * 6, strides=[1, 2, 2]), 10))

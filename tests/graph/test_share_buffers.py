@@ -78,7 +78,7 @@ def dense() -> onnx.ModelProto:
 
 
 def shuffle() -> onnx.ModelProto:
-    """Parts of a tensor, overlapping ones and parts of parts, of a concatenation too."""
+    """Return slices of a tensor, overlapping ones, and slices of slices, of a concatenation too."""
     g, x = stem()
     y = g.add("Concat", relu(g, x, 12, 16), relu(g, x, 12, 8, 3), axis=1)
     first, second, third = split(g, y, (4, 12, 8))

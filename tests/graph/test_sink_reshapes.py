@@ -42,7 +42,7 @@ def calls_of(mod: tvm.IRModule) -> list[relax.Call]:
 
 
 def check(model: onnx.ModelProto) -> None:
-    """Compare the graph with onnxruntime. Each function of it runs as it is defined, without a schedule."""
+    """Compare the graph with onnxruntime. Each of its functions runs as defined, without a schedule."""
     inputs = random_inputs(model, seed=3)
     reference = run_onnxruntime(model, inputs)
     assert reference is not None

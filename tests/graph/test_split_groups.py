@@ -157,7 +157,7 @@ def sum_behind_a_product() -> onnx.ModelProto:
 
 
 def crossed() -> onnx.ModelProto:
-    """A column and a row of convolutions, added up at every pixel."""
+    """Return a column and a row of convolutions, added up at every pixel."""
     g = NetworkBuilder({"x": (1, 8, 9, 9)})
     return g.model(g.add("Relu", g.add("Add", g.conv("x", 8, 8, (9, 1)), g.conv("x", 8, 8, (1, 9)))))
 

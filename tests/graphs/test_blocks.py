@@ -21,13 +21,12 @@ from support.suite.exhaustive import exhaustive
 BUFFERS = "opencl -device=host"
 OTHERS = ("opencl -device=adreno640", "opencl -device=mali_g76", "vulkan", "cuda -device=nvidia_h200")
 SEED = 20261125
-# Of processor time, on a machine that does other things: what took minutes was a model whose nodes were tried one by
-# one.
+# Processor time, because the machine is shared. A model with nodes that were tried one by one once took minutes.
 LIMIT_S = 30.0
 
 
 def assert_right(model: TunedModel, block: NetworkBlock, seed: int) -> None:
-    """Two runs, the second one captured if the device captures runs."""
+    """Assert that two runs are right, the second one captured if the device captures runs."""
     inputs = block.inputs(seed)
     expected = run_onnxruntime(block.model, inputs)
     assert expected is not None
@@ -42,7 +41,7 @@ def assert_right(model: TunedModel, block: NetworkBlock, seed: int) -> None:
 
 
 def ways() -> list[object]:
-    """(name, target), one of the other targets by default, all of them with --exhaustive."""
+    """Return (name, target): one of the other targets by default, all of them with --exhaustive."""
     cases: list[object] = []
     for number, name in enumerate(BLOCKS):
         cases.append(pytest.param(name, BUFFERS, id=f"{name}-buffers"))

@@ -43,7 +43,7 @@ def test_graphs_are_the_same_each_time_and_of_many_operators() -> None:
 
 
 def _chain() -> Case:
-    """Abs, Sqrt, Neg, Exp"""
+    """Return a graph of Abs, Sqrt, Neg, Exp."""
     operators = ("Abs", "Sqrt", "Neg", "Exp")
     nodes = tuple(onnx.helper.make_node(operator, [f"t{i}"], [f"t{i + 1}"]) for i, operator in enumerate(operators))
     values = {"t0": np.linspace(-3, 5, 24, dtype="float32").reshape(4, 6)}

@@ -29,7 +29,7 @@ KB = 1024
 
 @pytest.fixture
 def reports(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two device files of a Pixel 4: Microsoft's report, and ours of the same curves."""
+    """Write two device files of a Pixel 4: Microsoft's report, and ours of the same curves."""
     shutil.copy(PIXEL4 / "ArchProbeReport.json", tmp_path / "pixel4_microsoft.json")
     converted(PIXEL4, "pixel4_own").save(tmp_path / "pixel4_own.json")
     monkeypatch.setenv("ROMOU_DEVICES", str(tmp_path))

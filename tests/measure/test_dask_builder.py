@@ -1,4 +1,4 @@
-"""Builds on the workers of a dask scheduler: the same as here, whatever becomes of a worker."""
+"""Builds on the workers of a dask scheduler equal local builds, even if a worker fails."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_no_scheduler(tmp_path: Path) -> None:
 
 @contextlib.contextmanager
 def service(greeting: bytes) -> Iterator[int]:
-    """The port of a service that takes connections, says `greeting`, and waits."""
+    """Yield the port of a service that accepts connections, sends `greeting`, and waits."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         taken: list[socket.socket] = []
 
@@ -226,7 +226,9 @@ def test_a_port_that_is_no_scheduler_is_one_error_in_seconds(greeting: bytes, sa
 
 
 def test_only_an_own_scheduler_is_taken_without_tls(tmp_path: Path) -> None:
-    """A documentation address, which nobody has: who is not trusted is not even connected to."""
+    """The scheduler has a documentation address that no machine uses: untrusted schedulers are not
+    even connected to.
+    """
     with pytest.raises(
         UsageError,
         match=(

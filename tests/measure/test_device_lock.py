@@ -1,4 +1,4 @@
-"""Processes that time on one device take turns, whatever they are and however they end."""
+"""Processes of any kind that time on one device alternate, however they end."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def waits(path: Path, seconds: float) -> bool:
 
 
 def test_timed_intervals_of_processes_never_overlap(tmp_path: Path) -> None:
-    """Two tuners and a bench, at the same time: first as they are, then with the lock switched off."""
+    """Two tuners and a bench run at the same time, first with the lock, then without it."""
     variables = {
         **os.environ,
         "PYTHONPATH": os.pathsep.join([str(TESTS), *filter(None, sys.path)]),

@@ -31,7 +31,7 @@ TOOLCHAIN = Toolchain(build="support.devices.faulty_kernels:build")
 
 
 def run_on(kind: str, faults: Sequence[str]) -> dict[str, tuple[str, str]]:
-    """Outcome and error of candidates with a fault each, on the first device of a kind."""
+    """Return the outcome and error of candidates with one fault each, on the first device of a kind."""
     target, found = Target(kind), {}
     candidates = [
         Candidate(task=faulty_kernels.task(), config=faulty_kernels.config(fault), trial=trial)
@@ -85,8 +85,8 @@ SHAPE = (2, 3, 5, 4)
 
 
 def copy_to_image(kind: str, stores: Sequence[tuple[int, int, int]]) -> Callable[..., None]:
-    """A kernel that copies a buffer of SHAPE to an image, and stores a texel more at each of some places (column, row,
-    layer).
+    """Return a kernel that copies a buffer of SHAPE to an image, and stores one more texel at each place (column, row,
+    layer) of `stores`.
     """
     source, result = (
         tirx.decl_buffer(SHAPE, "float32", name="source"),

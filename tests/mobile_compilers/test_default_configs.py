@@ -1,4 +1,6 @@
-"""Default configs of layers whose larger tiles spill under Mesa's compilers, and those beside them that may be large."""  # noqa: E501
+"""Default configs of layers with larger tiles that would spill under Mesa's compilers, and of similar layers that may
+have large tiles.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors inside Romou or TVM name the kernel, whatever was raised."""
+"""All errors inside Romou or TVM name the kernel."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Recorded command buffers on OpenCL equal plain runs bit for bit, for two models in turns and for loaded ones. Devices
-without them have plain runs.
+"""Recorded command buffers on OpenCL equal plain runs bit for bit, for two alternating models and for loaded ones.
+Devices without them have plain runs.
 """
 
 from __future__ import annotations

@@ -34,7 +34,7 @@ def saved(model: romou.TunedModel, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Libraries that were opened: none of a damaged model."""
+    """Return a list that receives the opened libraries. A damaged model opens none."""
     paths: list[str] = []
     load_library = tuned_model.load_library
 

@@ -117,7 +117,7 @@ class Raises(dlight.ScheduleRule):
 
 
 class LargeGroups(dlight.ScheduleRule):
-    """A rule whose work groups no device has."""
+    """A rule with work groups that are too large for every device."""
 
     def apply(self, func: tirx.PrimFunc, target: tvm.target.Target, _tunable: bool) -> s_tir.Schedule:
         return dlight.gpu.Fallback().apply(

@@ -31,7 +31,7 @@ def executable() -> relax.VMExecutable:
 
 
 def checking(executable: relax.VMExecutable) -> set[str]:
-    """The kernels whose host code may refuse an argument."""
+    """Return the kernels with host code that may refuse an argument."""
     (host,) = (module for module in executable.mod.imports if module.kind == "llvm")
     functions = re.findall(
         r"^define [^\n]*@__tvm_ffi_(\w+)\((.*?)^}", host.inspect_source("ll"), re.MULTILINE | re.DOTALL

@@ -27,7 +27,7 @@ def pools() -> onnx.ModelProto:
 
 
 def dense_block() -> onnx.ModelProto:
-    """Each convolution reads all that was computed before it."""
+    """Return convolutions that each read all earlier results."""
     g = NetworkBuilder({"image": (1, 12, 9, 9)})
     made = ["image"]
     for k in range(4):

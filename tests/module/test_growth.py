@@ -95,7 +95,7 @@ def place(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 
 
 def grown(place: tuple[Path, str, dict[str, str]], kind: str, count: int) -> tuple[int, int, int]:
-    """Bytes that `count` repeats took by malloc, and the resident bytes before and after."""
+    """Return the bytes that `count` repeats allocated by malloc, and the resident bytes before and after."""
     folder, target, environment = place
     arguments = kind, folder / "model.onnx", folder / "model.romou", target, str(count), str(WARM_UPS.get(kind, 5))
     done = forked.run("-c", _SCRIPT, *arguments, env=environment, timeout=3000)
@@ -141,7 +141,7 @@ def test_a_process_that_compiles_grows_by_5_percent_at_most(place: tuple[Path, s
 
 
 def files_of(folder: Path) -> int:
-    """Number of mappings of a folder's files in this process, or of copies of a library."""
+    """Count the mappings of a folder's files in this process, or of copies of a library."""
     return sum(
         str(folder) in line or "romou-library-" in line for line in Path("/proc/self/maps").read_text().splitlines()
     )
@@ -211,7 +211,9 @@ def test_memory_of_models_that_are_gone_is_given_back(
 def test_models_of_one_file_do_without_each_other(
     kind: str, tmp_path: Path, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
 ) -> None:
-    """Host code remembers kernels in the library: each model has its own, whichever was loaded, run or let go first."""
+    """Host code keeps kernels in the library. Each model has separate ones, in any order of loading, running and
+    releasing.
+    """
     path = romou.compile(short_net(), target=target_of(kind), verify=False).save(tmp_path / "m.romou")
     first, second = romou.load(path), romou.load(path)
     inputs = random_inputs(first.inputs, seed=0)

@@ -25,12 +25,12 @@ from support.models.small_networks import NetworkBuilder
 
 @pytest.fixture
 def no_selu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Selu has no right kernel."""
+    """Leave Selu without a right kernel."""
     monkeypatch.setitem(UNSERVED, "Selu", (lambda node: True, "for a test"))
 
 
 def net() -> onnx.ModelProto:
-    """Host nodes between convolutions: two beside each other, one behind a kernel that reads the first two."""
+    """Return host nodes between convolutions: two independent ones, and one behind a kernel that reads both."""
     g = NetworkBuilder({"image": (1, 8, 6, 6)})
     x = g.add("Relu", g.conv("image", 8, 8, pads=[1, 1, 1, 1]))
     y = g.add("Add", g.add("Selu", x), g.add("Selu", g.add("Selu", "image")))

@@ -158,8 +158,8 @@ def test_the_command_shows_it() -> None:
 
 
 def test_images_of_one_width_and_height_share_whatever_their_layers() -> None:
-    """Three images of 40, 24 and 8 layers hold seven tensors in turn. The plan equals the runtime's allocations, and
-    outputs are right, captured too.
+    """Three images of 40, 24 and 8 layers hold seven tensors one after another. The plan equals the runtime's
+    allocations, and outputs are right, captured too.
     """
     g = NetworkBuilder({"x": (2, 16, 9, 7)})
     tensor, channels = "x", 16
@@ -198,7 +198,7 @@ def test_workspaces_are_live_for_one_call() -> None:
     workspaces = [tensor for tensor in plan.tensors if tensor.is_workspace]
     assert len(workspaces) == 6
     images = {tensor.bytes for tensor in plan.tensors if tensor.scope != "global"}
-    # The packed input and two images in turns; outputs of two runs.
+    # The packed input, two alternating images, and the outputs of two runs.
     assert plan.use.tensors == plan.use.workspaces + 5 * max(images)
     model.capture = False
     before = live_bytes()

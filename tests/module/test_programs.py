@@ -1,5 +1,5 @@
-"""Compiled programs are kept: the next start loads them, and whatever is wrong with one costs a compilation and a line,
-never a wrong result.
+"""Compiled programs are kept: the next start loads them. Any fault in one costs a compilation and a warning, never a
+wrong result.
 """
 
 from __future__ import annotations

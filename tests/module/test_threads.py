@@ -26,7 +26,7 @@ def test_threads_share_two_models(capture: bool | None, compiled: list[romou.Tun
 
 
 def assert_threads_agree(compiled: list[romou.TunedModel], runs: int, capture: bool | None) -> None:
-    """Run two models `runs` times in each of the threads, in turns that differ from thread to thread."""
+    """Run two models `runs` times in each of the threads, in an order that differs from thread to thread."""
     models = [copy.copy(model) for model in compiled]
     for model in models:
         model.capture, model._local = capture, None

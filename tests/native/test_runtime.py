@@ -72,7 +72,7 @@ def library() -> Path:
 
 
 def driver(library: Path, sanitizer: str) -> Path:
-    """drive_runtime.cc, linked to the libraries of TVM's wheel."""
+    """Return drive_runtime.cc, compiled and linked to the libraries of TVM's wheel."""
     tvm_folder, ffi = Path(tvm.__file__).parent, Path(tvm_ffi.__file__).parent
     includes = [f"-isystem{folder}" for folder in (tvm_folder / "include", tvm_folder / "src", ffi / "include")]
     folders = [f"{tvm_folder}/lib", f"{ffi}/lib", str(library.parent)]
@@ -169,8 +169,8 @@ fake.fake_fail(b"*", -5, 0)
 def test_a_model_on_a_lost_device_ends_in_one_error(
     library: Path, tmp_path: Path, opencl_device: tvm.runtime.Device
 ) -> None:
-    """Runs and timings raise a DeviceError and nothing else, go on once the device is back, and the process ends as it
-    should, whatever is lost then.
+    """Runs and timings raise only a DeviceError and continue once the device is back. The process ends normally even if
+    the device is lost then.
     """
     saved = romou.compile(prime_net(), target="opencl -device=host").save(tmp_path / "m.romou")
     done = run(Path(sys.executable), library, "-c", _LOSES_ITS_DEVICE, str(saved), str(library))

@@ -20,7 +20,7 @@ PATCHES = ROOT / "tvm_patches"
 RUNTIME, COMMON = PATCHES / "vulkan_runtime", PATCHES / "device_runtime"
 # What grows by the sanitizer's own bookkeeping is no leak.
 TESTS = "not forked and not another_process and not rpc and not no_leak"
-# Python's process loads this runtime in place of the one beside the sources.
+# Python's process loads this runtime instead of the one beside the sources.
 RUN = """
 import pathlib, sys
 import tvm_patches as patches

@@ -88,7 +88,7 @@ class Conv1dFamily(ContractionFamily[Conv1d]):
         return (w.out_channels,), lambda _n, _x, o: (o,)
 
     def pack_weight(self, w: Conv1d, weight: np.ndarray) -> np.ndarray:
-        """OIW (out, c, kernel) -> (kernel, c, ceil(out / 4), 4)"""
+        """Pack a weight: OIW (out, c, kernel) -> (kernel, c, ceil(out / 4), 4)."""
         return np.ascontiguousarray(weight.transpose(2, 1, 0)).reshape(w.kernel, w.in_channels, -1, 4)
 
     def define(self, w: Conv1d, data: te.Tensor, weight: te.Tensor) -> te.Tensor:

@@ -171,7 +171,7 @@ def test_only_whole_texels_are_copied_ahead() -> None:
 
 
 def test_floats_are_rounded_to_the_nearest(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Handed over as they are, their last bits would be cut off: twice the error."""
+    """Without the rounding, their last bits would be truncated: twice the error."""
     task, name = task_of(FLOAT_SHAPES[0]), "tf32_of_float"
     rounded = error_of_text(task, tensor_core_config(task))
     monkeypatch.setitem(

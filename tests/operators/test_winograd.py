@@ -152,7 +152,7 @@ def test_long_sums_keep_their_digits(window: int, algorithm: str) -> None:
     b, g, a = (np.array(rows, dtype=np.float64) for rows in (form.data, form.weight, form.output))
 
     def transformed(matrix: np.ndarray, tiles: np.ndarray) -> np.ndarray:
-        """matrix @ tile @ matrix.T for every tile, in single precision, in order."""
+        """Return matrix @ tile @ matrix.T for every tile, in single precision, in order."""
         single = matrix.astype("float32")
         for _ in range(2):
             total = np.zeros((*tiles.shape[:-2], len(single), tiles.shape[-1]), "float32")
@@ -376,7 +376,7 @@ def test_what_the_transforms_move(window: int, algorithm: str) -> None:
 
 
 def model_error(monkeypatch: pytest.MonkeyPatch, model: onnx.ModelProto, target: str, algorithm: str) -> float:
-    """Return the error of the whole model with the algorithm wherever it is possible."""
+    """Return the error of the whole model with the algorithm for all operators that have it."""
     chosen: list[Config] = []
 
     def config_of(template: ContractionTemplate, limits: Limits) -> Config:

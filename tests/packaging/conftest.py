@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="session")
 def compiler() -> dict[str, str]:
-    """Return the environment of a build. One compilation serves all builds, that of scripts/test.sh too. Without
+    """Return the environment of a build. One compilation serves all builds, including scripts/test.sh's. Without
     scripts/test.sh nothing is optimized.
     """
     return {"CXX": shlex.join([sys.executable, str(Path(__file__).with_name("cached_compiler.py")), "--quick"])}
@@ -28,7 +28,7 @@ def compiler() -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy: building leaves folders behind, and the checkout may be read at the same time."""
+    """Return a copy of the checkout: building leaves folders behind, and the checkout may be read at the same time."""
     copy = tmp_path_factory.mktemp("copy") / "source"
     if not (ROOT / ".git").exists():  # an unpacked source archive
         shutil.copytree(

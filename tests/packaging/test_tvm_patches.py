@@ -51,7 +51,7 @@ Environment = tuple[str, Path]
 
 @pytest.fixture(scope="module")
 def installed(source: Path, fresh_environment: Callable[[], Environment], compiler: dict[str, str]) -> Environment:
-    """An environment with the package of a checkout: (Python, site folder)."""
+    """Return an environment with the package of a checkout: (Python, site folder)."""
     python, site = fresh_environment()
     subprocess.run(
         [python, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "./tvm_patches"],

@@ -35,7 +35,7 @@ def python(wheel: Path, fresh_environment: Callable[[], tuple[str, Path]]) -> st
 
 
 def files_in(folder: Path, *under: str) -> set[str]:
-    """Files of a copy of the checkout, but for what building leaves behind."""
+    """Return the files of a copy of the checkout, without build products."""
     found = (
         path
         for name in under

@@ -83,7 +83,9 @@ def test_fp16_has_pointers_where_it_is_computed_with(accumulate: str, has_pointe
 
 
 def summed(address: Callable[[tirx.Buffer, tirx.Var], tirx.Expr], *, is_written: bool) -> str:
-    """Text of a kernel that adds up eight numbers in a marked loop, each at an address that the loop declares."""
+    """Return the text of a kernel that adds up eight numbers in a marked loop, each at an address that the loop
+    declares.
+    """
     places, data, out = (
         tirx.decl_buffer([64], "int32", "places"),
         tirx.decl_buffer([64], "float32", "data"),
@@ -103,8 +105,8 @@ def summed(address: Callable[[tirx.Buffer, tirx.Var], tirx.Expr], *, is_written:
 
 @pytest.mark.parametrize("is_written", [True, False], ids=["written", "only_read"])
 def test_an_address_out_of_memory_stays_in_the_loop(is_written: bool) -> None:
-    """Such an address grows by one an iteration only as long as nobody writes there, and a store or another work-item
-    may.
+    """The address is itself read from memory. It grows by one each iteration only if nothing writes there, but a store
+    or another work-item may.
     """
     text = summed(lambda places, k: tirx.BufferLoad(places, [0]) + k, is_written=is_written)
     assert "data[at]" in text

@@ -28,7 +28,7 @@ DENSE = Dense(m=21, k=48, n=37, dtype="float32")
 
 
 def config_of(task: TunableTask, **knobs: int | str) -> Config:
-    """A group of 2 x 4 work-items with tiles that divide no extent."""
+    """Return a config of 2 x 4 work-items with tiles that divide no extent."""
     knobs = {"tile_o": 2, "tile_w": 3, "wg_o": 2, "wg_w": 4, "local_buffers": 2, "split_k": 1, **knobs}
     config = task.default_config(TARGET).replace(**knobs)
     assert task.space(TARGET).is_valid(config), config

@@ -18,7 +18,7 @@ SEED = 5
 
 
 def kernel_of(index: tirx.Expr, loops: dict[tirx.Var, int]) -> tvm.IRModule:
-    """A function that reads one number, at `index`, in each iteration of some loops."""
+    """Return a function that reads one number, at `index`, in each iteration of some loops."""
     (i, _), (j, columns) = loops.items()
     source, target = tirx.decl_buffer([1024], "float32", "source"), tirx.decl_buffer([1024], "float32", "target")
     body: tirx.Stmt = tirx.BufferStore(target, tirx.BufferLoad(source, [index]), [i * columns + j])
@@ -35,7 +35,7 @@ def is_kept(index: tirx.Expr, loops: dict[tirx.Var, int], flatten: tvm.transform
 
 
 def random_index(rng: np.random.Generator, i: tirx.Var, j: tirx.Var, depth: int) -> tirx.Expr:
-    """Sums of loop variables of either sign, and quotients and remainders of them, nested."""
+    """Draw nested sums of loop variables of either sign, and quotients and remainders of them."""
 
     def line() -> tirx.Expr:
         return i * int(rng.integers(-3, 4)) + j * int(rng.integers(-3, 4)) + int(rng.integers(-4, 12))

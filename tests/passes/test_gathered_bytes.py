@@ -42,7 +42,7 @@ def test_moves_of_bytes(dtype: str, target: str, opencl_device: tvm.runtime.Devi
 
 
 def _copy(step: int, start: int) -> tirx.PrimFunc:
-    """y[0:4] = x[start + i * 4 : ... : step]"""
+    """Return y[0:4] = x[start + i * 4 : ... : step]."""
     x, y = (tirx.decl_buffer((256,), "int8", name=name) for name in "xy")
     item = tirx.Var("i", "int32")
     load = tirx.BufferLoad(x, [tirx.Ramp(item * 4 + start, step, 4)])

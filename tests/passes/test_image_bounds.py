@@ -52,8 +52,8 @@ def test_what_is_proven() -> None:
     assert [str(image.name) for image in found] == ["A", "C", "E", "G"]
 
 
-# Tiles that divide rows and channels; a prime number of pixels, whose last tile reads the last one twice; a window over
-# the padding, and one that has none.
+# Tiles that divide rows and channels, a prime number of pixels, for which the last tile reads the last one twice, a
+# window over the padding, and one without padding.
 WORKS = [
     (conv(16, (4, 14), 32, (1, 1)), True),
     (conv(7, (3, 13), 9, (1, 1)), True),

@@ -66,7 +66,7 @@ def kernel_of(task: TunableTask, config: Config, without: tuple[str, ...] = ()) 
 
 
 def direct_config(task: TunableTask) -> Config:
-    """The default config, less an algorithm of several kernels."""
+    """Return the default config, with an algorithm of one kernel."""
     config = task.default_config(TARGET)
     return config.replace(algorithm="direct") if "algorithm" in config else config
 
@@ -144,7 +144,7 @@ def test_thread_ids_are_read_once() -> None:
 
 
 def test_no_registers_behind_pointers() -> None:
-    """Register tiles are vectors with named lanes, whatever the split of the work."""
+    """Register tiles are vectors with named lanes, for any split of the work."""
     for work in (LARGE[0], LARGE[4], ODD[9], ODD[0]):
         task = task_in_images(work)
         for config in [

@@ -24,7 +24,7 @@ _PLACE = r"\w+(?:_local|_shared|shared)\w*\[[^\[\]]*\]"
 
 
 def stale_reads(source: str) -> list[str]:
-    """Uses of a variable that was made from a place in registers or local memory, after something was written there."""
+    """Return uses of a variable that copies registers or local memory, after something was written there."""
     made_from: dict[str, set[str]] = {}
     stale: set[str] = set()
     found = []

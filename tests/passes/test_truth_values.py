@@ -114,7 +114,7 @@ def test_truth_values_are_bytes_in_cuda(behind: str) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16", "uint16"])
 @pytest.mark.parametrize("target", ["opencl", "vulkan"])
 def test_choices_between_short_integers(dtype: str, target: str, opencl_device: tvm.runtime.Device) -> None:
-    """Arithmetic makes an int of them in C, and OpenCL's select takes none beside a short: NVIDIA's compiler refused
+    """C's arithmetic converts them to int, and OpenCL's select takes no int with a short: NVIDIA's compiler rejected
     it.
     """
     rng = np.random.default_rng(2)

@@ -19,7 +19,7 @@ def host_runtime(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def arm64() -> Path:
-    """The program that runs arm64 programs here."""
+    """Return the program that runs arm64 programs here."""
     done = subprocess.run([str(ROOT / "scripts/setup_arm64.sh")], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return Path.home() / ".cache/romou/arm64/run"

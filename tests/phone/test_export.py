@@ -78,7 +78,7 @@ def test_the_cpp_sample_here(exported: Path, host_runtime: Path) -> None:
 
 @pytest.fixture(scope="module")
 def on_arm64(arm64_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[onnx.ModelProto, Path]:
-    """A convolution, and the folder that it is exported to for arm64."""
+    """Return a convolution, and the folder that it is exported to for arm64."""
     graph = NetworkBuilder({"x": (1, 5, 9, 9)})
     model = graph.model(graph.add("Relu", graph.conv("x", 5, 6, pads=[1, 1, 1, 1])))
     compiled = romou.compile(model, target="opencl -device=adreno640")
@@ -86,7 +86,7 @@ def on_arm64(arm64_runtime: Path, tmp_path_factory: pytest.TempPathFactory) -> t
         tmp_path_factory.mktemp("arm64") / "model", host="aarch64-linux-gnu", runtime=arm64_runtime
     )
     assert json.loads((folder / "model.json").read_text())["host"] == "aarch64-linux-gnu"
-    # The libraries beside it, in the place of a pushed folder.
+    # The libraries are copied beside it, instead of a pushed folder.
     shutil.copytree(arm64_runtime, folder, dirs_exist_ok=True)
     return model, folder
 

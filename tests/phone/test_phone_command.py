@@ -27,7 +27,7 @@ from support.models.small_networks import NetworkBuilder
 from support.servers.phone_servers import ROOT
 from support.servers.rpc_servers import free_port
 
-# Acts on state.json beside it: devices (serial -> state), properties, forwards; the phone's folder is phone/ beside it.
+# Acts on state.json in its folder: devices (serial -> state), properties, forwards. The phone's folder is phone/ there.
 ADB = f"""#!{sys.executable}
 import json, pathlib, shutil, subprocess, sys
 here = pathlib.Path(__file__).parent

@@ -294,7 +294,7 @@ def test_criteria_give_way_by_their_numbers(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(criteria, "CRITERIA", dict(CRITERIA))
 
     def early(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-        """Toy: says nothing."""
+        """Return no verdict."""
         return None
 
     with pytest.raises(UsageError, match="'early' gives way at 10, as 'padding' does; give it another number"):
@@ -313,7 +313,7 @@ def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     @criteria.criterion(gives_way=1000)
     @criteria.bounded
     def tiles(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-        """Toy: no work group of more than 32 work-items."""
+        """Reject work groups of more than 32 work-items."""
         return Verdict(criterion="tiles", used=usage.work_group_size, limit=32, unit="work-items", source="toy")
 
     assert "tiles" in failed(ADRENO)
@@ -323,7 +323,7 @@ def test_a_criterion_is_one_function(monkeypatch: pytest.MonkeyPatch) -> None:
     (count,) = (count for count in space.report.criteria if count.criterion == "tiles")
     assert count.alone > 0
     assert count.source == "toy"
-    # The highest number gives way last.
+    # The highest number is relaxed last.
     assert list(judge(FINE, ADRENO))[-1] == "tiles"
     assert (
         all(
@@ -361,7 +361,9 @@ def test_the_width_of_an_access_is_the_device_s() -> None:
 
 
 def test_a_cpu_s_report_excludes_nothing_that_only_gpus_have(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """ArchProbe's report of a CPU: no warps, no register file, local memory as fast as the cache behind it."""
+    """ArchProbe's report of a CPU has no warps and no register file, and local memory as fast as
+    the cache behind it.
+    """
     answers = {"value": 14.58, "unit": "GB/s", "low": 14.5, "high": 14.6}
     report = {
         "ArchProbe": {"Version": "1", "Date": "2026", "Driver": {"name": "A CPU", "driver": "1", "is_cpu": True}},

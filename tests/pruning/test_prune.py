@@ -231,7 +231,7 @@ def test_a_pruned_task_keeps_the_way_to_count_bytes() -> None:
 
 
 def test_what_the_kernel_itself_exceeds_is_rejected_before_code_generation() -> None:
-    """Registers by the formula are a lower bound. The default config is built whatever is said of it."""
+    """The formula's registers are a lower bound. The default config is built in any case."""
     task = task_of(conv(64, (28, 28), 64, (3, 3), padding=(1, 1, 1, 1)))
     cut, space = pruned_task(task, TARGET), task.space(TARGET)
     tile = {"algorithm": "direct", "tile_o": 2, "tile_h": 1, "tile_w": 8, "pixels": "flat", "unroll": "window"}

@@ -54,7 +54,7 @@ def baseline(model: Path, server: Server, tmp_path_factory: pytest.TempPathFacto
 
 @pytest.fixture
 def connections(monkeypatch: pytest.MonkeyPatch) -> list[RemoteDevice]:
-    """A `RemoteDevice` for each session that is opened for models."""
+    """Return a list that receives a `RemoteDevice` for each session that is opened for models."""
     found: list[RemoteDevice] = []
     connect = RemoteDevice._connect
 

@@ -1,4 +1,4 @@
-"""A small model, really benched and compared, as it is and with a kernel that really is slower."""
+"""A small model is benched and compared on the device, unchanged and with a kernel that is slower."""
 
 from __future__ import annotations
 

@@ -57,7 +57,7 @@ def record(task: TunableTask, config: dict[str, object], ms: float | None, secon
 
 @pytest.fixture(scope="module")
 def evidence(task: TunableTask) -> Evidence:
-    """Four trials of one task on a device whose registers are known: 4 ms by default, 2 ms at best, one failed."""
+    """Return four trials of one task on a device with known registers: 4 ms by default, 2 ms at best, one failed."""
     space = pruned_space(task, ADRENO)
     configs = [dict(c) for c in (task.default_config(ADRENO), *list(iter(space))[:3])]
     found = [

@@ -311,7 +311,7 @@ def test_servers_of_a_tracker(builder: LocalBuilder) -> None:
         assert list(runner._servers.aside()) == [other]
         wait_for(lambda: runner.width == 2)
 
-        # The tracker starts anew, with nothing known; the servers come back to it.
+        # The tracker starts anew, without any state. The servers register again.
         tracker_stack.close()
         with meanwhile(lambda: (time.sleep(1.0), stack.enter_context(tracking(port)))):
             assert results(slow[:2]) == ["ok"] * 2

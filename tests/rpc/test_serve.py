@@ -123,7 +123,7 @@ def test_an_address_that_is_taken(server: Server) -> None:
 
 
 def test_a_session_that_takes_too_long(server: Server) -> None:
-    """The device side keeps to the limit, whatever the host does."""
+    """The device side enforces the limit, independently of the host."""
     connection = connect(Address.parse(server.address), limit_s=1.0)
     session = server.session()
     session.wait(timeout=30)

@@ -47,7 +47,7 @@ RECIPE = (ROOT / "docs/phones-and-rpc.md").read_text(encoding="utf-8")
 
 @pytest.fixture(scope="module")
 def ssh_config(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Iterator[Path]:
-    """Settings of a client that reaches an sshd as the host "machine"."""
+    """Yield the settings of a client that reaches an sshd as the host "machine"."""
     if not SSHD.exists():
         missing = "no sshd: apt-get install openssh-server"
         (pytest.fail if request.config.getoption("--all-platforms") else pytest.skip)(missing)
@@ -87,7 +87,7 @@ def test_tuning_through_the_tunnel_of_the_docs(ssh_config: Path, tmp_path: Path)
             assert all(
                 "a-secret-of-this-test" not in " ".join(_command_line(process)) for process in psutil.process_iter()
             )
-        # Without the tunnel nobody is there.
+        # Without the tunnel there is no server.
         result = CliRunner().invoke(main, ["doctor", "--rpc", address])
         assert (result.exit_code, "no TVM RPC server answers" in " ".join(result.output.split())) == (3, True)
 

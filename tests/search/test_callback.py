@@ -97,7 +97,7 @@ def test_an_exception_loses_nothing(kind: type[Runner], tmp_path: Path) -> None:
     measured = [record for record in kept if record.outcome is not Outcome.INVALID]
     assert len(kept) >= 7
     assert len(measured) == len(runner.seen)
-    # The next run goes on from them.
+    # The next run continues from them.
     again = Runner()
     results = run(tmp_path, again, lambda trial: None, trials=20)
     assert sum(r.trials for r in results.values()) == 20

@@ -1,5 +1,5 @@
-"""romou.training.gradients: on the device, against NumPy in double precision, which is held against differences of the
-loss itself.
+"""romou.training.gradients on the device, compared with NumPy in double precision. NumPy is compared with finite
+differences of the loss.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SEED = 5
 
 
 def convolutions(batch: int) -> onnx.ModelProto:
-    """Odd sizes, strides, dilations, whole-texel groups, cut groups and a depthwise convolution, one behind the other,
+    """Return a chain of convolutions with odd sizes, strides, dilations, whole-texel groups, cut groups and depthwise,
     and pools.
     """
     g = NetworkBuilder({"image": (batch, 3, 19, 17)}, seed=SEED)

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import tvm
 
-# Texels are floats inside the kernel whatever they are in the image: every device converts, not every one computes in
-# half.
+# Texels are floats inside the kernel in any image type: every device converts, not every one computes in fp16.
 DOUBLE_TEXELS = """
 __constant sampler_t plain = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
 __kernel void double_texels(__read_only image2d_array_t source, __write_only image2d_array_t result) {
@@ -30,7 +29,7 @@ __kernel void shift(__global float* values, float by, int times) { values[get_gl
 
 
 def module_of(source: str, **kernels: tuple[list[str], list[str]]) -> tvm.runtime.Module:
-    """`kernels`: name -> argument types, launch parameters."""
+    """Return a module of kernels. `kernels`: name -> argument types, launch parameters."""
     facts = {
         name: {"name": name, "arg_types": types, "launch_param_tags": tags, "arg_extra_tags": []}
         for name, (types, tags) in kernels.items()

@@ -1,4 +1,4 @@
-"""Pad of known pads is a kernel on the device, whatever its mode, axes, value and type, and gives what NumPy gives."""
+"""Pad with known pads is a kernel on the device and gives NumPy's numbers, for every mode, axis, value and type."""
 
 from __future__ import annotations
 
@@ -35,7 +35,10 @@ def assert_padded(
     *,
     is_given: bool = False,
 ) -> None:
-    """is_given: the value is an input of the model instead of a constant."""
+    """Assert that padding gives NumPy's numbers.
+
+    is_given: the value is an input of the model instead of a constant
+    """
     number = np.asarray(value, x.dtype)
     inputs = {"x": x} | ({"v": number} if is_given else {})
     constants = {"p": np.array(pads, np.int64), "a": np.array(axes, np.int64)} | ({} if is_given else {"v": number})

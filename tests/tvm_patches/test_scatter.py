@@ -1,4 +1,4 @@
-"""Scattered updates: of fewer elements than the data on any axis, with every reduction, gathers beside them."""
+"""Scattered updates of fewer elements than the data, on any axis and with every reduction, and gathers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converters whose numbers differ from the wheel's: NaN and infinities, and types and rounding of interpolation."""
+"""Converters with other numbers than the wheel's: NaN and infinities, and types and rounding of interpolation."""
 
 from __future__ import annotations
 
@@ -83,6 +83,6 @@ def test_interpolated_integers_are_cut_off(dtype: str) -> None:
         assert expected is not None
         found = romou.compile(model, target="opencl", strict=True, verify=False).run({"x": x})["y"]
         assert found.dtype == x.dtype
-        # A value that is whole but for its rounding may be cut off to the number below it.
+        # Rounding may put a whole value just below itself, so that it is truncated to the number below.
         assert np.abs(found.astype(int) - expected[0].astype(int)).max() <= 1, number
         assert (found == expected[0]).mean() > 0.9, number

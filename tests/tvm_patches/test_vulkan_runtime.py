@@ -27,7 +27,7 @@ GRID = (4, 64)
 
 @pytest.fixture(scope="module")
 def scale(vulkan_device: tvm.runtime.Device) -> tvm.runtime.Module:
-    """b = a * factor + 1"""
+    """Return the kernel b = a * factor + 1."""
     return glsl.module(scale=glsl.entry(glsl.SCALE, glsl.SCALE_ARGS))
 
 
@@ -358,7 +358,7 @@ def test_a_recorded_run_computes_again(vulkan_device: tvm.runtime.Device, scale:
         start = (start * np.float32(2) + 1) * np.float32(0.5) + 1
     np.testing.assert_allclose(a.numpy(), start, rtol=1e-5, atol=1e-5)
     np.testing.assert_allclose(b.numpy(), start + 1, rtol=1e-5, atol=1e-5)
-    # An input that is written while the recording lives; whatever else it used stays.
+    # An input that is written while the recording lives. Everything else that it used stays.
     a.copyfrom(np.zeros(N, "float32"))
     del b
     recording["launch"]()
