@@ -1,4 +1,4 @@
-"""Registers by the order in which a compiler schedules loads and arithmetic: addresses ahead, eight loads in flight,
+"""Registers by a compiler's order of loads and arithmetic: addresses ahead, eight loads in flight,
 the registers of loops, guards and barriers, and the script's statistics.
 """
 

@@ -36,7 +36,7 @@ def python_files() -> Iterator[Path]:
 
 
 def reads(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yield each place where a module reads the environment: os.environ[...], os.environ.get(...), os.getenv(...)."""
+    """Yield each read of the environment in a module: os.environ[...], os.environ.get(...), os.getenv(...)."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and node.attr in ("environ", "getenv", "environb"):
             yield node

@@ -24,7 +24,7 @@ from romou.runtime.rpc import Address
 from romou.runtime.rpc.tracker import Tracker
 from support.servers.rpc_servers import KEY, OTHER_VERSION, Server, free_port, plain_server, serving, tracking, wait_for
 
-# Removes the entry point by which TVM finds Romou's runtime, in the server and in the processes that it starts.
+# Removes the entry point of Romou's runtime, in the server and in the processes that it starts.
 NO_ROMOU = """
 import importlib.metadata as metadata
 keep = metadata.entry_points

@@ -255,7 +255,7 @@ def test_clean_curves_are_answered() -> None:
 
 
 def test_moderate_noise_is_mostly_answered() -> None:
-    """With 2% noise, at least half of the curves are claimed and right."""
+    """At least half of the curves with 2% noise are claimed and right."""
     claims = 0
     for seed in range(40):
         dirt = Faults(seed, 0.02, 0.03, 0.05)

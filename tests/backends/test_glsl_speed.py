@@ -21,7 +21,7 @@ OP_SELECTION_MERGE = 247
 
 
 def scheduled(output: te.Tensor, *inputs: te.Tensor) -> tvm.IRModule:
-    """Return a schedule in which each work-item computes one element of the output."""
+    """Return a schedule with one element of the output for each work-item."""
     sch = s_tir.Schedule(te.create_prim_func([*inputs, output]).with_attr("global_symbol", "main"))
     group, item = sch.split(sch.get_loops(sch.get_sblock(output.op.name))[0], [None, ITEMS])
     sch.bind(group, "blockIdx.x")

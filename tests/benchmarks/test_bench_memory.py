@@ -1,4 +1,4 @@
-"""benchmarks/bench_memory.py: what images take that serve tensors of smaller width and height."""
+"""benchmarks/bench_memory.py: the size of images that serve tensors of smaller width and height."""
 
 from __future__ import annotations
 

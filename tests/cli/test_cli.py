@@ -30,7 +30,7 @@ def run_process(*arguments: str, **environment: str) -> subprocess.CompletedProc
 
 @pytest.fixture(scope="module")
 def no_platform(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Return an environment in which no loader finds a platform of OpenCL or Vulkan."""
+    """Return an environment without platforms of OpenCL or Vulkan for any loader."""
     empty = tmp_path_factory.mktemp("vendors")
     # A named library is the only one: a driver from PyPI is not opened in addition.
     return {

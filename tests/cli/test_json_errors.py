@@ -1,4 +1,4 @@
-"""With --json, stdout always holds one document, and the exit status says whether it is an error."""
+"""The output of --json always holds one document on stdout, and the exit status says whether it is an error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shell scripts parse, and their exported variables and files are those that other code expects."""
+"""The shell scripts parse, and export the variables and files that other code expects."""
 
 from __future__ import annotations
 

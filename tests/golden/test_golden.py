@@ -158,7 +158,7 @@ def test_kernel(name: str, suffix: str, request: pytest.FixtureRequest) -> None:
     task, config, target = made(name, suffix)
     source = build_task(task, config, target).imports[0].inspect_source()
     if suffix == "cu":
-        # Without what TVM puts before every module.
+        # Without the text that TVM puts before every module.
         source = source[source.index('extern "C"') :]
     golden = Path(__file__).parent / f"{name}.{suffix}"
     if request.config.getoption("--update-golden"):

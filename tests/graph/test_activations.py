@@ -66,7 +66,7 @@ def test_numbers_are_those_of_onnxruntime(target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_condition_with_other_readers_is_stored_once_and_plain(target: str) -> None:
-    """No kernel stores texels of booleans, for which OpenCL has no type."""
+    """No kernel stores texels of booleans, because OpenCL has no such type."""
     rng = np.random.default_rng(0)
     inputs = {"x": rng.standard_normal((1, 3, 9, 7), np.float32)}
     nodes = {

@@ -113,6 +113,6 @@ def test_a_kernel_taken_apart() -> None:
     assert vectors.has_changed
     assert "T.vectorized" in vectors.before
     assert "T.vectorized" not in vectors.after
-    # Without Romou's pipeline: what TVM makes of the same schedule.
+    # TVM's kernel for the same schedule, without Romou's pipeline.
     (plain,) = inspect_function(func, TARGET, tir_pipeline="default")
     assert plain.operations.in_loops > 0

@@ -22,7 +22,7 @@ from support.kernels.operators import conv, task_of
 from support.suite.exhaustive import exhaustive
 
 TARGET = Target("opencl -device=adreno640")
-# Ours less these is what TVM's own passes make of the same schedule.
+# Without these passes, our pipeline equals TVM's own passes on the same schedule.
 OURS = ("eliminate_addresses", "share_loads", "vectorize_pointers", "spell_arithmetic")
 
 # The number of random configs besides the default one.

@@ -81,7 +81,7 @@ def test_a_cut_off_last_line_is_repaired(tmp_path: Path, cut: int, caplog: pytes
             store.append(record(tile=i))
     path = tmp_path / FILE_NAME
     path.write_bytes(path.read_bytes()[:-cut])
-    kept = 3 if cut == 1 else 2  # without its newline alone, the line is still whole
+    kept = 3 if cut == 1 else 2  # without only its newline, the line is still whole
     with RecordStore(tmp_path) as store:
         assert [r.config["tile"] for r in store] == list(range(kept))
         store.append(record(tile=7))
