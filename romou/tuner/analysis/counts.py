@@ -66,7 +66,7 @@ def count_integer_operations(func: tirx.PrimFunc) -> IntegerOperations:
         work-items or vector lanes do not. An expression that is written twice counts twice. Comparisons and the
         loop counter do not count.
     """
-    found = divisions = 0
+    operations = divisions = 0
     weighted = 0
     trips: list[int] = []
 
@@ -87,12 +87,12 @@ def count_integer_operations(func: tirx.PrimFunc) -> IntegerOperations:
         trips.pop()
 
     def operation(node: tirx.Expr, visitor: Any) -> None:
-        nonlocal found, weighted, divisions
+        nonlocal operations, weighted, divisions
         if trips and str(node.ty.dtype).startswith(("int", "uint")):
             weight = 1
             for count in trips:
                 weight *= count
-            found += 1
+            operations += 1
             weighted += weight
             divisions += isinstance(node, _DIVISIONS)
         visitor.default_visit(node)
@@ -104,7 +104,7 @@ def count_integer_operations(func: tirx.PrimFunc) -> IntegerOperations:
     structural_visit(
         func.body, [(tvm.ir.Type, skip), (tirx.For, loop), (tirx.While, while_loop), (_OPERATIONS, operation)]
     )
-    return IntegerOperations(found, weighted, divisions)
+    return IntegerOperations(operations, weighted, divisions)
 
 
 _NO_CODE = re.compile(r'/\*.*?\*/|//[^\n]*|^[ \t]*#[^\n]*|"(?:\\.|[^"\\])*"', re.DOTALL | re.MULTILINE)
@@ -190,8 +190,8 @@ def busiest_traffic(func: tirx.PrimFunc) -> Traffic:
     """Return the loads and multiply-adds of one iteration of the innermost reduction loop of a lowered device
     function.
     """
-    found = [_traffic(loop.body) for loop in nodes_in(func.body, tirx.For) if not nodes_in(loop.body, tirx.For)]
-    busy = max(found, key=lambda t: t.multiply_adds, default=None)
+    traffics = [_traffic(loop.body) for loop in nodes_in(func.body, tirx.For) if not nodes_in(loop.body, tirx.For)]
+    busy = max(traffics, key=lambda t: t.multiply_adds, default=None)
     return busy if busy is not None and busy.multiply_adds else _traffic(func.body)
 
 

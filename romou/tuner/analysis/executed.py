@@ -59,8 +59,8 @@ def trip_loops(func: tirx.PrimFunc) -> TripLoop:
         nests.append([])
         products.append(0)
         visitor.visit(node.body)
-        found = TripLoop(int(node.extent), products.pop(), tuple(nests.pop()))
-        nests[-1].append(found)
+        nest = TripLoop(int(node.extent), products.pop(), tuple(nests.pop()))
+        nests[-1].append(nest)
 
     def count(node: Any, visitor: Any) -> None:
         products[-1] += multiply_adds_of(node)
@@ -79,7 +79,9 @@ class Executed:
 
     def after(self, trips: float, iteration: Executed) -> Executed:
         """Add `trips` iterations of a loop."""
-        first, second, third = (own + trips * one for own, one in zip(self.units, iteration.units, strict=True))
+        first, second, third = (
+            own + trips * per_trip for own, per_trip in zip(self.units, iteration.units, strict=True)
+        )
         return Executed(self.instructions + trips * iteration.instructions, (first, second, third))
 
     @property

@@ -78,7 +78,7 @@ class DaskBuilder(FolderBuilder):
         try:
             self._client.wait_for_workers(1, timeout=timeout_s)
             end = time.monotonic() + max(timeout_s, _IDENTITY_S)
-            found = patiently(lambda: self._client.run(dask_job.identity, self._target_json), end)
+            identities = patiently(lambda: self._client.run(dask_job.identity, self._target_json), end)
         except ImportError as error:
             raise _without_romou(self.address, error) from None
         except (OSError, TimeoutError):
@@ -87,7 +87,7 @@ class DaskBuilder(FolderBuilder):
                 f"the dask scheduler at {self.address} has no worker within connect_timeout_s = {timeout_s:g} s",
                 hint=hint,
             ) from None
-        for worker, identity in found.items():
+        for worker, identity in identities.items():
             if not isinstance(identity, dict):
                 raise _not_a_build(self.address, identity)
             dask_job.check_same(self._expected, identity, f"dask worker {worker}")

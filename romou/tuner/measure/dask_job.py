@@ -62,12 +62,12 @@ def identity(target_json: str) -> dict[str, str]:
     This is the versions, Romou's source, the device's file, and the machine.
     """
     target = Target.from_json(target_json)
-    found = {"romou": f"{__version__} (source {_source()})"}
-    found |= {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
+    facts = {"romou": f"{__version__} (source {_source()})"}
+    facts |= {name: importlib.metadata.version(name) for name in ("apache-tvm", "apache-tvm-ffi")}
     # PoCL was seen to report another image size to the next process. If kernels may use images, the limits contain it.
     spec = dataclasses.replace(target.spec, max_image_width_texels=None, max_image_height_texels=None)
-    found[f"the device file of {target.device_name or 'the target'}"] = _digest(repr((spec, target.limits)).encode())
-    return found if target.host is not None else {**found, "the machine": platform.machine()}
+    facts[f"the device file of {target.device_name or 'the target'}"] = _digest(repr((spec, target.limits)).encode())
+    return facts if target.host is not None else {**facts, "the machine": platform.machine()}
 
 
 @functools.cache

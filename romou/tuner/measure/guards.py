@@ -53,12 +53,12 @@ class Guarded:
         """Return the tensor's contents, and a description of writes outside of it, or None."""
         if self.whole is None:
             return self.tensor.numpy(), None
-        found = self.whole.numpy()
+        contents = self.whole.numpy()
         if self.extents is not None:
-            return self._image_of(found)
-        size = found.size - self.before - ZONE_BYTES
-        data = found[self.before : self.before + size].view(self.dtype).reshape(self.shape)
-        return data, self._described(found[: self.before], found[self.before + size :])
+            return self._image_of(contents)
+        size = contents.size - self.before - ZONE_BYTES
+        data = contents[self.before : self.before + size].view(self.dtype).reshape(self.shape)
+        return data, self._described(contents[: self.before], contents[self.before + size :])
 
     def fault(self) -> str | None:
         """Return a description of writes outside of the tensor, or None. Reads only the zones if possible."""
@@ -66,8 +66,8 @@ class Guarded:
             return None
         end = math.prod(self.whole.shape) - ZONE_BYTES
         if _is_remote(self.device):
-            found = self.whole.numpy()
-            return self._described(found[: self.before], found[end:])
+            contents = self.whole.numpy()
+            return self._described(contents[: self.before], contents[end:])
         zones = [
             self.whole._create_view((length,), "uint8", start).numpy()
             for start, length in ((0, self.before), (end, ZONE_BYTES))
@@ -98,14 +98,16 @@ class Guarded:
             or None
         )
 
-    def _image_of(self, found: np.ndarray) -> tuple[np.ndarray, str | None]:
+    def _image_of(self, contents: np.ndarray) -> tuple[np.ndarray, str | None]:
         assert self.extents is not None
         layers, rows, columns = self.extents
-        found = found.reshape((-1, *found.shape[-3:]))
-        data = found[:layers, :rows, :columns].reshape(self.shape)
-        is_border = np.ones(found.shape, bool)
+        contents = contents.reshape((-1, *contents.shape[-3:]))
+        data = contents[:layers, :rows, :columns].reshape(self.shape)
+        is_border = np.ones(contents.shape, bool)
         is_border[:layers, :rows, :columns] = False
-        changed = int(np.count_nonzero((found != _border(found.shape, self.dtype)) & is_border)) * found.itemsize
+        changed = (
+            int(np.count_nonzero((contents != _border(contents.shape, self.dtype)) & is_border)) * contents.itemsize
+        )
         return data, f"wrote {changed} bytes beyond the edges of the image `{self.name}`" if changed else None
 
 
@@ -126,9 +128,9 @@ def guard(
         (
             _buffer(array, name, device, window)
             if scope == "global"
-            else _image(array, name, scope, device, is_written=place == last)
+            else _image(array, name, scope, device, is_written=index == last)
         )
-        for place, (array, name, scope) in enumerate(zip(arrays, names, scopes, strict=True))
+        for index, (array, name, scope) in enumerate(zip(arrays, names, scopes, strict=True))
     ]
 
 

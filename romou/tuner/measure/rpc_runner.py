@@ -266,12 +266,12 @@ class RpcRunner(CheckingRunner):
                 self._facts, self._host, self._device = facts, host, f"{self._kind}:{index}"
                 self._is_here = is_loopback(server.host)
         clock = self._servers.clock(server.where)
-        if (found := self._fingerprint_of(facts)) != (wanted := self._fingerprint_of(self._facts)) or split_device(
-            self._device
-        )[1] != index:
+        if (fingerprint := self._fingerprint_of(facts)) != (
+            wanted := self._fingerprint_of(self._facts)
+        ) or split_device(self._device)[1] != index:
             raise DeviceError(
-                f"{server.where} is another device: {found.name}, driver {found.driver}; measured on {wanted.name},"
-                f" driver {wanted.driver}"
+                f"{server.where} is another device: {fingerprint.name}, driver {fingerprint.driver};"
+                f" measured on {wanted.name}, driver {wanted.driver}"
             )
         pause_s = 0.0
         if with_clock and clock.is_due(time.monotonic()):

@@ -171,7 +171,7 @@ def check_and_time(
     """
     inputs, reference = _reference(spec.reference)
     stored = enumerate(zip(inputs, spec.stored[: len(inputs)], strict=True))
-    inputs = [array if form is None else _stored(spec.reference, place, form) for place, (array, form) in stored]
+    inputs = [array if form is None else _stored(spec.reference, index, form) for index, (array, form) in stored]
     with _kernel_call("loading the candidate"):
         module = load()
     try:
@@ -276,9 +276,9 @@ def _device(device: str) -> Any:
 
 
 @functools.lru_cache(_KEPT_TASKS)
-def _stored(path: str, place: int, form: StoredAs) -> np.ndarray:
+def _stored(path: str, index: int, form: StoredAs) -> np.ndarray:
     """Return an input of a reference in the kernel's layout. Many candidates share it."""
-    return form(_reference(path)[0][place])
+    return form(_reference(path)[0][index])
 
 
 @functools.lru_cache(_KEPT_TASKS)

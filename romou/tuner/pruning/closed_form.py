@@ -76,8 +76,8 @@ class ClosedForm(Form):
     def counts(self, columns: Columns) -> dict[str, np.ndarray]:
         """Return distinct steps and data of a group and of one work-item, and bank conflict rounds of staged data."""
         names = self._algorithms_of(columns)
-        found = {name: form._counts(columns) for name, form in names.items()}
-        first, *others = found.values()
+        by_algorithm = {name: form._counts(columns) for name, form in names.items()}
+        first, *others = by_algorithm.values()
         for name, other in zip(list(names)[1:], others, strict=True):
             first = {key: np.where(columns["algorithm"] == name, other[key], count) for key, count in first.items()}
         return first
@@ -101,19 +101,19 @@ class ClosedForm(Form):
 
         Neighbours of a warp are ordered by pixels, then channels, then pieces of the split. Staged loads are coalesced.
         """
-        found = self._lines(columns, warp_size, line_bytes)
+        lines = self._lines(columns, warp_size, line_bytes)
         # With tensor cores for fp16, an operator has no other algorithms.
         for name, form in self._others.items() if "algorithm" in columns else ():
             inside = form._lines({**columns, **_IN_WORKSPACES}, warp_size, line_bytes)
-            data, weight = (np.where(columns["algorithm"] == name, *pair) for pair in zip(inside, found, strict=True))
-            found = data, weight
-        return found
+            data, weight = (np.where(columns["algorithm"] == name, *pair) for pair in zip(inside, lines, strict=True))
+            lines = data, weight
+        return lines
 
     def _algorithms_of(self, columns: Columns) -> dict[str, ClosedForm]:
         """Return algorithm -> formulas, for the algorithms in the columns."""
-        known = {DIRECT: self, **self._others}
+        forms = {DIRECT: self, **self._others}
         return (
-            {str(name): known[str(name)] for name in np.unique(columns["algorithm"])}
+            {str(name): forms[str(name)] for name in np.unique(columns["algorithm"])}
             if "algorithm" in columns
             else {DIRECT: self}
         )
@@ -138,10 +138,10 @@ class ClosedForm(Form):
         row = (columns.get("pixels", "flat"), gives_zeros, phases.has_window, tap, get("tile_h"))
 
         def distinct(width: Any, stride: Any, group_o: Any, is_one: bool) -> np.ndarray:
-            found, where = combinations(*row, width, stride)
-            pixels = [Pixels(*values) for values in found]
-            found, when = combinations(*axis, phases.ahead, is_one)
-            steps = [Steps(*values) for values in found]
+            pixel_values, where = combinations(*row, width, stride)
+            pixels = [Pixels(*values) for values in pixel_values]
+            step_values, when = combinations(*axis, phases.ahead, is_one)
+            steps = [Steps(*values) for values in step_values]
             return tabulate(lambda i, k, o: reads.distinct(pixels[i], steps[k], o), where, when, group_o)
 
         # Texels of neighbours are adjacent, or a tile apart.
@@ -382,11 +382,11 @@ class _IterationLoads:
     weights_of_one: Any
 
 
-def _either(condition: Any, one: KernelUsage, other: KernelUsage) -> KernelUsage:
+def _either(condition: Any, usage: KernelUsage, other: KernelUsage) -> KernelUsage:
     """Select between two usages elementwise. Their images are the same."""
     names = (field.name for field in fields(KernelUsage) if field.name != "images")
     return KernelUsage(
-        images=one.images, **{name: np.where(condition, getattr(one, name), getattr(other, name)) for name in names}
+        images=usage.images, **{name: np.where(condition, getattr(usage, name), getattr(other, name)) for name in names}
     )
 
 

@@ -352,10 +352,10 @@ def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     A group with barriers is resident as a whole, in the largest warps. Mesa's compiler for Adreno allocates these in
     pairs: kernels of 128 work-items get half the registers of kernels of 64 on Adreno 660.
     """
-    most, found = spec.registers_per_lane, needed_registers(usage, spec)
-    if most is None or found is None or spec.register_file is None:
+    most, needed_and_limit = spec.registers_per_lane, needed_registers(usage, spec)
+    if most is None or needed_and_limit is None or spec.register_file is None:
         return None
-    needed, limit = found
+    needed, limit = needed_and_limit
     if spec.register_file == "pooled" and spec.registers_per_core is not None:
         limit = np.minimum(limit, spec.registers_per_core // np.maximum(_resident(usage, spec), 1))
     # Transforms have small groups, so their work-items may use all registers of a lane. The tighter of the two decides.

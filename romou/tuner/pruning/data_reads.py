@@ -130,8 +130,8 @@ class DataReads:
         # channel. The count below would take long for overlapping batches.
         if gap > reach or steps.on_tensor_cores:
             return count * size * self.texel
-        places = self._addresses(_whole_stretches(pixels))[0][:count]
-        return sum(count_distinct(places[:, None] + mine) for mine in parts) * self.texel
+        addresses = self._addresses(_whole_stretches(pixels))[0][:count]
+        return sum(count_distinct(addresses[:, None] + mine) for mine in parts) * self.texel
 
     def _distinct_taps(self, pixels: Pixels, steps: np.ndarray) -> int:
         """Return `_distinct` for a window in the first axis: the offset of a tap depends on the pixel."""
@@ -140,10 +140,10 @@ class DataReads:
             _as_read(np.arange(0, pixels.width, pixels.stride), read.extents[2], False), steps[steps < self.texels]
         )
         at = (0, 0, grid[0], 0, grid[1], 0)
-        places = np.broadcast_to(read.address(*at), np.broadcast_shapes(*(axis.shape for axis in grid)))
+        addresses = np.broadcast_to(read.address(*at), np.broadcast_shapes(*(axis.shape for axis in grid)))
         if read.condition is not None:
-            places = places[np.broadcast_to(read.value(read.condition, *at), places.shape)]
-        return count_distinct(places) * self.texel
+            addresses = addresses[np.broadcast_to(read.value(read.condition, *at), addresses.shape)]
+        return count_distinct(addresses) * self.texel
 
     def _middle(self, first: int, together: int, ahead: int) -> tuple[int, int]:
         """Return texel and tap of the middle iteration. The taps are the inner loop."""
@@ -176,13 +176,13 @@ class DataReads:
         The addresses are in the order of the first pixels that read them. The second array has these pixels. The others
         have, for each prefix, the lowest address, the highest address, and whether some are not whole texels apart.
         """
-        found, is_inside = (part[:: pixels.stride] for part in self._stretch(pixels._replace(stride=1)))
-        places, which = np.unique(found[is_inside], return_index=True)
+        read_addresses, is_inside = (part[:: pixels.stride] for part in self._stretch(pixels._replace(stride=1)))
+        addresses, which = np.unique(read_addresses[is_inside], return_index=True)
         begins = np.nonzero(is_inside)[0][which]
         order = np.argsort(begins, kind="stable")
-        places = places[order]
-        is_uneven = np.logical_or.accumulate((places - places[:1]) % LANES != 0)
-        return places, begins[order], np.minimum.accumulate(places), np.maximum.accumulate(places), is_uneven
+        addresses = addresses[order]
+        is_uneven = np.logical_or.accumulate((addresses - addresses[:1]) % LANES != 0)
+        return addresses, begins[order], np.minimum.accumulate(addresses), np.maximum.accumulate(addresses), is_uneven
 
     def _make_stretch(self, pixels: Pixels) -> tuple[np.ndarray, np.ndarray]:
         """Return the addresses that each pixel of a row reads, (width, tile_h * taps), and a mask that is false in the
@@ -222,9 +222,9 @@ class DataReads:
         places = self._places_of(steps)
         grid = np.ix_(o, lane, places[places < self.first])
         zeros = [0] * (len(self._reduce) - 1)
-        found = np.unique(read.address(grid[0], 0, 0, grid[1], grid[2], *zeros) - read.address(0, 0, 0, 0, 0, *zeros))
-        parts = [found[found % lanes == remainder] for remainder in range(lanes)]
-        return len(found), min((int(np.diff(part).min()) for part in parts if len(part) > 1), default=math.inf), parts
+        offsets = np.unique(read.address(grid[0], 0, 0, grid[1], grid[2], *zeros) - read.address(0, 0, 0, 0, 0, *zeros))
+        parts = [offsets[offsets % lanes == remainder] for remainder in range(lanes)]
+        return len(offsets), min((int(np.diff(part).min()) for part in parts if len(part) > 1), default=math.inf), parts
 
     def _make_read(self, order: str, is_image: bool, on_tensor_cores: bool = False) -> _Read:
         form = (self._warp_forms if on_tensor_cores else self._forms)[order]

@@ -101,8 +101,8 @@ def columns_of(configs: Sequence[Mapping[str, Any]]) -> dict[str, np.ndarray]:
 
 def tabulate(function: Callable[..., int], *columns: Any) -> np.ndarray:
     """Return `function` of the columns element by element, called once for each distinct combination of values."""
-    distinct, places = combinations(*columns)
-    results: np.ndarray = np.asarray([function(*values) for values in distinct], dtype=np.int64)[places]
+    distinct, indices = combinations(*columns)
+    results: np.ndarray = np.asarray([function(*values) for values in distinct], dtype=np.int64)[indices]
     return results
 
 
@@ -117,10 +117,10 @@ def combinations(*columns: Any) -> tuple[list[tuple[Any, ...]], np.ndarray]:
         # If combinations are few, a table of them is much faster than a sort.
         is_found = np.zeros(count, dtype=bool)
         is_found[key] = True
-        keys, places = np.flatnonzero(is_found), (np.cumsum(is_found) - 1)[key]
+        keys, indices = np.flatnonzero(is_found), (np.cumsum(is_found) - 1)[key]
     else:
-        keys, places = np.unique(key, return_inverse=True)
+        keys, indices = np.unique(key, return_inverse=True)
     rows = np.unravel_index(keys, [len(v) for v in values])
-    return list(zip(*(v[row].tolist() for v, row in zip(values, rows, strict=True)), strict=True)), places.reshape(
+    return list(zip(*(v[row].tolist() for v, row in zip(values, rows, strict=True)), strict=True)), indices.reshape(
         np.shape(key)
     )

@@ -155,8 +155,8 @@ class PrunedSpace(Space):
         place = np.ravel_multi_index(
             [d if extent > 1 else 0 for d, extent in zip(digits, self._shape, strict=True)], self._shape
         )
-        found = np.searchsorted(self._kept, place)
-        return bool(found < len(self._kept) and self._kept[found] == place)
+        rank = np.searchsorted(self._kept, place)
+        return bool(rank < len(self._kept) and self._kept[rank] == place)
 
     def __iter__(self) -> Iterator[Config]:
         free = [len(c) if have == 1 else 1 for c, have in zip(self.knobs.values(), self._shape, strict=True)]
@@ -169,22 +169,22 @@ class PrunedSpace(Space):
         exclude: Container[str] = (),
         where: Mapping[str, Choice] | None = None,
     ) -> list[Config]:
-        found: dict[str, Config] = {}
+        configs: dict[str, Config] = {}
         if self.kept <= max(4 * count, _LISTED):
-            given = (where or {}).items()
+            required = (where or {}).items()
             candidates: Iterator[Config] = (
                 self._listed[int(i)]
                 for i in rng.permutation(len(self._listed))
-                if self._listed[int(i)].items() >= given
+                if self._listed[int(i)].items() >= required
             )
         else:
             candidates = self._drawn(rng, 50 * count + 200, where or {})
         for config in candidates:
-            if len(found) == count:
+            if len(configs) == count:
                 break
             if config.key not in exclude:
-                found.setdefault(config.key, config)
-        return list(found.values())
+                configs.setdefault(config.key, config)
+        return list(configs.values())
 
     def _drawn(self, rng: np.random.Generator, count: int, where: Mapping[str, Choice]) -> Iterator[Config]:
         """Yield random valid configs with the choices in `where`, perhaps with repetitions."""
@@ -303,7 +303,7 @@ class _Part:
 
     def is_kept(self, slacks: Mapping[str, float]) -> np.ndarray:
         """Return, in the shape of `failed`, whether a config is left with these slacks."""
-        unchanged = sum(1 << place for place, name in enumerate(self.verdicts) if slacks[name] == 1)
+        unchanged = sum(1 << bit for bit, name in enumerate(self.verdicts) if slacks[name] == 1)
         kept: np.ndarray = self.failed & np.uint32(unchanged) == 0
         for name, verdict in self.verdicts.items():
             if 1 < slacks[name] < math.inf:
@@ -319,8 +319,8 @@ def _judged(block: ConfigBlock, verdicts: Mapping[str, Verdict], usage: KernelUs
     failed = np.zeros(
         np.broadcast_shapes((len(block.places), *(1 for _ in block.free)), *map(np.shape, numbers)), dtype=np.uint32
     )
-    for place, verdict in enumerate(verdicts.values()):
-        failed |= np.logical_not(verdict.keep).astype(np.uint32) << np.uint32(place)
+    for bit, verdict in enumerate(verdicts.values()):
+        failed |= np.logical_not(verdict.keep).astype(np.uint32) << np.uint32(bit)
     return _Part(block, verdicts, failed)
 
 
@@ -328,14 +328,12 @@ def _pruned(space: Space, parts: Sequence[_Part], choices: Choices, least_kept: 
     before = sum(part.weight * part.failed.size for part in parts)
     slacks = _slacks(parts, min(least_kept, before))
     counts = []
-    for place, (name, verdict) in enumerate(parts[0].verdicts.items()):
+    for bit, (name, verdict) in enumerate(parts[0].verdicts.items()):
         alone, only = (
-            sum(part.weight * int(np.count_nonzero(found(part.failed, 1 << place))) for part in parts)
-            for found in (np.bitwise_and, np.equal)
+            sum(part.weight * int(np.count_nonzero(combine(part.failed, 1 << bit))) for part in parts)
+            for combine in (np.bitwise_and, np.equal)
         )
-        left = sum(
-            part.weight * int(np.count_nonzero(part.failed & np.uint32((2 << place) - 1) == 0)) for part in parts
-        )
+        left = sum(part.weight * int(np.count_nonzero(part.failed & np.uint32((2 << bit) - 1) == 0)) for part in parts)
         slack = None if math.isinf(slacks[name]) else slacks[name]
         counts.append(
             CriterionCount(criterion=name, alone=alone, only=only, left=left, source=verdict.source, slack=slack)

@@ -44,12 +44,12 @@ class StreamingForm(Form):
         """
         knobs = [columns[name] for name in self._template.knobs_of_traffic]
         names = ("group", "group_images", "one", "one_images", "numbers", "stored")
-        found = {
+        counted = {
             name: tabulate(lambda *values, field=field: self._counts(values)[field], *knobs)
             for field, name in enumerate(names)
         }
         return {
-            **found,
+            **counted,
             "width": tabulate(self._template.access_width, *(columns[name] for name in self._template.knobs_of_width)),
         }
 
@@ -92,21 +92,21 @@ class StreamingForm(Form):
 
     def _count(self, values: tuple[int, ...]) -> tuple[int, ...]:
         knobs = dict(zip(self._template.knobs_of_traffic, values, strict=True))
-        template, known = self._template, self._known
+        template, cached = self._template, self._known
         for_group, for_one = ("group", template.group_key(knobs)), ("one", template.work_item_key(knobs))
-        if for_group not in known:
-            known[for_group] = self._distinct(template.points_of_group(knobs))
-        if for_one not in known:
-            known[for_one] = self._distinct(template.points_of_work_item(knobs), knobs)
-        of_group, of_one = known[for_group], known[for_one]
+        if for_group not in cached:
+            cached[for_group] = self._distinct(template.points_of_group(knobs))
+        if for_one not in cached:
+            cached[for_one] = self._distinct(template.points_of_work_item(knobs), knobs)
+        of_group, of_one = cached[for_group], cached[for_one]
         bytes_of = template.inputs
 
-        def total(found: dict[str, int], from_images: bool) -> int:
+        def total(distinct: dict[str, int], from_images: bool) -> int:
             return sum(
-                bytes_of[name] * count for name, count in found.items() if (name in template.images) == from_images
+                bytes_of[name] * count for name, count in distinct.items() if (name in template.images) == from_images
             )
 
-        parts = [total(found, from_images) for found in (of_group, of_one) for from_images in (False, True)]
+        parts = [total(distinct, from_images) for distinct in (of_group, of_one) for from_images in (False, True)]
         return (*parts, sum(of_one.values()), template.stored_by_a_group(knobs))
 
     def _distinct(self, points: Points, knobs: Mapping[str, int] | None = None) -> dict[str, int]:
@@ -114,27 +114,25 @@ class StreamingForm(Form):
 
         knobs: if given, reads in loops count once for each iteration
         """
-        places: dict[tuple[str, int], list[np.ndarray]] = {}
+        reads: dict[tuple[str, int], list[np.ndarray]] = {}
         for block, load in self._loads:
             values = dict(zip((axis.var for axis in block.iter_vars), points(block), strict=True))
             shape = np.broadcast_shapes(*(np.shape(value) for value in values.values()))
             address: Any = 0
             for index, extent in zip(load.access.indices, load.access.source.shape, strict=True):
-                place = evaluate(index, values)
+                coordinate = evaluate(index, values)
                 # Reads outside an image return zero and get separate addresses.
-                before, behind = max(0, -int(np.min(place))), max(0, int(np.max(place)) + 1 - int(extent))
-                address = address * (before + int(extent) + behind) + before + place
+                before, behind = max(0, -int(np.min(coordinate))), max(0, int(np.max(coordinate)) + 1 - int(extent))
+                address = address * (before + int(extent) + behind) + before + coordinate
             is_read = np.ones(shape, dtype=bool)
             times = 1 if knobs is None else self._template.repeats(block, knobs)
             # Repeated reads count unconditionally: in the first iteration all may be padding.
             for condition in load.conditions if times == 1 else ():
                 is_read = is_read & evaluate(condition, values)
-            places.setdefault((str(load.access.source.name), times), []).append(
-                np.broadcast_to(address, shape)[is_read]
-            )
+            reads.setdefault((str(load.access.source.name), times), []).append(np.broadcast_to(address, shape)[is_read])
         total: dict[str, int] = {}
-        for (name, times), found in places.items():
-            total[name] = total.get(name, 0) + times * count_distinct(np.concatenate(found))
+        for (name, times), addresses in reads.items():
+            total[name] = total.get(name, 0) + times * count_distinct(np.concatenate(addresses))
         return total
 
 

@@ -97,10 +97,12 @@ class Record:
                 f"written by a newer Romou (schema {schema}, this one reads up to {SCHEMA})",
                 hint="Update Romou, or use another work_dir.",
             )
-        known = {field.name: str(field.type) for field in dataclasses.fields(cls)}
-        fields = {name: value for name, value in data.items() if name in known}
+        field_types = {field.name: str(field.type) for field in dataclasses.fields(cls)}
+        fields = {name: value for name, value in data.items() if name in field_types}
         for name, value in fields.items():
-            if not isinstance(value, _JSON_TYPES[known[name]]) or (isinstance(value, bool) and known[name] != "bool"):
+            if not isinstance(value, _JSON_TYPES[field_types[name]]) or (
+                isinstance(value, bool) and field_types[name] != "bool"
+            ):
                 raise RecordError(f"no record: {name} is {value!r}")
         if not all(isinstance(choice, int | str) for choice in fields.get("config", {}).values()):
             raise RecordError(f"no record: config is {fields['config']!r}")

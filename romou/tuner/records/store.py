@@ -88,16 +88,16 @@ class RecordStore:
             if size > self._known_bytes
             else b""
         )
-        found: list[Record] = []
+        appended: list[Record] = []
         for number, line in enumerate(content.decode(errors="replace").splitlines(), start=len(self._records) + 1):
             try:
-                found.append(Record.from_line(line))
+                appended.append(Record.from_line(line))
             except RecordError as error:
                 hint = error.hint or "Move the line away, or use another work_dir."
                 raise RecordError(f"{self.path}, line {number}: {error.message}", hint=hint, line=number) from error
-        self._records += found
+        self._records += appended
         self._known_bytes += len(content)
-        return found
+        return appended
 
     def _repaired(self, content: bytes) -> bytes:
         """Return the end of the file. A last line without its newline, or with unreadable content, is moved out of the
@@ -165,11 +165,11 @@ class RecordStore:
         """Append each record with a new combination of task, config and origin. Return their number. RecordError as in
         `append`.
         """
-        known = {_identity(record) for record in self._records}
+        identities = {_identity(record) for record in self._records}
         before = len(self)
         for record in records:
-            if _identity(record) not in known:
-                known.add(_identity(record))
+            if _identity(record) not in identities:
+                identities.add(_identity(record))
                 self.append(record)
         return len(self) - before
 

@@ -174,8 +174,8 @@ class Explorer:
 
     def _spread(self, count: int, taken: set[str]) -> list[Config]:
         """Return configs far from each other, which train the model better than random ones."""
-        chosen = [place for place, config in enumerate(self._every) if config.key in taken]
-        return [self._every[place] for place in spread(self._features(self._every), chosen, count, self._rng)]
+        chosen = [index for index, config in enumerate(self._every) if config.key in taken]
+        return [self._every[index] for index in spread(self._features(self._every), chosen, count, self._rng)]
 
     def _hopeful(self, ranked: list[Config], measured: Mapping[str, tuple[Config, float | None]]) -> list[Config]:
         """Return the configs in the same order, except that repeated kernels come last.

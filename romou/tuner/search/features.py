@@ -151,10 +151,10 @@ class TaskFeatures:
             for number in (*numbers, *self._on_device(usage, seconds))
         ]
         logs.insert(len(numbers), np.log2(outputs / (1 + loaded)))
-        found = dict(zip(_DERIVED, logs, strict=True))
+        by_name = dict(zip(_DERIVED, logs, strict=True))
         for name, knob in self._knobs.items():
-            found[name] = np.array([knob.number(config.get(name, 0)) for config in configs])
-        rows = np.column_stack([found.get(name, np.zeros(count)) for name in self.columns])
+            by_name[name] = np.array([knob.number(config.get(name, 0)) for config in configs])
+        rows = np.column_stack([by_name.get(name, np.zeros(count)) for name in self.columns])
         expected = np.zeros(count) if seconds is None else -np.log(np.broadcast_to(seconds, count))
         if seconds is not None and self._correct is not None:
             expected = self._correct(rows, self.columns, expected)
@@ -208,6 +208,6 @@ def aligned(rows: np.ndarray, columns: Sequence[str], wanted: Sequence[str]) -> 
     """Return the rows with the columns `wanted`. Missing columns are 0."""
     if tuple(columns) == tuple(wanted):
         return rows
-    place = {name: at for at, name in enumerate(columns)}
+    index_of = {name: at for at, name in enumerate(columns)}
     missing = np.zeros(len(rows), dtype=rows.dtype)
-    return np.column_stack([rows[:, place[name]] if name in place else missing for name in wanted])
+    return np.column_stack([rows[:, index_of[name]] if name in index_of else missing for name in wanted])

@@ -75,8 +75,8 @@ class KnobProcess:
             self._factor = self._covariance.factor(rows)
         else:
             self._factor = before._factor
-            for place in range(len(before._rows), len(rows)):
-                self._factor = self._covariance.longer(self._factor, rows[:place], rows[place])
+            for index in range(len(before._rows), len(rows)):
+                self._factor = self._covariance.longer(self._factor, rows[:index], rows[index])
             if before._pool is not None:
                 self._pool, self._shared, self._certain = before._pool, before._shared, before._certain
         self._weights = scipy.linalg.solve_triangular(self._factor, errors, lower=True)
@@ -157,7 +157,7 @@ class Covariance:
         """Return the likeliest covariance. The optimization starts from this one."""
         apart = [np.abs(np.subtract.outer(column, column)) for column in rows.T]
         bounds = [_SCALE_BOUNDS] * self._knobs + [_SHARE_BOUNDS] * self._parts + [_NOISE_BOUNDS]
-        found = scipy.optimize.minimize(
+        optimum = scipy.optimize.minimize(
             self._unlikely,
             self._logs,
             (apart, errors),
@@ -166,7 +166,7 @@ class Covariance:
             bounds=bounds,
             options={"maxiter": _STEPS},
         )
-        return Covariance(self._knobs, found.x)
+        return Covariance(self._knobs, optimum.x)
 
     def _shares(self, logs: np.ndarray) -> np.ndarray:
         shares = np.exp(logs[self._knobs : -1])
@@ -194,8 +194,8 @@ class Covariance:
                 rest = functools.reduce(np.add, near) - near[knob]
                 by_scale = by_scale + near[knob] * (shares[0] / knobs + shares[1] * 2 * rest / (knobs * (knobs - 1)))
             gradient[knob] += float((slope * by_scale * distance).sum()) / scale
-        for place, (share, part) in enumerate(zip(shares, parts, strict=True)):
-            gradient[knobs + place] += float((slope * share * (part - covariance)).sum())
+        for index, (share, part) in enumerate(zip(shares, parts, strict=True)):
+            gradient[knobs + index] += float((slope * share * (part - covariance)).sum())
         gradient[-1] += float(np.trace(slope)) * noise
         surprise = ((logs[:-1] - np.append(np.full(knobs, _SCALE), np.zeros(self._parts))) ** 2).sum() / 2 + (
             (logs[-1] - _NOISE) / _NOISE_DOUBT
@@ -212,7 +212,7 @@ def _parts(near: list[np.ndarray], count: int) -> list[np.ndarray]:
     if count == 1:
         return [product]
     each, knobs = functools.reduce(np.add, near), len(near)
-    squares = functools.reduce(np.add, (one * one for one in near))
+    squares = functools.reduce(np.add, (closeness * closeness for closeness in near))
     return [each / knobs, (each * each - squares) / (knobs * (knobs - 1)), product]
 
 

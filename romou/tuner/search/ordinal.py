@@ -26,12 +26,13 @@ class KnobFeatures:
             if len(choices) < 2:
                 continue
             are_numbers = all(isinstance(choice, int | float) and choice >= 0 for choice in choices)
-            places = [
-                np.log2(1 + float(choice)) if are_numbers else float(place) for place, choice in enumerate(choices)
+            positions = [
+                np.log2(1 + float(choice)) if are_numbers else float(position)
+                for position, choice in enumerate(choices)
             ]
             self._numbers[name] = {
-                choice: (at - min(places)) / (max(places) - min(places))
-                for choice, at in zip(choices, places, strict=True)
+                choice: (at - min(positions)) / (max(positions) - min(positions))
+                for choice, at in zip(choices, positions, strict=True)
             }
         self.columns = tuple(self._numbers)
         self._last: tuple[Sequence[Config], np.ndarray] = ((), np.empty((0, len(self.columns))))
@@ -40,8 +41,8 @@ class KnobFeatures:
         """Return one row for each config. Return the same array again for the longest list of configs so far."""
         if configs is self._last[0]:
             return self._last[1]
-        found = [[numbers[config[name]] for name, numbers in self._numbers.items()] for config in configs]
-        rows = np.array(found, dtype=np.float64).reshape(len(configs), len(self.columns))
+        table = [[numbers[config[name]] for name, numbers in self._numbers.items()] for config in configs]
+        rows = np.array(table, dtype=np.float64).reshape(len(configs), len(self.columns))
         if len(configs) > len(self._last[0]):
             self._last = (configs, rows)
         return rows
@@ -57,15 +58,15 @@ def spread(rows: np.ndarray, chosen: Sequence[int], count: int, rng: np.random.G
     Each further row is the random candidate farthest from the chosen rows. So a first look at a space begins in its
     middle and reaches each end of each knob.
     """
-    found: list[int] = []
-    while len(found) < min(count, len(rows) - len(chosen)):
-        taken = [*chosen, *found]
+    picked: list[int] = []
+    while len(picked) < min(count, len(rows) - len(chosen)):
+        taken = [*chosen, *picked]
         if not taken:
             away = np.abs(rows - np.median(rows, axis=0)).sum(axis=1)
-            found.append(int(rng.choice(np.flatnonzero(away == away.min()))))
+            picked.append(int(rng.choice(np.flatnonzero(away == away.min()))))
             continue
         free = np.setdiff1d(np.arange(len(rows)), taken)
-        some = rng.permutation(free)[:_LOOKED_AT]
-        nearest = np.min([np.abs(rows[some] - rows[place]).sum(axis=1) for place in taken], axis=0)
-        found.append(int(some[np.argmax(nearest)]))
-    return found
+        candidates = rng.permutation(free)[:_LOOKED_AT]
+        nearest = np.min([np.abs(rows[candidates] - rows[index]).sum(axis=1) for index in taken], axis=0)
+        picked.append(int(candidates[np.argmax(nearest)]))
+    return picked

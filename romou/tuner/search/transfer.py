@@ -66,7 +66,7 @@ class TransferData:
         if not self._groups:
             return None
         columns, rows, labels, expected = zip(*self._groups, strict=True)
-        rows = [aligned(some, have, self.columns) for some, have in zip(rows, columns, strict=True)]
+        rows = [aligned(task_rows, have, self.columns) for task_rows, have in zip(rows, columns, strict=True)]
         each = np.mean([len(scores) for scores in labels])
         weights = [each * np.exp(scores) / np.exp(scores).sum() for scores in labels]
         return np.concatenate(rows), np.concatenate(labels), np.concatenate(expected), np.concatenate(weights)

@@ -72,12 +72,12 @@ class IndexSums:
 
         Unrolled iterations of such a sum differ only in the constant.
         """
-        found = self.of(value)
-        if found.strides and found.is_plain:
-            self._with_counters[self._values.number_of(var)] = found
+        index_sum = self.of(value)
+        if index_sum.strides and index_sum.is_plain:
+            self._with_counters[self._values.number_of(var)] = index_sum
             return True
-        if found.is_plain:
-            self._invariants.update(dict.fromkeys(self._values.variable(var), self._in_full(found)))
+        if index_sum.is_plain:
+            self._invariants.update(dict.fromkeys(self._values.variable(var), self._in_full(index_sum)))
         return False
 
     def known(self, var: tirx.Var) -> IndexSum | None:
@@ -114,9 +114,10 @@ class IndexSums:
         base = frozenset((value, each) for value, each in whole.variables.items() if value[0] not in self._counters)
         return base, whole.constant, whole.strides
 
-    def _in_full(self, found: IndexSum) -> IndexSum:
+    def _in_full(self, index_sum: IndexSum) -> IndexSum:
         """Return a sum with its variables replaced by their sums."""
         parts = (
-            self._invariants.get(value, IndexSum({value: 1})).times(factor) for value, factor in found.variables.items()
+            self._invariants.get(value, IndexSum({value: 1})).times(factor)
+            for value, factor in index_sum.variables.items()
         )
-        return functools.reduce(IndexSum.plus, parts, IndexSum(constant=found.constant, strides=found.strides))
+        return functools.reduce(IndexSum.plus, parts, IndexSum(constant=index_sum.constant, strides=index_sum.strides))

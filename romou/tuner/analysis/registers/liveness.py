@@ -28,7 +28,7 @@ def _live(code: Sequence[Code], behind: frozenset[Value], sizes: dict[Value, flo
     """Return the code in blocks, from the end. Loops are visited twice, because an iteration uses values of the
     previous one.
     """
-    found: list[Code] = []
+    blocks: list[Code] = []
     live = behind
 
     def close(instructions: list[Instruction]) -> None:
@@ -39,7 +39,7 @@ def _live(code: Sequence[Code], behind: frozenset[Value], sizes: dict[Value, flo
             for instruction in reversed(whole):
                 now.difference_update(instruction.defines)
                 now.update(instruction.uses, instruction.indices)
-            found.append(BasicBlock(whole, frozenset(now), live))
+            blocks.append(BasicBlock(whole, frozenset(now), live))
             live = frozenset(now)
             instructions.clear()
 
@@ -54,27 +54,34 @@ def _live(code: Sequence[Code], behind: frozenset[Value], sizes: dict[Value, flo
             body = _live(item.body, live | first, sizes)
             if body and isinstance(body[0], BasicBlock):
                 body[0] = replace(body[0], carried=first & _defined_in(item.body))
-            found.append(Loop(body))
+            blocks.append(Loop(body))
             live = _before(body, live | first)
     close(instructions)
-    return found[::-1]
+    return blocks[::-1]
 
 
 def _with_far_addresses(instructions: Sequence[Instruction], sizes: dict[Value, float]) -> list[Instruction]:
     """Return a basic block with the addresses that it needs in local memory."""
-    found: list[Instruction] = []
+    with_addresses: list[Instruction] = []
     there: set[Value] = set()
-    for one in instructions:
-        address = one.far_address
+    for instruction in instructions:
+        address = instruction.far_address
         if address is None:
-            found.append(one)
+            with_addresses.append(instruction)
             continue
         if address not in there:
             there.add(address)
             sizes[address] = 1
-            found.append(Instruction("index", one.uses if one.kind == "load" else one.indices, (address,), slots=1))
-        found.append(replace(one, uses=(*one.uses, address)))
-    return found
+            with_addresses.append(
+                Instruction(
+                    "index",
+                    instruction.uses if instruction.kind == "load" else instruction.indices,
+                    (address,),
+                    slots=1,
+                )
+            )
+        with_addresses.append(replace(instruction, uses=(*instruction.uses, address)))
+    return with_addresses
 
 
 def _defined_in(code: Sequence[Code]) -> frozenset[Value]:

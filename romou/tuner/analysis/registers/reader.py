@@ -54,7 +54,7 @@ class Reader:
     def _statement(self, stmt: tirx.Stmt) -> list[Code]:
         match stmt:
             case tirx.SeqStmt():
-                return [one for child in stmt.seq for one in self._statement(child)]
+                return [item for child in stmt.seq for item in self._statement(child)]
             case tirx.AttrStmt():
                 own: list[Code] = []
                 if stmt.attr_key == "thread_extent" and str(stmt.node.thread_tag).startswith("threadIdx"):
@@ -66,10 +66,10 @@ class Reader:
                 code, uses = self._expression(stmt.condition)
                 self._cost.operations += _CONDITION_COST
                 branches = [
-                    one
+                    item
                     for branch in (stmt.then_case, stmt.else_case)
                     if branch is not None
-                    for one in [*self._statement(branch), BlockEnd()]
+                    for item in [*self._statement(branch), BlockEnd()]
                 ]
                 return [*code, Instruction("index", uses), BlockEnd(), *branches]
             case tirx.Bind():
@@ -105,9 +105,9 @@ class Reader:
             self.values.sizes.update(dict.fromkeys(counter, 0))  # its values are constants
             name, is_early = self.values.number_of(loop.loop_var), early <= _MOST_EARLY_OPERATIONS
             code = [
-                one.in_iteration(name, i, is_early=is_early) if isinstance(one, Instruction) else one
+                item.in_iteration(name, i, is_early=is_early) if isinstance(item, Instruction) else item
                 for i in range(iterations)
-                for one in body
+                for item in body
             ]
         self._depth -= 1
         return [Instruction("index", (), tuple(self._kept)), *code] if self._depth == 0 and self._kept else code
@@ -136,10 +136,12 @@ class Reader:
         code, uses = self._expression(stmt.value)
         before = self._cost.slots
         more, indices = self._expression(stmt.indices[0])
-        one = Instruction("store", uses, (), place, ADDRESS.get(place, 0), indices, slots=self._cost.slots - before)
+        instruction = Instruction(
+            "store", uses, (), place, ADDRESS.get(place, 0), indices, slots=self._cost.slots - before
+        )
         if place == "local":
-            one = self._in_local_memory(one, stmt.buffer, stmt.indices[0])
-        return [*code, *more, *(replace(one, offset=one.offset + 4 * lane) for lane in range(stores))]
+            instruction = self._in_local_memory(instruction, stmt.buffer, stmt.indices[0])
+        return [*code, *more, *(replace(instruction, offset=instruction.offset + 4 * lane) for lane in range(stores))]
 
     def _call(self, call: Any) -> list[Code]:
         name = op_name(call)
@@ -148,7 +150,7 @@ class Reader:
             return [Instruction("barrier", ())]
         if is_async_copy(call):
             # The texel does not pass through registers.
-            code, uses = self._together([call.args[place] for place in (1, 3, 5)])
+            code, uses = self._together([call.args[position] for position in (1, 3, 5)])
             return [*code, Instruction("store", (), (), "buffer", ADDRESS["buffer"], uses)]
         if name != "tirx.texture2d_store" and not is_fp16_store(call):
             code, uses = self._expression(call)
@@ -189,26 +191,32 @@ class Reader:
         is_by_lane = loads_lane_by_lane(load)
         self._count_access(place, lanes_of(load) if is_by_lane else 1)
         is_plain = place == "local" and isinstance(load, tvm.ir.TensorLoad)
-        one = Instruction("load", uses, values, place, 0 if is_plain else ADDRESS.get(place, 1), slots=slots)
+        instruction = Instruction("load", uses, values, place, 0 if is_plain else ADDRESS.get(place, 1), slots=slots)
         if is_plain:
-            one = self._in_local_memory(one, load.source, load.indices[0])
+            instruction = self._in_local_memory(instruction, load.source, load.indices[0])
         # A vector from a buffer of scalars is read lane by lane.
         parts = [(value,) for value in values] if is_by_lane and len(values) == lanes_of(load) else [values]
-        return [*code, *(replace(one, defines=part, offset=one.offset + 4 * lane) for lane, part in enumerate(parts))]
+        return [
+            *code,
+            *(
+                replace(instruction, defines=part, offset=instruction.offset + 4 * lane)
+                for lane, part in enumerate(parts)
+            ),
+        ]
 
     def _count_access(self, place: MemorySpace, accesses: int) -> None:
         self._cost.operations += _LOCAL_COST if place == "local" else _ACCESS_COST
         self._cost.early += accesses
 
-    def _in_local_memory(self, one: Instruction, buffer: tirx.Var, index: tirx.Expr) -> Instruction:
+    def _in_local_memory(self, access: Instruction, buffer: tirx.Var, index: tirx.Expr) -> Instruction:
         base, constant, strides = self._sums.address(index, element_bytes(buffer))
         start = self.values.local_starts.get(self.values.number_of(buffer), 0)
-        return replace(one, base=base, offset=start + constant, strides=strides)
+        return replace(access, base=base, offset=start + constant, strides=strides)
 
     def _together(self, exprs: Any) -> tuple[list[Code], tuple[Value, ...]]:
         """Return the instructions of several expressions, and the values that they use."""
         read = [self._expression(expr) for expr in exprs]
-        return [one for code, _ in read for one in code], tuple(value for _, values in read for value in values)
+        return [item for code, _ in read for item in code], tuple(value for _, values in read for value in values)
 
     def _uses_without_cost(self, expr: Any) -> tuple[Value, ...]:
         before = replace(self._cost)
@@ -219,8 +227,8 @@ class Reader:
     def _expression(self, expr: Any) -> tuple[list[Code], tuple[Value, ...]]:
         """Return the instructions for the loads in an expression, and the values that it uses."""
         if isinstance(expr, tirx.Var):
-            found = self._sums.known(expr)
-            return [], tuple(found.variables) if found else self.values.copies.get(
+            index_sum = self._sums.known(expr)
+            return [], tuple(index_sum.variables) if index_sum else self.values.copies.get(
                 self.values.number_of(expr)
             ) or self.values.variable(expr)
         if place_of(expr) is not None:
@@ -262,7 +270,7 @@ class Reader:
         (code, uses), (inside, values), (outside, others) = (
             self._expression(part) for part in (condition, then, otherwise)
         )
-        if not any(isinstance(one, Instruction) and one.kind == "load" for one in inside):
+        if not any(isinstance(item, Instruction) and item.kind == "load" for item in inside):
             return [*code, *inside, *outside], (*uses, *values, *others)
         if self._depth and isinstance(condition, tirx.And):
             kept = self.values.kept(expr)

@@ -20,7 +20,7 @@ class _Dependences:
     """The dependences between instructions of a block, by their numbers. Copies are left out."""
 
     def __init__(self, block: BasicBlock, sizes: dict[Value, float]) -> None:
-        self.instructions = [one for one in block.instructions if one.kind != "copy"]
+        self.instructions = [instruction for instruction in block.instructions if instruction.kind != "copy"]
         self.used: list[list[_Definition]] = []
         self.uses_left: dict[_Definition, int] = {}
         self.sources: list[set[int]] = []
@@ -32,58 +32,64 @@ class _Dependences:
         current: dict[Value, _Definition] = {value: (value, -1) for value in block.before}
         accesses: set[int] = set()
         latest: dict[str | None, int] = {}
-        for one in block.instructions:
-            if one.kind == "copy":
-                same = [current.get(value, (value, -1)) for value in one.uses]
-                current.update(zip(one.defines, same * len(one.defines) if len(same) == 1 else same, strict=False))
+        for instruction in block.instructions:
+            if instruction.kind == "copy":
+                same = [current.get(value, (value, -1)) for value in instruction.uses]
+                current.update(
+                    zip(instruction.defines, same * len(instruction.defines) if len(same) == 1 else same, strict=False)
+                )
                 continue
             number = len(self.used)
-            used = [current.get(value, (value, -1)) for value in (*one.uses, *one.indices)]
+            used = [current.get(value, (value, -1)) for value in (*instruction.uses, *instruction.indices)]
             for definition in used:
                 self.uses_left[definition] = self.uses_left.get(definition, 0) + 1
             self.used.append(used)
             self.sources.append({source for _, source in used if source >= 0})
             # A store's address does not wait for the stored value.
-            in_address = used if one.kind == "load" else used[len(one.uses) :]
-            self.address_sources.append({source for _, source in in_address if source >= 0} if one.address else set())
+            in_address = used if instruction.kind == "load" else used[len(instruction.uses) :]
+            self.address_sources.append(
+                {source for _, source in in_address if source >= 0} if instruction.address else set()
+            )
             self.previous.append(-1)
-            if one.kind in ("load", "store"):
+            if instruction.kind in ("load", "store"):
                 accesses.add(number)
-                if one.place != "image":
-                    self.previous[-1] = latest.get(one.place, -1)
-                    latest[one.place] = number
-            elif one.kind == "barrier":
+                if instruction.place != "image":
+                    self.previous[-1] = latest.get(instruction.place, -1)
+                    latest[instruction.place] = number
+            elif instruction.kind == "barrier":
                 self.sources[-1] |= accesses
                 accesses = set()
                 self.barriers.append(number)
             for source in self.sources[-1]:
                 self.followers[source].append(number)
-            current.update((value, (value, number)) for value in one.defines)
+            current.update((value, (value, number)) for value in instruction.defines)
         self.final = {current.get(value, (value, -1)) for value in block.behind}
         # Registers of values that each instruction defines and another instruction uses.
         self.defined = [
             sum(
                 sizes[value]
-                for value in one.defines
+                for value in instruction.defines
                 if (value, number) in self.uses_left or (value, number) in self.final
             )
-            for number, one in enumerate(self.instructions)
+            for number, instruction in enumerate(self.instructions)
         ]
 
 
 def live_as_written(block: BasicBlock, sizes: dict[Value, float]) -> float:
     """Return the most live registers if instructions keep their order, each address right before its access."""
-    found = _Dependences(block, sizes)
-    left = dict(found.uses_left)
+    dependences = _Dependences(block, sizes)
+    left = dict(dependences.uses_left)
     now = peak = sum(sizes[value] for value in block.before)
-    for number, one in enumerate(found.instructions):
-        for definition in found.used[number]:
+    for number, instruction in enumerate(dependences.instructions):
+        for definition in dependences.used[number]:
             left[definition] -= 1
         last = {
-            definition for definition in found.used[number] if not left[definition] and definition not in found.final
+            definition
+            for definition in dependences.used[number]
+            if not left[definition] and definition not in dependences.final
         }
-        peak = max(peak, now + one.address * (one.kind == "load"))
-        now += found.defined[number] - sum(sizes[value] for value, _ in last)
+        peak = max(peak, now + instruction.address * (instruction.kind == "load"))
+        now += dependences.defined[number] - sum(sizes[value] for value, _ in last)
         peak = max(peak, now)
     return peak
 
@@ -92,14 +98,20 @@ class Scheduler:
     """The scheduler of one basic block. Loads and stores are scheduled in two steps, their address first."""
 
     def __init__(self, block: BasicBlock, sizes: dict[Value, float]) -> None:
-        found = _Dependences(block, sizes)
-        self._instructions, self._sizes, self._carried = found.instructions, sizes, block.carried
-        self._used, self._uses_left, self._final = found.used, found.uses_left, found.final
-        self._sources, self._address_sources, self._followers = found.sources, found.address_sources, found.followers
-        self._previous, self._barriers, self._defined = found.previous, found.barriers, found.defined
+        dependences = _Dependences(block, sizes)
+        self._instructions, self._sizes, self._carried = dependences.instructions, sizes, block.carried
+        self._used, self._uses_left, self._final = dependences.used, dependences.uses_left, dependences.final
+        self._sources, self._address_sources, self._followers = (
+            dependences.sources,
+            dependences.address_sources,
+            dependences.followers,
+        )
+        self._previous, self._barriers, self._defined = dependences.previous, dependences.barriers, dependences.defined
         self._waits = [len(sources) for sources in self._sources]
         self._address_waits = [len(sources) for sources in self._address_sources]
-        self._loads_left = sum(one.kind == "load" and one.place != "local" for one in self._instructions)
+        self._loads_left = sum(
+            instruction.kind == "load" and instruction.place != "local" for instruction in self._instructions
+        )
         self._is_done = [False] * len(self._instructions)
         # Instructions with ready sources: the ones without an address yet, and all others.
         self._addresses: list[int] = []
@@ -113,8 +125,8 @@ class Scheduler:
         """Return the most live registers, and the registers written in sequence plus the registers live before the
         block.
         """
-        for number, one in enumerate(self._instructions):
-            if one.address:
+        for number, instruction in enumerate(self._instructions):
+            if instruction.address:
                 self._waits[number] += 1  # for its address
                 if not self._address_waits[number]:
                     insort(self._addresses, number)
@@ -148,11 +160,11 @@ class Scheduler:
 
     def _effect(self, number: int) -> float:
         """Return the number of registers that an instruction adds, as Mesa counts them."""
-        one = self._instructions[number]
+        instruction = self._instructions[number]
         return (
             self._defined[number]
-            - one.address
-            - self._freed(number, counted_only=True) * (one.kind != "load" or not one.address)
+            - instruction.address
+            - self._freed(number, counted_only=True) * (instruction.kind != "load" or not instruction.address)
         )
 
     def _nearest_use(self, number: int) -> int:
@@ -161,7 +173,7 @@ class Scheduler:
         return min((f for f in self._followers[number] if not self._is_done[f]), default=len(self._instructions))
 
     def _is_put_off(self, number: int) -> bool:
-        one, sources, previous = self._instructions[number], self._sources[number], self._previous[number]
+        instruction, sources, previous = self._instructions[number], self._sources[number], self._previous[number]
         if self._delay[True] and (sources & self._under_way[True] or previous in self._under_way[True]):
             return True
         if (
@@ -170,7 +182,7 @@ class Scheduler:
             and (sources & self._under_way[False] or previous in self._under_way[False])
         ):
             return True
-        return one.kind == "load" and len(self._under_way[one.place == "local"]) >= _UNDER_WAY
+        return instruction.kind == "load" and len(self._under_way[instruction.place == "local"]) >= _UNDER_WAY
 
     def _is_barred(self, number: int) -> bool:
         if self._instructions[number].kind not in ("load", "store"):
@@ -181,27 +193,27 @@ class Scheduler:
     def _do(self, number: int) -> None:
         self._ready.remove(number)
         self._is_done[number] = True
-        one = self._instructions[number]
-        if one.kind == "barrier":
+        instruction = self._instructions[number]
+        if instruction.kind == "barrier":
             self._barriers.remove(number)
-        self._now -= one.address
-        if one.kind == "load":
-            assert one.place is not None
-            is_local = one.place == "local"
-            if not one.address:
+        self._now -= instruction.address
+        if instruction.kind == "load":
+            assert instruction.place is not None
+            is_local = instruction.place == "local"
+            if not instruction.address:
                 self._use(number)
             self._under_way[is_local].add(number)
             self._loads_left -= not is_local
             self._written += self._defined[number]
             self._pass(1)
-            self._delay[is_local] = DELAY[one.place]
+            self._delay[is_local] = DELAY[instruction.place]
             self._define(number)
             return
         for is_local, loads in self._under_way.items():
             if self._sources[number] & loads:
                 loads.clear()
                 self._delay[is_local] = 0
-        self._pass(one.slots if one.kind == "index" else max(1, int(self._defined[number])))
+        self._pass(instruction.slots if instruction.kind == "index" else max(1, int(self._defined[number])))
         self._use(number)
         self._define(number)
 
@@ -211,16 +223,16 @@ class Scheduler:
 
     def _compute_address(self) -> None:
         number = self._addresses.pop(0)
-        one = self._instructions[number]
-        assert one.place is not None
-        if one.kind == "load":
+        instruction = self._instructions[number]
+        assert instruction.place is not None
+        if instruction.kind == "load":
             self._use(number)
-        self._now += one.address
-        self._written += one.address
-        self._pass(SLOTS[one.place] + one.slots)
+        self._now += instruction.address
+        self._written += instruction.address
+        self._pass(SLOTS[instruction.place] + instruction.slots)
         self._peak = max(
             self._peak,
-            self._now + (one.place != "local") * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)),
+            self._now + (instruction.place != "local") * _COMPUTED * min(_COMPUTED_AT_ONCE, 1 + len(self._addresses)),
         )
         self._wait_no_more(number)
 
@@ -251,9 +263,9 @@ class Scheduler:
             them
         """
         return sum(
-            self._sizes[one[0]]
-            for one in self._used[number]
-            if self._uses_left[one] == 1
-            and one not in self._final
-            and not (counted_only and one[1] < 0 and one[0] not in self._carried)
+            self._sizes[definition[0]]
+            for definition in self._used[number]
+            if self._uses_left[definition] == 1
+            and definition not in self._final
+            and not (counted_only and definition[1] < 0 and definition[0] not in self._carried)
         )

@@ -97,8 +97,10 @@ class Values:
         if name in self._whole:
             return self._value((name,), -1, array_registers(buffer), 1)
         first, each = int(index.base if isinstance(index, tirx.Ramp) else index), int(kind.bits) * int(kind.lanes) / 32
-        places = range(first, first + (lanes // int(kind.lanes)))
-        return tuple(value for place in places for value in self._value((name, place), name, each, int(kind.lanes)))
+        elements = range(first, first + (lanes // int(kind.lanes)))
+        return tuple(
+            value for element in elements for value in self._value((name, element), name, each, int(kind.lanes))
+        )
 
     def loaded(self, load: Any) -> tuple[Value, ...]:
         """Return new values for a load inside an expression."""
@@ -115,8 +117,8 @@ class Values:
         values = (
             tuple((*value, "lane", lane) for lane in range(lanes)) if lanes > 1 and name in self._by_lane else (value,)
         )
-        for one in values:
-            self.sizes.setdefault(one, registers / len(values))
+        for part in values:
+            self.sizes.setdefault(part, registers / len(values))
         return values
 
 
