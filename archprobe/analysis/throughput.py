@@ -90,6 +90,17 @@ def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01, r
     return answered(value, unit, 0.95 if per_word.size > alike[0] + 1 else 0.8, reason).measured(repeats)
 
 
+def is_above(speed: float, limit: float, *, noise: float, reason: str) -> Answer:
+    """Return whether a ratio of two rates is above a limit. It is declined within twice the relative noise.
+
+    reason: a sentence with the ratio
+    """
+    unit = "yes or no"
+    if abs(speed - limit) <= 2 * noise * speed:
+        return declined(unit, f"{reason}; noise of {noise:.1%} hides whether that is above {limit:g}")
+    return answered(bool(speed > limit), unit, 0.9, reason)
+
+
 def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | None) -> Answer:
     """Count the multiply-add lanes of a core: peak / (2 * clock * cores), rounded to the nearest multiple of 8 if that
     is within 6%.

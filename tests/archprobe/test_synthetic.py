@@ -264,3 +264,11 @@ def test_moderate_noise_is_mostly_answered() -> None:
         claims += answer.confidence >= CLAIM and answer.value == 32
     assert claims >= 20, claims
     assert CLEAN.spoil(np.ones(3)).tolist() == [1, 1, 1]
+
+
+def test_a_ratio_within_the_noise_of_its_limit_settles_nothing() -> None:
+    assert throughput.is_above(1.3, 1.05, noise=0.02, reason="1.3 times").value is True
+    assert throughput.is_above(1.0, 1.05, noise=0.01, reason="as fast").value is False
+    unclear = throughput.is_above(1.08, 1.05, noise=0.02, reason="1.08 times")
+    assert unclear.is_declined
+    assert "noise of 2.0% hides whether that is above 1.05" in unclear.reason

@@ -17,7 +17,7 @@ from romou.compiler.single_operator import conv, task_of
 from romou.compiler.task import TunableTask
 from romou.devices.hardware import archprobe_report, load_device
 from romou.devices.hardware.conclusions import Conclusion, conclusions
-from romou.devices.hardware.spec import spec_from_dict
+from romou.devices.hardware.spec import SCHEMA, spec_from_dict
 from romou.devices.targets import Target
 from romou.tuner.pruning import pruned_space
 
@@ -149,6 +149,14 @@ def test_a_report_that_compared_both_spellings_is_not_overruled() -> None:
     assert concluded({"Gflops.FloatArch": "SISD"})["has_scalar_vector_broadcast"].value is True
     assert "has_scalar_vector_broadcast" not in concluded({"Gflops.FloatArch": "SISD", "Gflops.Autobroadcast": True})
     assert "has_scalar_vector_broadcast" not in concluded({"Gflops.FloatArch": "SIMD"})
+    assert "has_scalar_vector_broadcast" not in concluded({"Gflops.FloatArch": "SISD", "Gflops.BroadcastPays": False})
+
+
+@pytest.mark.parametrize("does_pay", [True, False, None])
+def test_a_report_states_whether_autobroadcast_pays(does_pay: bool | None) -> None:
+    report = {"RegCount": {}, "Gflops": {"FloatArch": "SISD", "Autobroadcast": True, "BroadcastPays": does_pay}}
+    _, facts = archprobe_report.facts_of(report, SCHEMA)
+    assert facts["has_scalar_vector_broadcast"]["value"] is does_pay
 
 
 def test_memory_at_the_rate_of_dram_is_in_dram() -> None:

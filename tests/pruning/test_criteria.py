@@ -353,6 +353,39 @@ def test_a_difference_inside_the_noise_excludes_nothing() -> None:
     assert "staging" in failed(clear, **staged)
 
 
+NOISE = np.random.default_rng(11).uniform(-0.049, 0.049, (20, 3))
+
+
+@pytest.mark.parametrize("noise", NOISE.tolist())
+def test_noisy_twins_are_judged_alike(noise: list[float]) -> None:
+    """Devices of equal rates, each measured with less than 5% noise. No comparison of two measured numbers decides."""
+    local, images, buffers = (50.0 * (1 + error) for error in noise)
+    rates = {
+        "local_mem_bandwidth_gbps": local,
+        "l1_texture_bandwidth_gbps": images,
+        "l1_buffer_bandwidth_gbps": buffers,
+    }
+    twin = dataclasses.replace(MALI, **rates, alus_per_core=24, registers_per_lane=64, is_mobile=None)
+    assert "staging" not in failed(twin, is_staged=True, buffer_bytes=64)
+    assert not twin.prefers_images
+    # 24 ALUs, perhaps only 20: 20 work-items in flight need not leave any idle.
+    measured = dataclasses.replace(twin, register_file="pooled", register_lanes_per_core=20)
+    busy = {"needed_registers": 64, "work_group_size": 20}
+    assert "occupancy" in failed(measured, **busy)
+    assert "occupancy" not in failed(dataclasses.replace(measured, ranges={"alus_per_core": (20.0, 28.0)}), **busy)
+
+
+def test_a_scalar_spelling_is_chosen_by_measurement_only() -> None:
+    """A device of unknown gain keeps copies in the space, also if its facts are filled from a device that gains."""
+    unknown = dataclasses.replace(ADRENO, name="new", has_scalar_vector_broadcast=None)
+    assert "broadcast" in failed(ADRENO, has_copies=True)
+    for spec in (unknown, unknown.guessed_from(ADRENO), load_device("nvidia_h200"), load_device("adreno740")):
+        assert "broadcast" not in failed(spec, has_copies=True)
+        assert spec.has_scalar_vector_broadcast is None
+    for name in ("adreno630", "adreno640", "mali_g76"):
+        assert "figure 17" in load_device(name).source_of("has_scalar_vector_broadcast")
+
+
 def test_the_width_of_an_access_is_the_device_s() -> None:
     narrow = {"access_width": 2}
     assert "access_width" in failed(MALI, **narrow)

@@ -32,7 +32,7 @@ _PLACES: dict[str, tuple[str, ...]] = {
     "image_write_bandwidth_gbps": ("WriteSpeed.ImageWriteBandwidth",),
     "fp32_peak_gflops": ("Gflops.FloatGflops",),
     "clock_mhz": ("Device.ClockFrequency",),
-    "has_scalar_vector_broadcast": ("Gflops.Autobroadcast",),
+    "has_scalar_vector_broadcast": ("Gflops.BroadcastPays",),
 }
 _HEADER = "ArchProbe"
 # Warps of Mali GPUs from Valhall on. Bifrost's have 4 or 8 work-items.
@@ -62,9 +62,6 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
     found |= _warps(data) | _registers(data)
     concluded = conclusions(partial(_value, data), is_cpu=bool(driver.get("is_cpu")))
     found |= {fact: (one.value, one.source) for fact, one in concluded.items() if fact not in found}
-    if _value(data, "Gflops.FloatArch") == "SISD" and _value(data, "Gflops.Autobroadcast") is not None:
-        # A scalar GPU never makes a vector of copies, so neither spelling of a product is better.
-        found.pop("has_scalar_vector_broadcast", None)
     if "extensions" in driver:
         found["has_half_arithmetic"] = ("cl_khr_fp16" in driver["extensions"], "the driver's extensions")
     facts = {}

@@ -156,8 +156,9 @@ def _arithmetic(number: Numbers) -> Iterator[tuple[str, Conclusion]]:
         yield "has_half_arithmetic", Conclusion(True, 0.95, f"fp16 was computed, at {half:.4g} GFLOPS")
         if peak:
             yield "fp16_rate", Conclusion(max(1, round(half / peak)), 0.9, "Gflops.HalfGflops / Gflops.FloatGflops")
-    # A report that compared both spellings of a product has the better one.
-    if number("Gflops.FloatArch") == "SISD" and number("Gflops.Autobroadcast") is None:
+    # A report that compared both spellings of a product has the answer (Gflops.BroadcastPays).
+    has_compared = any(number(f"Gflops.{key}") is not None for key in ("Autobroadcast", "BroadcastPays"))
+    if number("Gflops.FloatArch") == "SISD" and not has_compared:
         reason = "vectors compute no faster than scalars: a scalar factor needs no vector of copies (Gflops.FloatArch)"
         yield "has_scalar_vector_broadcast", Conclusion(True, 0.8, reason)
 

@@ -123,12 +123,12 @@ class HardwareSpec:
     def prefers_images(self) -> bool:
         """Return whether images are read faster than buffers.
 
-        Either the first-level cache serves images only, or it serves them at a higher rate.
+        Either the first-level cache serves images only, or it serves them at a higher rate, beyond the noise.
         """
         if self.l1_buffer_cache_bytes == 0:
             return self.l1_texture_cache_bytes != 0
-        images, buffers = self.l1_texture_bandwidth_gbps, self.l1_buffer_bandwidth_gbps
-        return images is not None and buffers is not None and images > buffers
+        images, buffers = self.interval("l1_texture_bandwidth_gbps"), self.interval("l1_buffer_bandwidth_gbps")
+        return images is not None and buffers is not None and images[0] > buffers[1]
 
     def source_of(self, key: str) -> str:
         """Return the source of a fact, for messages. UsageError if no device file has the key."""
@@ -154,14 +154,15 @@ class HardwareSpec:
     def guessed_from(self, other: HardwareSpec) -> HardwareSpec:
         """Return this spec with unknown facts taken from a similar device, which their sources name.
 
-        Limits stay unknown, because kernels might not run.
+        Limits stay unknown, because kernels might not run. So does whether autobroadcast pays, by which a criterion
+        halves the space: only the device's own measurements settle it.
         """
         return self._filled(
             other,
             {
                 key: f"{other.name}, the nearest known GPU: {other.source_of(key)}"
                 for key in self.unknown_facts()
-                if key not in LIMITS
+                if key not in LIMITS and key != "has_scalar_vector_broadcast"
             },
         )
 

@@ -219,8 +219,8 @@ def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
 
 @criterion(gives_way=50)
 def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: copies a scalar into a vector although the device multiplies vectors by scalars (paper, section 4.1,
-    autobroadcast).
+    """Ours: copy a scalar into a vector although the device's report or recordings show that a product of vector and
+    scalar is faster (paper, section 4.1, autobroadcast). On other devices both stay in the space.
     """
     if not spec.has_scalar_vector_broadcast:
         return None
@@ -238,6 +238,8 @@ def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
 def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: registers limit the work groups in flight on a core to fewer work-items than it has ALUs, so some ALUs
     idle.
+
+    If the ALUs were measured, the lowest number of the interval counts.
     """
     if spec.register_file != "pooled" or spec.registers_per_core is None or spec.alus_per_core is None or _is_cpu(spec):
         return None
@@ -247,7 +249,7 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
     return _verdict(
         "occupancy",
         in_flight,
-        spec.alus_per_core,
+        spec.ranges.get("alus_per_core", (spec.alus_per_core,))[0],
         "work-items in flight",
         _source(spec, "alus_per_core"),
         is_upper=False,
