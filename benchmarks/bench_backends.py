@@ -1,13 +1,14 @@
 #!/usr/bin/env python3
-"""The 43 convolutions of Boda and MetaGPU on each backend, before and after tuning, beside the vendor's library: one page.
+"""The 43 convolutions of Boda and MetaGPU on each backend, before and after tuning, beside the vendor's library: one
+page.
 
     python benchmarks/bench_backends.py --targets opencl,vulkan --trials 2000               each backend that works here, one after another
     python benchmarks/bench_backends.py --rows opencl.json --rows cuda.json               joins what benchmarks/kernel_bench.py measured (--json)
     python benchmarks/bench_backends.py --targets cuda,opencl,vulkan --peer torch           with cuDNN
 
-The page has Boda's figures 9 (OpenCL against CUDA), 10 (against cuDNN), 11 (initial against tuned) and 13 (all devices),
-and MetaGPU's figures 5 (three backends and cuDNN, by operator) and 7 (Vulkan with and without tuning). "Initial" is the
-default config, timed alternately with the tuned one. Operators are in order of their operations.
+The page has Boda's figures 9 (OpenCL against CUDA), 10 (against cuDNN), 11 (initial against tuned) and 13 (all
+devices), and MetaGPU's figures 5 (three backends and cuDNN, by operator) and 7 (Vulkan with and without tuning).
+"Initial" is the default config, timed alternately with the tuned one. Operators are in order of their operations.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -89,7 +90,7 @@ def summary_lines(pages: Sequence[Measured]) -> Iterator[str]:
 
 
 def measure_all(targets: Sequence[str], suite: str, **values: Any) -> Iterator[dict[str, Any] | str]:
-    """Yield what each backend measured, or why it did not. Each has a folder of records."""
+    """Yield the measurement of each backend, or its error. Each has a folder of records."""
     works = SUITES[suite].works
     for target in targets:
         folder = values["work_dir"] / target.partition(" ")[0]
@@ -119,7 +120,7 @@ def measure_all(targets: Sequence[str], suite: str, **values: Any) -> Iterator[d
 @click.option("--only", default="", help="Operators whose name contains one of these, with commas.")
 @click.option("--rounds", type=click.IntRange(min=1), default=11, show_default=True, help="Timings of each side.")
 def main(files: tuple[Path, ...], suite: str, targets: str, peer: str, **values: Any) -> None:
-    """Print the page; exit code 1 if no backend was measured, or if an output is wrong."""
+    """Print the page. The exit code is 1 if no backend was measured, or if an output is wrong."""
     out = Console(width=110 + 30 * max(len(files), targets.count(",") + 1))
     how = {"dtype": "float32", "peer": peer, "has_peer": peer != "none", "allows_tf32": False, "is_pruned": True}
     answers: list[dict[str, Any] | str] = [json.loads(file.read_text(encoding="utf-8")) for file in files]

@@ -1,10 +1,10 @@
-"""What the two ways to count bytes against the first-level cache exclude, over budgets of the cache: two tables. Nothing
-is lowered or measured.
+"""Compares the two ways to count bytes against the first-level cache by the configs that they exclude, over budgets of
+the cache: two tables. Nothing is lowered or measured.
 
     python benchmarks/bench_l1.py                    four operators on adreno640, and eight recorded on an NVIDIA H200
 
-How it measures, and what it prints: docs/benchmarks.md. What was seen: docs/criteria.md.
-"""  # noqa: E501
+docs/benchmarks.md describes the method and the output, docs/criteria.md the result.
+"""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def kept_counts(work: Workload, target: Target, budget: int) -> list[str]:
 
 
 def fastest_within(usage: KernelUsage, times_s: np.ndarray, target: Target, budget: int, rules: Rules) -> str:
-    """Return the time of the fastest config whose bytes fit, relative to the fastest of all. "none" if none fits."""
+    """Return the time of the fastest config that fits the cache, relative to the fastest. "none" if none fits."""
     spec = dataclasses.replace(target.spec, l1_texture_cache_bytes=budget, l1_buffer_cache_bytes=budget)
     verdict = l1_cache(usage, spec, rules, Choices())
     assert verdict is not None

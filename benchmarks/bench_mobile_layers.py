@@ -66,7 +66,7 @@ class Count:
     """The instruction counts of one config's kernels.
 
     instructions: for each needed multiply-add
-    cycles: for 24 multiply-adds, on Bifrost; 0 elsewhere
+    cycles: for 24 multiply-adds, on Bifrost, 0 elsewhere
     is_exact: see `executed`
     """
 

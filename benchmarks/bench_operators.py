@@ -5,7 +5,7 @@
     python benchmarks/bench_operators.py --figure 13 --rows rows.json               one figure of rows that were measured before
     python benchmarks/bench_operators.py --only 1x1 --peak-gflops 890 --bandwidth-gbps 28
 
-Rows are those of benchmarks/kernel_bench.py, which measures both sides alternately and checks their outputs.
+benchmarks/kernel_bench.py makes the rows. It measures both sides alternately and checks their outputs.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main(
     output: Path | None,
     **values: Any,
 ) -> None:
-    """Print the figures as tables; exit code 1 if an output of Romou's is wrong."""
+    """Print the figures as tables. The exit code is 1 if an output of Romou's is wrong."""
     out = Console(width=140)
     if rows is None:
         how: dict[str, Any] = {"dtype": "float32", "batch": 1, "peer": "tvm", "has_peer": True, "allows_tf32": False}

@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
-"""The same configs on several operators, and on two devices: how far one predicts the other, and what a single config
-for all operators costs.
+"""Compares the same configs on several operators, and on two devices: how well one predicts the other, and the cost of
+a single config for all operators.
 
     python benchmarks/bench_settings.py --operators conv1x1,dense,conv3x3 --settings 200 --json here.json
     python benchmarks/bench_settings.py --compare benchmarks/data/spaces_pocl benchmarks/data/spaces_intel     recorded by two drivers
     python benchmarks/bench_settings.py --compare here.json there.json                                         measured on two devices
 
-Pearson's rho is that of rates, as in BEAST's figures 10 (two operators) and 11 (two devices). The single config is the
-one with the smallest sum of times over all operators, Boda's manual tuning of figure 12.
+Pearson's rho is computed of rates, as in BEAST's figures 10 (two operators) and 11 (two devices). The single config is
+the one with the smallest sum of times over all operators, Boda's manual tuning of figure 12.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -128,7 +128,7 @@ def between_operators(times: Times) -> Table:
 
 
 def between_devices(first: Times, second: Times, names: Sequence[str]) -> Table:
-    """Return BEAST's figure 11: rho of two devices, and what one's best config reaches on the other."""
+    """Return BEAST's figure 11: rho of two devices, and the speed of each one's best config on the other."""
     columns = ("configs", "rho", f"best of {names[0]}", f"best of {names[1]}")
     title = "The same configs on two devices (BEAST, figure 11), and what the best config of one reaches on the other"
     table = table_of_numbers("operator", columns, title=title)

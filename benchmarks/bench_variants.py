@@ -7,8 +7,8 @@ docs/variants.md.
     python benchmarks/bench_variants.py --static a630 --trials 8                     Mesa's compiler for Adreno 630: instructions for a multiply-add
 
 Each variant is a subspace of the operator's space (romou/base/variants.py). On a device, each subspace is searched as
-`romou tune` searches, and the table has microseconds. With --static nothing is run. The table then has instructions for each
-multiply-add of a decent config and of random ones, counted as in benchmarks/bench_mobile_static.py.
+`romou tune` searches, and the table has microseconds. With --static nothing is run. The table then has instructions for
+each multiply-add of a decent config and of random ones, counted as in benchmarks/bench_mobile_static.py.
 """  # noqa: E501
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ DRAWN = 128
 
 
 def of_variant(target: Target, variant: str) -> Target:
-    """Return the target on which operators that have a variant keep to it."""
+    """Return the target with all operators restricted to a variant that they have."""
     return target if variant == ANY else target.with_options(variant=variant)
 
 

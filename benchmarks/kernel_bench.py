@@ -269,7 +269,7 @@ def compare(
     ratio: peer_us / us
     peak: share of the device's peak rate
     problem: the reason why the output is wrong
-    roofline: the least time by the device's peak rate and bandwidth, over us; None if they are not known
+    roofline: the least time by the device's peak rate and bandwidth, over us. None if they are not known.
     """
     asked = Target(options.target).with_options(tf32="allow") if options.allows_tf32 else Target(options.target)
     index = asked.backend.device_index(asked.device_name)
@@ -369,7 +369,7 @@ def _row(
             times[side].append(timer())
     seconds = {side: statistics.median(found) for side, found in times.items()}
     ours_s = seconds.pop("romou")
-    # Without a search, this is the kernel. Where it cannot run there is none.
+    # Without a search, this is the kernel. If it cannot run there is none.
     initial_s = ours_s if dict(result.config) == dict(task.default_config(target)) else seconds.pop("initial", None)
     layout = min(seconds, key=lambda side: seconds[side], default=None)
     row: dict[str, Any] = {

@@ -51,7 +51,7 @@ ASKED_AT_MOST = {"nsga2": 3, "nsga3": 3}
 class Run:
     """A search and its course.
 
-    trials, seconds   until it was within 2% of the best; None if it never was
+    trials, seconds   until it was within 2% of the best. None if it never was.
     curve             best known time / best time so far, after each trial
     overhead          the processor seconds of the search itself, relative to the recorded ones
     """

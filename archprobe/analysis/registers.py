@@ -174,7 +174,7 @@ def _line(n: np.ndarray, time: np.ndarray, rounds: int = 1) -> Callable[[np.ndar
 
 
 def _leaves_line(n: np.ndarray, time: np.ndarray, limit: float) -> int | None:
-    """Return the start of the first three points that are above the line through all points before them, or None."""
+    """Return the start of the first three points above the line through all points before them, or None."""
     for i in range(8, n.size - 2):
         ahead = time[i : i + 3] / _line(n[:i], time[:i])(n[i : i + 3]) - 1
         if (ahead > limit).all():
