@@ -8,6 +8,7 @@ import tvm
 from tvm import relax
 from tvm.relax import op
 
+from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.graph.place_images import SCOPE
 from romou.compiler.operators.streaming.row_kernel import TREE
 from romou.compiler.task import TunableTask
@@ -17,8 +18,9 @@ from romou.tools.inspection.kernels import inspect_function
 from romou.tuner.pruning.form import columns_of
 from romou.tuner.pruning.forms import form_of
 from support.kernels.kernel_usage import read_usage
-from support.kernels.operators import assert_agrees, each_kind, random_arrays, reference, relax_tasks, run
+from support.kernels.operators import assert_agrees, each_kind, has_device, random_arrays, reference, relax_tasks, run
 from support.kernels.streams import OPERATORS
+from support.models.nodes import model_of
 
 PHONE = Target("opencl -device=adreno640 -half=storage")
 
@@ -149,3 +151,40 @@ def test_loads_of_local_memory_are_counted_as_the_kernel_has_them(name: str, thr
                 ), config
                 tried += 1
     assert tried or threads > 16
+
+
+PLACES = {
+    "first maximum": ("ArgMax", {"axis": 1}, lambda x: np.nanargmax(x, 1, keepdims=True)),
+    "last minimum": (
+        "ArgMin",
+        {"axis": 0, "select_last_index": 1, "keepdims": 0},
+        lambda x: x.shape[0] - 1 - np.nanargmin(x[::-1], 0),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_places_of_extremes_under_random_configs(name: str, target: Target) -> None:
+    """Partial results have two types: values and places."""
+    operator, attributes, expected = PLACES[name]
+    rng = np.random.default_rng(5)
+    # Few values, so that most rows have ties.
+    x = rng.integers(-3, 4, (37, 101)).astype("float32")
+    x[rng.random(x.shape) < 0.1] = np.nan
+    model = model_of({"y": (operator, "x", attributes)}, {"x": x})
+    (task,) = Compilation.of(import_model(model, None), target).lowered().tasks
+    right = expected(x)
+    for config in (task.default_config(target), *task.space(target).sample(rng, 6 if has_device(target) else 1)):
+        assert_agrees(target, task, config, [x, np.full(right.shape, -7)], right, 1e-9)
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_running_sums_under_random_configs(axis: int, target: Target) -> None:
+    rng = np.random.default_rng(6)
+    x = rng.standard_normal((37, 101), "float32")
+    model = model_of({"y": ("CumSum", "x axis")}, {"x": x}, {"axis": np.array(axis)})
+    (task,) = Compilation.of(import_model(model, None), target).lowered().tasks
+    for config in (task.default_config(target), *task.space(target).sample(rng, 4 if has_device(target) else 1)):
+        assert_agrees(
+            target, task, config, [x, np.full(x.shape, np.nan, "float32")], np.cumsum(x.astype("float64"), axis), 1e-5
+        )

@@ -9,7 +9,7 @@ import onnx
 from tvm import relax, te, tirx
 
 from tvm_patches.onnx_converters.node import Node, converter
-from tvm_patches.onnx_converters.reduction import choose_axis
+from tvm_patches.onnx_converters.reduction import choose_axis, extreme_positions
 
 op = relax.op
 
@@ -99,7 +99,7 @@ def hardmax(node: Node) -> relax.Expr:
     along = 1 if node.opset < 13 else axis
     data = node.emit(op.reshape(node.input(0), rows)) if rows != list(shape) else node.input(0)
     places = np.arange(rows[along]).reshape([-1 if i == along else 1 for i in range(len(rows))])
-    is_largest = op.equal(relax.const(places, "int64"), op.argmax(data, along, keepdims=True))
+    is_largest = op.equal(relax.const(places, "int64"), extreme_positions(node, data, along))
     return op.reshape(op.astype(is_largest, node.dtype()), list(shape))
 
 

@@ -33,16 +33,44 @@ def reduce(node: Node) -> relax.Expr:
 
 @converter("ArgMax", "ArgMin")
 def index_of_extreme(node: Node) -> relax.Expr:
-    """Return the index of the largest or smallest element.
+    """Return the position of the first, or last, extreme element along an axis."""
+    axis = node.attributes["axis"] % len(node.shape())
+    is_max, is_last = node.operator == "ArgMax", bool(node.attributes.get("select_last_index", 0))
+    positions = extreme_positions(node, node.input(0), axis, is_max=is_max, is_last=is_last)
+    return positions if node.attributes["keepdims"] else op.squeeze(positions, [axis])
 
-    The wheel starts with index -1 and the type's least finite number, and keeps the -1 for a row without a larger one.
+
+def extreme_positions(
+    node: Node, value: relax.Expr, axis: int, *, is_max: bool = True, is_last: bool = False
+) -> relax.Expr:
+    """Return the int64 positions of the first, or last, maximum or minimum along an axis, which becomes 1.
+
+    m[i] = max over k of x[i, k];  at[i] = min over k of (x[i, k] == m[i] ? k : n)
+
+    NaN counts as the worst value, so a row has an element that equals its extreme. TVM's operators reduce pairs of a
+    value and an index, which no family of kernels takes.
     """
-    value, axis = node.input(0), node.attributes["axis"] % len(node.shape())
-    find = op.argmax if node.operator == "ArgMax" else op.argmin
-    is_last = bool(node.attributes.get("select_last_index", 0))
-    found = find(op.flip(value, axis) if is_last else value, axis, bool(node.attributes["keepdims"]))
-    first = op.maximum(found, relax.const(0, "int64"))
-    return op.subtract(relax.const(node.shape()[axis] - 1, "int64"), first) if is_last else first
+    extreme, worst = (te.max, -math.inf) if is_max else (te.min, math.inf)
+
+    def positions(x: te.Tensor) -> te.Tensor:
+        shape, count = [1 if i == axis else extent for i, extent in enumerate(x.shape)], int(x.shape[axis])
+        k, j = (te.reduce_axis((0, count), name) for name in ("k", "j"))
+
+        def term(step: te.IterVar, row: Sequence[tirx.Expr]) -> tirx.Expr:
+            element = x[(*row[:axis], step, *row[axis + 1 :])]
+            is_float = "float" in str(x.dtype)
+            return tirx.Select(tirx.isnan(element), tirx.const(worst, x.dtype), element) if is_float else element
+
+        extremes = te.compute(shape, lambda *row: extreme(term(k, row), axis=k), name="extreme")
+
+        def position(*row: tirx.Expr) -> tirx.Expr:
+            combine, outside = (te.max, -1) if is_last else (te.min, count)
+            is_extreme = tirx.EQ(term(j, row), extremes[row])
+            return combine(tirx.Select(is_extreme, j.var.astype("int64"), tirx.const(outside, "int64")), axis=j)
+
+        return te.compute(shape, position, name="position")
+
+    return node.compute(positions, value)
 
 
 def _over_unknown_axis(node: Node) -> relax.Expr:

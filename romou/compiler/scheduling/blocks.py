@@ -110,10 +110,24 @@ def _is_static(buffer: tirx.Buffer) -> bool:
 def _is_plain(block: s_tir.SBlock) -> bool:
     """Return whether a block is one store at the values of its spatial axes."""
     store = block.body
+    if is_of_scalar(block):
+        return True
     if not isinstance(store, tirx.BufferStore) or block.match_buffers or block.alloc_buffers:
         return False
     spatial = [i.var for i in block.iter_vars if int(i.iter_type) != _REDUCTION]
     return len(spatial) == len(store.indices) and all(a.same_as(b) for a, b in zip(spatial, store.indices, strict=True))
+
+
+def is_of_scalar(block: s_tir.SBlock) -> bool:
+    """Return whether a block stores a scalar under the one axis of extent 1 that TVM gives it."""
+    store = block.body
+    return (
+        isinstance(store, tirx.BufferStore)
+        and not store.indices
+        and len(block.iter_vars) == 1
+        and not reduced_axes(block)
+        and not (block.match_buffers or block.alloc_buffers)
+    )
 
 
 def has_vector_form(func: tirx.PrimFunc) -> bool:

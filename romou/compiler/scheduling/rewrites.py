@@ -18,6 +18,7 @@ from tvm_ffi.structural import structural_equal, structural_map, structural_walk
 from romou.compiler.scheduling.blocks import (
     contains,
     find_blocks,
+    is_of_scalar,
     loads_of,
     nests_of,
     read_buffers,
@@ -177,22 +178,18 @@ def split_tuples(func: tirx.PrimFunc) -> tirx.PrimFunc:
 
 
 def _without_idle_axes(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Drop the axis of extent 1 that TVM gives a block of a scalar, if other blocks reduce.
+    """Drop the axis of extent 1 that TVM gives a block of a scalar.
 
     v = axis(1): out[()] = s[()] / 8      ->      out[()] = s[()] / 8
+
+    If nothing is reduced, the output keeps it, because a kernel of elements needs an axis.
     """
-    if not reductions_of(func) or func.params[-1].shape:
-        return func
+    has_reductions, output = bool(reductions_of(func)), func.params[-1]
 
     def drop(realize: s_tir.SBlockRealize) -> s_tir.SBlockRealize:
         block = realize.block
-        is_idle = (
-            isinstance(block.body, tirx.BufferStore)
-            and not block.body.indices
-            and len(block.iter_vars) == 1
-            and not reduced_axes(block)
-        )
-        if not is_idle:
+        is_dropped = is_of_scalar(block) and (has_reductions or not block.body.buffer.same_as(output))
+        if not is_dropped:
             return realize
         scalar = s_tir.SBlock([], block.reads, block.writes, block.name_hint, block.body, annotations=block.annotations)
         return s_tir.SBlockRealize([], realize.predicate, scalar)

@@ -30,6 +30,8 @@ ELEMENTWISE: dict[str, StreamCase] = {
     "resize": (lambda a: op.image.resize2d(a, (14, 10), method="nearest_neighbor"), (1, 3, 7, 5)),
     "prime": (lambda a: op.exp(a), (1009,)),
     "one": (lambda a: op.tanh(a), (1, 1)),
+    "scalar": (lambda a, b: op.subtract(op.tanh(a), b), (), ()),
+    "scalar operand": (lambda a, b: op.maximum(op.exp(a), op.reshape(b, ())), (3, 7, 11), ()),
     "pack": (lambda a: op.exp(op.permute_dims(op.reshape(a, (2, 3, 4, 5, 8)), [0, 1, 3, 4, 2])), (2, 12, 5, 8)),
     "pack of odd rows": (lambda a: op.permute_dims(op.reshape(a, (2, 3, 4, 5, 7)), [0, 1, 3, 4, 2]), (2, 12, 5, 7)),
     "transpose of odd rows": (lambda a: op.permute_dims(a, [0, 2, 1]), (2, 20, 13)),

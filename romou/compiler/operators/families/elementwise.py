@@ -196,7 +196,8 @@ class Elementwise(StreamingTemplate):
         texel = (group * items + item) * size + thread
         indices = unravel(texel, grid)
         if across == 1:
-            body, buffers = vectors.store(self._block.body.buffer, [*axes, vectors.index], bounded(value))
+            place = [*axes, vectors.index] if self._block.body.indices else []
+            body, buffers = vectors.store(self._block.body.buffer, place, bounded(value))
             body = substitute(body, dict(zip([*axes, vectors.vector], indices, strict=True)))
         else:
             body, buffers = self._square(indices, width, across)
@@ -288,7 +289,7 @@ class ElementwiseFamily(Family):
     precedence = 10
 
     def template_of(self, func: tirx.PrimFunc) -> Elementwise | None:
-        return Elementwise(func) if is_regular(func) and not reductions_of(func) and func.params[-1].shape else None
+        return Elementwise(func) if is_regular(func) and not reductions_of(func) else None
 
     @property
     def cases(self) -> Sequence[Case]:

@@ -80,9 +80,12 @@ KNOBS = (
 )
 # Registers keep a work-item's share of at most this many elements.
 _MOST_KEPT = 32
-_FLOAT_BYTES = 4
 # Most elements that a group of several rows reads. A single row may be longer.
 _MOST_OF_GROUP = 1 << 16
+
+
+def _bytes(dtype: str) -> int:
+    return int(tvm.DataType(dtype).itemsize)
 
 
 class RowReduction(StreamingTemplate):
@@ -136,9 +139,7 @@ class RowReduction(StreamingTemplate):
     def _sub_groups(self, limits: Limits) -> list[int]:
         """Return the allowed sub-group sizes. Reductions of sub-groups take single fp32 values."""
         reductions = [p.reduction for p in self._rows.passes if p.reduction is not None]
-        is_fit = all(
-            r.operation in SUB_GROUP_OPERATIONS and register_type(str(r.buffer.dtype)) == "float32" for r in reductions
-        )
+        is_fit = all(r.operation in SUB_GROUP_OPERATIONS for r in reductions) and set(self._rows.kinds) == {"float32"}
         return [1, limits.sub_groups.size] if is_fit and limits.sub_groups is not None else [1]
 
     @staticmethod
@@ -181,12 +182,19 @@ class RowReduction(StreamingTemplate):
         return min((c for c in configs if space.is_valid(c)), key=cost)
 
     def local_memory_bytes(self, columns: Columns) -> Any:
-        """Return the bytes of fp32 partial results and of rows kept in local memory."""
+        """Return the bytes of partial results, of each type once, and of rows kept in local memory."""
         rows, width = columns["rows"], columns["vector_width"]
         _, elements = self._rows.count(1)
-        partial = (self._partials(columns) + self._second_partials(columns)) * rows
-        kept = (columns["keep"] == "local") * rows * elements
-        return _FLOAT_BYTES * (partial + kept) * (width if self._rows.is_across else 1)
+        of_partials = sum(map(_bytes, dict.fromkeys(self._rows.kinds)))
+        partial = of_partials * (self._partials(columns) + self._second_partials(columns)) * rows
+        kept = self._kept_bytes * (columns["keep"] == "local") * rows * elements
+        return (partial + kept) * (width if self._rows.is_across else 1)
+
+    @property
+    def _kept_bytes(self) -> int:
+        """Bytes of an element that is kept between passes."""
+        load = self._rows.shared_load
+        return 0 if load is None else _bytes(register_type(str(load.source.dtype)))
 
     @staticmethod
     def _partials(columns: Columns) -> Any:
@@ -207,13 +215,13 @@ class RowReduction(StreamingTemplate):
         """
         width, threads = columns["vector_width"], columns["threads"]
         share = -(-self._rows.count(width)[1] // threads) * width
-        reductions = sum(p.reduction is not None for p in self._rows.passes)
+        of_partials = sum(map(_bytes, self._rows.kinds))
         second = self._second_partials(columns)
         count = np.where(second, second + threads // np.maximum(second, 1), self._partials(columns))
         partial = count * (width if self._rows.is_across else 1)
         # Values that replace the row's elements are stored there, and read again.
         reads = len(self._rows.passes) + (self._rows.kept_pass is not None)
-        return (columns["keep"] == "local") * _FLOAT_BYTES * (reads * share + reductions * partial)
+        return (columns["keep"] == "local") * (self._kept_bytes * reads * share + of_partials * partial)
 
     def work_group_size(self, columns: Columns) -> Any:
         return columns["threads"] * columns["rows"]

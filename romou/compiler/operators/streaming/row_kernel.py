@@ -104,17 +104,19 @@ class RowKernel:
     def module(self) -> tvm.IRModule:
         """Return a module whose `main` is the kernel."""
         steps = [self._keep()] if self.config["keep"] != "memory" else []
-        kinds = {register_type(str(p.reduction.buffer.dtype)) for p in self.rows.passes if p.reduction is not None}
         sizes = {"partial": self.parts} if self.parts > 1 else {}
         if self.config.get("combine") == TREE:
             sizes["second"] = int(second_partials(self.threads))
-        kind = kinds.pop()
-        partials = [
-            self._buffer(name, self.config["rows"] * size * self.lanes, kind, "shared") for name, size in sizes.items()
-        ]
+        partials = {
+            kind: [
+                self._buffer(name, self.config["rows"] * size * self.lanes, kind, "shared")
+                for name, size in sizes.items()
+            ]
+            for kind in dict.fromkeys(self.rows.kinds)
+        }
         for row_pass in self.rows.passes:
             if row_pass.reduction is not None:
-                steps += self._reduced(row_pass, partials)
+                steps += self._reduced(row_pass, partials[register_type(str(row_pass.reduction.buffer.dtype))])
             else:
                 steps.append(self._store(row_pass, row_pass.value))
         last = self.rows.passes[-1]

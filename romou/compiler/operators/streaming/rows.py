@@ -14,6 +14,7 @@ from tvm.ir import TensorLoad
 from tvm_ffi.structural import structural_equal, structural_mutate
 
 from romou.compiler.scheduling.blocks import Reduction, loads_of, reduction_of, substitute
+from romou.compiler.scheduling.statements import register_type
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,11 @@ class Rows:
     def axis(self) -> tirx.Var:
         """The axis of vectors."""
         return list(self.outer if self.is_across else self.inner)[-1]
+
+    @property
+    def kinds(self) -> list[str]:
+        """The type in which each reduction holds its results."""
+        return [register_type(str(p.reduction.buffer.dtype)) for p in self.passes if p.reduction is not None]
 
     def count(self, width: Any) -> tuple[Any, Any]:
         """Return the number of rows (or vectors of rows), and of vectors (or elements) in a row."""
@@ -116,7 +122,8 @@ def rows_of(blocks: Sequence[s_tir.SBlock], data: str) -> Rows | None:
     if len(reductions) < len(blocks) - 1 or not reductions:
         return None
     first = reductions[0]
-    if not first.is_of_one_tensor:
+    # A running sum reads one tensor, but not by the axis that its condition compares.
+    if not (first.is_of_one_tensor or len(loads_of(first.term)) == 1):
         return None
     spatial = [axis for axis in first.block.iter_vars if not any(axis.var.same_as(r.var) for r in first.reduced)]
     outer = {axis.var: int(axis.dom.extent) for axis in spatial}

@@ -60,8 +60,8 @@ class StreamingTemplate(Template):
 
     @cached_property
     def shape(self) -> tuple[int, ...]:
-        """Shape of the output."""
-        return tuple(int(extent) for extent in self.func.params[-1].shape)
+        """Shape of the output, (1,) for a scalar."""
+        return tuple(int(extent) for extent in self.func.params[-1].shape) or (1,)
 
     @property
     def names(self) -> dict[str, str]:
