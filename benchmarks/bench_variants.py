@@ -4,11 +4,15 @@ docs/variants.md.
 
     python benchmarks/bench_variants.py                                               on the first OpenCL device, 24 configs of each variant
     python benchmarks/bench_variants.py --target "cuda -device=nvidia_h200" --trials 48 --seconds 200
+    python benchmarks/bench_variants.py --operators conv43                           the convolutions of Boda's second paper
     python benchmarks/bench_variants.py --static a630 --trials 8                     Mesa's compiler for Adreno 630: instructions for a multiply-add
 
 Each variant is a subspace of the operator's space (romou/base/variants.py). On a device, each subspace is searched as
 `romou tune` searches, and the table has microseconds. With --static nothing is run. The table then has instructions for
 each multiply-add of a decent config and of random ones, counted as in benchmarks/bench_mobile_static.py.
+
+The second table has each operator's fastest variant with its rate and operations per byte (Boda-RTC, figures 7 and 8),
+and how many times as long the general variant takes (figure 6).
 """  # noqa: E501
 
 from __future__ import annotations
@@ -26,6 +30,8 @@ import numpy as np
 from rich.console import Console
 
 from bench_mobile_static import MOST_REGISTERS, WAVE, best_of
+from kernel_bench import memory_bytes
+from operator_lists import conv43
 from record_spaces import MORE, OPERATORS
 from romou.base.errors import RomouError, UsageError
 from romou.compiler.single_operator import task_of
@@ -129,6 +135,25 @@ def print_table(
     out.print(table)
 
 
+def print_speeds(
+    rows: Mapping[str, Mapping[str, tuple[float, Any] | None]], works: Mapping[str, Any], out: Console
+) -> None:
+    """Print each operator's fastest variant, its time and rate, in order of operations (Boda-RTC, figures 6 to 8)."""
+    columns = ("MFLOP", "F/B", "us", "GF/s", "conv / fastest")
+    title = "The fastest of Boda's variants (Boda-RTC, figures 6 to 8)"
+    table = table_of_numbers("operator", columns, "variant", title=title)
+    for operator in sorted(rows, key=lambda name: works[name].flops):
+        us_of = {name: cell[0] for name in COLUMNS if (cell := rows[operator].get(name)) is not None}
+        if not us_of:
+            continue
+        fastest, flops = min(us_of, key=lambda name: us_of[name]), works[operator].flops
+        cells = [f"{flops / 1e6:.1f}", f"{flops / memory_bytes(works[operator]):.1f}", f"{us_of[fastest]:.1f}"]
+        cells.append(f"{flops / us_of[fastest] / 1e3:.1f}")
+        cells.append(f"{us_of['conv'] / us_of[fastest]:.2f}x" if "conv" in us_of else "-")
+        table.add_row(operator, *cells, fastest)
+    out.print(table)
+
+
 @click.command()
 @click.option("--target", default="opencl", show_default=True)
 @click.option(
@@ -139,7 +164,10 @@ def print_table(
     help="A GPU whose compiler Mesa has; nothing is run.",
 )
 @click.option(
-    "--operators", default=",".join(CHOSEN), show_default=True, help="Those of record_spaces.py, with commas."
+    "--operators",
+    default=",".join(CHOSEN),
+    show_default=True,
+    help="Those of record_spaces.py, with commas, or conv43.",
 )
 @click.option("--trials", type=click.IntRange(min=1), default=24, show_default=True, help="Configs of each variant.")
 @click.option(
@@ -165,12 +193,13 @@ def main(
     output: Path | None,
 ) -> None:
     """Print the table of an operator's variants."""
-    out, stop_at, works = Console(width=150), time.monotonic() + seconds, {**OPERATORS, **MORE}
-    names = [name.strip() for name in operators.split(",") if name.strip()]
+    papers = {work.name: work for work in conv43()}
+    out, stop_at, works = Console(width=150), time.monotonic() + seconds, {**OPERATORS, **MORE, **papers}
+    names = list(papers) if operators == "conv43" else [name.strip() for name in operators.split(",") if name.strip()]
     rows: dict[str, dict[str, tuple[float, Any] | None]] = {name: {} for name in names}
     try:
         if unknown := [name for name in names if name not in works]:
-            raise UsageError(f"unknown operators: {', '.join(unknown)}", hint=f"Known: {', '.join(works)}.")
+            raise UsageError(f"unknown operators: {', '.join(unknown)}", hint=f"Known: conv43, {', '.join(works)}.")
         here, stack = ADRENO, contextlib.ExitStack()
         if gpu is None:
             asked = Target(target)
@@ -200,6 +229,8 @@ def main(
     # With only some variants measured, the best of an operator is unknown.
     rows = {name: cells for name, cells in rows.items() if name not in left}
     print_table(rows, "vector instructions for a multiply-add" if gpu else "us", where, out)
+    if gpu is None:
+        print_speeds(rows, works, out)
     if left:
         out.print(f"out of time: {', '.join(dict.fromkeys(left))} left out, {len(left)} variants short", markup=False)
     if output is not None:

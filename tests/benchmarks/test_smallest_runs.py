@@ -55,7 +55,10 @@ RUNS: dict[str, tuple[str, str]] = {
     "bench_space": ("--device adreno640 --only conv2d_1x16x54x54_64 --jobs 1", r"16x54x54_64_1x1_s1 │ +\d+ │ +\d+ │"),
     "bench_start": ("small --repeat 1", r"small +first( +\d\.\d+){8}\n +second( +\d\.\d+){8}"),
     "bench_tuning": ("OUT/small.onnx --trials 1", r"every kernel has a time after 1 trials"),
-    "bench_variants": ("--operators small --trials 1 --jobs 1", r"small +│ +[\d.e+]+\*? │"),
+    "bench_variants": (
+        "--operators small --trials 1 --jobs 1",
+        r"small +│ +[\d.e+]+\*? │(.|\n)*small +│ +0\.0 │ +3\.\d │ +\d+\.\d │",
+    ),
     "kernel_bench": (
         "sgemm --only 128x128 --trials 1 --rounds 1 --peer tvm --work-dir OUT",
         r"128x128_128 │ +4\.2 │ +21\.3 │ +\d+\.\d │",
