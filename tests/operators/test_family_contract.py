@@ -17,7 +17,7 @@ import tvm
 from tvm import relax, s_tir, tirx
 from tvm_ffi.structural import structural_equal
 
-from romou.base.space import Block
+from romou.base.space import ConfigBlock
 from romou.compiler.graph.extract import extract_tasks
 from romou.compiler.operators.families import families, family_of, workload_of
 from romou.compiler.operators.family import Case, Family
@@ -116,7 +116,7 @@ def test_a_schedule_binds_each_variable_once(family: Family, case: Case) -> None
             assert structural_equal(s_tir.renew_defs(func), func)
 
 
-def configs_in(block: Block) -> int:
+def configs_in(block: ConfigBlock) -> int:
     return block.places.size * math.prod(block.digits[axis].size for axis in block.free)
 
 
