@@ -20,6 +20,7 @@ from romou.compiler.scheduling.rewrites import without_single_terms
 from romou.compiler.tir.traversal import nodes_in
 from romou.devices.targets import Target
 from support.models.nodes import assert_as_onnxruntime, model_of
+from support.suite.exhaustive import few
 
 SEED = 11
 TARGETS = ["opencl", "opencl -device=adreno640", "opencl -device=mali_g76", "vulkan"]
@@ -186,7 +187,7 @@ def test_the_plain_schedule_takes_every_function(name: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("target", TARGETS[:-1])
-@pytest.mark.parametrize(("channels", "stride"), [(1, 1), (8, 2)])
+@pytest.mark.parametrize(("channels", "stride"), few([(1, 1), (8, 2)], 1))
 def test_convolutions_of_dynamically_quantized_networks(channels: int, stride: int, target: str) -> None:
     """TVM's rule for products raises if bias, scale and Swish follow the sum."""
     rng = np.random.default_rng(SEED)

@@ -7,11 +7,12 @@ import pytest
 
 import romou
 from support.models.nodes import assert_as_onnxruntime, model_of
+from support.suite.exhaustive import few
 
 SHAPE = (3, 4, 5, 2)
 
 
-@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+@pytest.mark.parametrize("reduction", few(["none", "add", "mul", "max", "min"], 0, 3))
 def test_updates_may_be_smaller_than_the_data(reduction: str) -> None:
     """TVM's operator flattens the places of updates, which is right on the first axis only."""
     rng = np.random.default_rng(0)
