@@ -324,7 +324,6 @@ def test_servers_of_a_tracker(builder: LocalBuilder) -> None:
 def test_no_device_is_left(builder: LocalBuilder) -> None:
     with tracking(free_port()) as tracker, plain_server(OTHER_VERSION, tracker=tracker) as other:
         address = f"tracker://{tracker}/{KEY}"
-        wait_for(lambda: Tracker(Address.parse(address)).servers())
         with (
             running(address) as runner,
             pytest.raises(

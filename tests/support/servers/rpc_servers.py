@@ -16,6 +16,9 @@ from typing import Any
 
 import psutil
 
+from romou.runtime.rpc import Address
+from romou.runtime.rpc.tracker import Tracker
+
 KEY = "phone"
 
 
@@ -186,5 +189,10 @@ def plain_server(code: str = "", tracker: str = "", **environment: str) -> Itera
     """Run TVM's own RPC server and yield its host:port/key. tracker: host:port of a tracker to register with."""
     port = free_port()
     with started([sys.executable, "-c", _PLAIN, str(port), code, KEY, tracker.rpartition(":")[2]], **environment):
-        wait_for(lambda: answers(port))
+        if tracker:
+            # A connection without a session makes a registered server register again: it would be missing meanwhile.
+            address = Address.parse(f"tracker://{tracker}/{KEY}")
+            wait_for(lambda: any(where.endswith(f":{port}") for where in Tracker(address).servers().get(KEY, ())))
+        else:
+            wait_for(lambda: answers(port))
         yield f"127.0.0.1:{port}/{KEY}"
