@@ -137,12 +137,37 @@ def test_roofline(evidence: Evidence, task: TunableTask) -> None:
     # Data, packed weight, bias and output, 4 bytes each.
     assert task.moved_bytes == 4 * (16 * 144 + 16 * 32 * 9 + 32 + 32 * 100)
     assert layer["intensity"] == pytest.approx(task.flops / task.moved_bytes)
-    slope = [row for row in found if row.get("roof") == "memory, 20 GB/s"]
-    assert all(row["gflops"] == pytest.approx(min(800.0, 20 * row["intensity"])) for row in slope)
+    for place, rate in (("memory", 20), ("L1 texture cache", 190)):
+        slope = [row for row in found if row.get("roof") == f"{place}, {rate} GB/s"]
+        assert len(slope) >= 2
+        assert all(row["gflops"] == pytest.approx(min(800.0, rate * row["intensity"])) for row in slope)
     assert remark == ""
     unknown, remark = roofline.rows(dataclasses.replace(evidence, spec=load_device("host")))
     assert all("layer" in row for row in unknown)
-    assert remark.startswith("Not known of host: peak, bandwidth.")
+    assert remark.startswith("Not known of host: peak, bandwidth, L1 texture bandwidth.")
+
+
+def test_the_texture_roof_counts_every_load() -> None:
+    """The example of the Romou paper, figures 10 and 11: a 1x1 convolution whose work-items compute 4x4 numbers
+    has 4 operations for each number that is loaded, and at most 380 GFLOPS in fp16.
+    """
+    pointwise, spec = task_of(conv(64, (16, 16), 64, (1, 1))).with_free_images(), load_device("adreno640")
+    config = dict(pointwise.default_config(ADRENO))
+    config |= {"data": "image", "weight": "image", "tile_o": 1, "tile_h": 1, "tile_w": 4}
+    space = pointwise.space(ADRENO)
+    assert space.knows(config)
+    best = record(pointwise, config, 1.0, 0)
+    found, _ = roofline.rows(
+        Evidence(title="", records=[best], spaces=[(pointwise, space)], target=ADRENO, spec=spec)  # type: ignore[list-item]
+    )
+    memory, texture = (row for row in found if "layer" in row)
+    assert (memory["bytes"], texture["bytes"]) == ("memory", "L1 texture cache")
+    # 4x4x4 multiply-adds, of 2 operations, for 4x4 + 4x4 numbers of 4 bytes.
+    assert texture["intensity"] == pytest.approx(4 / 4, rel=0.02)
+    assert 190 * texture["intensity"] * 2 == pytest.approx(380, rel=0.02)
+    in_buffers = record(pointwise, config | {"data": "buffer", "weight": "buffer"}, 1.0, 0)
+    evidence = Evidence(title="", records=[in_buffers], spaces=[(pointwise, space)], target=ADRENO, spec=spec)  # type: ignore[list-item]
+    assert [row["bytes"] for row in roofline.rows(evidence)[0] if "layer" in row] == ["memory"]
 
 
 def test_funnel_narrows(evidence: Evidence) -> None:

@@ -162,6 +162,13 @@ def _rate(gigabytes_per_second: float | None, otherwise: float) -> float:
     return gigabytes_per_second * 1e9 if gigabytes_per_second else otherwise
 
 
+def texture_bytes(usage: KernelUsage) -> Any:
+    """Return the bytes that all work-items of a launch read from images. Every load counts, as in the roofline of the
+    Romou paper (section 3.2, figure 11).
+    """
+    return usage.unshared_image_bytes * usage.iterations * usage.work_groups
+
+
 def occupancy(usage: KernelUsage, spec: HardwareSpec) -> tuple[Any, Any, Any] | None:
     """Return a core's work groups in flight, all of its work groups, and the work-items of a group in whole warps.
 

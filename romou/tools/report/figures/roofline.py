@@ -1,41 +1,43 @@
-"""Every layer under the roofs of its device (Williams, Waterman and Patterson, Roofline, 2009)."""
+"""Every layer under the roofs of its device (Williams, Waterman and Patterson, Roofline, 2009).
+
+The roof of the L1 texture cache is the bottleneck of the Romou paper (section 3.2, figure 11).
+"""
 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
+from romou.base.space import Config
 from romou.tools.report.evidence import NEEDS_MODEL, Evidence, Row, UnknownError
 from romou.tools.report.figures.figure import OF_LAYER, Figure
+from romou.tuner.pruning.estimate import texture_bytes
+from romou.tuner.pruning.tasks import usage_of
 
 if TYPE_CHECKING:
-    pass
+    from romou.compiler.task import TunableTask
 
-_ROOFS = {"dram_bandwidth_gbps": "memory", "l2_bandwidth_gbps": "L2 cache"}
+_L1 = "L1 texture cache"
+# Fact -> the place whose bytes an intensity counts.
+_ROOFS = {"dram_bandwidth_gbps": "memory", "l2_bandwidth_gbps": "L2 cache", "l1_texture_bandwidth_gbps": _L1}
+_NEEDED = {
+    "peak": "fp32_peak_gflops",
+    "bandwidth": "dram_bandwidth_gbps",
+    "L1 texture bandwidth": "l1_texture_bandwidth_gbps",
+}
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each layer (layer, intensity in operations a byte, gflops, ms) and two for each roof (roof,
-    intensity, gflops).
+    """Return one or two rows for each layer (layer, bytes, intensity in operations a byte, gflops, ms) and two or three
+    for each roof (roof, intensity, gflops).
 
-    The bytes are a layer's inputs, weights and output, each once: no kernel moves less.
+    bytes: "memory" counts a layer's inputs, weights and output once: no kernel moves less. "L1 texture cache" counts
+    what the work-items of the best config read from images. A config that reads no image has no such row.
     """
     if not evidence.spaces:
         raise UnknownError(NEEDS_MODEL)
-    tuned_s = {
-        row.key: row.tuned_ms / 1e3 for row in (evidence.summary.rows if evidence.summary else ()) if row.tuned_ms
-    }
-    layers: list[Row] = []
-    for task, _ in evidence.spaces:
-        time_s = tuned_s.get(task.key) or evidence.best_s.get(task.key)
-        if time_s and task.flops:
-            row = {
-                "layer": evidence.labels[task.key],
-                "intensity": task.flops / task.moved_bytes,
-                "gflops": task.flops / time_s / 1e9,
-                "ms": time_s * 1e3,
-            }
-            layers.append(row)
+    layers = [row for task, _ in evidence.spaces for row in _points(evidence, task)]
     if not layers:
         raise UnknownError("No layer was timed: give the records of the model.")
     low, high = min(row["intensity"] for row in layers) / 2, max(row["intensity"] for row in layers) * 2
@@ -50,11 +52,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
             ]
     if peak and not roofs:
         roofs = [{"roof": f"peak, {peak:.0f} GFLOPS", "intensity": x, "gflops": peak} for x in (low, high)]
-    missing = [
-        name
-        for name, fact in (("peak", peak), ("bandwidth", getattr(evidence.spec, "dram_bandwidth_gbps", None)))
-        if not fact
-    ]
+    missing = [name for name, fact in _NEEDED.items() if not getattr(evidence.spec, fact, None)]
     name = evidence.spec.name if evidence.spec else "the device"
     remark = (
         f"Not known of {name}: {', '.join(missing)}. A report of `archprobe run` beside the other files tells."
@@ -62,6 +60,29 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         else ""
     )
     return layers + roofs, remark
+
+
+def _points(evidence: Evidence, task: TunableTask) -> Iterator[Row]:
+    """Yield the rows of a layer. None if it was not timed."""
+    time_s, config = _fastest(evidence, task.key)
+    if not time_s or not task.flops:
+        return
+    row = {"layer": evidence.labels[task.key], "gflops": task.flops / time_s / 1e9, "ms": time_s * 1e3}
+    yield {**row, "bytes": "memory", "intensity": task.flops / task.moved_bytes}
+    if config and evidence.target is not None and task.space(evidence.target).knows(config):
+        read = float(texture_bytes(usage_of(task, Config(config), evidence.target)))
+        if read:
+            yield {**row, "bytes": _L1, "intensity": task.flops / read}
+
+
+def _fastest(evidence: Evidence, key: str) -> tuple[float | None, Mapping[str, Any]]:
+    """Return a layer's best time in seconds and its config, of the summary or else of the records."""
+    for row in evidence.summary.rows if evidence.summary else ():
+        if row.key == key and row.tuned_ms:
+            return row.tuned_ms / 1e3, row.config
+    timed = [record for record in evidence.by_task.get(key, ()) if record.time_s]
+    best = min(timed, key=lambda record: record.time_s or math.inf, default=None)
+    return (None, {}) if best is None else (best.time_s, best.config)
 
 
 _X = {
@@ -76,7 +97,8 @@ FIGURE = Figure(
     title="Roofline",
     note=(
         "Each point is a layer with its best time. A layer at the slope waits for memory, one at the flat part for"
-        " arithmetic."
+        " arithmetic. A second point counts what its work-items read from images: the slope of the L1 texture cache is"
+        " its roof."
     ),
     rows=rows,
     spec={
@@ -90,7 +112,7 @@ FIGURE = Figure(
             {
                 "transform": [{"filter": "!isValid(datum.roof)"}, OF_LAYER],
                 "mark": {"type": "point", "filled": True, "size": 60, "tooltip": {"content": "data"}},
-                "encoding": {"x": _X, "y": _Y},
+                "encoding": {"x": _X, "y": _Y, "shape": {"field": "bytes", "type": "nominal", "title": "bytes of"}},
             },
         ],
         "height": 300,
