@@ -78,14 +78,16 @@ def _list(*, is_json: bool) -> None:
     from romou.tools.report.table import print_table
 
     attached = [
-        {"backend": found.name, "index": i, **facts}
-        for found in device_backends()
-        for i, facts in enumerate(found.list_devices())
+        {"backend": backend.name, "index": i, **facts}
+        for backend in device_backends()
+        for i, facts in enumerate(backend.list_devices())
     ]
-    targets = [(name, f"{found.name} -device={name}") for found in device_backends() for name in found.named_devices()]
-    known = [{"name": name, "title": load_device(name).title, "target": target} for name, target in targets]
+    targets = [
+        (name, f"{backend.name} -device={name}") for backend in device_backends() for name in backend.named_devices()
+    ]
+    named_devices = [{"name": name, "title": load_device(name).title, "target": target} for name, target in targets]
     if is_json:
-        print_json({"attached": attached, "known": known})
+        print_json({"attached": attached, "known": named_devices})
     else:
         out = console(is_json=False)
         table = Table("device", "name", "platform", "type", "driver", title="Attached")
@@ -100,7 +102,7 @@ def _list(*, is_json: bool) -> None:
         if attached:
             print_table(table, out)
         names = Table("target", "device", title="Known to -device=")
-        for entry in known:
+        for entry in named_devices:
             names.add_row(entry["target"], entry["title"])
         print_table(names, out)
     if not attached:

@@ -120,8 +120,8 @@ def command(
     statistics = _statistics(kernels, gpus)
     if is_json:
         rows = [
-            {**one.to_dict(), "mesa": {gpu: _plain(said, one) for gpu, said in by_gpu.items()}}
-            for one, by_gpu in zip(kernels, statistics, strict=True)
+            {**inspected.to_dict(), "mesa": {gpu: _plain(said, inspected) for gpu, said in by_gpu.items()}}
+            for inspected, by_gpu in zip(kernels, statistics, strict=True)
         ]
         print_json({"model": model, "target": str(parsed), "kernels": rows})
     else:
@@ -193,10 +193,10 @@ def _explain_knobs(source: Any, target: Target, options: dict[str, Any], task: s
     from romou.tools.report.spaces import knob_rows, knob_table
     from romou.tools.report.table import print_table
 
-    found = knob_spaces(source, target=target, **options)
-    spaces = [space for one, space in found if task in (None, one.name)]
+    task_spaces = knob_spaces(source, target=target, **options)
+    spaces = [space for tunable, space in task_spaces if task in (None, tunable.name)]
     if task is not None and not spaces:
-        raise unknown_name("task", task, {one.name for one, _ in found})
+        raise unknown_name("task", task, {tunable.name for tunable, _ in task_spaces})
     if is_json:
         print_json({"target": str(target), "knobs": knob_rows(spaces)})
     else:

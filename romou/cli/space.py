@@ -96,13 +96,15 @@ def _compare(
         tasks = [
             {
                 "task": name,
-                "shared": list(shared_shares(one, other)),
-                "spaces": {device: space.report.to_dict() for device, space in zip(names, (one, other), strict=True)},
+                "shared": list(shared_shares(first, second)),
+                "spaces": {
+                    device: space.report.to_dict() for device, space in zip(names, (first, second), strict=True)
+                },
             }
-            for name, one, other in rows
+            for name, first, second in rows
         ]
         print_json({"devices": names, "tasks": tasks})
         return
     out = console(is_json=False)
     print_table(compared_spaces_table(rows, names), out)
-    print_table(compared_criteria_table([(one.report, other.report) for _, one, other in rows], names), out)
+    print_table(compared_criteria_table([(first.report, second.report) for _, first, second in rows], names), out)

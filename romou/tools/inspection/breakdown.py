@@ -30,11 +30,11 @@ def operations_step_by_step(func: tirx.PrimFunc, target: Target) -> dict[str, in
     func: a scheduled function.
     """
     left = list(TECHNIQUES)
-    found = {"none": _operations(func, target, left)}
+    operations = {"none": _operations(func, target, left)}
     for technique in TECHNIQUES:
         left.remove(technique)
-        found[f"+ {technique}"] = _operations(func, target, left)
-    return found
+        operations[f"+ {technique}"] = _operations(func, target, left)
+    return operations
 
 
 def _operations(func: tirx.PrimFunc, target: Target, left_out: list[str]) -> int:

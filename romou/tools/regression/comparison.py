@@ -144,7 +144,7 @@ def time_verdicts(
     stages = STAGES if machine is None else 1
     slower = dict(zip(shifts, holm([s.p_slower for s in shifts.values()], stages=stages), strict=True))
     faster = dict(zip(shifts, holm([s.p_faster for s in shifts.values()], stages=stages), strict=True))
-    found = {}
+    verdicts = {}
     for name, shift in shifts.items():
         if slower[name] < ALPHA and shift.ratio > limit and apart[name]:
             verdict, p = "slower", slower[name]
@@ -155,8 +155,8 @@ def time_verdicts(
         before_ms, after_ms = map(round_median, pairs[name])
         assert before_ms is not None
         assert after_ms is not None
-        found[name] = TimeVerdict(verdict=verdict, before_ms=before_ms, after_ms=after_ms, shift=shift, p=p)
-    return found
+        verdicts[name] = TimeVerdict(verdict=verdict, before_ms=before_ms, after_ms=after_ms, shift=shift, p=p)
+    return verdicts
 
 
 def drift(machine: tuple[Rounds, Rounds]) -> float:
@@ -190,14 +190,14 @@ def common_operators(before: Bench, after: Bench) -> list[tuple[OperatorBench, O
             f"the benches are of two targets, {before.target} and {after.target}",
             hint="Compare what was compiled for one target.",
         )
-    known = {o.name: o for o in before.operators}
-    found = [(known[o.name], o) for o in after.operators if o.name in known]
-    if not found:
+    earlier = {o.name: o for o in before.operators}
+    pairs = [(earlier[o.name], o) for o in after.operators if o.name in earlier]
+    if not pairs:
         raise UsageError(
             f"the benches of {before.model!r} and {after.model!r} have no operator in common",
             hint="Are they of one model?",
         )
-    return found
+    return pairs
 
 
 def refusal_of_recorded(before: Bench, after: Bench) -> str | None:
@@ -265,17 +265,19 @@ def compare_benches(
 
     times: `time_verdicts` of the operators of both benches, by name, and of the whole model.
     """
-    known = {b.name: (b, a) for b, a in common_operators(before, after)}
+    common = {b.name: (b, a) for b, a in common_operators(before, after)}
     times = times or {}
     rows = [Row(name=MODEL, calls=1, times=times[MODEL])] if MODEL in times else []
-    for one in after.operators:
-        if one.name not in known:
-            rows.append(Row(name=one.name, calls=one.calls, notes=("new",)))
+    for operator in after.operators:
+        if operator.name not in common:
+            rows.append(Row(name=operator.name, calls=operator.calls, notes=("new",)))
             continue
-        old, _ = known[one.name]
-        rises, notes = _judge_measures(old, one, fail_over) if has_measures else ((), ())
-        rows.append(Row(name=one.name, calls=one.calls, times=times.get(one.name), rises=rises, notes=notes))
-    rows += [Row(name=o.name, calls=o.calls, notes=("gone",)) for o in before.operators if o.name not in known]
+        old, _ = common[operator.name]
+        rises, notes = _judge_measures(old, operator, fail_over) if has_measures else ((), ())
+        rows.append(
+            Row(name=operator.name, calls=operator.calls, times=times.get(operator.name), rises=rises, notes=notes)
+        )
+    rows += [Row(name=o.name, calls=o.calls, notes=("gone",)) for o in before.operators if o.name not in common]
     return Comparison(
         model=after.model,
         target=after.target,

@@ -28,30 +28,30 @@ def operators_of(
 
     calls: name of a function in the fused graph -> how often the model calls it.
     """
-    found: dict[str, OperatorBench] = {}
-    for one in functions:
-        key = one.task.key if one.task is not None else key_of(plain_form(one.plain))
-        if key in found:
-            found[key] = replace(found[key], calls=found[key].calls + calls.get(one.hint, 0))
+    operators: dict[str, OperatorBench] = {}
+    for function in functions:
+        key = function.task.key if function.task is not None else key_of(plain_form(function.plain))
+        if key in operators:
+            operators[key] = replace(operators[key], calls=operators[key].calls + calls.get(function.hint, 0))
             continue
-        kernels = inspect_function(one.func, target, name=one.name)
+        kernels = inspect_function(function.func, target, name=function.name)
         sha256, size = source_mark(kernels)
         arguments = [
             Argument(shape=tuple(int(d) for d in p.shape), dtype=str(p.dtype), scope=str(p.scope()))
-            for p in one.func.params
+            for p in function.func.params
         ]
-        found[key] = OperatorBench(
-            name=one.task.name if one.task is not None else _name(one.hint, arguments[-1]),
+        operators[key] = OperatorBench(
+            name=function.task.name if function.task is not None else _name(function.hint, arguments[-1]),
             key=key,
-            function=one.name,
-            calls=calls.get(one.hint, 0),
-            config=dict(one.config),
+            function=function.name,
+            calls=calls.get(function.hint, 0),
+            config=dict(function.config),
             arguments=tuple(arguments),
             source_sha256=sha256,
             source_bytes=size,
-            measures=stable_measures(kernels, one.task, one.config, target),
+            measures=stable_measures(kernels, function.task, function.config, target),
         )
-    return _with_unique_names(list(found.values()))
+    return _with_unique_names(list(operators.values()))
 
 
 def _name(hint: str, output: Argument) -> str:
@@ -95,7 +95,7 @@ def stable_measures(
 
     task: the operator's task. Without it, `group_bytes_per_iteration` and `local_memory_bytes` are left out.
     """
-    found = {
+    measures = {
         "registers": max(round(k.registers.allocated) for k in kernels),
         "needed_registers": max(round(k.registers.needed) for k in kernels),
         "integer_operations_in_loops": sum(k.operations.in_loops for k in kernels),
@@ -106,9 +106,9 @@ def stable_measures(
     }
     if task is not None:
         usage = usage_of(task, config, target)
-        found["group_bytes_per_iteration"] = int(usage.buffer_bytes) + int(usage.image_bytes)
-        found["local_memory_bytes"] = int(usage.local_memory_bytes)
-    return found
+        measures["group_bytes_per_iteration"] = int(usage.buffer_bytes) + int(usage.image_bytes)
+        measures["local_memory_bytes"] = int(usage.local_memory_bytes)
+    return measures
 
 
 def source_mark(kernels: Sequence[InspectedKernel]) -> tuple[str, int]:

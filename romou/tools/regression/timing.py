@@ -39,26 +39,28 @@ def subjects(model: TunedModel, operators: Collection[OperatorBench], seed: int)
         # Kernels are judged, and both sides must be launched in the same way, so no graph is captured.
         return lambda number, repeat: model.times(repeat=repeat, seed=seed, capture=False)
 
-    def operator(one: OperatorBench) -> Subject:
-        arrays = list(random_inputs({str(i): (a.shape, a.dtype) for i, a in enumerate(one.arguments)}, seed).values())
-        return lambda: model.operator_timer(one.function, one.arguments, arrays)
+    def operator(operator_bench: OperatorBench) -> Subject:
+        arrays = list(
+            random_inputs({str(i): (a.shape, a.dtype) for i, a in enumerate(operator_bench.arguments)}, seed).values()
+        )
+        return lambda: model.operator_timer(operator_bench.function, operator_bench.arguments, arrays)
 
-    return {MODEL: whole, **{one.name: operator(one) for one in operators}}
+    return {MODEL: whole, **{operator_bench.name: operator(operator_bench) for operator_bench in operators}}
 
 
 def time_rounds(subjects: Mapping[str, Subject], rounds: int, *, seed: int) -> dict[str, Rounds]:
     """Return `rounds` samples of each subject. Each round runs all of them in random order."""
     rng = np.random.default_rng(seed)
     names = list(subjects)
-    found: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
+    samples: dict[str, list[tuple[float, ...]]] = {name: [] for name in names}
     launches: dict[str, int] = {}
     for _ in range(rounds):
         for name in rng.permutation(names):
             timer = subjects[name]()
             if name not in launches:
                 launches[name] = launches_of(timer)
-            found[name].append(tuple(timer(launches[name], REPEATS)))
-    return {name: tuple(times) for name, times in found.items()}
+            samples[name].append(tuple(timer(launches[name], REPEATS)))
+    return {name: tuple(times) for name, times in samples.items()}
 
 
 def with_times(bench: Bench, model: TunedModel, rounds: int, *, seed: int) -> Bench:
@@ -97,7 +99,7 @@ def time_in_turns(
     rng = np.random.default_rng(seed)
     pairs: dict[str, tuple[list[tuple[float, ...]], list[tuple[float, ...]]]] = {name: ([], []) for name in both[0]}
     launches: dict[str, int] = {}
-    left, found = list(pairs), {}
+    left, measured = list(pairs), {}
     for stage in range(stages):
         for _ in range(rounds << max(0, stage - 1)):
             for name in rng.permutation(left):
@@ -107,12 +109,12 @@ def time_in_turns(
                     launches[name] = max(map(launches_of, timers))
                 for side in rng.permutation(2):
                     pairs[name][side].append(tuple(timers[side](launches[name], REPEATS)))
-        found = {name: (tuple(a), tuple(b)) for name, (a, b) in pairs.items()}
-        still = set(is_open(found))
+        measured = {name: (tuple(a), tuple(b)) for name, (a, b) in pairs.items()}
+        still = set(is_open(measured))
         left = [name for name in left if name in still]
         if not left:
             break
-    return found
+    return measured
 
 
 def launches_of(timer: Timer) -> int:

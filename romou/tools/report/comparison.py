@@ -38,12 +38,12 @@ def bench_table(bench: Bench) -> Table:
     table.add_column("operator", no_wrap=True)
     for title in ("calls", "ms", "registers", "integer operations in loops", "bytes an iteration"):
         table.add_column(title, justify="right")
-    for one in bench.operators:
+    for operator in bench.operators:
         measures = (
-            str(one.measures.get(name, "-"))
+            str(operator.measures.get(name, "-"))
             for name in ("registers", "integer_operations_in_loops", "bytes_per_iteration")
         )
-        table.add_row(escape(one.name), str(one.calls), number(one.time_ms, 4), *measures)
+        table.add_row(escape(operator.name), str(operator.calls), number(operator.time_ms, 4), *measures)
     return table
 
 

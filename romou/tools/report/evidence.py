@@ -55,13 +55,13 @@ class Evidence:
     @cached_property
     def labels(self) -> dict[str, str]:
         """Task key -> its name. If two kernels share a name, the key's first digits are appended."""
-        found = {task.key: task.name for task, _ in self.spaces} | {
+        names = {task.key: task.name for task, _ in self.spaces} | {
             record.task_key: record.task_name for record in self.records
         }
-        found |= {row.key: row.name for row in (self.summary.rows if self.summary else ()) if row.key}
-        found |= {one.key: one.name for one in (self.bench.operators if self.bench else ())}
-        times = Counter(found.values())
-        return {key: name if times[name] == 1 else f"{name} ({key[:4]})" for key, name in found.items()}
+        names |= {row.key: row.name for row in (self.summary.rows if self.summary else ()) if row.key}
+        names |= {operator.key: operator.name for operator in (self.bench.operators if self.bench else ())}
+        times = Counter(names.values())
+        return {key: name if times[name] == 1 else f"{name} ({key[:4]})" for key, name in names.items()}
 
     @property
     def l1(self) -> str:
@@ -71,17 +71,17 @@ class Evidence:
     @cached_property
     def by_task(self) -> dict[str, list[Record]]:
         """Task key -> its records, without the second measurements at the search's end."""
-        found: dict[str, list[Record]] = {}
+        by_key: dict[str, list[Record]] = {}
         for record in self.records:
             if not record.is_again:
-                found.setdefault(record.task_key, []).append(record)
-        return found
+                by_key.setdefault(record.task_key, []).append(record)
+        return by_key
 
     @cached_property
     def best_s(self) -> dict[str, float]:
         """Task key -> best time in seconds, for tasks with a working kernel."""
-        times = {key: [r.time_s for r in found if r.time_s is not None] for key, found in self.by_task.items()}
-        return {key: min(found) for key, found in times.items() if found}
+        times = {key: [r.time_s for r in records if r.time_s is not None] for key, records in self.by_task.items()}
+        return {key: min(task_times) for key, task_times in times.items() if task_times}
 
     @cached_property
     def calls(self) -> dict[str, int]:

@@ -31,7 +31,9 @@ def write_page(evidence: Evidence, path: Path) -> Path:
     figures = [_drawn(figure, evidence) for figure in FIGURES]
     layers = [
         ALL,
-        *dict.fromkeys(str(row["layer"]) for one in figures for row in one["rows"] if row.get("layer", ALL) != ALL),
+        *dict.fromkeys(
+            str(row["layer"]) for figure in figures for row in figure["rows"] if row.get("layer", ALL) != ALL
+        ),
     ]
     # No "<": the letters "</script" would end the element that holds the data.
     data = json.dumps({"figures": figures, "layers": layers}, allow_nan=False, separators=(",", ":")).replace(
@@ -40,7 +42,7 @@ def write_page(evidence: Evidence, path: Path) -> Path:
     title, about = html.escape(evidence.title), html.escape(_about(evidence))
     parts = {"TITLE": title, "ABOUT": about, "VERSION": __version__, "LIBRARY": _library(), "DATA": data}
     # All parts are replaced in one pass, because a name in one part may look like another part.
-    text = re.sub("@([A-Z]+)@", lambda found: parts[found[1]], _TEMPLATE.read_text(encoding="utf-8"))
+    text = re.sub("@([A-Z]+)@", lambda match: parts[match[1]], _TEMPLATE.read_text(encoding="utf-8"))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")
@@ -56,19 +58,21 @@ def check_library() -> None:
 
 def _drawn(figure: Any, evidence: Evidence) -> dict[str, Any]:
     """Return a figure in the form that the page's script reads. Without data, it has the reason instead."""
-    found = {name: getattr(figure, name) for name in ("name", "title", "note")}
+    labels = {name: getattr(figure, name) for name in ("name", "title", "note")}
     try:
         rows, remark = figure.rows(evidence)
     except UnknownError as error:
-        return {**found, "spec": {}, "rows": [], "menus": {}, "remark": "", "unknown": str(error)}
+        return {**labels, "spec": {}, "rows": [], "menus": {}, "remark": "", "unknown": str(error)}
     spec = dict(figure.spec)
     if "layer" in spec:
         # Vega draws unbounded axes for a layer of marks without rows.
-        needed = [(one, one.get("needs")) for one in spec["layer"]]
-        drawn = [one for one, column in needed if column is None or any(row.get(column) is not None for row in rows)]
-        spec["layer"] = [{name: part for name, part in one.items() if name != "needs"} for one in drawn]
+        needed = [(layer, layer.get("needs")) for layer in spec["layer"]]
+        drawn = [
+            layer for layer, column in needed if column is None or any(row.get(column) is not None for row in rows)
+        ]
+        spec["layer"] = [{name: part for name, part in layer.items() if name != "needs"} for layer in drawn]
     return {
-        **found,
+        **labels,
         "spec": spec,
         "rows": [_finite(row) for row in rows],
         "menus": figure.menus(rows),

@@ -66,8 +66,8 @@ def shared_shares(one: PrunedSpace, other: PrunedSpace) -> tuple[float, float]:
     return _share_in(one, other), _share_in(other, one)
 
 
-def _share_in(one: Space, other: Space) -> float:
-    sample = one.sample(np.random.default_rng(0), _SAMPLE)
+def _share_in(space: Space, other: Space) -> float:
+    sample = space.sample(np.random.default_rng(0), _SAMPLE)
     kept = sum(other.knows(config) and bool(other.is_valid(config)) for config in sample)
     return kept / len(sample) if sample else 1.0
 
@@ -108,11 +108,11 @@ def percent(share: float) -> str:
 
 
 def _by_criterion(reports: Sequence[PruningReport]) -> dict[str, list[tuple[PruningReport, CriterionCount]]]:
-    found: dict[str, list[tuple[PruningReport, CriterionCount]]] = {}
+    counts: dict[str, list[tuple[PruningReport, CriterionCount]]] = {}
     for report in reports:
         for count in report.criteria:
-            found.setdefault(count.criterion, []).append((report, count))
-    return found
+            counts.setdefault(count.criterion, []).append((report, count))
+    return counts
 
 
 def knob_rows(spaces: Sequence[Space]) -> list[dict[str, Any]]:

@@ -85,21 +85,21 @@ def print_table(table: Table, out: Console) -> None:
 
 def _of_columns(table: Table, columns: Sequence[Column]) -> Table:
     """Return the table with some of its columns, without a frame."""
-    found = Table(
+    narrow = Table(
         title=table.title, box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, show_footer=table.show_footer
     )
-    for one in columns:
-        found.add_column(
-            one.header,
-            one.footer,
-            justify=one.justify,
-            no_wrap=one.no_wrap,
-            overflow=one.overflow,
-            min_width=one.min_width,
+    for column in columns:
+        narrow.add_column(
+            column.header,
+            column.footer,
+            justify=column.justify,
+            no_wrap=column.no_wrap,
+            overflow=column.overflow,
+            min_width=column.min_width,
         )
     for row, cells in zip(table.rows, zip(*(column.cells for column in columns), strict=True), strict=True):
-        found.add_row(*cells, style=row.style, end_section=row.end_section)
-    return found
+        narrow.add_row(*cells, style=row.style, end_section=row.end_section)
+    return narrow
 
 
 def _natural_width(table: Table, out: Console) -> int:
@@ -191,8 +191,8 @@ def print_summary(summary: Summary, out: Console) -> None:
     print_table(layer_table(summary.rows), out)
     if summary.default_ms and summary.tuned_ms:
         faster = f", {number(summary.tuned_ms)} ms tuned: {ratio(summary.default_ms / summary.tuned_ms)}"
-        found = faster if summary.tuned_ms < summary.default_ms else "; no faster config found"
-        out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules{found}.", markup=False)
+        tuned = faster if summary.tuned_ms < summary.default_ms else "; no faster config found"
+        out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules{tuned}.", markup=False)
     if summary.relative_l2_error is not None:
         verdict = "" if summary.is_right is not False else ": TOO LARGE. Please report it with the model"
         out.print(f"Against onnxruntime: relative L2 error {summary.relative_l2_error:.2e}{verdict}.", markup=False)

@@ -26,10 +26,10 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         raise UnknownError(NEEDS_RECORDS)
     if not evidence.best_s:
         raise UnknownError("No trial worked, so there is no time to draw; the records give the errors.")
-    found: list[Row] = []
+    points: list[Row] = []
     best: dict[str, float] = {}
     trials: dict[str, int] = {}
-    for place, (record, seconds) in enumerate(zip(order, _seconds(order), strict=True), 1):
+    for number, (record, seconds) in enumerate(zip(order, _seconds(order), strict=True), 1):
         key = record.task_key
         trials[key] = trials.get(key, 0) + 1
         if record.time_s is not None:
@@ -41,15 +41,17 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
             "ms": _ms(record.time_s),
             "best_ms": _ms(best.get(key)),
         }
-        found.append({**own, **row, "expected_ms": _ms(record.expected_s)})
+        points.append({**own, **row, "expected_ms": _ms(record.expected_s)})
         if best.keys() == evidence.best_s.keys():
             total = sum(evidence.calls.get(task, 1) * seconds for task, seconds in best.items())
-            found.append({"layer": ALL, "trial": place, "ms": None, "best_ms": _ms(total), **row, "expected_ms": None})
+            points.append(
+                {"layer": ALL, "trial": number, "ms": None, "best_ms": _ms(total), **row, "expected_ms": None}
+            )
     broken = [evidence.labels[key] for key in evidence.by_task if key not in best]
     remark = f"Nothing worked of {', '.join(broken)}; the sum is without. " if broken else ""
     if all(record.expected_s is None for record in order):
         remark += "No expectation was recorded: the cost model had no say yet, or the records are older than the field."
-    return found, remark.strip()
+    return points, remark.strip()
 
 
 def _ms(seconds: float | None) -> float | None:
@@ -59,12 +61,12 @@ def _ms(seconds: float | None) -> float | None:
 def _seconds(records: Sequence[Record]) -> list[float]:
     """Return the seconds from the first record to each, without pauses. All are 0 if records have no time."""
     times = [datetime.fromisoformat(record.time) if record.time else None for record in records]
-    passed, found = 0.0, []
+    passed, seconds = 0.0, []
     for before, after in zip([times[0], *times], times, strict=False):
         step = (after - before).total_seconds() if before and after else 0.0
         passed += step if 0 < step < _PAUSE_S else 0.0
-        found.append(passed)
-    return found
+        seconds.append(passed)
+    return seconds
 
 
 _X = {"field": "x", "type": "quantitative", "title": None}

@@ -11,14 +11,14 @@ _POINTS = 200
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """Return a row for each point: curve, x, y, axes. A long curve is thinned out evenly."""
-    found = [
+    points = [
         {"curve": f"{aspect}: {curve['name']}", "x": x, "y": y, "axes": f"{curve['y_label']} over {curve['x_label']}"}
         for aspect, curve in evidence.curves
         for x, y in list(zip(curve["x"], curve["y"], strict=True))[:: -(-len(curve["x"]) // _POINTS)]
     ]
-    if not found:
+    if not points:
         raise UnknownError("No curves of the device: give a report of `archprobe run` beside the other files.")
-    return found, ""
+    return points, ""
 
 
 FIGURE = Figure(
@@ -26,7 +26,7 @@ FIGURE = Figure(
     title="Device",
     note="What ArchProbe measured; each curve has its own axes.",
     rows=rows,
-    menus=lambda found: {"curve": list(dict.fromkeys(row["curve"] for row in found))},
+    menus=lambda points: {"curve": list(dict.fromkeys(row["curve"] for row in points))},
     spec={
         "params": [{"name": "curve", "value": ""}],
         "transform": [{"filter": "datum.curve == curve"}],

@@ -13,19 +13,19 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """
     if not evidence.spaces:
         raise UnknownError(NEEDS_MODEL)
-    found: list[Row] = []
+    counts: list[Row] = []
     gave_way: list[str] = []
     for task, space in evidence.spaces:
         layer, report = evidence.labels[task.key], space.report
         stages = [("all combinations", report.declared, ""), ("template", report.before, "constraints of the schedule")]
-        stages += [(one.criterion, one.left, one.source) for one in report.criteria]
+        stages += [(criterion.criterion, criterion.left, criterion.source) for criterion in report.criteria]
         trials = evidence.by_task.get(task.key, [])
         stages += [
             ("kept", report.kept, "after criteria gave way where too few configs were left"),
             ("measured", len(trials), ""),
         ]
         stages.append(("right and timed", sum(r.time_s is not None for r in trials), ""))
-        found += [
+        counts += [
             {"layer": layer, "stage": stage, "configs": configs, "source": source} for stage, configs, source in stages
         ]
         gave_way += [f"{layer}: {', '.join(report.relaxed)}"] if report.relaxed else []
@@ -36,7 +36,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         if gave_way
         else ""
     )
-    return found, remark
+    return counts, remark
 
 
 FIGURE = Figure(

@@ -21,17 +21,17 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         for record in records:
             total += 1
             if record.time_s:
-                place = math.floor(_BINS * math.log2(record.time_s / evidence.best_s[key]))
-                counts[evidence.labels[key], place] = counts.get((evidence.labels[key], place), 0) + 1
+                index = math.floor(_BINS * math.log2(record.time_s / evidence.best_s[key]))
+                counts[evidence.labels[key], index] = counts.get((evidence.labels[key], index), 0) + 1
             else:
                 failed += 1
     if not counts:
         raise UnknownError("No trial worked, so there are no times to count.")
-    found = [
+    bins = [
         {"layer": layer, "slower_from": 2 ** (b / _BINS), "slower_to": 2 ** ((b + 1) / _BINS), "trials": n}
         for (layer, b), n in sorted(counts.items())
     ]
-    return found, f"{failed} of {total} trials failed and have no time." if failed else ""
+    return bins, f"{failed} of {total} trials failed and have no time." if failed else ""
 
 
 FIGURE = Figure(

@@ -15,21 +15,21 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """
     if not evidence.by_task:
         raise UnknownError(NEEDS_RECORDS)
-    found: list[Row] = []
+    trials: list[Row] = []
     for key, records in evidence.by_task.items():
         for record in records:
             if record.time_s:
                 knobs = {PREFIX + name: choice for name, choice in record.config.items()}
-                found.append({"layer": evidence.labels[key], "share": evidence.best_s[key] / record.time_s, **knobs})
-    if not found:
+                trials.append({"layer": evidence.labels[key], "share": evidence.best_s[key] / record.time_s, **knobs})
+    if not trials:
         raise UnknownError("No trial worked, so there are no times to compare.")
-    return found, ""
+    return trials, ""
 
 
-def menus(found: list[Row]) -> dict[str, list[str]]:
+def menus(trials: list[Row]) -> dict[str, list[str]]:
     """Return all knobs for each axis, sorted by the number of trials that have them, then by choices."""
     values: dict[str, list[object]] = {}
-    for row in found:
+    for row in trials:
         for name in row:
             if name.startswith(PREFIX):
                 values.setdefault(name, []).append(row[name])

@@ -10,16 +10,16 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """Return a row for each layer and version: layer, version, ms of all calls, ms_of_call, calls. The most expensive
     layer first.
     """
-    found: list[Row] = []
+    versions: list[Row] = []
     if evidence.summary is not None:
         for row in evidence.summary.rows:
             for version, ms in (("default schedule", row.default_ms), ("tuned", row.tuned_ms)):
-                found.append(_row(evidence.labels.get(row.key, row.name), version, row.calls, ms))
+                versions.append(_row(evidence.labels.get(row.key, row.name), version, row.calls, ms))
     elif evidence.best_s:
         for key, best_s in evidence.best_s.items():
             # The first record of a task is its default schedule.
             for version, time_s in (("default schedule", evidence.by_task[key][0].time_s), ("tuned", best_s)):
-                found.append(
+                versions.append(
                     _row(
                         evidence.labels[key],
                         version,
@@ -27,15 +27,15 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
                         None if time_s is None else time_s * 1e3,
                     )
                 )
-    for one in evidence.bench.operators if evidence.bench is not None else ():
-        found.append(_row(evidence.labels[one.key], "bench", one.calls, one.time_ms))
-    timed = [row for row in found if row["ms"] is not None]
+    for operator in evidence.bench.operators if evidence.bench is not None else ():
+        versions.append(_row(evidence.labels[operator.key], "bench", operator.calls, operator.time_ms))
+    timed = [row for row in versions if row["ms"] is not None]
     if not timed:
         raise UnknownError(
             "No layer was timed: give a folder of records, a tuned model (.romou), or a file of `romou bench`."
         )
     most = {row["layer"]: max(r["ms"] for r in timed if r["layer"] == row["layer"]) for row in timed}
-    missing = sorted({row["layer"] for row in found} - most.keys())
+    missing = sorted({row["layer"] for row in versions} - most.keys())
     remark = f"Not timed: {', '.join(missing)}." if missing else ""
     if evidence.summary is None and evidence.bench is None and not evidence.calls:
         remark += " How often the model calls a layer is not known; each counts once."

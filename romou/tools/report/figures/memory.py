@@ -12,13 +12,13 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         raise UnknownError(NEEDS_MODEL)
     plan = evidence.memory
     calls = zip(plan.calls, plan.live, strict=True)
-    found: list[Row] = [
-        {"call": place, "function": function, "mib": live / 2**20} for place, (function, live) in enumerate(calls, 1)
+    by_call: list[Row] = [
+        {"call": number, "function": function, "mib": live / 2**20} for number, (function, live) in enumerate(calls, 1)
     ]
-    most = max(found, key=lambda row: row["mib"])
+    most = max(by_call, key=lambda row: row["mib"])
     use = plan.use
     held = f"{use.tensors / 2**20:.2f} MiB are allocated for them, {use.weights / 2**20:.2f} MiB for weights"
-    return found, f"At most {most['mib']:.2f} MiB, in {most['function']}; {held}."
+    return by_call, f"At most {most['mib']:.2f} MiB, in {most['function']}; {held}."
 
 
 FIGURE = Figure(

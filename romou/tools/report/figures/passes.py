@@ -12,13 +12,13 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
     """
     if not evidence.operations:
         raise UnknownError(NEEDS_MODEL)
-    found = [
+    counts = [
         {"layer": evidence.labels[key], "passes": step, "operations": count, "share": count / max(steps["none"], 1)}
         for key, steps in evidence.operations.items()
         for step, count in steps.items()
     ]
     left_out = len(evidence.spaces) - len(evidence.operations)
-    return found, f"{left_out} layers that take less time, or sum no products, are left out." if left_out else ""
+    return counts, f"{left_out} layers that take less time, or sum no products, are left out." if left_out else ""
 
 
 FIGURE = Figure(

@@ -23,7 +23,7 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         raise UnknownError(NEEDS_MODEL)
     if not evidence.by_task:
         raise UnknownError(NEEDS_RECORDS)
-    found: list[Row] = []
+    trials: list[Row] = []
     for task, space in evidence.spaces:
         timed = [
             record for record in evidence.by_task.get(task.key, []) if record.time_s and space.knows(record.config)
@@ -49,11 +49,11 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
                 "registers": float(registers),
                 "limit": None if np.isnan(most) else float(most),
             }
-            found.append({**row, "work_group": int(group), "slower": record.time_s / evidence.best_s[task.key]})
-    if not found:
+            trials.append({**row, "work_group": int(group), "slower": record.time_s / evidence.best_s[task.key]})
+    if not trials:
         raise UnknownError("No trial of these records belongs to the model on this target.")
-    known = any(row["limit"] is not None for row in found)
-    return found, "" if known else "The device's registers are not known, so there is no limit to show."
+    has_limit = any(row["limit"] is not None for row in trials)
+    return trials, "" if has_limit else "The device's registers are not known, so there is no limit to show."
 
 
 FIGURE = Figure(

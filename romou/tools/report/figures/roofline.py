@@ -42,12 +42,12 @@ def rows(evidence: Evidence) -> tuple[list[Row], str]:
         raise UnknownError("No layer was timed: give the records of the model.")
     low, high = min(row["intensity"] for row in layers) / 2, max(row["intensity"] for row in layers) * 2
     peak, roofs = evidence.spec.fp32_peak_gflops if evidence.spec else None, []
-    for fact, place in _ROOFS.items():
+    for fact, memory in _ROOFS.items():
         rate = getattr(evidence.spec, fact, None)
         if rate:
             ridge = [peak / rate] if peak and low < peak / rate < high else []
             roofs += [
-                {"roof": f"{place}, {rate:.0f} GB/s", "intensity": x, "gflops": min(rate * x, peak or math.inf)}
+                {"roof": f"{memory}, {rate:.0f} GB/s", "intensity": x, "gflops": min(rate * x, peak or math.inf)}
                 for x in (low, *ridge, high)
             ]
     if peak and not roofs:
