@@ -42,16 +42,16 @@ def devices(rpc: str) -> None:
     if rpc:
         from archprobe.devices.rpc import list_devices as list_remote
 
-        found = list_remote(rpc)
+        lines = list_remote(rpc)
     else:
         from archprobe.devices.opencl import list_devices
 
-        found = [
+        lines = [
             f"{d.name.strip()}  ({d.platform.name.strip()}, driver {d.driver_version.strip()})" for d in list_devices()
         ]
-    for index, line in enumerate(found):
+    for index, line in enumerate(lines):
         click.echo(f"opencl:{index}  {line}")
-    if not found:
+    if not lines:
         click.echo("no OpenCL device: install the GPU's driver, or pocl-opencl-icd for the CPU", err=True)
         sys.exit(EXIT_NO_DEVICE)
 
@@ -125,12 +125,14 @@ def analyse(folder: Path, output: Path | None) -> None:
     """Analyse the CSV files that Microsoft's ArchProbe wrote to FOLDER, and list the conclusions of its report that
     they do not support.
     """
-    found = original.analyse(folder)
+    by_aspect = original.analyse(folder)
     console = Console()
-    _print_answers(console, {aspect: Findings(answers=answers) for aspect, answers in found.items()}, has_reasons=True)
+    _print_answers(
+        console, {aspect: Findings(answers=answers) for aspect, answers in by_aspect.items()}, has_reasons=True
+    )
     conclusions = folder / "ArchProbeReport.json"
     if conclusions.is_file():
-        for doubt in original.doubts(original.read_report(conclusions), found):
+        for doubt in original.doubts(original.read_report(conclusions), by_aspect):
             console.print(f"doubtful: {doubt}", highlight=False, markup=False)
     if output is not None:
         from archprobe.report.convert import converted
@@ -178,11 +180,11 @@ def compare(one: Path, other: Path) -> None:
 def select(only: str) -> tuple[Probe, ...]:
     """Return all probes, or the probes named in `only`. UsageError for an unknown name."""
     names = [name.strip() for name in only.split(",") if name.strip()]
-    known = {probe.name: probe for probe in all_probes()}
+    probes = {probe.name: probe for probe in all_probes()}
     for name in names:
-        if name not in known:
-            raise UsageError(f"there is no probe {name!r}; the probes are {', '.join(known)}", probe=name)
-    return tuple(probe for name, probe in known.items() if not names or name in names)
+        if name not in probes:
+            raise UsageError(f"there is no probe {name!r}; the probes are {', '.join(probes)}", probe=name)
+    return tuple(probe for name, probe in probes.items() if not names or name in names)
 
 
 def text(value: object) -> str:

@@ -30,22 +30,22 @@ def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, flo
             merged[-1][1] = b
         else:
             merged.append([a, b])
-    found = []
+    levels = []
     for a, b in merged:
         own = 1.4826 * float(np.median(np.abs(y[a:b] - np.median(y[a:b])))) if b - a >= 4 else 0.0
         if b - a >= 2:
-            found.append((float(x[a]), float(x[b - 1]), rate(np.exp(y[a:b]), _GBPS, sigma=max(sigma, own))))
-    return found
+            levels.append((float(x[a]), float(x[b - 1]), rate(np.exp(y[a:b]), _GBPS, sigma=max(sigma, own))))
+    return levels
 
 
 def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
     """Return the highest bandwidth that two or more neighbouring ranges sustain, each the median of `repeats`. The
     answer is declined if the bandwidth is not known to within 10%.
     """
-    found = [p for p in plateaus(range_bytes, gbps) if not p[2].is_declined]
-    if not found:
+    levels = [p for p in plateaus(range_bytes, gbps) if not p[2].is_declined]
+    if not levels:
         return declined(_GBPS, "no two neighbouring ranges give alike bandwidths, or noise hides them")
-    first, last, best = max(found, key=lambda p: p[2].number())
+    first, last, best = max(levels, key=lambda p: p[2].number())
     _, y = log_curve(range_bytes, gbps, is_rate=True)
     above = int((np.exp(y) > 1.05 * (best.high or 0)).sum())
     if above > 1:
@@ -62,12 +62,12 @@ def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answ
 def floor(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
     """Return the bandwidth of the last level reached, at the largest ranges. Each is the median of `repeats`."""
     x, y = log_curve(range_bytes, gbps, is_rate=True)
-    found = plateaus(range_bytes, gbps)
-    if not found or found[-1][1] < x[-1]:
+    levels = plateaus(range_bytes, gbps)
+    if not levels or levels[-1][1] < x[-1]:
         return declined(_GBPS, "the bandwidth is not level at the end of the sweep: the last level was not reached")
-    first, last, tail = found[-1]
-    best = int(np.argmax([np.exp(y[(x >= a) & (x <= b)]).mean() for a, b, _ in found]))
-    dip = np.exp(y[(x > found[best][1]) & (x < first)].min(initial=np.inf))
+    first, last, tail = levels[-1]
+    best = int(np.argmax([np.exp(y[(x >= a) & (x <= b)]).mean() for a, b, _ in levels]))
+    dip = np.exp(y[(x > levels[best][1]) & (x < first)].min(initial=np.inf))
     if not tail.is_declined and dip < 0.8 * tail.number():
         reason = (
             f"the bandwidth falls to {dip:.4g} GB/s and climbs again to {tail.number():.4g}: larger ranges are not what"

@@ -245,7 +245,7 @@ def concurrent_reads(
     low, high = border(raw, sigma, where)
     notes = ("the sweep stopped at the jump: one point lies past it",) if after < 2 else ()
     reason = f"time jumps by {np.expm1(lasting):.0%} after {int(x[where - 1])}"
-    found = answered(
+    answer = answered(
         int(x[where - 1]),
         "work-items",
         0.85 if after < 8 else 0.97,
@@ -254,7 +254,7 @@ def concurrent_reads(
         high=int(x[high - 1]),
         notes=notes,
     )
-    return found.measured(repeats_of(work_items, repeats))
+    return answer.measured(repeats_of(work_items, repeats))
 
 
 def first_jump_stride(
@@ -263,17 +263,17 @@ def first_jump_stride(
     """Find the line size from work-items that each read two addresses a stride apart. The time jumps once the two
     addresses are in different lines.
     """
-    found = concurrent_reads(stride_bytes, time, repeats=repeats, is_stopped_at_jump=is_stopped_at_jump)
-    if found.is_declined:
-        return dataclasses.replace(found, unit=_BYTES)
+    count = concurrent_reads(stride_bytes, time, repeats=repeats, is_stopped_at_jump=is_stopped_at_jump)
+    if count.is_declined:
+        return dataclasses.replace(count, unit=_BYTES)
     x, _ = log_curve(stride_bytes, time)
-    value = int(x[int(np.searchsorted(x, found.number())) + 1])
+    value = int(x[int(np.searchsorted(x, count.number())) + 1])
     return answered(
         value,
         _BYTES,
-        found.confidence,
-        f"time jumps once two reads lie {value} bytes apart: {found.reason}",
-        notes=found.notes,
+        count.confidence,
+        f"time jumps once two reads lie {value} bytes apart: {count.reason}",
+        notes=count.notes,
     )
 
 

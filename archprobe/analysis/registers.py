@@ -135,8 +135,8 @@ def concurrent_groups(
         confidence = 0.85 if jump.after < 6 else 1 - np.exp(-jump.z / 2)
         low_edge = int(x[jump.index] - 1)
         reason = f"time jumps {jump.ratio:.2f}x after {value} groups"
-        found = answered(value, _GROUPS, confidence, reason, low=low, high=max(high, low_edge), notes=notes)
-        return found.measured(repeats_of(groups, repeats))
+        answer = answered(value, _GROUPS, confidence, reason, low=low, high=max(high, low_edge), notes=notes)
+        return answer.measured(repeats_of(groups, repeats))
     return declined(_GROUPS, f"the time never jumps by 30% up to {int(x[-1])} groups (noise {sigma:.1%})")
 
 

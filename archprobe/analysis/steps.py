@@ -125,12 +125,12 @@ def jumps(values: np.ndarray, sigma: float) -> list[Jump]:
     """
     clean = despike(values, sigma)
     starts = [*segments(clean, sigma), values.size]
-    found = []
+    judged = []
     for left, here, right in zip(starts, starts[1:], starts[2:], strict=False):
         step = float(np.median(values[here:right]) - np.median(values[left:here]))
         error = 1.2533 * sigma * np.sqrt(1 / (here - left) + 1 / (right - here))
         first, last = _where(clean[left:right], sigma, here - left)
-        found.append(
+        judged.append(
             Jump(
                 index=here,
                 ratio=float(np.exp(step)),
@@ -140,7 +140,7 @@ def jumps(values: np.ndarray, sigma: float) -> list[Jump]:
                 after=right - here,
             )
         )
-    return found
+    return judged
 
 
 def _where(window: np.ndarray, sigma: float, best: int) -> tuple[int, int]:

@@ -35,14 +35,14 @@ def warp_by_order(order: np.ndarray) -> Answer:
                 _UNIT, f"the counter did not give each of {n} work-items a rank of its own: atomics do not work here"
             )
     broken = (np.diff(order, axis=1) != 1).mean(axis=0)
-    places = np.flatnonzero(broken > 0) + 1
-    if places.size == 0:
+    breaks = np.flatnonzero(broken > 0) + 1
+    if breaks.size == 0:
         return declined(
             _UNIT,
             f"all {n} work-items drew their ranks in order in each of {runs} runs: one warp, or a processor without"
             " warps",
         )
-    warp = int(np.gcd.reduce(places))
+    warp = int(np.gcd.reduce(breaks))
     if warp == 1:
         share = float(broken[np.arange(1, n) % 2 == 1].mean())
         return declined(
@@ -51,11 +51,11 @@ def warp_by_order(order: np.ndarray) -> Answer:
             " here",
         )
     borders = np.arange(warp, n, warp)
-    seen = np.isin(borders, places).mean()
-    if borders.size < 3 or seen < 0.6 or places.size * runs < 8:
+    seen = np.isin(borders, breaks).mean()
+    if borders.size < 3 or seen < 0.6 or breaks.size * runs < 8:
         return declined(
             _UNIT,
-            f"ranks break at {places.size} of {borders.size} multiples of {warp}: too few to rule out a smaller warp",
+            f"ranks break at {breaks.size} of {borders.size} multiples of {warp}: too few to rule out a smaller warp",
         )
     # With a warp half this size, each of its additional borders must have held in every run, although the observed
     # borders break often.
@@ -125,10 +125,10 @@ def warp_by_divergence(block: np.ndarray, time: np.ndarray, *, repeats: int = 1)
     value = int(x[split])
     notes = () if x.size - split >= 2 else ("only one block size lies past the border",)
     reason = f"both branches cost {np.exp(gap):.2f}x up to blocks of {int(x[split - 1])}, nothing from {value} on"
-    found = answered(
+    answer = answered(
         value, _UNIT, 0.97 if x.size - split >= 2 else 0.8, reason, low=int(x[split - 1]) + 1, high=value, notes=notes
     )
-    return found.measured(repeats_of(block, repeats))
+    return answer.measured(repeats_of(block, repeats))
 
 
 def parallel_work_items(order: np.ndarray, warp: int) -> Answer:

@@ -13,7 +13,7 @@ from archprobe.errors import UsageError
 
 def device_kinds() -> dict[str, DeviceKind]:
     """Return every kind of device by its name, OpenCL first."""
-    modules = (importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__))
+    modules = (importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__))
     kinds = [module.KIND for module in modules if hasattr(module, "KIND")]
     return {kind.name: kind for kind in sorted(kinds, key=lambda kind: (kind.name != "opencl", kind.name))}
 

@@ -71,12 +71,12 @@ def compile_kernel(source: str, name: str, device_name: str) -> Shader:
     if tool is None:
         raise DeviceError("Vulkan needs glslangValidator; on Debian: apt-get install glslang-tools")
     with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder) / "kernel.comp"
+        path = Path(folder) / "kernel.comp"
 
         def run(text: str, *options: str) -> str:
-            place.write_text(text)
+            path.write_text(text)
             done = subprocess.run(
-                [tool, "-S", "comp", *options, str(place)], capture_output=True, text=True, check=False
+                [tool, "-S", "comp", *options, str(path)], capture_output=True, text=True, check=False
             )
             if done.returncode != 0:
                 log = "\n".join(line for line in done.stdout.splitlines() if "ERROR" in line) or done.stderr
@@ -93,27 +93,27 @@ def translate(source: str, name: str) -> tuple[str, tuple[str, ...]]:
     """Translate the kernel `name` of preprocessed text to (shader, types of the arguments). BuildError if there is no
     such kernel.
     """
-    found = next((match for match in _KERNEL.finditer(source) if match[1] == name), None)
-    if found is None:
+    kernel_head = next((match for match in _KERNEL.finditer(source) if match[1] == name), None)
+    if kernel_head is None:
         raise BuildError(f"the source holds no kernel {name}", source=source, log="")
-    body = source[found.end() : _end_of_block(source, found.end())]
+    body = source[kernel_head.end() : _end_of_block(source, kernel_head.end())]
     bound: list[str] = []
     constants: list[str] = []
     types: list[str] = []
-    for text in found[2].split(","):
+    for text in kernel_head[2].split(","):
         words = re.findall(r"\w+|\*", text)
         kind, argument = words[-3] if "*" in words else words[-2], words[-1]
         is_int = f"read_imagei({argument}," in body
         argument = f"{argument}_" if argument in _RESERVED else argument
-        place = f"binding = {len(bound)}"
+        binding = f"binding = {len(bound)}"
         if "*" in words:
-            bound.append(f"layout(std430, {place}) buffer Memory{len(bound)} {{ {kind} {argument}[]; }};")
+            bound.append(f"layout(std430, {binding}) buffer Memory{len(bound)} {{ {kind} {argument}[]; }};")
             types.append("m")
         elif "__read_only" in words:
-            bound.append(f"layout({place}) uniform {'i' if is_int else ''}texture{kind[5]}D {argument};")
+            bound.append(f"layout({binding}) uniform {'i' if is_int else ''}texture{kind[5]}D {argument};")
             types.append("r")
         elif "__write_only" in words:
-            bound.append(f"layout({place}, rgba32f) writeonly uniform image{kind[5]}D {argument};")
+            bound.append(f"layout({binding}, rgba32f) writeonly uniform image{kind[5]}D {argument};")
             types.append("w")
         else:
             constants.append(f"{kind} {argument};")

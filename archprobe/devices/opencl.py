@@ -178,12 +178,12 @@ def _with_driver(driver: str) -> Iterator[None]:
 
 
 def _open(index: int) -> OpenCLDevice:
-    found = list_devices()
-    if index >= len(found):
-        names = "; ".join(f"opencl:{i} is {d.name.strip()}" for i, d in enumerate(found))
+    devices = list_devices()
+    if index >= len(devices):
+        names = "; ".join(f"opencl:{i} is {d.name.strip()}" for i, d in enumerate(devices))
         names = names or "none at all: install the GPU's driver, or pocl-opencl-icd for the CPU"
         raise DeviceError(f"there is no OpenCL device {index}; the driver loader sees {names}", index=index)
-    return OpenCLDevice(found[index])
+    return OpenCLDevice(devices[index])
 
 
 def _facts(cl: Any, d: Any) -> Facts:

@@ -49,16 +49,16 @@ class RpcDevice(Device):
     def __init__(self, address: str, index: int, *, kind: str = "opencl", patience_s: float = 20.0) -> None:
         self.connection = _connect(address, kind, patience_s)
         self.session = self.connection.session
-        found = self.connection.devices
-        if index >= len(found):
-            names = "; ".join(f"{kind}:{i} is {d['name']}" for i, d in enumerate(found))
+        devices = self.connection.devices
+        if index >= len(devices):
+            names = "; ".join(f"{kind}:{i} is {d['name']}" for i, d in enumerate(devices))
             title = _TITLES.get(kind, kind)
             raise DeviceError(
                 f"the server at {self.connection.server} has no {title} device {index}; it sees"
                 f" {names or 'none at all'}",
                 index=index,
             )
-        self.facts = _facts(kind, found[index])
+        self.facts = _facts(kind, devices[index])
         if kind == "vulkan":
             self.widest = 4
         self.index = index
@@ -198,21 +198,22 @@ def _connect(address: str, kind: str = "opencl", patience_s: float = 20.0) -> Co
         raise DeviceError(str(error), **error.fields) from error
 
 
-def _facts(kind: str, found: dict[str, Any]) -> Facts:
+def _facts(kind: str, reported: dict[str, Any]) -> Facts:
     # The runtime uses the same names for most facts. These have another name or form.
-    features = ("shaderFloat16",) if found.get("has_fp16_arithmetic") else ()
+    features = ("shaderFloat16",) if reported.get("has_fp16_arithmetic") else ()
     ours = {
         "api": kind,
-        "is_cpu": found["type"] == "cpu",
-        "constant_bytes": found.get("constant_mem_bytes", 0),
-        "max_buffer_bytes": found["max_alloc_bytes"],
-        "timer_step_ns": found.get("timer_resolution_ns") or max(1, round(found.get("timestamp_period_ns", 1))),
-        "extensions": (*found["extensions"].split(), *features),
+        "is_cpu": reported["type"] == "cpu",
+        "constant_bytes": reported.get("constant_mem_bytes", 0),
+        "max_buffer_bytes": reported["max_alloc_bytes"],
+        "timer_step_ns": reported.get("timer_resolution_ns") or max(1, round(reported.get("timestamp_period_ns", 1))),
+        "extensions": (*reported["extensions"].split(), *features),
         # Vulkan's `source_kernel` takes buffers only.
-        "has_images": found["has_images"] and kind == "opencl",
+        "has_images": reported["has_images"] and kind == "opencl",
         "is_remote": True,
     }
-    alike = {field.name for field in dataclasses.fields(Facts)} & set(found) - set(ours)
+    alike = {field.name for field in dataclasses.fields(Facts)} & set(reported) - set(ours)
     return Facts(
-        **ours, **{name: found[name].strip() if isinstance(found[name], str) else found[name] for name in alike}
+        **ours,
+        **{name: reported[name].strip() if isinstance(reported[name], str) else reported[name] for name in alike},
     )

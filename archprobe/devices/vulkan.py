@@ -103,12 +103,12 @@ class _Kernel:
             device.handle, vk.VkShaderModuleCreateInfo(codeSize=len(shader.spirv), pCode=shader.spirv), None
         )
         stage = vk.VK_SHADER_STAGE_COMPUTE_BIT
-        known = {
+        descriptor_types = {
             "m": vk.VK_DESCRIPTOR_TYPE_STORAGE_BUFFER,
             "r": vk.VK_DESCRIPTOR_TYPE_SAMPLED_IMAGE,
             "w": vk.VK_DESCRIPTOR_TYPE_STORAGE_IMAGE,
         }
-        self._kinds = [known[t] for t in self.types if t in known]
+        self._kinds = [descriptor_types[t] for t in self.types if t in descriptor_types]
         bindings = [
             vk.VkDescriptorSetLayoutBinding(binding=i, descriptorType=kind, descriptorCount=1, stageFlags=stage)
             for i, kind in enumerate(self._kinds)
@@ -122,7 +122,7 @@ class _Kernel:
         self.layout = vk.vkCreatePipelineLayout(device.handle, layout, None)
         sizes = [
             vk.VkDescriptorPoolSize(type=kind, descriptorCount=max(1, self._kinds.count(kind)))
-            for kind in known.values()
+            for kind in descriptor_types.values()
         ]
         pool = vk.vkCreateDescriptorPool(
             device.handle, vk.VkDescriptorPoolCreateInfo(maxSets=1, pPoolSizes=sizes), None
@@ -152,15 +152,19 @@ class _Kernel:
         if [id(b) for b in bound] == [id(b) for b in self.bound]:
             return
         self.device.finish()
-        for i, (one, kind) in enumerate(zip(bound, self._kinds, strict=True)):
-            if isinstance(one, _Image):
-                place = {
-                    "pImageInfo": [vk.VkDescriptorImageInfo(imageView=one.view, imageLayout=vk.VK_IMAGE_LAYOUT_GENERAL)]
+        for i, (resource, kind) in enumerate(zip(bound, self._kinds, strict=True)):
+            if isinstance(resource, _Image):
+                info = {
+                    "pImageInfo": [
+                        vk.VkDescriptorImageInfo(imageView=resource.view, imageLayout=vk.VK_IMAGE_LAYOUT_GENERAL)
+                    ]
                 }
             else:
-                place = {"pBufferInfo": [vk.VkDescriptorBufferInfo(buffer=one.handle, offset=0, range=one.size)]}
+                info = {
+                    "pBufferInfo": [vk.VkDescriptorBufferInfo(buffer=resource.handle, offset=0, range=resource.size)]
+                }
             write = vk.VkWriteDescriptorSet(
-                dstSet=self.set, dstBinding=i, descriptorCount=1, descriptorType=kind, **place
+                dstSet=self.set, dstBinding=i, descriptorCount=1, descriptorType=kind, **info
             )
             vk.vkUpdateDescriptorSets(self.device.handle, 1, [write], 0, None)
         self.bound = bound
@@ -173,16 +177,16 @@ class VulkanDevice(Device):
 
     def __init__(self, index: int) -> None:
         self.vk = vk = _binding()
-        found = _physical_devices(vk)
-        if index >= len(found):
+        devices = _physical_devices(vk)
+        if index >= len(devices):
             names = "; ".join(
-                f"vulkan:{i} is {vk.vkGetPhysicalDeviceProperties(d).deviceName}" for i, d in enumerate(found)
+                f"vulkan:{i} is {vk.vkGetPhysicalDeviceProperties(d).deviceName}" for i, d in enumerate(devices)
             )
             raise DeviceError(
                 f"there is no Vulkan device {index}; the loader sees"
                 f" {names or 'none: install a driver, or mesa-vulkan-drivers for the CPU'}"
             )
-        physical = found[index]
+        physical = devices[index]
         self._memory = vk.vkGetPhysicalDeviceMemoryProperties(physical)
         families = vk.vkGetPhysicalDeviceQueueFamilyProperties(physical)
         family = next(
@@ -424,9 +428,9 @@ def _half_arithmetic(vk: Any, physical: Any) -> Any:
     """Return the feature fp16 arithmetic, to be enabled. None if the device lacks it."""
     if _HALF not in {extension.extensionName for extension in vk.vkEnumerateDeviceExtensionProperties(physical, None)}:
         return None
-    found = vk.VkPhysicalDeviceShaderFloat16Int8Features()
-    vk.vkGetPhysicalDeviceFeatures2(physical, vk.VkPhysicalDeviceFeatures2(pNext=found))
-    return vk.VkPhysicalDeviceShaderFloat16Int8Features(shaderFloat16=True) if found.shaderFloat16 else None
+    features = vk.VkPhysicalDeviceShaderFloat16Int8Features()
+    vk.vkGetPhysicalDeviceFeatures2(physical, vk.VkPhysicalDeviceFeatures2(pNext=features))
+    return vk.VkPhysicalDeviceShaderFloat16Int8Features(shaderFloat16=True) if features.shaderFloat16 else None
 
 
 def _facts(vk: Any, physical: Any, memory: Any, *, has_half: bool) -> Facts:

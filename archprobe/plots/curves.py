@@ -50,11 +50,11 @@ def draw(curve: Curve, title: str = "") -> Figure:
     if min(curve.y) > 0 and max(curve.y) > 30 * min(curve.y):
         axes.set_yscale("log")
     low, high = min(curve.x), max(curve.x)
-    for name, place in curve.marks.items():
-        if low <= place <= high:
-            axes.axvline(place, color=RED, linewidth=1, linestyle="--")
+    for name, position in curve.marks.items():
+        if low <= position <= high:
+            axes.axvline(position, color=RED, linewidth=1, linestyle="--")
             where: dict[str, Any] = {"xycoords": ("data", "axes fraction"), "rotation": 90, "va": "top", "ha": "right"}
-            axes.annotate(f"{name} = {_short(place)}", (place, 0.97), fontsize=7, color=RED, **where)
+            axes.annotate(f"{name} = {_short(position)}", (position, 0.97), fontsize=7, color=RED, **where)
     _finish(axes, curve, f"{title}: {curve.name}" if title else curve.name)
     return figure
 

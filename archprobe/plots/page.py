@@ -67,7 +67,7 @@ def _save(figure: Figure, path: Path) -> str:
     # Several pictures share the page, so their ids must differ.
     drawing = text.getvalue()[text.getvalue().index("<svg") :]
     mark = _plain(path.stem)
-    return re.sub(r'(id="|url\(#|href="#)', lambda found: f"{found[1]}{mark}_", drawing)
+    return re.sub(r'(id="|url\(#|href="#)', lambda match: f"{match[1]}{mark}_", drawing)
 
 
 def _section(aspect: str, findings: Findings, pictures: list[str]) -> str:

@@ -21,6 +21,6 @@ ORDER = (
 
 def all_probes() -> tuple[Probe, ...]:
     """Return every probe, in running order."""
-    modules = [importlib.import_module(f"{__name__}.{found.name}") for found in pkgutil.iter_modules(__path__)]
-    probes = {found.name: found for module in modules for found in vars(module).values() if isinstance(found, Probe)}
+    modules = [importlib.import_module(f"{__name__}.{info.name}") for info in pkgutil.iter_modules(__path__)]
+    probes = {probe.name: probe for module in modules for probe in vars(module).values() if isinstance(probe, Probe)}
     return tuple(probes[name] for name in (*ORDER, *sorted(set(probes) - set(ORDER))))

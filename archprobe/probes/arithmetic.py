@@ -214,8 +214,10 @@ def _dots(bench: Bench) -> Answer:
     unit = "GOPS"
     facts = bench.device.facts
     groups, size = full_grid(bench)
-    found = [(name, step) for name, step in _DOTS.items() if name in (*facts.extensions, facts.api)] + [("", _PLAIN)]
-    for extension, step in found:
+    candidates = [(name, step) for name, step in _DOTS.items() if name in (*facts.extensions, facts.api)] + [
+        ("", _PLAIN)
+    ]
+    for extension, step in candidates:
         pragma = (
             f"#pragma OPENCL EXTENSION {extension} : enable\n" if extension.startswith(("cl_khr", "cl_arm")) else ""
         )

@@ -124,8 +124,8 @@ def buffer_bandwidth(bench: Bench) -> Findings:
     facts = bench.device.facts
     megabytes = (16 if bench.is_quick else 64) if facts.is_cpu else 4096
     most = powers(1, min(megabytes * 2**20, facts.max_buffer_bytes, facts.global_mem_bytes // 8))[-1]
-    found = measure_stream(bench, "buffer", most, "BufferCacheHierarchyPChase.CacheVectorCountLv")
-    return dataclasses.replace(found, answers={**found.answers, **_copies(bench, min(most, 2**30))})
+    findings = measure_stream(bench, "buffer", most, "BufferCacheHierarchyPChase.CacheVectorCountLv")
+    return dataclasses.replace(findings, answers={**findings.answers, **_copies(bench, min(most, 2**30))})
 
 
 def _copies(bench: Bench, size: int) -> dict[str, Answer]:

@@ -118,10 +118,10 @@ class ImageChase:
         chain = np.zeros((texels, 4), np.int32)
         stops = np.arange(0, texels, stride)
         chain[stops, 0] = np.roll(stops, -1)
-        image, place = self.device.image(chain), self.device.buffer(64)
+        image, out = self.device.image(chain), self.device.buffer(64)
         lap = -(-stops.size // _UNROLL)
-        self.device.launch(self.kernel, 1, 1, np.int32(lap), place, image)
-        return lambda n: self.device.launch(self.kernel, 1, 1, np.int32(n), place, image), lap
+        self.device.launch(self.kernel, 1, 1, np.int32(lap), out, image)
+        return lambda n: self.device.launch(self.kernel, 1, 1, np.int32(n), out, image), lap
 
 
 def nanoseconds(seconds: float) -> float:
@@ -191,7 +191,7 @@ def image_strides(bench: Bench) -> Findings:
     first = bench.number("ImageCacheHierarchyPChase.CachePixelCountLv1") or 4096
     most = int(min(bench.device.facts.max_image_width, 4 * first // TEXEL_BYTES))
     chase = ImageChase(bench)
-    places = np.unique(np.linspace(16, most, 12 if bench.is_quick else 32).astype(np.int64) // 16 * 16)
+    texel_counts = np.unique(np.linspace(16, most, 12 if bench.is_quick else 32).astype(np.int64) // 16 * 16)
     curves = []
     for stride in (1, 2, 4, 8, 16):
 
@@ -201,7 +201,7 @@ def image_strides(bench: Bench) -> Findings:
         curve = one_by_one(
             bench,
             f"stride {stride * TEXEL_BYTES} bytes",
-            (places * TEXEL_BYTES).tolist(),
+            (texel_counts * TEXEL_BYTES).tolist(),
             run,
             x_label="range (bytes)",
             limit_s=10.0,
@@ -295,10 +295,10 @@ def image_line(bench: Bench) -> Findings:
         make = lambda size, is_down=is_down: (
             lambda n: device.launch(kernel, size, size, np.int32(n), out, zeros, np.int32(is_down))
         )
-        places = sorted({*range(1, 97), *range(96, most + 1, 8)})
+        work_items = sorted({*range(1, 97), *range(96, most + 1, 8)})
         curve = bench.sweep(
             f"texels along {axis}",
-            places,
+            work_items,
             make,
             x_label="work-items, a texel each",
             share=(0.35 * is_down, 0.35 * (is_down + 1)),

@@ -52,7 +52,7 @@ def _images(bench: Bench) -> dict[str, Answer]:
     facts = bench.device.facts
     if not facts.has_images:
         return {key: declined("texels", "the device has no images") for key in ("MaxImageWidth", "MaxImageHeight")}
-    found = {}
+    answers = {}
     for key, width, height in (
         ("MaxImageWidth", facts.max_image_width, 1),
         ("MaxImageHeight", 1, facts.max_image_height),
@@ -60,7 +60,7 @@ def _images(bench: Bench) -> dict[str, Answer]:
         size = max(width, height)
         try:
             bench.device.image(np.zeros((height, width, 4), np.float32))
-            found[key] = answered(size, "texels", 0.99, "the driver says so, and an image of this size was made")
+            answers[key] = answered(size, "texels", 0.99, "the driver says so, and an image of this size was made")
         except DeviceError as error:
-            found[key] = declined("texels", f"the driver says {size}, but made no such image: {error.message}")
-    return found
+            answers[key] = declined("texels", f"the driver says {size}, but made no such image: {error.message}")
+    return answers

@@ -84,7 +84,7 @@ def registers(bench: Bench) -> Findings:
             answers=answers | {"RegType": declined("word", missing), "RegPool": declined("32-bit registers", missing)},
             curves=tuple(curves),
         )
-    found = []
+    group_counts = []
     most = int(count.number())
     for key, use, share in (
         ("FullRegConcurWorkgroupCount", most, (0.6, 0.8)),
@@ -98,9 +98,9 @@ def registers(bench: Bench) -> Findings:
         groups = _groups_curve(bench, f"groups of {use} registers", run, share)
         answers[key] = concurrent_groups(groups.xs, groups.ys, repeats=groups.repeats)
         curves.append(groups.marked({key: answers[key]}))
-        found.append(answers[key])
-    answers["RegType"] = register_file(*found)
-    answers["RegPool"] = _pool(bench, count, found[0])
+        group_counts.append(answers[key])
+    answers["RegType"] = register_file(*group_counts)
+    answers["RegPool"] = _pool(bench, count, group_counts[0])
     return Findings(answers=answers, curves=tuple(curves))
 
 
@@ -150,12 +150,14 @@ def _groups_curve(bench: Bench, name: str, run: Callable[[int], Run], share: tup
     while upper < _MOST_GROUPS and time_of(upper) < 1.3 * alone:
         upper *= 2
     lower, end = upper // 2, upper
-    places = {1, 2, *(upper * i // 16 for i in range(1, 25))}
+    group_counts = {1, 2, *(upper * i // 16 for i in range(1, 25))}
     while upper - lower > 1:
         middle = (lower + upper) // 2
         lower, upper = (middle, upper) if time_of(middle) < 1.3 * alone else (lower, middle)
-    places |= set(range(lower - 8, upper + 10)) | set(range(lower, end + 1, max(1, (end - lower) // 8)))
-    return bench.sweep(name, sorted(p for p in places if p > 0), run, x_label="work-groups", is_log_x=True, share=share)
+    group_counts |= set(range(lower - 8, upper + 10)) | set(range(lower, end + 1, max(1, (end - lower) // 8)))
+    return bench.sweep(
+        name, sorted(p for p in group_counts if p > 0), run, x_label="work-groups", is_log_x=True, share=share
+    )
 
 
 def _pool(bench: Bench, count: Answer, groups: Answer) -> Answer:
@@ -186,14 +188,14 @@ def _pool(bench: Bench, count: Answer, groups: Answer) -> Answer:
 def _by_driver(spilled: dict[int, int]) -> Answer:
     """Return the smallest register count with private memory by the driver's report."""
     unit = "32-bit registers"
-    some = [count for count, size in spilled.items() if size > 0]
-    if not some or len(some) == len(spilled):
-        return declined(unit, f"the driver speaks of private memory for {'every' if some else 'no'} kernel")
+    spilling = [count for count, size in spilled.items() if size > 0]
+    if not spilling or len(spilling) == len(spilled):
+        return declined(unit, f"the driver speaks of private memory for {'every' if spilling else 'no'} kernel")
     return answered(
-        min(some),
+        min(spilling),
         unit,
         0.9,
-        f"the driver gives a kernel of so many values {spilled[min(some)]} bytes of private memory",
+        f"the driver gives a kernel of so many values {spilled[min(spilling)]} bytes of private memory",
     )
 
 
@@ -216,7 +218,7 @@ def _agreed(count: Answer, by_driver: Answer) -> Answer:
     )
 
 
-def _joined(one: Curve, other: Curve) -> Curve:
-    order = np.argsort(one.x + other.x)
-    x, y = np.array(one.x + other.x)[order], np.array(one.y + other.y)[order]
-    return dataclasses.replace(one, x=tuple(x.tolist()), y=tuple(y.tolist()))
+def _joined(curve: Curve, other: Curve) -> Curve:
+    order = np.argsort(curve.x + other.x)
+    x, y = np.array(curve.x + other.x)[order], np.array(curve.y + other.y)[order]
+    return dataclasses.replace(curve, x=tuple(x.tolist()), y=tuple(y.tolist()))

@@ -73,6 +73,6 @@ def converted(folder: Path, name: str) -> Report:
         header=header,
         aspects={
             "Device": Findings(answers=limits),
-            **{aspect: Findings(answers=found) for aspect, found in answers.items()},
+            **{aspect: Findings(answers=of_aspect) for aspect, of_aspect in answers.items()},
         },
     )

@@ -75,7 +75,7 @@ class Report:
         partial = path.with_name(path.name + ".partial")
         # Put each list of numbers on one line: a curve is not meant to be read line by line.
         text = re.sub(
-            r"\[[-+.\deE,\s]*\]", lambda found: " ".join(found[0].split()), json.dumps(self.to_dict(), indent=1)
+            r"\[[-+.\deE,\s]*\]", lambda match: " ".join(match[0].split()), json.dumps(self.to_dict(), indent=1)
         )
         partial.write_text(text + "\n", encoding="utf-8")
         os.replace(partial, path)

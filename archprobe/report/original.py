@@ -115,17 +115,17 @@ def _measured(columns: Mapping[str, np.ndarray]) -> np.ndarray:
 
 def analyse(folder: Path) -> dict[str, dict[str, Answer]]:
     """Analyse the raw curves in `folder`: {aspect: {key: answer}}, without aspects that have no file."""
-    found: dict[str, dict[str, Answer]] = {}
+    answers: dict[str, dict[str, Answer]] = {}
     for aspect, analysis in _ANALYSES.items():
         path = folder / f"{aspect}.csv"
         if path.is_file():
             try:
-                found[aspect] = analysis(read_curve(path))
+                answers[aspect] = analysis(read_curve(path))
             except KeyError as error:
                 raise ReportError(f"{path} has no column {error}", path=str(path)) from error
-    if not found:
+    if not answers:
         raise UsageError(f"{folder} holds no curve of ArchProbe; expected files such as RegCount.csv", path=str(folder))
-    return _across(found)
+    return _across(answers)
 
 
 def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Mapping[str, Answer]]) -> list[str]:
@@ -135,7 +135,7 @@ def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, M
     A number is doubted if it is more than 5% outside the answer's interval, if a word differs, or if the analysis
     declined.
     """
-    found = []
+    doubtful = []
     for aspect, keys in answers.items():
         for key, value in conclusions.get(aspect, {}).items():
             if key not in KEYS.get(aspect, ()):
@@ -143,38 +143,38 @@ def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, M
             answer = keys.get(key, declined("", "the curve shows no such level"))
             is_number = isinstance(value, (int, float)) and answer.low is not None and answer.high is not None
             if answer.is_declined:
-                found.append(f"{aspect}.{key} is {value}, which the curve does not support: {answer.reason}")
+                doubtful.append(f"{aspect}.{key} is {value}, which the curve does not support: {answer.reason}")
             elif is_number and not 0.95 * (answer.low or 0) <= value <= 1.05 * (answer.high or 0):
-                found.append(
+                doubtful.append(
                     f"{aspect}.{key} is {value}, but the curve gives {answer.value:.6g} ({answer.low:.6g} to"
                     f" {answer.high:.6g}): {answer.reason}"
                 )
             elif not is_number and value != answer.value:
-                found.append(f"{aspect}.{key} is {value}, but the curve gives {answer.value}: {answer.reason}")
-    return found
+                doubtful.append(f"{aspect}.{key} is {value}, but the curve gives {answer.value}: {answer.reason}")
+    return doubtful
 
 
-def _across(found: dict[str, dict[str, Answer]]) -> dict[str, dict[str, Answer]]:
+def _across(answers: dict[str, dict[str, Answer]]) -> dict[str, dict[str, Answer]]:
     """Add the answers that need two aspects: a texture line is the cache size divided by the rows that fit."""
-    if "ImageCachelineSize" in found and "ImageCacheHierarchyPChase" in found:
-        own = found["ImageCachelineSize"]
-        level = found["ImageCacheHierarchyPChase"].get("CachePixelCountLv1", declined("bytes", "no level was found"))
+    if "ImageCachelineSize" in answers and "ImageCacheHierarchyPChase" in answers:
+        own = answers["ImageCachelineSize"]
+        level = answers["ImageCacheHierarchyPChase"].get("CachePixelCountLv1", declined("bytes", "no level was found"))
         own["ImgCachelineSize"] = cache.texture_line(
             own["ImgMinTimeConcurThreadCountX"], own["ImgMinTimeConcurThreadCountY"], level
         )
         own["ImgCachelineDim"] = cache.texture_axis(
             own["ImgMinTimeConcurThreadCountX"], own["ImgMinTimeConcurThreadCountY"]
         )
-    return found
+    return answers
 
 
 def _registers(c: dict[str, np.ndarray]) -> dict[str, Answer]:
-    one = c["ngrp"] == 1
+    is_one_group = c["ngrp"] == 1
     # The sweep over registers comes first. Later rows of one group belong to the sweeps over groups.
     last = int(np.argmax(c["nreg"])) + 1
-    sweep = one & (np.arange(one.size) < last)
+    sweep = is_one_group & (np.arange(is_one_group.size) < last)
     count = registers.register_count(c["nreg"][sweep], c["t"][sweep])
-    rest = np.arange(one.size) >= last
+    rest = np.arange(is_one_group.size) >= last
     of_use = [rest & (c["nreg"] == use) for use in np.unique(c["nreg"][rest])[::-1]]
     groups = [registers.concurrent_groups(c["ngrp"][own], c["t"][own], is_stopped_at_jump=True) for own in of_use]
     full, half, *_ = *groups, *[declined("work-groups", "the file holds no sweep over work-groups")] * 2
@@ -208,22 +208,22 @@ def _image_line(c: dict[str, np.ndarray]) -> dict[str, Answer]:
 
 
 def _gflops(c: dict[str, np.ndarray]) -> dict[str, Answer]:
-    found = {}
+    answers = {}
     for bits, name in ((32, "Float"), (16, "Half")):
         own = c["float"] == bits
         # The first row of a width repeats another one.
         widths, first = np.unique(c["ncomp"][own][::-1], return_index=True)
         rates = 1 / c["t"][own][::-1][first]
         kind, components = throughput.architecture(widths, rates / rates.max())
-        found[f"{name}Arch"], found[f"{name}VecComponentCount"] = kind, components
+        answers[f"{name}Arch"], answers[f"{name}VecComponentCount"] = kind, components
         gflops = c["niter"][own][0] * _OPERATIONS / (c["t"][own][::-1][first] * 1e3)
-        found[f"{name}Gflops"] = throughput.peak_rate(widths, gflops)
-    return found
+        answers[f"{name}Gflops"] = throughput.peak_rate(widths, gflops)
+    return answers
 
 
 def _vector(c: dict[str, np.ndarray]) -> dict[str, Answer]:
-    words, places = np.unique(c["size"] / 4, return_index=True)
-    return {"BufferVecSize": throughput.vector_width(words, c["t"][places])}
+    words, first_rows = np.unique(c["size"] / 4, return_index=True)
+    return {"BufferVecSize": throughput.vector_width(words, c["t"][first_rows])}
 
 
 _ANALYSES: dict[str, Callable[[dict[str, np.ndarray]], dict[str, Answer]]] = {
