@@ -38,8 +38,8 @@ def name_of(measured: Measured) -> str:
 
 def library_us(pages: Sequence[Measured], operator: str) -> float | None:
     """Return the vendor's time of an operator, the shortest of all pages. None if it was not measured."""
-    found = [row["peer_us"] for page in pages for row in page["rows"] if row["name"] == operator]
-    return min((us for us in found if us is not None), default=None)
+    times_us = [row["peer_us"] for page in pages for row in page["rows"] if row["name"] == operator]
+    return min((us for us in times_us if us is not None), default=None)
 
 
 def names_of(pages: Sequence[Measured]) -> list[str]:
@@ -58,12 +58,12 @@ def joined(pages: Sequence[Measured]) -> Table:
     flops = {name: row["flops"] for rows in rows_of for name, row in rows.items()}
     for operator in sorted(flops, key=lambda name: (flops[name], name)):
         cells = [f"{flops[operator] / 1e6:.0f}"]
-        found = [rows.get(operator) for rows in rows_of]
-        for row in found:
+        of_backends = [rows.get(operator) for rows in rows_of]
+        for row in of_backends:
             initial, tuned = (None, None) if row is None else (row.get("initial_us"), row["us"])
             cells += ["-" if us is None else f"{us:.1f}" for us in (initial, tuned)]
             cells.append(f"{initial / tuned:.2f}x" if initial and tuned else "-")
-        library, best = library_us(pages, operator), min(row["us"] for row in found if row is not None)
+        library, best = library_us(pages, operator), min(row["us"] for row in of_backends if row is not None)
         cells += ["-", "-"] if library is None else [f"{library:.1f}", f"{library / best:.2f}x"]
         table.add_row(operator, *cells)
     return table

@@ -109,10 +109,10 @@ def really(plain: Bench, other: Bench, operator: str, *, pairs: int, seed: int) 
     assert plain.compiled is not None
     assert other.compiled is not None
     sides = [replace(b, operators=tuple(o for o in b.operators if o.name == operator)) for b in (plain, other)]
-    found = time_in_turns(
+    rounds_of = time_in_turns(
         sides[0], sides[1], (plain.compiled, other.compiled), pairs, stages=1, is_open=lambda _: (), seed=seed
     )
-    return paired_shift(*([min(r) for r in rounds] for rounds in found[operator]))
+    return paired_shift(*([min(r) for r in rounds] for rounds in rounds_of[operator]))
 
 
 def loaded(path: Path) -> Bench:
@@ -120,19 +120,19 @@ def loaded(path: Path) -> Bench:
     return replace(Bench.load(path), compiled=romou.load(path.with_suffix(".romou")))
 
 
-def digest(found: Comparison, operator: str) -> dict[str, Any]:
+def digest(comparison: Comparison, operator: str) -> dict[str, Any]:
     """Return the main numbers of a comparison: the failed rows, the operator's slowdown, and the counts of all rows and
     of undecided ones.
     """
-    mine = next(row for row in found.rows if row.name == operator).times
+    mine = next(row for row in comparison.rows if row.name == operator).times
     assert mine is not None
     return {
-        "timing": found.timing,
-        "alarms": [row.name for row in found.regressions],
+        "timing": comparison.timing,
+        "alarms": [row.name for row in comparison.regressions],
         "verdict": mine.verdict,
         "ratio": mine.shift.ratio,
-        "rows": len(found.rows),
-        "undecided": len(found.undecided),
+        "rows": len(comparison.rows),
+        "undecided": len(comparison.undecided),
     }
 
 
@@ -193,9 +193,9 @@ def print_progress(runs: dict[str, list[dict[str, Any]]], title: str, out: Conso
     )
 
 
-def has_false_alarm(found: dict[str, Any], operator: str) -> bool:
+def has_false_alarm(digested: dict[str, Any], operator: str) -> bool:
     """Return whether anything failed without a reason. With a slower operator, the whole model may fail."""
-    return bool({*found["alarms"]} - ({operator, MODEL} if operator else set()))
+    return bool({*digested["alarms"]} - ({operator, MODEL} if operator else set()))
 
 
 def print_counts(results: dict[str, Any], slowdown: float, out: Console) -> None:

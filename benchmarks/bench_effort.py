@@ -50,7 +50,7 @@ def lines_of(path: Path) -> int:
 
 def python_lines(text: str) -> int:
     """Count the lines that hold code, docstrings left out."""
-    found: set[int] = set()
+    code_lines: set[int] = set()
     before = tokenize.NEWLINE
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
         if token.type in (
@@ -64,9 +64,9 @@ def python_lines(text: str) -> int:
             before = before if token.type in (tokenize.COMMENT, tokenize.NL) else tokenize.NEWLINE
             continue
         if token.type != tokenize.STRING or before != tokenize.NEWLINE:
-            found.update(range(token.start[0], token.end[0] + 1))
+            code_lines.update(range(token.start[0], token.end[0] + 1))
         before = token.type
-    return len(found)
+    return len(code_lines)
 
 
 def kernel_lines(text: str) -> list[str]:
@@ -95,12 +95,12 @@ def operator_row(name: str, targets: list[Target]) -> dict[str, Any]:
     for target in targets:
         task = next(task for task in typical_tasks(target) if task.name.startswith(prefix))
         mod = task.schedule(task.default_config(target), target)
-        found = [
+        inspected = [
             kernel
             for var, func in mod.functions_items()
             for kernel in inspect_function(func, target, name=var.name_hint)
         ]
-        kernels[target.kind] = [line for kernel in found for line in kernel_lines(kernel.source)]
+        kernels[target.kind] = [line for kernel in inspected for line in kernel_lines(kernel.source)]
     source = lines_of(ROMOU / "compiler/operators/families" / f"{name}.py")
     unique = len({line for lines in kernels.values() for line in lines})
     counts = {kind: len(lines) for kind, lines in kernels.items()}

@@ -80,7 +80,7 @@ def measure(text: str, length: int, repeat: int) -> dict[str, Any]:
     return {
         "target": text,
         "device": device.device_name,
-        "us": {name: 1e6 * statistics.median(found) / length for name, found in times.items()},
+        "us": {name: 1e6 * statistics.median(seconds) / length for name, seconds in times.items()},
     }
 
 
@@ -90,11 +90,11 @@ def measure(text: str, length: int, repeat: int) -> dict[str, Any]:
 @click.option("--repeat", default=15, show_default=True, help="chains of which the median is taken")
 @click.option("--json", "output", type=click.Path(dir_okay=False, path_type=Path))
 def main(targets: tuple[str, ...], length: int, repeat: int, output: Path | None) -> None:
-    found = [measure(text, length, repeat) for text in targets]
+    rows = [measure(text, length, repeat) for text in targets]
     table = Table(title=f"microseconds a launch, chain of {length} kernels", title_justify="left")
     for name in ("device", "a wait behind each", "one wait", "ratio", "recorded", "ratio"):
         table.add_column(name, justify="left" if name == "device" else "right")
-    for each in found:
+    for each in rows:
         us = each["us"]
         slowest = us["a wait behind each"]
         cells = [f"{us[name]:.2f}" if name in us else "-" for name in ("a wait behind each", "one wait", "recorded")]
@@ -102,7 +102,7 @@ def main(targets: tuple[str, ...], length: int, repeat: int, output: Path | None
         table.add_row(f"{each['target']}: {each['device']}", cells[0], cells[1], ratios[0], cells[2], ratios[1])
     Console().print(table)
     if output is not None:
-        output.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

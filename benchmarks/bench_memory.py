@@ -37,20 +37,20 @@ def image_bytes(tensors: Sequence[PlannedTensor], *, is_larger: bool) -> int:
     """
     best = None
     for order in (
-        lambda one: -one.bytes,
-        lambda one: one.first,
-        lambda one: (-image_extents(one.shape, one.scope)[0], -one.bytes),
+        lambda planned: -planned.bytes,
+        lambda planned: planned.first,
+        lambda planned: (-image_extents(planned.shape, planned.scope)[0], -planned.bytes),
     ):
         made: list[tuple[list[PlannedTensor], tuple[int, ...], int]] = []
         for tensor in sorted(tensors, key=order):
             extents = image_extents(tensor.shape, tensor.scope)
             texel_bytes = LANES * np.dtype(tensor.dtype).itemsize
             grown, at = tensor.bytes, len(made)
-            for place, (held, image, held_texel) in enumerate(made):
-                is_free = all(one.last < tensor.first or tensor.last < one.first for one in held)
+            for index, (held, image, held_texel) in enumerate(made):
+                is_free = all(other.last < tensor.first or tensor.last < other.first for other in held)
                 if is_free and held_texel == texel_bytes and (is_larger or image[:2] == extents[:2]):
                     growth = (math.prod(map(max, image, extents)) - math.prod(image)) * texel_bytes
-                    grown, at = min((grown, at), (growth, place))
+                    grown, at = min((grown, at), (growth, index))
             if at == len(made):
                 made.append(([tensor], extents, texel_bytes))
             else:
@@ -69,9 +69,12 @@ def print_larger(names: Sequence[str], target: str, precision: str) -> None:
     )
     for name in names:
         plan = romou.memory_plan(models.load(name), target=target, precision=precision)
-        images = [one for one in plan.tensors if one.scope in SEPARATORS]
+        images = [image for image in plan.tensors if image.scope in SEPARATORS]
         live = max(
-            (sum(one.bytes for one in images if one.first <= place <= one.last) for place in range(len(plan.calls))),
+            (
+                sum(image.bytes for image in images if image.first <= call <= image.last)
+                for call in range(len(plan.calls))
+            ),
             default=0,
         )
         table.add_row(

@@ -90,23 +90,24 @@ def count_of(kernels: list[InspectedKernel], made: list[KernelStatistics], neede
     one represents all.
     """
     total, is_exact = Executed(0), True
-    for kernel, one in zip(kernels, made, strict=True):
-        loops, lanes = trip_loops(kernel.lowered), static.lanes_of(kernel.lowered, static.WAVE[one.gpu])
-        executed = executed_instructions(one.code, loops)
+    for kernel, stats in zip(kernels, made, strict=True):
+        loops, lanes = trip_loops(kernel.lowered), static.lanes_of(kernel.lowered, static.WAVE[stats.gpu])
+        executed = executed_instructions(stats.code, loops)
         is_exact &= executed is not None
         if executed is not None:
             total = total.after(lanes, executed)
         else:
             total = total.after(
-                lanes * loops.total / max(one.inner.multiply_adds, 1), Executed(one.inner.instructions, one.inner.units)
+                lanes * loops.total / max(stats.inner.multiply_adds, 1),
+                Executed(stats.inner.instructions, stats.inner.units),
             )
     return Count(
         config=dict(kernels[0].config),
         instructions=total.instructions / needed,
         cycles=24 * total.bifrost_cycles / needed,
         is_exact=is_exact,
-        spills=sum(one.spills or bool(one.private_memory_bytes) for one in made),
-        registers=max(one.registers for one in made),
+        spills=sum(stats.spills or bool(stats.private_memory_bytes) for stats in made),
+        registers=max(stats.registers for stats in made),
     )
 
 
@@ -148,7 +149,7 @@ def counts_of(
     with quiet_stderr():
         graph = import_onnx(model, None, Precision(kind=precision, is_quiet=True)).mod
         tasks = extract_tasks(fuse_operators(pack_channels(graph), target))[0]
-    (task,) = (pruned_task(one.with_free_images(), target) for one in tasks if one.template.sums_products)
+    (task,) = (pruned_task(task.with_free_images(), target) for task in tasks if task.template.sums_products)
     built = [
         kernels for config in first_configs(task, target, candidates) if (kernels := kernels_of(task, config, target))
     ]
@@ -178,19 +179,19 @@ def print_network(name: str, gpu: str, precision: str, out: Console) -> None:
     ):
         if isinstance(made, list):
             counts.append((kernel, count_of([kernel], made[:1], 1)))
-    for kernel, one in sorted(counts, key=lambda pair: -pair[1].instructions):
+    for kernel, count in sorted(counts, key=lambda pair: -pair[1].instructions):
         # `count_of` returns cycles for 24 multiply-adds.
-        cycles = f"{one.cycles / 24e6:.2f}" if one.cycles else "-"
+        cycles = f"{count.cycles / 24e6:.2f}" if count.cycles else "-"
         table.add_row(
             kernel.name,
-            f"{'' if one.is_exact else '~'}{one.instructions / 1e6:.2f}",
+            f"{'' if count.is_exact else '~'}{count.instructions / 1e6:.2f}",
             cycles,
-            str(one.registers),
-            str(one.spills),
+            str(count.registers),
+            str(count.spills),
         )
     out.print(table)
     out.print(
-        f"{len(counts)} of {len(kernels)} kernels, {sum(one.instructions for _, one in counts) / 1e6:.1f} million"
+        f"{len(counts)} of {len(kernels)} kernels, {sum(count.instructions for _, count in counts) / 1e6:.1f} million"
         " instructions, each kernel once"
     )
 
@@ -249,25 +250,25 @@ def main(
                 counts, refused = counts_of(
                     model, needed, gpu, device or mobile_gpu(gpu).devices[-1], precision, candidates
                 )
-                clean = [one for one in counts if not one.spills]
-                best = min(clean, key=lambda one: one.cycles or one.instructions, default=None)
+                clean = [count for count in counts if not count.spills]
+                best = min(clean, key=lambda count: count.cycles or count.instructions, default=None)
                 cells = ["; ".join(f"{number:.2f}" for number in theirs) if theirs else "-"]
-                for one in (counts[0] if counts else None, best):
+                for count in (counts[0] if counts else None, best):
                     ratios = (
                         [
                             f"{ours / number:.2f}"
-                            for ours, number in zip((one.instructions, one.cycles), theirs or (), strict=False)
+                            for ours, number in zip((count.instructions, count.cycles), theirs or (), strict=False)
                         ]
-                        if one
+                        if count
                         else []
                     )
-                    cells += ["-" if one is None else str(one), "; ".join(ratios) or "-"]
+                    cells += ["-" if count is None else str(count), "; ".join(ratios) or "-"]
                 algorithms = [
-                    str(one.config.get("algorithm", "direct")) for one in (*counts[:1], best) if one is not None
+                    str(count.config.get("algorithm", "direct")) for count in (*counts[:1], best) if count is not None
                 ]
                 table.add_row(name, *cells, str(refused), ", ".join(algorithms))
-                for one in counts if shows_configs else ():
-                    out.print(f"{name}: {one} {one.config}", markup=False, highlight=False)
+                for count in counts if shows_configs else ():
+                    out.print(f"{name}: {count} {count.config}", markup=False, highlight=False)
             out.print(table)
 
 

@@ -63,7 +63,7 @@ def task_of_layer(name: str, precision: str, target: Target) -> TunableTask:
     with quiet_stderr():
         graph = import_onnx(model, None, Precision(kind=precision, is_quiet=True)).mod
         tasks = extract_tasks(fuse_operators(pack_channels(graph), target))[0]
-    (task,) = (one.with_free_images() for one in tasks if one.template.sums_products)
+    (task,) = (task.with_free_images() for task in tasks if task.template.sums_products)
     return task
 
 
@@ -82,7 +82,7 @@ def counted(name: str, gpu: str, precision: str, keys: Sequence[str]) -> list[di
     task = task_of_layer(name, precision, target)
     pruned = pruned_task(task, target)
     needed = next(needed for other, _, needed in static.layers() if other == name)
-    found: dict[str, dict[str, Any]] = {}
+    counts: dict[str, dict[str, Any]] = {}
     built = {}
     for key in keys:
         config = Config(json.loads(key))
@@ -90,30 +90,30 @@ def counted(name: str, gpu: str, precision: str, keys: Sequence[str]) -> list[di
             with quiet_stderr():
                 kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
         except (RomouError, RuntimeError) as error:
-            found[key] = {"error": str(error).splitlines()[0]}
+            counts[key] = {"error": str(error).splitlines()[0]}
             continue
         if max(kernel.registers.needed for kernel in kernels) > MOST_REGISTERS[gpu]:
-            found[key] = {"error": "needs far more registers than a work-item has"}
+            counts[key] = {"error": "needs far more registers than a work-item has"}
             continue
         built[key] = kernels
-        found[key] = {"passes": passes(pruned, kernels, config, target)}
+        counts[key] = {"passes": passes(pruned, kernels, config, target)}
     answers = iter(
         compile_all([kernel.source for kernels in built.values() for kernel in kernels], gpu, timeout_s=TIMEOUT_S)
     )
     for key, kernels in built.items():
         made = [next(answers) for _ in kernels]
-        errors = [one for one in made if isinstance(one, BuildError)]
+        errors = [answer for answer in made if isinstance(answer, BuildError)]
         if errors:
-            found[key] = {"error": str(errors[0]).splitlines()[0]}
+            counts[key] = {"error": str(errors[0]).splitlines()[0]}
             continue
-        count = bench.count_of(kernels, [one[0] for one in made if isinstance(one, list)], needed)
-        found[key] |= {
+        count = bench.count_of(kernels, [answer[0] for answer in made if isinstance(answer, list)], needed)
+        counts[key] |= {
             "instructions": count.instructions,
             "cycles": count.cycles,
             "spills": count.spills,
             "registers": count.registers,
         }
-    return [found[key] for key in keys]
+    return [counts[key] for key in keys]
 
 
 def passes(pruned: PrunedTask, kernels: Sequence[Any], config: Config, target: Target) -> bool:
@@ -139,8 +139,8 @@ def drawn(task: TunableTask, target: Target, count: int, most: int, seed: int) -
         issued = (estimate_parts(usage, target.spec) or {})["issuing"]
         order = np.argsort(np.broadcast_to(issued, len(sample)), kind="stable")
         sample = [
-            sample[place]
-            for place in [*order[: most // 2], *rng.choice(order[most // 2 :], size=most - most // 2, replace=False)]
+            sample[index]
+            for index in [*order[: most // 2], *rng.choice(order[most // 2 :], size=most - most // 2, replace=False)]
         ]
     return list(dict.fromkeys([*sample, *bench.first_configs(pruned_task(task, target), target, FIRST)]))
 
@@ -186,10 +186,10 @@ def main(
     """
     find_compilers()
     cache.parent.mkdir(parents=True, exist_ok=True)
-    known: dict[tuple[str, str], dict[str, Any]] = {}
+    cached: dict[tuple[str, str], dict[str, Any]] = {}
     for line in cache.read_text(encoding="utf-8").splitlines() if cache.exists() else ():
         entry = json.loads(line)
-        known[entry["of"], entry["config"]] = entry["count"]
+        cached[entry["of"], entry["config"]] = entry["count"]
     out, is_lean = Console(width=180), True
     with mapping(jobs) as mapped:
         for gpu in gpus:
@@ -206,16 +206,16 @@ def main(
                 task = task_of_layer(name, precision, target)
                 of = source_of_counts(task, gpu)
                 every = [config.key for config in drawn(task, target, configs, most or configs, seed)]
-                missing = [list(part) for part in batches([key for key in every if (of, key) not in known])]
+                missing = [list(part) for part in batches([key for key in every if (of, key) not in cached])]
                 arguments = [[value] * len(missing) for value in (name, gpu, precision)]
                 for part, counts in zip(missing, mapped(counted, *arguments, missing), strict=True):
                     with cache.open("a", encoding="utf-8") as file:
                         for key, count in zip(part, counts, strict=True):
-                            known[of, key] = count
+                            cached[of, key] = count
                             file.write(
                                 json.dumps({"of": of, "layer": name, "gpu": gpu, "config": key, "count": count}) + "\n"
                             )
-                counts_of = {key: known[of, key] for key in every}
+                counts_of = {key: cached[of, key] for key in every}
                 space = pruned_space(task, target)
                 kept = [
                     key for key in every if counts_of[key].get("passes") and space.is_valid(Config(json.loads(key)))

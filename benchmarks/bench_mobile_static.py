@@ -178,8 +178,8 @@ def print_places(gpus: tuple[str, ...], out: Console) -> None:
         for name, model, needed in layers():
             cells: list[str] = []
             for option in (" -images=never", ""):
-                found = romou.inspect(model, target=f"opencl -device={device}{option}")
-                kernels = [k for k in found if "split_k" in k.config]
+                inspected = romou.inspect(model, target=f"opencl -device={device}{option}")
+                kernels = [k for k in inspected if "split_k" in k.config]
                 result = best_of([kernels], gpu, needed, timeout_s=200.0)
                 if isinstance(result, str):
                     out.print(f"{name}{option}: {result}", markup=False)
@@ -192,7 +192,9 @@ def print_places(gpus: tuple[str, ...], out: Console) -> None:
                 name,
                 *cells,
                 ", ".join(
-                    k for k in ("data", "weight", "output") if any(one.config.get(k) == "image" for one in kernels)
+                    k
+                    for k in ("data", "weight", "output")
+                    if any(kernel.config.get(k) == "image" for kernel in kernels)
                 )
                 or "-",
             )
@@ -283,16 +285,16 @@ def lanes_of(func: tirx.PrimFunc, wave: int) -> int:
 def result_of(kernels: list[InspectedKernel], made: list[KernelStatistics], needed: int) -> Result:
     """Add up the kernels of one function."""
     total, is_exact = 0.0, True
-    for kernel, one in zip(kernels, made, strict=True):
+    for kernel, stats in zip(kernels, made, strict=True):
         loops = trip_loops(kernel.lowered)
-        counted = executed_instructions(one.code, loops)
+        counted = executed_instructions(stats.code, loops)
         executed = (
             float(counted.instructions)
             if counted is not None
-            else (one.inner.instructions_per_multiply_add or 0.0) * loops.total
+            else (stats.inner.instructions_per_multiply_add or 0.0) * loops.total
         )
         is_exact = is_exact and counted is not None
-        total += executed * lanes_of(kernel.lowered, WAVE[one.gpu])
+        total += executed * lanes_of(kernel.lowered, WAVE[stats.gpu])
     return Result(
         per_multiply_add=total / needed,
         is_exact=is_exact,
@@ -307,7 +309,7 @@ def result_of(kernels: list[InspectedKernel], made: list[KernelStatistics], need
 def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int, timeout_s: float = 30.0) -> Result | str:
     """Return the best of several functions, each given by its kernels, or the last error if all fail."""
     answers = iter(compile_all([k.source for kernels in functions for k in kernels], gpu, timeout_s=timeout_s))
-    found: list[Result] = []
+    results: list[Result] = []
     problem = "nothing to compile"
     for kernels in functions:
         made = [next(answers) for _ in kernels]
@@ -315,8 +317,8 @@ def best_of(functions: list[list[InspectedKernel]], gpu: str, needed: int, timeo
         if errors:
             problem = str(errors[0]).splitlines()[0]
         elif kernels:
-            found.append(result_of(kernels, [m[0] for m in made if isinstance(m, list)], needed))
-    return min(found, key=lambda r: (not r.is_without_spills, r.per_multiply_add), default=problem)
+            results.append(result_of(kernels, [m[0] for m in made if isinstance(m, list)], needed))
+    return min(results, key=lambda r: (not r.is_without_spills, r.per_multiply_add), default=problem)
 
 
 def compare(
@@ -423,21 +425,21 @@ def main(
         return
     with SAMPLE.open(encoding="utf-8") as file:
         rows = [row for row in csv.DictReader(file) if only in name_of(row)]
-    found: dict[str, list[tuple[str, dict[str, Result | str]]]] = {gpu: [] for gpu in gpus}
+    by_gpu: dict[str, list[tuple[str, dict[str, Result | str]]]] = {gpu: [] for gpu in gpus}
     for row in rows:
         for gpu, results in compare(row, precision=precision, candidates=candidates, seed=seed, gpus=gpus).items():
-            found[gpu].append((name_of(row), results))
+            by_gpu[gpu].append((name_of(row), results))
         if output is not None:
             data = {
                 "mesa": mesa_version(),
                 "precision": precision,
                 "candidates": candidates,
                 "seed": seed,
-                "gpus": found,
+                "gpus": by_gpu,
             }
             output.write_text(json.dumps(data, indent=1, default=dataclasses.asdict), encoding="utf-8")
     is_fine = True
-    for gpu, all_of in found.items():
+    for gpu, all_of in by_gpu.items():
         out.print(table_of(gpu, all_of, precision))
         ratios = [r for r in (ratio_of(results) for _, results in all_of) if r is not None]
         clean = sum(isinstance(r["Romou"], Result) and r["Romou"].is_without_spills for _, r in all_of)

@@ -210,13 +210,13 @@ def through_torch(name: str, imported: ImportedModel, *, is_compiled: bool) -> T
     network = torch_network(name).eval().cuda()
     inputs = [torch.from_numpy(array).cuda() for array in random_inputs(imported.inputs, seed=1).values()]
     if imported.precision.kind != "float32":
-        network, inputs = network.half(), [one.half() if one.is_floating_point() else one for one in inputs]
+        network, inputs = network.half(), [tensor.half() if tensor.is_floating_point() else tensor for tensor in inputs]
     called = torch.compile(network, mode="reduce-overhead") if is_compiled else network
 
     def run() -> Any:
         with torch.inference_mode():
-            found = called(*inputs)
-            return getattr(found, "last_hidden_state", found)
+            output = called(*inputs)
+            return getattr(output, "last_hidden_state", output)
 
     for _ in range(3):
         sizes = tuple(run().shape)
@@ -314,17 +314,17 @@ def compare(contest: Contest, target: romou.Target, peers: Sequence[str], effort
     times: dict[str, dict[str, list[float]]] = {side: {"device": [], "wall": []} for side in sides}
     for _ in range(pairs):
         for side, model in sides.items():
-            for clock, found in times[side].items():
-                found += model.times(repeat=1, clock=clock)
+            for clock, clock_times in times[side].items():
+                clock_times += model.times(repeat=1, clock=clock)
     row["launching"] = tuned.launching
     for side in ("tuned", "plain"):
-        for clock, found in times[side].items():
-            row[f"{side}_wall_ms" if clock == "wall" else f"{side}_ms"] = statistics.median(found)
+        for clock, clock_times in times[side].items():
+            row[f"{side}_wall_ms" if clock == "wall" else f"{side}_ms"] = statistics.median(clock_times)
     for peer, model in sides.items():
         if peer in row["peers"]:
             ratios = {
-                clock: statistics.median(p / t for p, t in zip(found, times["tuned"][clock], strict=True))
-                for clock, found in times[peer].items()
+                clock: statistics.median(p / t for p, t in zip(clock_times, times["tuned"][clock], strict=True))
+                for clock, clock_times in times[peer].items()
             }
             if isinstance(model, TunedModel) and model.summary().default_ms is not None:
                 row["peers"][peer]["default_ms"] = model.summary().default_ms
@@ -376,7 +376,7 @@ def print_table(rows: Sequence[dict[str, Any]], peers: Sequence[str], title: str
         failures = (
             {"": row["failure"]}
             if "failure" in row
-            else {f", {peer}": found["failure"] for peer, found in row["peers"].items() if "failure" in found}
+            else {f", {peer}": entry["failure"] for peer, entry in row["peers"].items() if "failure" in entry}
         )
         for who, failure in failures.items():
             out.print(f"{row['model']}{who}: {failure}", markup=False)

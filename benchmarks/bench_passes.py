@@ -63,11 +63,11 @@ def left_out(variant: str) -> list[str]:
 
 def count(task: TunableTask, target: Target) -> dict[str, dict[str, int]]:
     """Return each variant's integer operations and divisions inside loops."""
-    found = {}
+    counts = {}
     for variant in VARIANTS:
         config = config_of(task, target, in_images=variant in ("images", "all"))
         kernels = inspect_function(task.schedule(config, target)["main"], target, without=left_out(variant))
-        found[variant] = {
+        counts[variant] = {
             "integer_operations": sum(k.operations.in_loops_weighted for k in kernels),
             "divisions": sum(
                 k.operations.divisions_in_loops
@@ -76,7 +76,7 @@ def count(task: TunableTask, target: Target) -> dict[str, dict[str, int]]:
                 for k in kernels
             ),
         }
-    return found
+    return counts
 
 
 def measure(task: TunableTask, target: Target, device: tvm.runtime.Device, rounds: int) -> dict[str, Any]:
@@ -105,8 +105,8 @@ def measure(task: TunableTask, target: Target, device: tvm.runtime.Device, round
     for _ in range(rounds):
         for variant, pair in ready.items():
             if pair is not None:
-                found = pair[0].time_evaluator("main", device, number=10, repeat=1)(*pair[1])
-                times[variant].append(found.results[0] * 1e3)
+                timing = pair[0].time_evaluator("main", device, number=10, repeat=1)(*pair[1])
+                times[variant].append(timing.results[0] * 1e3)
     return {v: statistics.median(t) if t else None for v, t in times.items()}
 
 

@@ -94,9 +94,9 @@ def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str,
     cache keeps errors, too.
     """
     version = mesa_version()
-    found: dict[str, dict[str, Any]] = {}
+    answers: dict[str, dict[str, Any]] = {}
 
-    def place(source: str) -> Path | None:
+    def cache_file(source: str) -> Path | None:
         return (
             None
             if cache is None
@@ -106,24 +106,24 @@ def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str,
     def compile_batch(batch: Sequence[str]) -> None:
         for source, made in zip(batch, compile_all(batch, GPU, timeout_s=TIMEOUT_S), strict=True):
             if isinstance(made, BuildError):
-                found[source] = {"error": str(made).splitlines()[0]}
+                answers[source] = {"error": str(made).splitlines()[0]}
             else:
                 (said,) = made
-                found[source] = {"registers": said.registers, "spills": said.spills, "waves": said.waves or 0}
-            if (file := place(source)) is not None:
-                file.write_text(json.dumps(found[source]), encoding="utf-8")
-        click.echo(f"{len(found)} of {len(wanted)}", err=True)
+                answers[source] = {"registers": said.registers, "spills": said.spills, "waves": said.waves or 0}
+            if (file := cache_file(source)) is not None:
+                file.write_text(json.dumps(answers[source]), encoding="utf-8")
+        click.echo(f"{len(answers)} of {len(wanted)}", err=True)
 
     wanted = list(dict.fromkeys(sources))
     if cache is not None:
         cache.mkdir(parents=True, exist_ok=True)
     for source in wanted:
-        if (file := place(source)) is not None and file.is_file():
-            found[source] = json.loads(file.read_text(encoding="utf-8"))
-    left = [source for source in wanted if source not in found]
+        if (file := cache_file(source)) is not None and file.is_file():
+            answers[source] = json.loads(file.read_text(encoding="utf-8"))
+    left = [source for source in wanted if source not in answers]
     with ThreadPoolExecutor(jobs) as pool:
         list(pool.map(compile_batch, [left[start : start + BATCH] for start in range(0, len(left), BATCH)]))
-    return found
+    return answers
 
 
 @click.command()

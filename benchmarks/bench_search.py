@@ -56,8 +56,8 @@ SEEDS_AT_A_TIME = 5
 def kept_runs(file: Path) -> list[Run]:
     """Read the runs of an earlier call, without an incomplete last line."""
     lines = file.read_text(encoding="utf-8").splitlines(keepends=True) if file.exists() else []
-    found = [json.loads(line) for line in lines if line.endswith("\n")]
-    return [Run(**{**row, "curve": tuple(row["curve"])}) for row in found]
+    rows = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [Run(**{**row, "curve": tuple(row["curve"])}) for row in rows]
 
 
 def quantile(values: Sequence[float | None], share: float) -> float:
@@ -180,11 +180,11 @@ def draw(runs: Sequence[Run], methods: Sequence[str], path: Path) -> None:
 
 def methods_of(text: str, out: Console) -> list[str]:
     """Return the methods that can run here. The others are reported on the console."""
-    known = (*ROMOU, *KERNEL_TUNER)
+    methods = (*ROMOU, *KERNEL_TUNER)
     wanted = [name.strip() for name in text.split(",") if name.strip()]
     for name in wanted:
-        if name not in known and not name.startswith("kt_"):
-            raise click.UsageError(f"unknown method {name!r}; known: {', '.join(known)}")
+        if name not in methods and not name.startswith("kt_"):
+            raise click.UsageError(f"unknown method {name!r}; known: {', '.join(methods)}")
     if any(m.startswith("kt_") for m in wanted) and importlib.util.find_spec("kernel_tuner") is None:
         out.print("Kernel Tuner is not installed, its columns are left out: pip install kernel-tuner")
         wanted = [m for m in wanted if not m.startswith("kt_")]
@@ -304,8 +304,8 @@ def main(
         raise click.UsageError(f"no recording of {operators or 'anything'} in {spaces}")
     if any(m.startswith("pruned") for m in chosen):
         out.print(survival_table(paths))
-    given = json.loads(options)
-    TuningOptions.from_dict(given)
+    session_options = json.loads(options)
+    TuningOptions.from_dict(session_options)
     file = None if folder is None else folder / "search.jsonl"
     runs = [] if file is None else kept_runs(file)
     done = {(run.operator, run.method, run.seed) for run in runs}
@@ -319,7 +319,7 @@ def main(
                 if (path.name.partition(".")[0], method, seed) not in done
             ]
             if chunk:
-                jobs_of[pool.submit(some_runs, path, method, chunk, given, source)] = path, method
+                jobs_of[pool.submit(some_runs, path, method, chunk, session_options, source)] = path, method
         for future in as_completed(jobs_of):
             path, method = jobs_of[future]
             try:

@@ -75,7 +75,9 @@ def measured(
     times: dict[str, dict[str, float]] = {name: {} for name in tasks}
     for name, task in tasks.items():
         configs = [config_for(task, target, setting) for setting in settings]
-        candidates = [Candidate(task=task, config=one, trial=at) for at, one in enumerate(configs) if one is not None]
+        candidates = [
+            Candidate(task=task, config=config, trial=at) for at, config in enumerate(configs) if config is not None
+        ]
         for built in builder.build(candidates):
             for result in runner.run([built]) if built.library is not None else ():
                 if result.times_s:
@@ -95,7 +97,9 @@ def loaded(path: Path) -> tuple[str, dict[str, dict[str, float]]]:
     for recorded in spaces:
         space = recorded.space()
         times[recorded.name] = {
-            space.at(index).key: one.time_s for index, one in recorded.configs.items() if one.time_s is not None
+            space.at(index).key: recorded_config.time_s
+            for index, recorded_config in recorded.configs.items()
+            if recorded_config.time_s is not None
         }
     device = spaces[0].device
     return f"{device['name']} ({device['platform']})", times
@@ -163,7 +167,7 @@ def single_setting(times: Times, tuned: Mapping[str, float]) -> Table:
                 ratios[at].append(row[single] / best)
             cells += ["-", "-"] if best is None else [f"{best * 1e6:.1f}", f"{row[single] / best:.2f}x"]
         table.add_row(name, *cells)
-    means = [f"{statistics.geometric_mean(found):.2f}x" if found else "-" for found in ratios]
+    means = [f"{statistics.geometric_mean(column):.2f}x" if column else "-" for column in ratios]
     table.add_section()
     table.add_row("geometric mean", "", "", means[0], "", means[1])
     table.caption = f"of {len(common)} configs that work on all: {single}"
@@ -237,14 +241,14 @@ def main(
             out.print(between_devices(first, second, ("first", "second")))
             return
         names = [name.strip() for name in operators.split(",") if name.strip()]
-        found = measure_here(names, target, count, trials, seed)
+        page = measure_here(names, target, count, trials, seed)
     except RomouError as error:
         raise SystemExit(f"bench_settings: {error}") from error
-    out.print(f"{found['device']}, {target}", markup=False)
-    out.print(between_operators(found["seconds"]))
-    out.print(single_setting(found["seconds"], found["tuned"]))
+    out.print(f"{page['device']}, {target}", markup=False)
+    out.print(between_operators(page["seconds"]))
+    out.print(single_setting(page["seconds"], page["tuned"]))
     if output is not None:
-        output.write_text(json.dumps(found, indent=1), encoding="utf-8")
+        output.write_text(json.dumps(page, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

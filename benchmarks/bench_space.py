@@ -97,38 +97,38 @@ def main(devices: tuple[str, ...], only: str, jobs: int, output: Path | None) ->
     pairs = [(work, device) for work in works.values() for device in devices]
     with mapping(jobs) as mapped:
         answers = iter(list(mapped(judged, *zip(*pairs, strict=True))))
-    found = {name: {device: next(answers) for device in devices} for name in works}
+    spaces = {name: {device: next(answers) for device in devices} for name in works}
     columns = [column for device in devices for column in (f"{device} before", "kept", "pruned", "literal", "default")]
     table = table_of_numbers("operator", columns, title="Configs before and after pruning")
-    for name, row in found.items():
+    for name, row in spaces.items():
         cells = []
-        for one in row.values():
-            mark, literal_mark = ("*" if r.relaxed else "" for r in (one.ours, one.literal))
+        for space in row.values():
+            mark, literal_mark = ("*" if r.relaxed else "" for r in (space.ours, space.literal))
             cells += [
-                str(one.ours.before),
-                f"{one.ours.kept}{mark}",
-                percent(one.ours.pruned_share),
-                f"{percent(one.literal.pruned_share)}{literal_mark}",
+                str(space.ours.before),
+                f"{space.ours.kept}{mark}",
+                percent(space.ours.pruned_share),
+                f"{percent(space.literal.pruned_share)}{literal_mark}",
             ]
-            cells.append(", ".join(one.excluded_by) or "kept")
+            cells.append(", ".join(space.excluded_by) or "kept")
         table.add_row(name, *cells)
     out = Console(width=220)
     out.print(table)
-    every = [one for row in found.values() for one in row.values()]
+    every = [space for row in spaces.values() for space in row.values()]
     for device in devices:
-        own = [row[device] for row in found.values()]
+        own = [row[device] for row in spaces.values()]
         out.print(f"\n{device}:")
-        out.print(criteria_table([one.ours for one in own]))
+        out.print(criteria_table([space.ours for space in own]))
         out.print(
-            f"{device}: {percent(statistics.mean(one.ours.pruned_share for one in own))} pruned on average,"
-            f" {percent(statistics.mean(one.literal.pruned_share for one in own))} by the literal rule; smallest space"
-            f" {min(one.ours.kept for one in own)}; {sum(not one.excluded_by for one in own)} of {len(own)} default"
-            " configs kept"
+            f"{device}: {percent(statistics.mean(space.ours.pruned_share for space in own))} pruned on average,"
+            f" {percent(statistics.mean(space.literal.pruned_share for space in own))} by the literal rule; smallest"
+            f" space {min(space.ours.kept for space in own)}; {sum(not space.excluded_by for space in own)} of"
+            f" {len(own)} default configs kept"
         )
     mean, configs, seconds = (
-        statistics.mean(one.ours.pruned_share for one in every),
-        sum(one.ours.declared for one in every),
-        sum(one.seconds for one in every),
+        statistics.mean(space.ours.pruned_share for space in every),
+        sum(space.ours.declared for space in every),
+        sum(space.seconds for space in every),
     )
     out.print(
         f"All: {percent(mean)} pruned on average, {configs} declared configs judged by two rules in {seconds:.1f} s of"
@@ -137,11 +137,12 @@ def main(devices: tuple[str, ...], only: str, jobs: int, output: Path | None) ->
     if output is not None:
         output.write_text(
             json.dumps(
-                {name: {device: one.to_dict() for device, one in row.items()} for name, row in found.items()}, indent=1
+                {name: {device: space.to_dict() for device, space in row.items()} for name, row in spaces.items()},
+                indent=1,
             ),
             encoding="utf-8",
         )
-    raise SystemExit(0 if mean >= LEAST_PRUNED and all(one.ours.kept for one in every) else 1)
+    raise SystemExit(0 if mean >= LEAST_PRUNED and all(space.ours.kept for space in every) else 1)
 
 
 if __name__ == "__main__":

@@ -88,22 +88,22 @@ def driver_caches(folder: Path | None) -> dict[str, str]:
 
 def measure(saved: Path, cache: Path, repeat: int, *, with_drivers: bool) -> dict[str, dict[str, Any]]:
     """Return the medians of `repeat` pairs of starts. Each pair begins with an empty cache."""
-    found: dict[str, list[dict[str, Any]]] = {"first": [], "second": []}
+    starts: dict[str, list[dict[str, Any]]] = {"first": [], "second": []}
     for number in range(repeat):
         own = {"ROMOU_CACHE_DIR": f"{cache}{number}", "ROMOU_PROGRAM_CACHE_MB": "1024"}
         own |= driver_caches(Path(f"{cache}{number}") / "driver" if with_drivers else None)
-        for runs in found.values():
+        for runs in starts.values():
             command = [sys.executable, __file__, "--start", str(saved), str(time.time())]
             done = subprocess.run(command, env={**os.environ, **own}, stdout=subprocess.PIPE, text=True, check=True)
             runs.append(json.loads(done.stdout.splitlines()[-1]))
-    for run in found["second"]:
+    for run in starts["second"]:
         assert run["compiled"] == 0, f"{run['compiled']} programs were compiled in the second start: {run['notes']}"
-    assert len({run["outputs"] for runs in found.values() for run in runs}) == 1, (
+    assert len({run["outputs"] for runs in starts.values() for run in runs}) == 1, (
         "a kept program computes something else"
     )
     return {
         kind: runs[0] | {"seconds": {part: float(np.median([run["seconds"][part] for run in runs])) for part in _PARTS}}
-        for kind, runs in found.items()
+        for kind, runs in starts.items()
     }
 
 
@@ -133,10 +133,10 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for name in options.models:
             saved = romou.compile(models.load(name), target=target, verify=False).save(Path(folder) / name)
-            found = results[name] = measure(
+            starts = results[name] = measure(
                 saved, Path(folder) / "cache" / name, options.repeat, with_drivers=options.driver_caches
             )
-            for kind, entry in found.items():
+            for kind, entry in starts.items():
                 print(
                     f"{name if kind == 'first' else '':17}{kind:8}"
                     + "".join(f"{entry['seconds'][part]:10.3f}" for part in _PARTS),
@@ -145,7 +145,8 @@ def main() -> None:
                 print(
                     ""
                     if kind == "first"
-                    else f"   {found['first']['seconds']['compile'] / entry['seconds']['compile']:.1f}x less compiling",
+                    else f"   {starts['first']['seconds']['compile'] / entry['seconds']['compile']:.1f}x less"
+                    " compiling",
                     flush=True,
                 )
     if options.output is not None:

@@ -80,13 +80,13 @@ class Course:
             calls[row.name] += row.calls if row.trials else 0
         wanted = +calls
         best: dict[str, float] = {}
-        found = []
+        points = []
         for number, (seconds, trial) in enumerate(self.trials, 1):
             if trial.best_s is not None:
                 best[trial.task] = trial.best_s
             if best.keys() >= wanted.keys():
-                found.append((number, seconds, 1e3 * sum(best[name] * count for name, count in wanted.items())))
-        return found
+                points.append((number, seconds, 1e3 * sum(best[name] * count for name, count in wanted.items())))
+        return points
 
 
 def measure(name: str, target: str, trials: int, seconds: float | None, seed: int) -> dict[str, object]:
@@ -129,8 +129,8 @@ def measure(name: str, target: str, trials: int, seconds: float | None, seed: in
     }
 
 
-def _at(found: object) -> str:
-    trials, seconds = found if isinstance(found, tuple) else (0, 0.0)
+def _at(reached: object) -> str:
+    trials, seconds = reached if isinstance(reached, tuple) else (0, 0.0)
     return f"{trials} trials, {seconds:.1f} s" if trials else "never"
 
 
@@ -147,13 +147,13 @@ def main(
     names: tuple[str, ...], target: str, trials: int, seconds: float | None, seed: int, output: Path | None
 ) -> None:
     """Print a few lines for each model."""
-    found = []
+    rows = []
     for name in names:
         try:
             row = measure(name, target, trials, seconds, seed)
         except RomouError as error:
             raise SystemExit(f"{error}") from error
-        found.append(row)
+        rows.append(row)
         print(f"{name} on {row['device']}, {row['cores']} cores")
         print(
             f"  first trial after {row['first_trial_s']:.1f} s, {row['trials']} trials after {row['trials_s']:.1f} s:"
@@ -169,7 +169,7 @@ def main(
             flush=True,
         )
         if output is not None:
-            output.write_text(json.dumps(found, indent=1), encoding="utf-8")
+            output.write_text(json.dumps(rows, indent=1), encoding="utf-8")
 
 
 if __name__ == "__main__":

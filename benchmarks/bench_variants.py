@@ -79,8 +79,8 @@ def measured(
     """Return the microseconds and the config of the best of `trials` configs, or None if none works."""
     store: list[Record] = []
     options = TuningOptions(trials=trials, seed=seed, confirm=2, batch_size=8)
-    found = TuningSession([task], target, store=store, builder=builder, runner=runner, options=options).run()[task.key]
-    return None if found.config is None or found.best_ms is None else (found.best_ms * 1e3, dict(found.config))
+    result = TuningSession([task], target, store=store, builder=builder, runner=runner, options=options).run()[task.key]
+    return None if result.config is None or result.best_ms is None else (result.best_ms * 1e3, dict(result.config))
 
 
 def compiled(
@@ -90,8 +90,8 @@ def compiled(
     compiles.
     """
     functions: list[list[InspectedKernel]] = []
-    some = task.space(target).sample(np.random.default_rng(0), DRAWN)
-    drawn = (some[int(place)] for place in np.random.default_rng(seed).permutation(len(some)))
+    sample = task.space(target).sample(np.random.default_rng(0), DRAWN)
+    drawn = (sample[int(index)] for index in np.random.default_rng(seed).permutation(len(sample)))
     full = (config for config in drawn if config["wg_o"] * config["wg_w"] * config["split_k"] >= WAVE[gpu])
     for config in dict.fromkeys([task.default_config(target), *full]):
         if len(functions) == trials:
@@ -100,8 +100,8 @@ def compiled(
             kernels = inspect_function(task.schedule(config, target)["main"], target, config=config)
             if max(kernel.registers.needed for kernel in kernels) <= MOST_REGISTERS[gpu]:
                 functions.append(kernels)
-    found = best_of(functions, gpu, task.flops // 2) if functions else "nothing"
-    return None if isinstance(found, str) else (found.per_multiply_add, found.config)
+    best = best_of(functions, gpu, task.flops // 2) if functions else "nothing"
+    return None if isinstance(best, str) else (best.per_multiply_add, best.config)
 
 
 def print_table(
@@ -118,11 +118,11 @@ def print_table(
     )
     wins, behind = dict.fromkeys(names, 0), {name: [] for name in names}  # type: dict[str, int], dict[str, list[float]]
     for operator, cells in rows.items():
-        known = {name: cell[0] for name in names if (cell := cells.get(name)) is not None}
-        best = min(known, key=lambda name: known[name], default="")
-        for name, value in known.items():
+        value_of = {name: cell[0] for name in names if (cell := cells.get(name)) is not None}
+        best = min(value_of, key=lambda name: value_of[name], default="")
+        for name, value in value_of.items():
             wins[name] += name == best
-            behind[name].append(value / known[best])
+            behind[name].append(value / value_of[best])
         shown = {
             name: f"{cell[0]:.3g}{'*' if name == best else ''}" for name, cell in cells.items() if cell is not None
         }

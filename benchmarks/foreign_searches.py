@@ -110,11 +110,13 @@ def romou_order(recorded: RecordedSpace, seed: int, most: int, others: Sequence[
     space, numbered = SimulatedSpace(recorded), recorded.space()
     features, data = KnobFeatures(numbered), TransferData()
     for other in others:
-        found = sorted(other.configs.values(), key=lambda one: one.index)
-        chosen = [found[int(i)] for i in np.random.default_rng(seed).permutation(len(found))[:KNOWN]]
-        configs = [other.space().at(one.index) for one in chosen]
-        known = [(config, one.time_s) for config, one in zip(configs, chosen, strict=True) if numbered.knows(config)]
-        data.add(features, [config for config, _ in known], [time_s for _, time_s in known])
+        by_index = sorted(other.configs.values(), key=lambda entry: entry.index)
+        chosen = [by_index[int(i)] for i in np.random.default_rng(seed).permutation(len(by_index))[:KNOWN]]
+        configs = [other.space().at(entry.index) for entry in chosen]
+        shared = [
+            (config, entry.time_s) for config, entry in zip(configs, chosen, strict=True) if numbered.knows(config)
+        ]
+        data.add(features, [config for config, _ in shared], [time_s for _, time_s in shared])
     rng = np.random.default_rng(seed)
     options = TuningOptions(explorer="ranking", batch_size=1, random_trials=RANDOM, seed=seed)
     explorer = Explorer(space, None, options, rng, features=features, transfer_data=lambda: data)
@@ -132,7 +134,7 @@ def romou_order(recorded: RecordedSpace, seed: int, most: int, others: Sequence[
 
 
 def best_of(recorded: RecordedSpace) -> float:
-    return min(one.time_s for one in recorded.configs.values() if one.time_s is not None)
+    return min(config.time_s for config in recorded.configs.values() if config.time_s is not None)
 
 
 def random_search(times_s: np.ndarray, goal_s: float) -> np.ndarray:
@@ -143,11 +145,11 @@ def random_search(times_s: np.ndarray, goal_s: float) -> np.ndarray:
     slower = np.arange(len(ranked) - 1, -1, -1)
     # The probability, for each config, that no trial so far was equally fast.
     missed = np.ones(len(ranked))
-    found: list[float] = []
-    while not found or found[-1] > goal_s:
-        missed = missed * np.maximum(slower - len(found), 0) / (len(ranked) - len(found))
-        found.append(float(-np.diff(missed, prepend=1.0) @ ranked))
-    return np.array(found)
+    expected: list[float] = []
+    while not expected or expected[-1] > goal_s:
+        missed = missed * np.maximum(slower - len(expected), 0) / (len(ranked) - len(expected))
+        expected.append(float(-np.diff(missed, prepend=1.0) @ ranked))
+    return np.array(expected)
 
 
 @functools.lru_cache(maxsize=8)
@@ -156,10 +158,10 @@ def baseline(path: Path) -> tuple[np.ndarray, float]:
     configs count as the slowest.
     """
     configs = recording(path).configs.values()
-    times = np.array([one.time_s if one.time_s is not None else np.inf for one in configs])
+    times = np.array([config.time_s if config.time_s is not None else np.inf for config in configs])
     times[np.isinf(times)] = times[np.isfinite(times)].max()
     expected = random_search(times, float(np.median(times) + CUTOFF * (times.min() - np.median(times))))
-    return expected, float(np.mean([one.build_s + one.run_s for one in configs]))
+    return expected, float(np.mean([config.build_s + config.run_s for config in configs]))
 
 
 def score(path: Path, order: Sequence[int]) -> float:
@@ -205,15 +207,15 @@ def table(runs: Sequence[ForeignRun]) -> Table:
     """Return a table with a line for each method, the best first: its score, and the median trials to within 2%, for
     each space and in total.
     """
-    spaces = sorted({one.space for one in runs})
+    spaces = sorted({run.space for run in runs})
     columns = ("seeds", "score", "trials", *spaces)
-    found = table_of_numbers(
+    method_table = table_of_numbers(
         "method", columns, title="score: 1 has the best at once, 0 is random search; median trials to within 2%"
     )
     rows = []
-    for method in dict.fromkeys(one.method for one in runs):
-        of_space = {space: [one for one in runs if (one.method, one.space) == (method, space)] for space in spaces}
-        scores = [float(np.mean([one.score for one in mine])) for mine in of_space.values() if mine]
+    for method in dict.fromkeys(run.method for run in runs):
+        of_space = {space: [run for run in runs if (run.method, run.space) == (method, space)] for space in spaces}
+        scores = [float(np.mean([run.score for run in mine])) for mine in of_space.values() if mine]
         trials = [median_trials(mine) for mine in of_space.values() if mine]
         cells = [
             f"{np.mean([r.score for r in mine]):.3f}, {median_trials(mine):.0f}" if mine else "-"
@@ -225,23 +227,23 @@ def table(runs: Sequence[ForeignRun]) -> Table:
         sums = [f"{np.mean(scores):.3f}", f"{np.exp(np.mean(np.log(trials))):.0f}"] if whole else ["-", "-"]
         rows.append((np.mean(scores), [method, str(seeds), *sums, *cells]))
     for _, cells in sorted(rows, key=lambda row: -row[0]):
-        found.add_row(*cells)
-    return found
+        method_table.add_row(*cells)
+    return method_table
 
 
 def median_trials(runs: Sequence[ForeignRun]) -> float:
     """Return the median trials to within 2%. A run that never got there counts as `MOST`."""
-    return float(np.median([one.trials or MOST for one in runs]))
+    return float(np.median([run.trials or MOST for run in runs]))
 
 
 def hard_spaces(paths: Sequence[Path]) -> list[str]:
     """Return the names of the spaces with few configs within 2% of the best."""
-    found = []
+    names = []
     for recorded in map(recording, paths):
         goal_s = best_of(recorded) * WITHIN
-        if sum((one.time_s or np.inf) <= goal_s for one in recorded.configs.values()) <= HARD:
-            found.append(recorded.name)
-    return found
+        if sum((config.time_s or np.inf) <= goal_s for config in recorded.configs.values()) <= HARD:
+            names.append(recorded.name)
+    return names
 
 
 def summary(runs: Sequence[ForeignRun], hard: Sequence[str]) -> str:
@@ -249,10 +251,10 @@ def summary(runs: Sequence[ForeignRun], hard: Sequence[str]) -> str:
     medians.
     """
     lines = []
-    for method in dict.fromkeys(one.method for one in runs if one.method not in ROMOU):
+    for method in dict.fromkeys(run.method for run in runs if run.method not in ROMOU):
         medians = []
         for space in hard:
-            both = [[one for one in runs if (one.method, one.space) == (name, space)] for name in (method, ROMOU[0])]
+            both = [[run for run in runs if (run.method, run.space) == (name, space)] for name in (method, ROMOU[0])]
             medians += [[median_trials(mine) for mine in both]] if all(both) else []
         if len(medians) == len(hard) > 0:
             ratios = [theirs / ours for theirs, ours in medians]

@@ -37,10 +37,10 @@ def load_foreign(path: Path) -> RecordedSpace:
     try:
         raw = path.read_bytes()
         data = json.loads(gzip.decompress(raw) if path.suffix == ".gz" else raw)
-        found = list(_of_t4(data) if "results" in data else _of_cache(data))
-        names = list(found[0][0])
+        entries = list(_of_t4(data) if "results" in data else _of_cache(data))
+        names = list(entries[0][0])
         # The values of each knob have one type, so they can be sorted.
-        knobs = {name: tuple(sorted({config[name] for config, *_ in found})) for name in names}
+        knobs = {name: tuple(sorted({config[name] for config, *_ in entries})) for name in names}
     except (OSError, ValueError, KeyError, TypeError, IndexError, AttributeError, EOFError, zlib.error) as error:
         raise RecordError(f"{path}: neither T4 nor a cache of Kernel Tuner: {type(error).__name__}: {error}") from error
     name = path.name
@@ -50,13 +50,13 @@ def load_foreign(path: Path) -> RecordedSpace:
         name=name, task={"key": name, "name": name}, knobs=knobs, device={"name": name.rpartition("-")[2]}, context={}
     )
     digits = {knob: {choice: digit for digit, choice in enumerate(choices)} for knob, choices in knobs.items()}
-    for config, outcome, time_s, build_s, run_s in found:
+    for config, outcome, time_s, build_s, run_s in entries:
         index = 0
         for knob, choices in knobs.items():
             index = index * len(choices) + digits[knob][config[knob]]
         times = (time_s,) if outcome == Outcome.OK and time_s is not None else ()
         space.configs[index] = RecordedConfig(index=index, outcome=outcome, times_s=times, build_s=build_s, run_s=run_s)
-    if not any(one.time_s for one in space.configs.values()):
+    if not any(config.time_s for config in space.configs.values()):
         raise RecordError(f"{path}: no config has a time")
     space.context["default"] = next(iter(space.configs))
     return space
@@ -68,7 +68,7 @@ _Found = tuple[Mapping[str, Any], Outcome, float | None, float, float]
 
 def _of_t4(data: Mapping[str, Any]) -> Iterable[_Found]:
     for result in data["results"]:
-        measured = {one["name"]: one["value"] for one in result.get("measurements", ())}
+        measured = {measurement["name"]: measurement["value"] for measurement in result.get("measurements", ())}
         times = result["times"]
         outcome = OUTCOME_OF[result["invalidity"]]
         time_ms = float(measured[result["objectives"][0]]) if outcome == Outcome.OK else None
@@ -87,9 +87,9 @@ def _of_t4(data: Mapping[str, Any]) -> Iterable[_Found]:
 
 def _of_cache(data: Mapping[str, Any]) -> Iterable[_Found]:
     names, objective = data["tune_params_keys"], data.get("objective", "time")
-    for one in data["cache"].values():
-        value = one[objective]
+    for entry in data["cache"].values():
+        value = entry[objective]
         outcome = _CACHE_ERRORS[value] if isinstance(value, str) else Outcome.OK
-        build_ms, *rest = (float(one.get(name) or 0.0) for name in _PARTS)
+        build_ms, *rest = (float(entry.get(name) or 0.0) for name in _PARTS)
         time_s = None if outcome != Outcome.OK else float(value) * _S_OF_MS
-        yield {name: one[name] for name in names}, outcome, time_s, build_ms * _S_OF_MS, sum(rest) * _S_OF_MS
+        yield {name: entry[name] for name in names}, outcome, time_s, build_ms * _S_OF_MS, sum(rest) * _S_OF_MS

@@ -89,7 +89,7 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
         )
         budget = TuningOptions(trials=options.trials, seconds=options.seconds, seed=options.seed, batch_size=BATCH)
         wanted = [pruned_task(task, target) for task in tasks] if options.is_pruned else list(tasks)
-        known = pretrained_for(target)
+        pretrained = pretrained_for(target)
         return TuningSession(
             wanted,
             target,
@@ -97,7 +97,7 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
             builder=builder,
             runner=runner,
             options=budget,
-            prior=PriorKnowledge(pretrained=known),
+            prior=PriorKnowledge(pretrained=pretrained),
         ).run(terminal_progress)
 
 
@@ -329,8 +329,8 @@ def share_in_paper(work: Conv2d | Dense, works: Sequence[Conv2d | Dense]) -> flo
     None unless `works` lists all layers of that pass. The paper's layers are also without the two towers.
     """
     same = [other for other in works if type(other) is type(work)]
-    found = PAPER[type(work)][same.index(work)] if len(same) == len(PAPER[Conv2d]) else None
-    return None if found is None else found / PAPER_PEAK_GFLOPS
+    share = PAPER[type(work)][same.index(work)] if len(same) == len(PAPER[Conv2d]) else None
+    return None if share is None else share / PAPER_PEAK_GFLOPS
 
 
 def _fingerprint(kind: str, facts: Mapping[str, Any]) -> dict[str, Any]:
@@ -367,7 +367,7 @@ def _row(
     for _ in range(rounds):
         for side, timer in timers.items():
             times[side].append(timer())
-    seconds = {side: statistics.median(found) for side, found in times.items()}
+    seconds = {side: statistics.median(side_times) for side, side_times in times.items()}
     ours_s = seconds.pop("romou")
     # Without a search, this is the kernel. If it cannot run there is none.
     initial_s = ours_s if dict(result.config) == dict(task.default_config(target)) else seconds.pop("initial", None)
@@ -387,7 +387,7 @@ def _row(
         "config": dict(result.config),
         "relative_l2_error": compared.relative_l2_error,
         "problem": compared.problem,
-        "times_us": {side: [s * 1e6 for s in found] for side, found in times.items()},
+        "times_us": {side: [s * 1e6 for s in side_times] for side, side_times in times.items()},
     }
     peak, bandwidth = (spec.fp32_peak_gflops, spec.dram_bandwidth_gbps) if spec else (None, None)
     # These kernels do not use the units that give fp16 its peak rate.

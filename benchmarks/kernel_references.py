@@ -47,14 +47,14 @@ def fast_reference(task: TunableTask) -> Any:
     def main(*tensors: tvm.runtime.Tensor) -> None:
         data, weight = (tensor.numpy().astype(np.float32) for tensor in tensors[:2])
         if is_training:
-            found = _of_training(work, data, weight)
+            output = _of_training(work, data, weight)
         else:
-            found = (
+            output = (
                 data @ weight.reshape(work.k, -1)[:, : work.n]
                 if isinstance(work, Dense)
                 else _convolved(work, data, weight)
             )
-        tensors[2].copyfrom(np.ascontiguousarray(found.astype(work.dtype)))
+        tensors[2].copyfrom(np.ascontiguousarray(output.astype(work.dtype)))
 
     return {"main": main}
 
@@ -69,12 +69,12 @@ def _of_training(work: Conv2d, data: np.ndarray, weight: np.ndarray) -> np.ndarr
     if isinstance(work, Conv2dBackwardFilter):
         return correlate(work, unpacked(data, work.in_channels), unpacked(weight, work.out_channels))
     plain = unpacked(data, work.in_channels)
-    found = (
+    output = (
         convolved_plainly(work, plain, weight)
         if type(work) is Conv2d
         else family_of(work).case(work).compute(plain, weight)
     )
-    whole = np.pad(found, ((0, 0), (0, -found.shape[1] % LANES), (0, 0), (0, 0)))
+    whole = np.pad(output, ((0, 0), (0, -output.shape[1] % LANES), (0, 0), (0, 0)))
     return whole.reshape(work.batch, work.out_texels, LANES, *work.out_hw).transpose(0, 1, 3, 4, 2)
 
 
@@ -109,9 +109,9 @@ def convolved_plainly(work: Conv2d, plain: np.ndarray, kernel: np.ndarray) -> np
         opset_imports=[helper.make_opsetid("", 17)],
         ir_version=8,
     )
-    found = run_onnxruntime(model, {"x": plain, "w": kernel})
-    assert found is not None, "onnxruntime knows convolutions"
-    return found[0]
+    outputs = run_onnxruntime(model, {"x": plain, "w": kernel})
+    assert outputs is not None, "onnxruntime knows convolutions"
+    return outputs[0]
 
 
 def reference_of(task: TunableTask, folder: Path, seed: int) -> Path:

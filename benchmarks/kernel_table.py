@@ -17,7 +17,7 @@ def configs_text(config: Mapping[str, Any]) -> str:
         "x".join(str(config[k]) for k in keys) for keys in (("tile_o", "tile_h", "tile_w"), ("wg_o", "wg_w"))
     )
     rest = [f"{k}={config[k]}" for k in ("split_k", "local", "steps") if config.get(k) not in (0, 1, None)]
-    known = (
+    shown = (
         "tile_o",
         "tile_h",
         "tile_w",
@@ -30,7 +30,7 @@ def configs_text(config: Mapping[str, Any]) -> str:
         "multiply_add",
         "accumulate",
     )
-    words = [str(v) for k, v in config.items() if k not in known and v not in ("buffer", "lanes", 4)]
+    words = [str(v) for k, v in config.items() if k not in shown and v not in ("buffer", "lanes", 4)]
     words += [word for word in ("mma", "tf32", "coopmat") if config.get("multiply_add") == word]
     return " ".join([f"tile {tile} group {group}", *rest, *words])
 
@@ -98,9 +98,9 @@ def summary_lines(rows: Sequence[Mapping[str, Any]], head: Mapping[str, Any], li
         )
     tuning = head["tuning"]
     if tuning:
-        found = f"{tuning['trials']:.0f} trials and {tuning['minutes']:.1f} minutes"
+        cost = f"{tuning['trials']:.0f} trials and {tuning['minutes']:.1f} minutes"
         yield (
-            f"Within 5% of the final total after {found}, of {tuning['all_trials']:.0f} and {tuning['all_minutes']:.1f}"
+            f"Within 5% of the final total after {cost}, of {tuning['all_trials']:.0f} and {tuning['all_minutes']:.1f}"
         )
     yield f"GPU before: {head['clocks'][0]}"
     yield f"GPU after:  {head['clocks'][-1]}"

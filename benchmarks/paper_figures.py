@@ -81,8 +81,8 @@ def distribution(rows: Sequence[Row], peer: str, peak_gflops: float | None) -> T
             table.add_row(f"{low} to {high}", *map(str, counts))
     table.add_section()
     table.add_row("highest", *(f"{max(rates):.1f}" if rates else "-" for rates in sides.values()))
-    known = {name: max(rates) / peak_gflops for name, rates in sides.items() if rates and peak_gflops}
-    table.add_row("highest, of peak", *(f"{known[name]:.1%}" if name in known else "-" for name in sides))
+    shares = {name: max(rates) / peak_gflops for name, rates in sides.items() if rates and peak_gflops}
+    table.add_row("highest, of peak", *(f"{shares[name]:.1%}" if name in shares else "-" for name in sides))
     return table
 
 

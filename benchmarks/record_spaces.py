@@ -143,8 +143,8 @@ class Recorder:
         """Draw the indices of `count` random configs, or fewer if the space has no more."""
         drawn: dict[str, Config] = {}
         # If constraints leave little of the product, one call does not find enough.
-        while found := self.drawn_from.sample(rng, count - len(drawn), exclude=drawn):
-            drawn.update((config.key, config) for config in found)
+        while configs := self.drawn_from.sample(rng, count - len(drawn), exclude=drawn):
+            drawn.update((config.key, config) for config in configs)
             if len(drawn) == count:
                 break
         return [self.space.index_of(config) for config in drawn.values()]
@@ -164,12 +164,12 @@ class Recorder:
         if built.library is None:
             return RecordedConfig(index=index, outcome=built.outcome, build_s=built.seconds, error=_short(built.error))
         try:
-            found = list(runner.run([built], best_s=self.best_s, stop_at=stop_at))
+            measured = list(runner.run([built], best_s=self.best_s, stop_at=stop_at))
         finally:
             Path(built.library).unlink(missing_ok=True)
-        if not found:
+        if not measured:
             return None
-        result = found[0]
+        result = measured[0]
         if result.times_s:
             self.best_s = min(statistics.median(result.times_s), self.best_s or math.inf)
         return RecordedConfig(
@@ -184,8 +184,8 @@ class Recorder:
     def measure_all(self, builder: LocalBuilder, runner: LocalRunner, jobs: int, stop_at: float) -> None:
         """Measure all configs that have no result yet, `jobs` at a time."""
         left = [i for i in self.wanted if i not in self.recorded.configs]
-        done, told = 0, time.monotonic()
-        start = told
+        done, reported_at = 0, time.monotonic()
+        start = reported_at
         pool = ThreadPoolExecutor(jobs)
         try:
             waiting: set[Future[RecordedConfig | None]] = {
@@ -193,14 +193,15 @@ class Recorder:
             }
             while waiting:
                 finished, waiting = wait(waiting, timeout=FLUSH_S)
-                found = [c for c in (future.result() for future in finished) if c is not None]
-                self.recorded.append(self.path, found)
-                done += len(found)
-                if time.monotonic() - told > TELL_S:
-                    told = time.monotonic()
+                configs = [c for c in (future.result() for future in finished) if c is not None]
+                self.recorded.append(self.path, configs)
+                done += len(configs)
+                if time.monotonic() - reported_at > TELL_S:
+                    reported_at = time.monotonic()
                     best = "nothing works yet" if self.best_s is None else f"best {self.best_s * 1e3:.4f} ms"
                     print(
-                        f"{self.recorded.name}: {done} of {len(left)}, {done / (told - start):.1f} configs/s, {best}",
+                        f"{self.recorded.name}: {done} of {len(left)}, {done / (reported_at - start):.1f} configs/s,"
+                        f" {best}",
                         flush=True,
                     )
         finally:
@@ -213,20 +214,20 @@ class Recorder:
             [i for _, i in timed[:AGAIN_CONFIGS]] + [i for _, i in timed if i == self.recorded.context["default"]]
         )
         left = [i for i in wanted if not self.recorded.configs[i].again_s]
-        found = []
+        again = []
         for built in builder.build([self.candidate(i) for i in left], stop_at=stop_at):
             if built.library is None:
                 continue
             for result in runner.run([built], stop_at=stop_at):
                 # A config that ran before and fails now does not work reliably: it counts as failed.
                 before = self.recorded.configs[built.candidate.trial]
-                found.append(
+                again.append(
                     dataclasses.replace(
                         before, outcome=result.outcome, again_s=result.times_s, error=_short(result.error)
                     )
                 )
             Path(built.library).unlink(missing_ok=True)
-        self.recorded.append(self.path, found)
+        self.recorded.append(self.path, again)
         self.recorded.start(self.path)
 
     def tell(self, seconds: float) -> None:

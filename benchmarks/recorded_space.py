@@ -113,12 +113,12 @@ class RecordedSpace:
         with replacing(path) as partial:
             partial.write_bytes(_packed([self.header(), *(c.to_list() for c in self.configs.values())]))
 
-    def append(self, path: Path, found: Iterable[RecordedConfig]) -> None:
+    def append(self, path: Path, configs: Iterable[RecordedConfig]) -> None:
         """Add configs to the file. A config that the file has already is replaced by the later one.
 
         The configs form a separate gzip member: a writer that is killed loses nothing that was appended before.
         """
-        rows = list(found)
+        rows = list(configs)
         self.configs.update((c.index, c) for c in rows)
         if rows:
             with open(path, "ab", opener=regular) as file:

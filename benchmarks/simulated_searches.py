@@ -86,11 +86,11 @@ class Watch(NoProgress):
 
 @functools.cache
 def recording(path: Path) -> RecordedSpace:
-    found = RecordedSpace.load(path)
+    recorded = RecordedSpace.load(path)
     # A search has no estimate for a CPU that stands in for a GPU. Here the CPU is the device itself, and the method
     # decides whether an estimate is used.
-    found.device["is_host_cpu"] = False
-    return found
+    recorded.device["is_host_cpu"] = False
+    return recorded
 
 
 def best_of(recorded: RecordedSpace, allowed: Collection[int] | None = None) -> float:
@@ -142,11 +142,11 @@ def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
     origin, space = dataclasses.asdict(Origin.here(recorded.device)), recorded.space()
     records = []
     for index in np.random.default_rng([seed, len(recorded.configs)]).permutation(sorted(recorded.configs))[:count]:
-        found = recorded.configs[int(index)]
-        times = (found.again_s or found.times_s) if found.outcome == Outcome.OK else ()
+        entry = recorded.configs[int(index)]
+        times = (entry.again_s or entry.times_s) if entry.outcome == Outcome.OK else ()
         config, key, name = dict(space.at(int(index))), recorded.task["key"], recorded.task["name"]
         records.append(
-            Record(task_key=key, task_name=name, config=config, outcome=found.outcome, times_s=times, **origin)
+            Record(task_key=key, task_name=name, config=config, outcome=entry.outcome, times_s=times, **origin)
         )
     return tuple(records)
 
@@ -157,7 +157,7 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], sourc
     """
     task = task_of(path, method.startswith("pruned"))
     device, watch = SimulatedDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
-    given: dict[str, Any] = {
+    session_options: dict[str, Any] = {
         "trials": len(task.recorded.configs) + 1,
         "patience": 10**6,
         "confirm": 0,
@@ -165,7 +165,7 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], sourc
         "seed": seed,
     }
     if method == "random":
-        given["random_trials"] = 10**6
+        session_options["random_trials"] = 10**6
     pretrained = pretrained_without(path, source) if method.endswith("pretrained") else None
     started = time.process_time()
     store: list[Record] = []
@@ -180,7 +180,7 @@ def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], sourc
         store=store,
         builder=device,
         runner=device,
-        options=TuningOptions.from_dict(given),
+        options=TuningOptions.from_dict(session_options),
         prior=PriorKnowledge(learn_from=lambda _: others, pretrained=pretrained),
         hooks=SessionHooks(clock=device.clock),
     )
@@ -205,13 +205,13 @@ def kernel_tuner_cache(recorded: RecordedSpace) -> tuple[dict[str, dict[str, Any
     space = recorded.space()
     cache: dict[str, dict[str, Any]] = {}
     index_of: dict[str, int] = {}
-    for index, found in recorded.configs.items():
+    for index, entry in recorded.configs.items():
         config = dict(space.at(index))
-        time_ms: Any = "RuntimeFailedConfig" if found.time_s is None else found.time_s * 1e3
-        failed = {} if found.time_s is not None else {"__error__": "RuntimeFailedConfig"}
+        time_ms: Any = "RuntimeFailedConfig" if entry.time_s is None else entry.time_s * 1e3
+        failed = {} if entry.time_s is not None else {"__error__": "RuntimeFailedConfig"}
         times = {
-            "compile_time": found.build_s * 1e3,
-            "benchmark_time": found.run_s * 1e3,
+            "compile_time": entry.build_s * 1e3,
+            "benchmark_time": entry.run_s * 1e3,
             "verification_time": 0,
             "strategy_time": 0,
             "framework_time": 0,
@@ -254,12 +254,12 @@ def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: 
     interface.Searchspace = Recorded
     asked, ask = 0, CostFunc.__call__
 
-    def counted(*given: Any, **named: Any) -> Any:
+    def counted(*arguments: Any, **named: Any) -> Any:
         nonlocal asked
         asked += 1
         if asked > ASKED_AT_MOST.get(strategy, math.inf) * most:
             raise StopCriterionReached(f"{asked} configs asked for")
-        return ask(*given, **named)
+        return ask(*arguments, **named)
 
     with (
         tempfile.TemporaryDirectory() as folder,
@@ -300,9 +300,9 @@ def kernel_tuner_run(path: Path, method: str, seed: int) -> Run:
     best_s, least_s, seconds = best_of(recorded), math.inf, 0.0
     curve: list[float] = []
     for index in order:
-        found = recorded.configs[index]
-        seconds += found.build_s + found.run_s
-        least_s = min(least_s, found.time_s or math.inf)
+        entry = recorded.configs[index]
+        seconds += entry.build_s + entry.run_s
+        least_s = min(least_s, entry.time_s or math.inf)
         curve.append(best_s / least_s)
         if curve[-1] * WITHIN >= 1:
             break

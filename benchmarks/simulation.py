@@ -51,12 +51,12 @@ class SimulatedSpace(Space):
         for name, choices in recorded.knobs.items():
             self.define_knob(named.get(name, name), choices)
         self._all = [self.at(index) for index in sorted(recorded.configs)]
-        self._place = {config.key: place for place, config in enumerate(self._all)}
+        self._position = {config.key: position for position, config in enumerate(self._all)}
         inside = set(recorded.configs if allowed is None else allowed)
         self._inside = np.array(
-            [place for place, index in enumerate(sorted(recorded.configs)) if index in inside], dtype=np.int64
+            [position for position, index in enumerate(sorted(recorded.configs)) if index in inside], dtype=np.int64
         )
-        self._valid = {self._all[place].key for place in self._inside}
+        self._valid = {self._all[position].key for position in self._inside}
 
     def __len__(self) -> int:
         return len(self._inside)
@@ -65,7 +65,7 @@ class SimulatedSpace(Space):
         return config.key in self._valid
 
     def __iter__(self) -> Iterator[Config]:
-        return (self._all[place] for place in self._inside)
+        return (self._all[position] for position in self._inside)
 
     def sample(
         self,
@@ -74,21 +74,21 @@ class SimulatedSpace(Space):
         exclude: Container[str] = (),
         where: Mapping[str, Choice] | None = None,
     ) -> list[Config]:
-        found: list[Config] = []
-        for place in rng.permutation(self._inside):
-            if len(found) == count:
+        configs: list[Config] = []
+        for position in rng.permutation(self._inside):
+            if len(configs) == count:
                 break
-            config = self._all[place]
+            config = self._all[position]
             if config.key not in exclude and config.items() >= (where or {}).items():
-                found.append(config)
-        return found
+                configs.append(config)
+        return configs
 
     def mutate(self, config: Config, rng: np.random.Generator) -> Config:
         """Return one of the nearest allowed configs. Return `config` if there is no other.
 
         The nearest config has the fewest changed knobs, then the fewest steps along their choices.
         """
-        near = self._neighbours[self._place[config.key]]
+        near = self._neighbours[self._position[config.key]]
         return self._all[near[int(rng.integers(len(near)))]] if len(near) else config
 
     @cached_property
@@ -100,10 +100,10 @@ class SimulatedSpace(Space):
             [[digit[config[name]] for name, digit in zip(self.knobs, digit_of, strict=True)] for config in self._all]
         )
         near = []
-        for place, own in enumerate(digits):
+        for position, own in enumerate(digits):
             steps = np.abs(digits[self._inside] - own)
             distance = np.count_nonzero(steps, axis=1) + (steps / shape).sum(axis=1) / (len(shape) + 1)
-            distance[self._inside == place] = np.inf
+            distance[self._inside == position] = np.inf
             nearest = np.argsort(distance, kind="stable")[:_NEIGHBOURS]
             near.append(self._inside[nearest[np.isfinite(distance[nearest])]])
         return near
@@ -137,8 +137,8 @@ class SimulatedTask(TunableTask):
             raise RecordError(f"{recorded.name}: the default config was not recorded; a search starts with it")
         # The first choice of a new knob is the behaviour of kernels before the knob existed. A knob appended at the end
         # with one choice does not change the numbers of configs.
-        known = task.template.space(_limits(recorded)).knobs
-        later = {name: choices[:1] for name, choices in known.items() if name not in recorded.knobs}
+        knobs = task.template.space(_limits(recorded)).knobs
+        later = {name: choices[:1] for name, choices in knobs.items() if name not in recorded.knobs}
         recorded = replace(recorded, knobs={**recorded.knobs, **later})
         return cls(
             task.key,
@@ -226,16 +226,20 @@ class SimulatedDevice:
         results: list[Future[BuildResult | None]] = []
         build_s = []
         for candidate in batch:
-            found = self._config(candidate)
-            outcome = found.outcome if found.outcome in (Outcome.INVALID, Outcome.BUILD_ERROR) else Outcome.OK
+            recorded = self._config(candidate)
+            outcome = recorded.outcome if recorded.outcome in (Outcome.INVALID, Outcome.BUILD_ERROR) else Outcome.OK
             library = candidate.config.key if outcome == Outcome.OK else None
             results.append(Future())
             results[-1].set_result(
                 BuildResult(
-                    candidate=candidate, outcome=outcome, library=library, seconds=found.build_s, error=found.error
+                    candidate=candidate,
+                    outcome=outcome,
+                    library=library,
+                    seconds=recorded.build_s,
+                    error=recorded.error,
                 )
             )
-            build_s.append(found.build_s)
+            build_s.append(recorded.build_s)
             self._batch_of[candidate.trial] = len(self._batches)
         self._batches.append(build_s)
         return results
@@ -245,17 +249,21 @@ class SimulatedDevice:
     ) -> Iterator[MeasureResult]:
         """Yield the recorded results and advance the clock. Stop before a config that would end after `stop_at`."""
         for built in batch:
-            found = self._config(built.candidate)
+            recorded = self._config(built.candidate)
             number = self._batch_of[built.candidate.trial]
             self._count_builds(number)
-            end = max(self._now, self._built[number]) + found.run_s
+            end = max(self._now, self._built[number]) + recorded.run_s
             if stop_at is not None and end > stop_at:
                 self._now = stop_at
                 return
             self._now = self._measured[number] = end
-            times = (found.again_s or found.times_s) if found.outcome == Outcome.OK else ()
+            times = (recorded.again_s or recorded.times_s) if recorded.outcome == Outcome.OK else ()
             yield MeasureResult(
-                candidate=built.candidate, outcome=found.outcome, times_s=times, error=found.error, run_s=found.run_s
+                candidate=built.candidate,
+                outcome=recorded.outcome,
+                times_s=times,
+                error=recorded.error,
+                run_s=recorded.run_s,
             )
 
     def close(self) -> None:
