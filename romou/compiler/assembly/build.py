@@ -64,7 +64,7 @@ def build_executable(scheduled: tvm.IRModule, target: Target, tir_pipeline: str,
 def _lowered(
     functions: Mapping[tvm.ir.GlobalVar, tirx.PrimFunc], target: Target, tir_pipeline: str, kept: Kept
 ) -> dict[str, Lowered]:
-    failures, found = Failures(), {}
+    failures, kernels = Failures(), {}
     for var, func in functions.items():
         name = str(var.name_hint)
         key = (name, structural_hash(func), str(target), tir_pipeline)
@@ -73,9 +73,9 @@ def _lowered(
             if lowered is None:
                 continue
             kept.lowered[key] = lowered
-        found[name] = kept.lowered[key]
+        kernels[name] = kept.lowered[key]
     failures.check()
-    return found
+    return kernels
 
 
 def _lower(var: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: Target, tir_pipeline: str) -> Lowered:
@@ -91,10 +91,10 @@ def _lower(var: tvm.ir.GlobalVar, func: tirx.PrimFunc, target: Target, tir_pipel
 
 
 def _library(functions: Mapping[str, Lowered], target: Target) -> tvm.runtime.Module:
-    host = tvm.IRModule({var: func for one in functions.values() for var, func in one.host.functions_items()})
+    host = tvm.IRModule({var: func for lowered in functions.values() for var, func in lowered.host.functions_items()})
     devices: dict[str, tuple[tvm.target.Target, dict[tvm.ir.GlobalVar, tirx.PrimFunc]]] = {}
-    for one in functions.values():
-        for text, (device, mod) in one.device.items():
+    for lowered in functions.values():
+        for text, (device, mod) in lowered.device.items():
             devices.setdefault(text, (device, {}))[1].update(mod.functions_items())
     try:
         library = codegen_build(host, target.tvm_target.host)
@@ -124,11 +124,11 @@ def _dump_sources(functions: Mapping[str, Lowered], module: tvm.runtime.Module, 
 def _name_broken(functions: Mapping[str, Lowered], target: Target) -> None:
     """Generate code for each function separately, and raise BrokenFunctionsError with the functions that fail."""
     failures = Failures()
-    for name, one in functions.items():
+    for name, lowered in functions.items():
 
-        def generate(one: Lowered = one) -> None:
-            codegen_build(one.host, target.tvm_target.host)
-            for device, mod in one.device.values():
+        def generate(lowered: Lowered = lowered) -> None:
+            codegen_build(lowered.host, target.tvm_target.host)
+            for device, mod in lowered.device.values():
                 codegen_build(mod, device)
 
         failures.attempt(name, f"the kernel {name}", generate)

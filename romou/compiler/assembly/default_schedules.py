@@ -118,8 +118,8 @@ def _in_parallel(nest: tirx.Stmt, size: int) -> tirx.Stmt:
     at = group * size + thread
     for loop in reversed(rest):
         body = tirx.For(loop.loop_var, loop.min, loop.extent, tirx.ForKind.SERIAL, body)
-    places = [loop.min + place for loop, place in zip(parallel, unravel(at, extents), strict=True)]
-    body = substitute(body, dict(zip((loop.loop_var for loop in parallel), places, strict=True)))
+    positions = [loop.min + position for loop, position in zip(parallel, unravel(at, extents), strict=True)]
+    body = substitute(body, dict(zip((loop.loop_var for loop in parallel), positions, strict=True)))
     body = guarded(at < count if count % size else None, body)
     for tag, var, extent in (("threadIdx.x", thread, size), ("blockIdx.x", group, -(-count // size))):
         low, high = (tirx.const(value, var.ty) for value in (0, extent))

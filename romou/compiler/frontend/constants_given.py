@@ -72,30 +72,30 @@ def _array_of(declared: onnx.ValueInfoProto, value: object) -> np.ndarray:
         f"{wanted.name}{['?' if d is None else d for d in dims]}".replace("'", "") if dims is not None else wanted.name
     )
     try:
-        given = np.asarray(value)
+        raw = np.asarray(value)
     except (ValueError, TypeError) as error:
         raise UsageError(
             f"the constant for {declared.name!r} is no array of numbers: {error}", name=declared.name
         ) from error
-    if given.dtype.kind not in "biuf":
+    if raw.dtype.kind not in "biuf":
         raise UsageError(
             f"the constant for {declared.name!r} is {value!r}; the model's input takes {shown}", name=declared.name
         )
-    if not given.ndim and dims is not None and all(d in (1, None) for d in dims):
-        given = given.reshape([1] * len(dims))
+    if not raw.ndim and dims is not None and all(d in (1, None) for d in dims):
+        raw = raw.reshape([1] * len(dims))
     if dims is not None and (
-        given.ndim != len(dims) or any(d not in (None, n) for d, n in zip(dims, given.shape, strict=True))
+        raw.ndim != len(dims) or any(d not in (None, n) for d, n in zip(dims, raw.shape, strict=True))
     ):
         raise UsageError(
-            f"the constant for {declared.name!r} has the shape {given.shape}; the model's input takes {shown}",
+            f"the constant for {declared.name!r} has the shape {raw.shape}; the model's input takes {shown}",
             name=declared.name,
         )
-    array = given.astype(wanted)
+    array = raw.astype(wanted)
     # Integers may be given for floats. No other kind changes, and no value changes except by rounding of floats.
     kinds = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}.get(wanted.kind, "f")
-    if given.dtype.kind not in kinds or (
-        wanted.kind in "iu" and not np.array_equal(array.astype(object), given.astype(object))
+    if raw.dtype.kind not in kinds or (
+        wanted.kind in "iu" and not np.array_equal(array.astype(object), raw.astype(object))
     ):
-        text = f"the constant for {declared.name!r} is {value!r} ({given.dtype.name}); the model's input takes {shown}"
+        text = f"the constant for {declared.name!r} is {value!r} ({raw.dtype.name}); the model's input takes {shown}"
         raise UsageError(text, name=declared.name)
     return array

@@ -78,18 +78,18 @@ class _Rewriter:
 
     def scan(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:
         """Replace a Scan by its body, once for each slice of the scanned inputs."""
-        given = {a.name: helper.get_attribute_value(a) for a in node.attribute}
-        body: onnx.GraphProto = given["body"]
-        scanned = given["num_scan_inputs"]
+        attributes = {a.name: helper.get_attribute_value(a) for a in node.attribute}
+        body: onnx.GraphProto = attributes["body"]
+        scanned = attributes["num_scan_inputs"]
         states = len(node.input) - scanned
-        axes = given.get("scan_input_axes", [0] * scanned)
+        axes = attributes.get("scan_input_axes", [0] * scanned)
         sequences = node.input[states:]
         if self.opset < 9 or any(name not in self.shapes for name in sequences):
             return None
         steps = self.shapes[sequences[0]][axes[0]]
         if steps * max(1, len(body.node)) > _MAX_NODES:
             return None
-        backwards = given.get("scan_input_directions", [0] * scanned)
+        backwards = attributes.get("scan_input_directions", [0] * scanned)
         unrolled = _Unrolled(self.opset, node.output[0])
         state = list(node.input[:states])
         for step in range(steps):
@@ -100,7 +100,7 @@ class _Rewriter:
             ]
             state = unrolled.step(body, [*state, *slices], states)
         return unrolled.finish(
-            node, state, given.get("scan_output_axes", []), given.get("scan_output_directions", []), body
+            node, state, attributes.get("scan_output_axes", []), attributes.get("scan_output_directions", []), body
         )
 
     def loop(self, node: onnx.NodeProto) -> list[onnx.NodeProto] | None:

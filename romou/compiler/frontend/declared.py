@@ -100,24 +100,24 @@ def settle_declared(proto: onnx.ModelProto) -> list[Settled]:
     An empty list has only one value, so it is replaced as well.
     """
     graph = proto.graph
-    known = constants_of(graph)
-    own = {value.name for value in graph.input} - known
+    constants = constants_of(graph)
+    own = {value.name for value in graph.input} - constants
     shapes = shapes_of(graph)
     settled: list[Settled] = []
     for value in graph.input:
-        if value.name not in known and shapes.get(value.name) == (0,):
+        if value.name not in constants and shapes.get(value.name) == (0,):
             dtype = helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)
             _replace(graph, value.name, np.zeros(shapes[value.name], dtype))
-    known = constants_of(graph)
+    constants = constants_of(graph)
     for node in graph.node:
         rule = _RULES.get(node.op_type) if node.domain in ("", "ai.onnx") else None
         if rule is None or node.output[0] not in shapes:
             continue
         for index, value in (rule(node, shapes) or {}).items():
-            if index < len(node.input) and node.input[index] and node.input[index] not in known:
+            if index < len(node.input) and node.input[index] and node.input[index] not in constants:
                 settled += [_settled(proto, node, node.input[index], value)] if node.input[index] in own else []
                 node.input[index] = add_constant(graph, f"{node.output[0]}_input{index}", value)
-        if node.op_type in ("Squeeze", "Unsqueeze") and len(node.input) > 1 and node.input[1] not in known:
+        if node.op_type in ("Squeeze", "Unsqueeze") and len(node.input) > 1 and node.input[1] not in constants:
             settled += (
                 [_settled(proto, node, node.input[1], axes)]
                 if node.input[1] in own and (axes := _changed_axes(node, shapes)) is not None
@@ -136,8 +136,10 @@ def _settled(proto: onnx.ModelProto, node: onnx.NodeProto, name: str, value: np.
         raise ModelError(f"input {name!r} has the shape {list(shape)}, but {asked}")
     infos = {n: onnx.helper.make_value_info(n, types[n]) for n in (*node.input, *node.output) if n in types}
     weights = [tensor for tensor in proto.graph.initializer if tensor.name in node.input]
-    given = [infos[n] for n in dict.fromkeys(node.input) if n in infos and n not in {tensor.name for tensor in weights}]
-    graph = helper.make_graph([node], "reader", given, [infos[n] for n in node.output if n], weights)
+    inputs = [
+        infos[n] for n in dict.fromkeys(node.input) if n in infos and n not in {tensor.name for tensor in weights}
+    ]
+    graph = helper.make_graph([node], "reader", inputs, [infos[n] for n in node.output if n], weights)
     reader = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
     return Settled(
         name=name,
@@ -149,10 +151,10 @@ def _settled(proto: onnx.ModelProto, node: onnx.NodeProto, name: str, value: np.
 
 def _changed_axes(node: onnx.NodeProto, shapes: Shapes) -> np.ndarray | None:
     """Return the first axes that a Squeeze removes, or an Unsqueeze adds, to give the declared shape."""
-    given, result, count = (shapes.get(name) for name in (node.input[0], node.output[0], node.input[1]))
-    if given is None or result is None or count is None:
+    shape, result, count = (shapes.get(name) for name in (node.input[0], node.output[0], node.input[1]))
+    if shape is None or result is None or count is None:
         return None
-    wide, narrow = (given, result) if node.op_type == "Squeeze" else (result, given)
+    wide, narrow = (shape, result) if node.op_type == "Squeeze" else (result, shape)
     fitting = (
         axes
         for axes in itertools.combinations(range(len(wide)), math.prod(count))
@@ -164,8 +166,8 @@ def _changed_axes(node: onnx.NodeProto, shapes: Shapes) -> np.ndarray | None:
 def _replace(graph: onnx.GraphProto, name: str, value: np.ndarray) -> None:
     constant = add_constant(graph, f"{name}_empty", value)
     for node in graph.node:
-        for i, given in enumerate(node.input):
-            if given == name:
+        for i, input_name in enumerate(node.input):
+            if input_name == name:
                 node.input[i] = constant
 
 
@@ -184,19 +186,19 @@ def _reduced_axes(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray]
 
     Axes of extent 1 may or may not be among them, if another axis is.
     """
-    given = shapes.get(node.input[0])
+    shape = shapes.get(node.input[0])
     count = shapes.get(node.input[1]) if len(node.input) > 1 and node.input[1] else None
-    if given is None or not count:
+    if shape is None or not count:
         return None
     keep = next((a.i for a in node.attribute if a.name == "keepdims"), 1)
 
     def result(axes: tuple[int, ...]) -> tuple[int, ...]:
-        return tuple(1 if i in axes else d for i, d in enumerate(given) if keep or i not in axes)
+        return tuple(1 if i in axes else d for i, d in enumerate(shape) if keep or i not in axes)
 
     fitting = [
-        axes for axes in itertools.combinations(range(len(given)), count[0]) if result(axes) == shapes[node.output[0]]
+        axes for axes in itertools.combinations(range(len(shape)), count[0]) if result(axes) == shapes[node.output[0]]
     ]
-    wide = {tuple(a for a in axes if given[a] != 1) for axes in fitting}
+    wide = {tuple(a for a in axes if shape[a] != 1) for axes in fitting}
     return {1: np.array(fitting[0], np.int64)} if len(wide) == 1 else None
 
 
@@ -215,10 +217,10 @@ def _center_crop_pad(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarr
 
 
 def _tile(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:
-    given, result = shapes.get(node.input[0]), shapes[node.output[0]]
-    if given is None or 0 in given:
+    shape, result = shapes.get(node.input[0]), shapes[node.output[0]]
+    if shape is None or 0 in shape:
         return None
-    return {1: np.array([r // g for g, r in zip(given, result, strict=True)], np.int64)}
+    return {1: np.array([r // g for g, r in zip(shape, result, strict=True)], np.int64)}
 
 
 def _split(node: onnx.NodeProto, shapes: Shapes) -> dict[int, np.ndarray] | None:

@@ -109,10 +109,12 @@ def _function(
 ) -> onnx.FunctionProto | None:
     """Return the body for the model's opset, or for the newest opset before it."""
     if schema.has_context_dependent_function:
-        given = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
+        input_types = [types.get(name, onnx.TypeProto()).SerializeToString() for name in node.input]
         versions = [version for version in schema.context_dependent_function_opset_versions if version <= opset]
         content = (
-            schema.get_context_dependent_function_with_opset_version(max(versions), node.SerializeToString(), given)
+            schema.get_context_dependent_function_with_opset_version(
+                max(versions), node.SerializeToString(), input_types
+            )
             if versions
             else b""
         )
@@ -137,10 +139,10 @@ def renamed(
     for attribute in node.attribute:
         if attribute.ref_attr_name and attribute.ref_attr_name not in attributes:
             continue
-        given = copy.attribute.add()
-        given.CopyFrom(attributes[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
-        given.name = attribute.name
-        for graph in [given.g] if given.HasField("g") else given.graphs:
+        new_attribute = copy.attribute.add()
+        new_attribute.CopyFrom(attributes[attribute.ref_attr_name] if attribute.ref_attr_name else attribute)
+        new_attribute.name = attribute.name
+        for graph in [new_attribute.g] if new_attribute.HasField("g") else new_attribute.graphs:
             _rename_graph(graph, names, attributes, suffix)
     return copy
 

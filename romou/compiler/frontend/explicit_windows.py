@@ -45,12 +45,16 @@ def explicit_windows(model: onnx.ModelProto) -> onnx.ModelProto:
 def _is_open(node: onnx.NodeProto) -> bool:
     if node.op_type not in (*_POOLS, *_WEIGHTS, "ConvTranspose"):
         return False
-    given = {
+    attributes = {
         a.name: onnx.helper.get_attribute_value(a)
         for a in node.attribute
         if a.name in ("auto_pad", "ceil_mode", "output_shape")
     }
-    return given.get("auto_pad", b"").startswith(b"SAME") or bool(given.get("ceil_mode")) or "output_shape" in given
+    return (
+        attributes.get("auto_pad", b"").startswith(b"SAME")
+        or bool(attributes.get("ceil_mode"))
+        or "output_shape" in attributes
+    )
 
 
 def _inferred(model: onnx.ModelProto) -> _Shapes:
@@ -64,13 +68,13 @@ def _inferred(model: onnx.ModelProto) -> _Shapes:
 
 def _rewrite(model: onnx.ModelProto, shapes: _Shapes, opset: int) -> bool:
     """Rewrite nodes up to the first one with a wrongly inferred shape. Return whether there is one."""
-    known = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer} | dict(shapes)
+    shape_of = {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer} | dict(shapes)
     for node in filter(_is_open, model.graph.node):
         attributes = attributes_of(
             node.op_type, opset, {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
         )
-        extents = known.get(node.input[0], ())[2:]
-        kernel = attributes.get("kernel_shape") or known.get(node.input[_WEIGHTS.get(node.op_type, 1)], ())[2:]
+        extents = shape_of.get(node.input[0], ())[2:]
+        kernel = attributes.get("kernel_shape") or shape_of.get(node.input[_WEIGHTS.get(node.op_type, 1)], ())[2:]
         if not extents or len(kernel) != len(extents):
             continue
         if node.op_type == "ConvTranspose":

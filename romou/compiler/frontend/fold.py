@@ -70,9 +70,9 @@ def _slim(proto: onnx.ModelProto) -> onnx.ModelProto:
 def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
     """Return the model with its constant nodes computed, or None if there are none."""
     graph = model.graph
-    shapes, known = shapes_of(graph), constants_of(graph)
+    shapes, constant_names = shapes_of(graph), constants_of(graph)
     inputs = {value.name for value in graph.input}
-    known -= inputs - {tensor.name for tensor in graph.initializer}
+    constant_names -= inputs - {tensor.name for tensor in graph.initializer}
     types = types_of(graph)
     constant: list[onnx.NodeProto] = []
     rest: list[onnx.NodeProto] = []
@@ -87,13 +87,17 @@ def _fold_once(model: onnx.ModelProto) -> onnx.ModelProto | None:
             has_progress = True
         elif node.op_type == "Constant":
             constant.append(node)
-        elif _is_pure(node) and all(name in known for name in node.input if name) and _is_foldable(node, shapes, types):
+        elif (
+            _is_pure(node)
+            and all(name in constant_names for name in node.input if name)
+            and _is_foldable(node, shapes, types)
+        ):
             constant.append(node)
             has_progress = True
         else:
             rest.append(node)
             continue
-        known.update(node.output)
+        constant_names.update(node.output)
     if not has_progress:
         return None
     needed = (
@@ -115,9 +119,9 @@ def _plain_cast(node: onnx.NodeProto, types: dict[str, onnx.TypeProto]) -> onnx.
     """Return a CastLike as a Cast, which does not depend on the other tensor."""
     if node.op_type != "CastLike" or node.input[1] not in types or not types[node.input[1]].tensor_type.elem_type:
         return node
-    given = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
+    attributes = {a.name: onnx.helper.get_attribute_value(a) for a in node.attribute}
     return helper.make_node(
-        "Cast", node.input[:1], node.output, node.name, to=types[node.input[1]].tensor_type.elem_type, **given
+        "Cast", node.input[:1], node.output, node.name, to=types[node.input[1]].tensor_type.elem_type, **attributes
     )
 
 
@@ -144,8 +148,8 @@ def _dimensions(node: onnx.NodeProto, shape: tuple[int, ...]) -> np.ndarray:
     """Return the value of a Shape or Size node."""
     if node.op_type == "Size":
         return np.array(np.prod(shape, dtype=np.int64), np.int64)
-    given = {a.name: a.i for a in node.attribute}
-    return np.array(shape[given.get("start", 0) : given.get("end", len(shape))], np.int64)
+    attributes = {a.name: a.i for a in node.attribute}
+    return np.array(shape[attributes.get("start", 0) : attributes.get("end", len(shape))], np.int64)
 
 
 def _compute(model: onnx.ModelProto, nodes: list[onnx.NodeProto], outputs: list[str]) -> dict[str, np.ndarray] | None:

@@ -288,12 +288,12 @@ def without_batch_norms(model: onnx.ModelProto) -> onnx.ModelProto:
     nodes: list[onnx.NodeProto] = []
     prefix = free_prefix(result.graph, "batch_norm")
     for node in model.graph.node:
-        given = {a.name: a.i for a in node.attribute if a.name in ("training_mode", "spatial")}
+        attributes = {a.name: a.i for a in node.attribute if a.name in ("training_mode", "spatial")}
         if (
             not norms & {*node.output[:1]}
             or len([name for name in node.output if name]) > 1
-            or given.get("training_mode", 0)
-            or not given.get("spatial", 1)
+            or attributes.get("training_mode", 0)
+            or not attributes.get("spatial", 1)
         ):
             nodes.append(node)
             continue

@@ -38,10 +38,10 @@ def host_runner(text: str) -> Runner:
 
     `Runner.run` raises DeviceError if the sub-model fails, or returns other dtypes or shapes than `text` declares.
     """
-    given = json.loads(text)
-    model = onnx.load_from_string(base64.b64decode(given["model"]))
+    description = json.loads(text)
+    model = onnx.load_from_string(base64.b64decode(description["model"]))
     names = [value.name for value in model.graph.input]
-    nodes = tuple(given["nodes"])
+    nodes = tuple(description["nodes"])
     run = _onnxruntime(model) or _reference(model)
 
     def attempt(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -52,7 +52,7 @@ def host_runner(text: str) -> Runner:
             arrays = attempt(inputs)
         except Exception as error:  # onnxruntime and onnx raise many types
             raise DeviceError(f"{', '.join(nodes)} failed on the host: {first_line(error)}") from error
-        for array, (dtype, dims) in zip(arrays, given["outputs"], strict=True):
+        for array, (dtype, dims) in zip(arrays, description["outputs"], strict=True):
             if array.dtype.name != dtype or (isinstance(dims, list) and list(array.shape) != dims):
                 raise DeviceError(
                     f"{', '.join(nodes)} gave {array.dtype} {array.shape} on the host, where the model says {dtype}"

@@ -192,7 +192,7 @@ class _Uses:
     def _factor(self, node: onnx.NodeProto, position: int) -> float:
         """Return the constant scalar that a node multiplies its input by, or 1 if there is none."""
         constants = [
-            self.constants[given] for i, given in enumerate(node.input) if i != position and given in self.constants
+            self.constants[name] for i, name in enumerate(node.input) if i != position and name in self.constants
         ]
         if node.op_type not in ("Mul", "Div") or not constants or math.prod(constants[0].dims) != 1:
             return 1.0

@@ -68,8 +68,8 @@ def spreads(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray], reference:
         for name, value in inputs.items()
     }
     deviations = [0.0] * len(reference)
-    for given, is_optimized in ((inputs, False), (nudged, True)):
-        outputs = run_onnxruntime(model, given, is_optimized=is_optimized)
+    for arrays, is_optimized in ((inputs, False), (nudged, True)):
+        outputs = run_onnxruntime(model, arrays, is_optimized=is_optimized)
         for i, (output, expected) in enumerate(zip(outputs or (), reference, strict=False)):
             if expected.dtype.kind == "f" and expected.size and output.shape == expected.shape:
                 middle = float(np.median(np.abs(output.astype(np.float64) - expected.astype(np.float64))))

@@ -104,7 +104,7 @@ class _Moved:
             (reader,) = self._readers[node.output[0]]
             self._dropped.add(position)
             self._nodes[reader].input[:] = [
-                name if given == node.output[0] else given for given in self._nodes[reader].input
+                name if input_name == node.output[0] else input_name for input_name in self._nodes[reader].input
             ]
             self._scale_input(product, 0, scale)
 

@@ -61,12 +61,12 @@ def _tensors(graph: onnx.GraphProto) -> Iterator[tuple[str, int, tuple[int, ...]
 
 def _ranges(graph: onnx.GraphProto) -> Iterator[tuple[str, int, tuple[int, ...]]]:
     """Yield the outputs of Range nodes with constant operands. Inference leaves their shapes open."""
-    known = constant_tensors(graph)
+    constants = constant_tensors(graph)
     for node in graph.node:
-        if node.op_type == "Range" and all(name in known for name in node.input):
-            start, limit, delta = (onnx.numpy_helper.to_array(known[name]).item() for name in node.input)
+        if node.op_type == "Range" and all(name in constants for name in node.input):
+            start, limit, delta = (onnx.numpy_helper.to_array(constants[name]).item() for name in node.input)
             yield (
                 node.output[0],
-                known[node.input[0]].data_type,
+                constants[node.input[0]].data_type,
                 (max(0, math.ceil((limit - start) / delta)) if delta else 0,),
             )

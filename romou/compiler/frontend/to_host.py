@@ -29,15 +29,15 @@ def with_more_on_host(imported: ImportedModel) -> ImportedModel | None:
     """
     nodes, values = imported.folded.graph.node, Values(imported.folded)
     failing, unknown = set(imported.on_host), set[int]()
-    known: dict[bytes, bool] = {}
+    importable: dict[bytes, bool] = {}
     for i, node in enumerate(nodes):
         if not values.is_static(node):
             unknown.add(i)
         elif i not in failing:
             key = values.kind_of(node)
-            if key not in known:
-                known[key] = _can_import(alone(imported.folded, node, values))
-            failing |= set() if known[key] else {i}
+            if key not in importable:
+                importable[key] = _can_import(alone(imported.folded, node, values))
+            failing |= set() if importable[key] else {i}
     if imported.unconverted is not None and failing != imported.on_host:
         with contextlib.suppress(ModelError):
             return in_fp32(imported, {first_output(nodes[i]) for i in failing})

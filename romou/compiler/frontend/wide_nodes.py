@@ -373,16 +373,16 @@ def _vectors(graph: _OnnxGraph) -> set[int]:
 
 def _is_mean_of_pixels(graph: _OnnxGraph, node: onnx.NodeProto) -> bool:
     """Return whether a node is the mean of each channel of an image: [N, C, H, W] to [N, C, 1, 1] or [N, C]."""
-    given, result = graph.shapes.get(node.input[0]) if node.input else None, graph.shapes.get(node.output[0])
+    shape, result = graph.shapes.get(node.input[0]) if node.input else None, graph.shapes.get(node.output[0])
     if (
         node.op_type != "ReduceMean"
-        or given is None
+        or shape is None
         or result is None
-        or len(given) != _RANK_OF_IMAGES
-        or math.prod(given[2:]) == 1
+        or len(shape) != _RANK_OF_IMAGES
+        or math.prod(shape[2:]) == 1
     ):
         return False
-    return result in ((*given[:2], 1, 1), given[:2])
+    return result in ((*shape[:2], 1, 1), shape[:2])
 
 
 def _is_vector(graph: _OnnxGraph, position: int) -> bool:

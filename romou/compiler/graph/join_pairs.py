@@ -67,11 +67,11 @@ def find_pairs(mod: tvm.IRModule, most_buffers: int | None = None) -> list[Pair]
     pairs: dict[tuple[str, str, int], Pair] = {}
     for calls in _calls_in_pairs(mod):
         first, second, position = key = calls.key
-        known = pairs.get(key)
+        pair = pairs.get(key)
         task = (
             TunableTask.of(join(mod[first], mod[second], position))
-            if known is None
-            else replace(known.task, calls=known.task.calls + 1)
+            if pair is None
+            else replace(pair.task, calls=pair.task.calls + 1)
         )
         # None if the second function's epilogue reads the intermediate result as well.
         if task is not None and (most_buffers is None or len(task.func.params) <= most_buffers):

@@ -66,8 +66,8 @@ class Contracted:
     @property
     def work(self) -> Workload:
         """Return the numbers of the operator."""
-        found: Workload = self.operator.workload.from_json(str(self.block.annotations[WORKLOAD]))
-        return found
+        workload: Workload = self.operator.workload.from_json(str(self.block.annotations[WORKLOAD]))
+        return workload
 
     @property
     def data(self) -> tirx.Buffer:

@@ -110,8 +110,12 @@ class ContractionFamily(Operator[W], Family):
         )
         if not has_epilogue:
             return te.create_prim_func([*operands, total])
-        shape, place = self.bias(w)
+        shape, bias_index = self.bias(w)
         bias, zero = te.placeholder(shape, w.dtype, "bias"), tirx.const(0, w.dtype)
         return te.create_prim_func(
-            [*operands, bias, te.compute(total.shape, lambda *i: te.max(total[i] + bias[place(*i)], zero), name="relu")]
+            [
+                *operands,
+                bias,
+                te.compute(total.shape, lambda *i: te.max(total[i] + bias[bias_index(*i)], zero), name="relu"),
+            ]
         )

@@ -95,12 +95,12 @@ class _Sum:
 class _Scope:
     """A sequence of statements.
 
-    known: key -> (a variable declared so far, the constant that it includes).
-    sums: the known sums whose terms all vary in this scope.
+    variables: key -> (a variable declared so far, the constant that it includes).
+    sums: the sums whose terms all vary in this scope.
     pending: variables to declare before the next statement.
     """
 
-    known: dict[Key, tuple[tirx.Expr, int]] = field(default_factory=dict)
+    variables: dict[Key, tuple[tirx.Expr, int]] = field(default_factory=dict)
     sums: list[tuple[frozenset[tuple[_Atom, int]], tirx.Expr, int]] = field(default_factory=list)
     pending: list[tirx.Bind] = field(default_factory=list)
 
@@ -191,13 +191,13 @@ class _Eliminator:
     # Expressions
 
     def _index(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
-        found = self._as_sum(expr) if _is_index(expr) else None
-        return mutator.default_mutate(expr) if found is None else self._value_of(found)
+        index_sum = self._as_sum(expr) if _is_index(expr) else None
+        return mutator.default_mutate(expr) if index_sum is None else self._value_of(index_sum)
 
     def _truth(self, expr: tirx.Expr, mutator: Any) -> tirx.Expr:
         conditions = [self._condition(part) for part in conjuncts(expr)]
-        known = [c for c in conditions if c is not None]
-        return self._all_of(known) if len(known) == len(conditions) else mutator.default_mutate(expr)
+        translated = [c for c in conditions if c is not None]
+        return self._all_of(translated) if len(translated) == len(conditions) else mutator.default_mutate(expr)
 
     def _ramp(self, expr: tirx.Ramp, mutator: Any) -> tirx.Expr:
         """Keep the product in a vector's address: it shows the code generator that the vector is aligned."""
@@ -235,9 +235,9 @@ class _Eliminator:
         for depth in sorted({c.depth for c in conditions}):
             here = [c for c in conditions if c.depth == depth]
             key, scope = ("all", *sorted(c.number for c in here)), self.scopes[depth]
-            if key not in scope.known:
-                scope.known[key] = (self._declare(reduce(tirx.And, [c.make() for c in here]), depth, "inside"), 0)
-            parts.append(scope.known[key][0])
+            if key not in scope.variables:
+                scope.variables[key] = (self._declare(reduce(tirx.And, [c.make() for c in here]), depth, "inside"), 0)
+            parts.append(scope.variables[key][0])
         return reduce(tirx.And, parts)
 
     def _as_sum(self, expr: tirx.Expr) -> _Sum | None:
@@ -302,18 +302,18 @@ class _Eliminator:
         for depth in sorted({a.depth for a in wanted.terms}):
             here = sorted((a, c) for a, c in wanted.terms.items() if a.depth == depth)
             key = (*key, *((a.number, c) for a, c in here))
-            known = self.scopes[depth].known
+            variables = self.scopes[depth].variables
             if value is None and wanted.constant == 0 and len(here) == 1 and here[0][1] == 1:
                 value = self._atom_value(here[0][0])
                 continue
-            if key not in known:
+            if key not in variables:
                 if value is None:
                     included = wanted.constant
-                    known[key] = (self._declare(self._sum_of(here, included, depth), depth, "at"), included)
-                    self.scopes[depth].sums.append((frozenset(here), *known[key]))
+                    variables[key] = (self._declare(self._sum_of(here, included, depth), depth, "at"), included)
+                    self.scopes[depth].sums.append((frozenset(here), *variables[key]))
                 else:
-                    known[key] = (self._declare(self._total(value, here), depth, "at"), included)
-            value, included = known[key]
+                    variables[key] = (self._declare(self._total(value, here), depth, "at"), included)
+            value, included = variables[key]
         assert value is not None
         return value, included
 
@@ -321,10 +321,10 @@ class _Eliminator:
         """Return the sum of terms of one scope, starting from its longest partial sum that has a variable there."""
         for atom, _ in terms:
             self._atom_value(atom)  # its declarations may include the longest part
-        parts = [known for known in self.scopes[depth].sums if len(known[0]) > 1 and known[0] < set(terms)]
+        parts = [partial for partial in self.scopes[depth].sums if len(partial[0]) > 1 and partial[0] < set(terms)]
         if not parts:
             return _plus(self._total(None, terms), constant)
-        part, start, included = max(parts, key=lambda known: len(known[0]))
+        part, start, included = max(parts, key=lambda partial: len(partial[0]))
         return _plus(self._total(start, [t for t in terms if t not in part]), constant - included)
 
     def _total(self, start: tirx.Expr | None, terms: Sequence[tuple[_Atom, int]]) -> tirx.Expr:
@@ -346,17 +346,17 @@ class _Eliminator:
         value = self._atom_value(atom)
         if factor == 1:
             return value
-        known, key = self.scopes[atom.depth].known, ("product", atom.number, factor)
-        if key not in known:
-            known[key] = (self._declare(value * factor, atom.depth, "at"), 0)
-        return known[key][0]
+        variables, key = self.scopes[atom.depth].variables, ("product", atom.number, factor)
+        if key not in variables:
+            variables[key] = (self._declare(value * factor, atom.depth, "at"), 0)
+        return variables[key][0]
 
     def _atom_value(self, atom: _Atom) -> tirx.Expr:
-        known, key = self.scopes[atom.depth].known, ("atom", atom.number)
-        if key not in known:
+        variables, key = self.scopes[atom.depth].variables, ("atom", atom.number)
+        if key not in variables:
             made = atom.make()
-            known[key] = (made if isinstance(made, tirx.Var) else self._declare(made, atom.depth, "at"), 0)
-        return known[key][0]
+            variables[key] = (made if isinstance(made, tirx.Var) else self._declare(made, atom.depth, "at"), 0)
+        return variables[key][0]
 
     def _declare(self, value: tirx.Expr, depth: int, name: str) -> tirx.Var:
         if isinstance(value, tirx.Var) and value in self.declared:

@@ -95,10 +95,10 @@ def _with_pointers(loop: tirx.For, written: set[tirx.Var], dialect: Dialect) -> 
     pointers: dict[tuple[tirx.Var, tirx.Var], _Pointer] = {}
 
     def load(access: TensorLoad) -> tirx.Expr:
-        source, found = access.source, _parts(access.indices)
-        if found is None or found[0] not in steps or str(source.scope()) != "global" or source in written:
+        source, parts = access.source, _parts(access.indices)
+        if parts is None or parts[0] not in steps or str(source.scope()) != "global" or source in written:
             return access
-        variable, constant = found
+        variable, constant = parts
         pointer = pointers.setdefault((source, variable), _Pointer.of(source, *steps[variable]))
         return tirx.BufferLoad(pointer.buffer, [tirx.const(constant, "int32")])
 

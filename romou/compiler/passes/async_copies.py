@@ -61,7 +61,9 @@ def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
             return stmt
         group, (waiting, under_way) = parts[0], (parts[1], parts[1].body)
         barrier, *use = statements_of(under_way.body)
-        copies = structural_map(group, (tirx.Evaluate, lambda one: tirx.Evaluate(0) if is_barrier(one) else one))
+        copies = structural_map(
+            group, (tirx.Evaluate, lambda statement: tirx.Evaluate(0) if is_barrier(statement) else statement)
+        )
         if not _is_marked(under_way, UNDER_WAY) or not is_barrier(barrier):
             return stmt
         ahead = int(under_way.value)

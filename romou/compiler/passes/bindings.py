@@ -59,8 +59,8 @@ def inline_single_uses(body: tirx.Stmt, declared: Sequence[tirx.Var]) -> tirx.St
     structural_visit(body, [(tirx.For, enter), (tirx.Bind, bind), (tirx.Var, use)])
 
     def drop(stmt: tirx.Bind) -> tirx.Stmt:
-        found = uses.get(stmt.var)
-        if found is None or len(found) > 1 or (found and found[0] != home[stmt.var]):
+        loops_of_uses = uses.get(stmt.var)
+        if loops_of_uses is None or len(loops_of_uses) > 1 or (loops_of_uses and loops_of_uses[0] != home[stmt.var]):
             return stmt
         inlined[stmt.var] = stmt.value
         return tirx.Evaluate(0)

@@ -148,10 +148,10 @@ def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transfor
 
 def _as_truth(cast: tirx.Cast) -> tirx.Expr:
     """Convert a vector to truth values: nonzero is true. TVM would cut off fractions."""
-    wanted, given = (tvm.DataType(str(expr.ty)) for expr in (cast, cast.value))
-    if not is_truth(wanted) or is_truth(given) or int(given.lanes) == 1:
+    wanted, source = (tvm.DataType(str(expr.ty)) for expr in (cast, cast.value))
+    if not is_truth(wanted) or is_truth(source) or int(source.lanes) == 1:
         return cast
-    return tirx.NE(cast.value, tirx.Broadcast(tirx.const(0, str(given.with_lanes(1))), int(given.lanes)))
+    return tirx.NE(cast.value, tirx.Broadcast(tirx.const(0, str(source.with_lanes(1))), int(source.lanes)))
 
 
 def is_truth(dtype: tvm.DataType) -> bool:
@@ -165,9 +165,11 @@ def _scattered(store: tirx.BufferStore) -> tirx.Stmt:
         return store
     numbers = tirx.Select(store.value, *(tirx.Broadcast(tirx.const(value, "int32"), lanes) for value in (1, 0)))
     vector = tirx.Var("truths", numbers.ty)
-    places = [[*store.indices[:-1], lane_of(store.indices[-1], lane)] for lane in range(lanes)]
+    indices_by_lane = [[*store.indices[:-1], lane_of(store.indices[-1], lane)] for lane in range(lanes)]
     values = [tirx.NE(tirx.Shuffle([vector], [lane]), tirx.const(0, "int32")) for lane in range(lanes)]
-    stores = [tirx.BufferStore(store.buffer, value, place) for value, place in zip(values, places, strict=True)]
+    stores = [
+        tirx.BufferStore(store.buffer, value, indices) for value, indices in zip(values, indices_by_lane, strict=True)
+    ]
     return tirx.SeqStmt([tirx.Bind(vector, numbers), *stores])
 
 
@@ -243,9 +245,9 @@ def _compared(select: tirx.Select) -> tirx.Expr:
 
 
 def _number(cast: tirx.Cast) -> tirx.Expr:
-    given, wanted = (tvm.DataType(str(expr.ty)) for expr in (cast.value, cast))
-    lanes = int(given.lanes)
-    if not is_truth(given) or lanes == 1:
+    source, wanted = (tvm.DataType(str(expr.ty)) for expr in (cast.value, cast))
+    lanes = int(source.lanes)
+    if not is_truth(source) or lanes == 1:
         return cast
     scalar = str(wanted).removesuffix(f"x{lanes}")
     return tirx.Select(cast.value, *(tirx.Broadcast(tirx.const(value, scalar), lanes) for value in (1, 0)))
@@ -265,24 +267,24 @@ def name_register_reads(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.t
 def _named(stmt: Any) -> tirx.Stmt:
     if isinstance(getattr(stmt, "value", None), tvm.ir.TensorLoad):
         return stmt  # a copy is written unchanged
-    found: list[tvm.ir.TensorLoad] = []
+    loads: list[tvm.ir.TensorLoad] = []
 
     def read(load: tvm.ir.TensorLoad) -> None:
         if (
             int(tvm.DataType(str(load.ty)).lanes) > 1
             and str(load.source.scope()) in _CHANGING
-            and not any(structural_equal(load, other) for other in found)
+            and not any(structural_equal(load, other) for other in loads)
         ):
-            found.append(load)
+            loads.append(load)
 
     structural_walk(stmt, (tvm.ir.TensorLoad, read))
-    if not found:
+    if not loads:
         return stmt
-    variables = [tirx.Var("read", load.ty) for load in found]
+    variables = [tirx.Var("read", load.ty) for load in loads]
 
     def name(load: tvm.ir.TensorLoad) -> tirx.Expr:
-        place = next((i for i, other in enumerate(found) if structural_equal(load, other)), None)
-        return load if place is None else variables[place]
+        index = next((i for i, other in enumerate(loads) if structural_equal(load, other)), None)
+        return load if index is None else variables[index]
 
     named = structural_map(stmt, (tvm.ir.TensorLoad, name))
-    return tirx.SeqStmt([*(tirx.Bind(v, load) for v, load in zip(variables, found, strict=True)), named])
+    return tirx.SeqStmt([*(tirx.Bind(v, load) for v, load in zip(variables, loads, strict=True)), named])

@@ -95,7 +95,7 @@ def multiply_in_local_memory(func: tirx.PrimFunc, nest_of: Callable[[tirx.AttrSt
 
 
 def _marked_in(stmt: tirx.Stmt) -> list[tirx.AttrStmt]:
-    return [found for found in nodes_in(stmt, tirx.AttrStmt) if found.attr_key == TENSOR_CORES]
+    return [mark for mark in nodes_in(stmt, tirx.AttrStmt) if mark.attr_key == TENSOR_CORES]
 
 
 def _is_marked(stmt: tirx.Stmt) -> bool:
@@ -183,13 +183,13 @@ class _Product:
         """Return the loads into registers and the stores to local memory of a work-item, for one step."""
         loads, stores = list(nest.before), list[tirx.Stmt]()
 
-        def move(name: str, factor: tirx.Expr, place: tirx.Expr) -> None:
+        def move(name: str, factor: tirx.Expr, position: tirx.Expr) -> None:
             texel = nest.texel_of(factor)
             if str(texel.ty.dtype) != nest.fp16_texel:
                 raise BuildError(f"cooperative matrices multiply fp16, not {factor}")
             variable = tirx.Var(name, str(texel.ty.dtype))
             loads.append(tirx.Bind(variable, texel))
-            stores.append(tirx.BufferStore(self.operands, variable, [place]))
+            stores.append(tirx.BufferStore(self.operands, variable, [position]))
 
         for texel, depth in itertools.product(range(nest.texels), range(LANES)):
             matrix, column = 2 * texel + nest.g // LANES, nest.t * LANES + depth

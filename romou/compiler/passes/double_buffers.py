@@ -143,11 +143,11 @@ def _through_registers(
                 scope="local",
             )
             registers.append(tirx.AllocBuffer(ahead))
-            place: tirx.Expr = tirx.const(0, "int32")
+            index: tirx.Expr = tirx.const(0, "int32")
             for loop in loops:
-                place = place * loop.extent + (loop.loop_var - loop.min)
-            return tirx.BufferStore(ahead, stmt.value, [place]), tirx.BufferStore(
-                stmt.buffer, tirx.BufferLoad(ahead, [place]), stmt.indices
+                index = index * loop.extent + (loop.loop_var - loop.min)
+            return tirx.BufferStore(ahead, stmt.value, [index]), tirx.BufferStore(
+                stmt.buffer, tirx.BufferLoad(ahead, [index]), stmt.indices
             )
     raise BuildError(
         f"what is staged in two halves of local memory is stored by loops and conditions alone, not by {stmt}"

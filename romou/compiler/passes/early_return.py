@@ -67,9 +67,9 @@ def _common_conditions(body: tirx.Stmt) -> list[tirx.Expr]:
     def stored() -> None:
         nonlocal common
         common = [
-            one
-            for one in (around if common is None else common)
-            if any(structural_equal(one, other) for other in around)
+            condition
+            for condition in (around if common is None else common)
+            if any(structural_equal(condition, other) for other in around)
         ]
 
     def attribute(stmt: tirx.AttrStmt, visitor: Any) -> None:
@@ -78,10 +78,12 @@ def _common_conditions(body: tirx.Stmt) -> list[tirx.Expr]:
         visitor.visit(stmt.body)
 
     def branch(stmt: tirx.IfThenElse, visitor: Any) -> None:
-        known = [one for one in conjuncts(stmt.condition) if set(nodes_in(one, tirx.Var)) <= set(threads)]
-        around.extend(known)
+        conditions = [
+            condition for condition in conjuncts(stmt.condition) if set(nodes_in(condition, tirx.Var)) <= set(threads)
+        ]
+        around.extend(conditions)
         visitor.visit(stmt.then_case)
-        del around[len(around) - len(known) :]
+        del around[len(around) - len(conditions) :]
         if stmt.else_case is not None:
             visitor.visit(stmt.else_case)
 
@@ -105,14 +107,16 @@ def _guarded(stmt: tirx.Stmt, conditions: list[tirx.Expr]) -> tirx.Stmt:
     if isinstance(stmt, tirx.AttrStmt):
         return tirx.AttrStmt(stmt.node, stmt.attr_key, stmt.value, _guarded(stmt.body, conditions))
     statements = list(statements_of(stmt))
-    declarations = [one for one in statements if isinstance(one, (tirx.AllocBuffer, tirx.DeclBuffer))]
-    rest = [one for one in statements if not isinstance(one, (tirx.AllocBuffer, tirx.DeclBuffer))]
+    declarations = [statement for statement in statements if isinstance(statement, (tirx.AllocBuffer, tirx.DeclBuffer))]
+    rest = [statement for statement in statements if not isinstance(statement, (tirx.AllocBuffer, tirx.DeclBuffer))]
     if len(rest) == 1 and isinstance(rest[0], tirx.AttrStmt):
         return sequence_of([*declarations, _guarded(rest[0], conditions)])
 
     def branch(inner: tirx.IfThenElse) -> tirx.Stmt:
         left = [
-            one for one in conjuncts(inner.condition) if not any(structural_equal(one, other) for other in conditions)
+            condition
+            for condition in conjuncts(inner.condition)
+            if not any(structural_equal(condition, other) for other in conditions)
         ]
         if not left:
             return inner.then_case

@@ -28,7 +28,7 @@ def only_moves(value: tirx.Expr, is_moved: Callable[[tirx.Var], bool] = lambda _
     if isinstance(value, TensorLoad):
         return is_moved(value.source)
     if isinstance(value, tirx.Cast):
-        kinds = {str(tvm.DataType(str(one.ty)).with_lanes(1)) for one in (value, value.value)}
+        kinds = {str(tvm.DataType(str(expr.ty)).with_lanes(1)) for expr in (value, value.value)}
         return kinds <= {"float16", "float32"} and only_moves(value.value, is_moved)
     parts = _parts(value)
     return isinstance(value, tirx.FloatImm) or (bool(parts) and all(only_moves(part, is_moved) for part in parts))
@@ -45,12 +45,12 @@ class Moves:
         allocated = {stmt.buffer for stmt in nodes_in(body, tirx.AllocBuffer)}
         self.memory = memory
         self.registers = {
-            one
-            for one in allocated
-            if str(one.scope()) == "local" and str(one.dtype).partition("x")[0] in ("float16", "float32")
+            buffer
+            for buffer in allocated
+            if str(buffer.scope()) == "local" and str(buffer.dtype).partition("x")[0] in ("float16", "float32")
         }
-        while found := self._computed(body) & self.registers:
-            self.registers -= found
+        while computed := self._computed(body) & self.registers:
+            self.registers -= computed
 
     def is_move(self, store: tirx.BufferStore) -> bool:
         """Return whether a store moves loaded values or constants to memory that holds fp16 as bits."""
@@ -94,7 +94,7 @@ class Moves:
 
     def _computed(self, body: tirx.Stmt) -> set[tirx.Var]:
         """Return the buffers with other accesses than moves."""
-        found: set[tirx.Var] = set()
+        computed: set[tirx.Var] = set()
 
         def store(access: tirx.BufferStore, visitor: Any) -> None:
             if self.is_move(access):
@@ -102,7 +102,7 @@ class Moves:
                     visitor.visit(index)
                 moved(access.value, visitor)
             else:
-                found.add(access.buffer)
+                computed.add(access.buffer)
                 visitor.default_visit(access)
 
         def moved(value: tirx.Expr, visitor: Any) -> None:
@@ -118,16 +118,16 @@ class Moves:
                 moved(part, visitor)
 
         def load(access: TensorLoad, visitor: Any) -> None:
-            found.add(access.source)
+            computed.add(access.source)
             visitor.default_visit(access)
 
         def call(expr: tvm.ir.Call, visitor: Any) -> None:
             if op_name(expr) == "tirx.buffer_data":
-                found.add(expr.args[0])
+                computed.add(expr.args[0])
             visitor.default_visit(expr)
 
         structural_visit(body, [(tirx.BufferStore, store), (TensorLoad, load), (tvm.ir.Call, call)])
-        return found
+        return computed
 
 
 def _parts(value: tirx.Expr) -> list[tirx.Expr]:

@@ -59,7 +59,7 @@ def _bits_of(value: tirx.Expr, dialect: Dialect) -> tirx.Expr:
         return value.args[1]
     if is_conditional(value):
         condition, *values = value.args
-        return tirx.if_then_else(condition, *(_bits_of(one, dialect) for one in values))
+        return tirx.if_then_else(condition, *(_bits_of(branch, dialect) for branch in values))
     return dialect.fp16_of_fp32(value)
 
 
@@ -174,8 +174,8 @@ def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
         )
 
     def wide(value: tirx.Expr) -> tirx.Expr:
-        found = structural_map(value, [(TensorLoad, load), (Call, call), *_ARITHMETIC])
-        return _without_round_trip(tirx.Cast(str(value.ty), found)) if str(found.ty) != str(value.ty) else found
+        widened = structural_map(value, [(TensorLoad, load), (Call, call), *_ARITHMETIC])
+        return _without_round_trip(tirx.Cast(str(value.ty), widened)) if str(widened.ty) != str(value.ty) else widened
 
     def store(access: tirx.BufferStore) -> tirx.Stmt:
         if "float16" not in str(access.value.ty) or str(access.buffer.scope()) != "global":
@@ -183,11 +183,17 @@ def _with_wide_outputs(func: tirx.PrimFunc) -> tirx.Stmt:
         return tirx.BufferStore(access.buffer, wide(access.value), access.indices)
 
     def evaluated(stmt: tirx.Evaluate) -> tirx.Stmt:
-        found = stmt.value
-        if op_name(found) != "tirx.texture2d_store" or "float16" not in str(found.args[-1].ty):
+        texel_store = stmt.value
+        if op_name(texel_store) != "tirx.texture2d_store" or "float16" not in str(texel_store.args[-1].ty):
             return stmt
         return tirx.Evaluate(
-            Call(found.op, [*found.args[:-1], wide(found.args[-1])], found.attrs, found.ty_args, ret_ty=found.ty)
+            Call(
+                texel_store.op,
+                [*texel_store.args[:-1], wide(texel_store.args[-1])],
+                texel_store.attrs,
+                texel_store.ty_args,
+                ret_ty=texel_store.ty,
+            )
         )
 
     marks = (tirx.AttrStmt, lambda s: s.body if s.attr_key == FP16_ARITHMETIC else s)

@@ -139,12 +139,12 @@ def name_stored_texels(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tr
         call = stmt.value
         if op_name(call) != "tirx.texture2d_store":
             return stmt
-        *place, value = call.args
+        *destination, value = call.args
         texel = tirx.Var("texel", value.ty)
         return tirx.SeqStmt(
             [
                 tirx.Bind(texel, value),
-                tirx.Evaluate(tvm.ir.Call(call.op, [*place, texel], call.attrs, call.ty_args, ret_ty=call.ty)),
+                tirx.Evaluate(tvm.ir.Call(call.op, [*destination, texel], call.attrs, call.ty_args, ret_ty=call.ty)),
             ]
         )
 

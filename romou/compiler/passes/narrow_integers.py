@@ -43,13 +43,13 @@ def narrow_integers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.trans
         sides = _both_narrowed(expr, analyzer) if str(expr.a.ty) == "int64" else None
         return expr if sides is None else type(expr)(*sides)
 
-    def indices(given: Any) -> list[tirx.Expr] | None:
+    def indices(wide: Any) -> list[tirx.Expr] | None:
         """Return narrow indices of an access, or None if none gets narrower."""
-        narrow = [(_narrowed(index, analyzer) if str(index.ty) == "int64" else None) for index in given]
+        narrow = [(_narrowed(index, analyzer) if str(index.ty) == "int64" else None) for index in wide]
         return (
             None
             if all(new is None for new in narrow)
-            else [old if new is None else new for old, new in zip(given, narrow, strict=True)]
+            else [old if new is None else new for old, new in zip(wide, narrow, strict=True)]
         )
 
     def load(access: TensorLoad) -> tirx.Expr:

@@ -74,15 +74,15 @@ class _Sharer:
 
     def sequence(self, stmt: tirx.Stmt) -> tirx.Stmt:
         """Rewrite an inner scope, with the names around it. Its own names are dropped afterwards."""
-        known, pending = self._known, self._pending
-        self._known, self._pending = dict(known), []
+        values, pending = self._known, self._pending
+        self._known, self._pending = dict(values), []
         done: list[tirx.Stmt] = []
         for child in statements_of(stmt):
             new = self._statement(child)
             done += [*self._pending, new]
             self._pending.clear()
             self._forget(child)
-        self._known, self._pending = known, pending
+        self._known, self._pending = values, pending
         return sequence_of(done)
 
     def _statement(self, stmt: tirx.Stmt) -> tirx.Stmt:
@@ -155,8 +155,8 @@ class _Sharer:
         if not self._is_worth_a_name(new):
             return new
         number = structural_hash(new)
-        found = self._known.get(number)
-        if found is None or not structural_equal(found.expr, new):
+        value = self._known.get(number)
+        if value is None or not structural_equal(value.expr, new):
             reads: set[tirx.Var] = set()
             structural_walk(
                 new,
@@ -165,10 +165,10 @@ class _Sharer:
                     (Call, lambda c: reads.update(c.args[1:]) if is_fp16_load(c) else None),
                 ],
             )
-            found = self._known[number] = _Value(new, tirx.Var("value", new.ty), frozenset(reads))
-            self.declared.append(found.name)
-            self._pending.append(tirx.Bind(found.name, new))
-        return found.name
+            value = self._known[number] = _Value(new, tirx.Var("value", new.ty), frozenset(reads))
+            self.declared.append(value.name)
+            self._pending.append(tirx.Bind(value.name, new))
+        return value.name
 
     def _is_worth_a_name(self, expr: tirx.Expr) -> bool:
         if isinstance(expr, TensorLoad):

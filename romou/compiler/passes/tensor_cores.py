@@ -84,16 +84,16 @@ def _warp_sums(nest: WarpNest) -> tirx.Stmt:
 
     weights: list[list[tirx.Expr]] = [[] for _ in range(nest.texels)]
     for texel, depth in itertools.product(range(0, nest.texels, PAIR), range(LANES)):
-        factors = [nest.weight(one, depth) for one in range(texel, min(texel + PAIR, nest.texels))]
+        factors = [nest.weight(texel_of_pair, depth) for texel_of_pair in range(texel, min(texel + PAIR, nest.texels))]
         place_of_pair = _place_of_pair(factors, nest.analyzer)
         if place_of_pair is None:
             values: list[tirx.Expr] = [bind("weight", factor) for factor in factors]
         else:
             both = tirx.decl_buffer([PAIR], nest.fp16_texel, "weights", scope="local")
             statements += [tirx.AllocBuffer(both), load_texel_pair(*place_of_pair, both)]
-            values = [tirx.BufferLoad(both, [one]) for one in range(PAIR)]
-        for one, value in enumerate(values):
-            weights[texel + one].append(value)
+            values = [tirx.BufferLoad(both, [index]) for index in range(PAIR)]
+        for index, value in enumerate(values):
+            weights[texel + index].append(value)
     columns = [bind("data", nest.data(pixel)) for pixel in range(0, nest.pixels, PAIR)]
     for texel, factors in enumerate(weights):
         for pixel, column in zip(range(0, nest.pixels, PAIR), columns, strict=True):
@@ -116,10 +116,10 @@ def _place_of_pair(factors: Sequence[tirx.Expr], analyzer: Any) -> tuple[tirx.Ex
     if len(factors) < PAIR or not all(map(is_fp16_conversion, factors)):
         return None
     (first,), (second,) = (factor.args[1].indices for factor in factors)
-    found = analyzer.modular_set(first)
+    modular_set = analyzer.modular_set(first)
     is_pair = (
         analyzer.can_prove_equal(second - first, LANES)
-        and not int(found.coeff) % (PAIR * LANES)
-        and not int(found.base) % (PAIR * LANES)
+        and not int(modular_set.coeff) % (PAIR * LANES)
+        and not int(modular_set.base) % (PAIR * LANES)
     )
     return (analyzer.simplify(first // (PAIR * LANES)), factors[0].args[1].source) if is_pair else None

@@ -41,7 +41,7 @@ class Placement:
             self.func.attrs is not None and FREE_IMAGES in self.func.attrs
         )
         return (
-            [place.value for place in MemoryKind]
+            [kind.value for kind in MemoryKind]
             if is_free and self.scope(role, limits, shape) is not None
             else [MemoryKind.BUFFER.value]
         )

@@ -32,7 +32,7 @@ def guarded_loads(root: tirx.Stmt | tirx.Expr) -> list[GuardedLoad]:
     for x in range(16): if x < 14: use(image[x])      ->  image[x] under x < 14, x in 0 to 15
     if_then_else(x < 14, image[x], other[x])          ->  image[x] under x < 14, other[x] under not x < 14
     """
-    found: list[GuardedLoad] = []
+    loads: list[GuardedLoad] = []
     conditions: list[tirx.Expr] = []
     ranges: list[tuple[tirx.Var, tvm.ir.Range]] = []
 
@@ -69,7 +69,7 @@ def guarded_loads(root: tirx.Stmt | tirx.Expr) -> list[GuardedLoad]:
             visitor.default_visit(expr)
 
     def load(access: tvm.ir.TensorLoad, visitor: Any) -> None:
-        found.append(GuardedLoad(access, list(conditions), list(ranges)))
+        loads.append(GuardedLoad(access, list(conditions), list(ranges)))
         visitor.default_visit(access)
 
     handlers = [
@@ -80,4 +80,4 @@ def guarded_loads(root: tirx.Stmt | tirx.Expr) -> list[GuardedLoad]:
         (tvm.ir.TensorLoad, load),
     ]
     structural_visit(root, handlers)
-    return found
+    return loads

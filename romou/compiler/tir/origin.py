@@ -62,18 +62,18 @@ def origins_of(function: relax.Function) -> dict[relax.Var, Origin]:
     A variable without a span has the origins of its readers, or else of the variables that it reads.
     """
     bindings = bindings_of(function)
-    found = {binding.var: origin_of(binding.var) for binding in bindings}
+    origins = {binding.var: origin_of(binding.var) for binding in bindings}
     reads = {
-        binding.var: [var for var in relax.analysis.free_vars(binding.value) if var in found] for binding in bindings
+        binding.var: [var for var in relax.analysis.free_vars(binding.value) if var in origins] for binding in bindings
     }
     for binding in reversed(bindings):
         for var in reads[binding.var]:
             if not origin_of(var):
-                found[var] |= found[binding.var]
+                origins[var] |= origins[binding.var]
     for binding in bindings:
-        if not found[binding.var]:
-            found[binding.var] = NOWHERE.union(*(found[var] for var in reads[binding.var]))
-    return found
+        if not origins[binding.var]:
+            origins[binding.var] = NOWHERE.union(*(origins[var] for var in reads[binding.var]))
+    return origins
 
 
 def with_heirs(before: relax.Function, after: relax.Function) -> relax.Function:

@@ -139,12 +139,12 @@ def replace_parameter(
 
 def _parameter(func: tirx.PrimFunc, name: str) -> tirx.Buffer:
     try:
-        (found,) = (p for p in func.params if str(p.name) == name)
+        (parameter,) = (p for p in func.params if str(p.name) == name)
     except ValueError:
         raise BuildError(
             f"no parameter {name!r} to put in an image; there are {', '.join(str(p.name) for p in func.params)}"
         ) from None
-    return found
+    return parameter
 
 
 def autobroadcast(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:

@@ -40,9 +40,9 @@ def with_slices(func: tirx.PrimFunc, slices: Sequence[Slice]) -> tirx.PrimFunc:
 
     data[n, o, y, x, lane]      ->      data[n, o + first, y, x, lane], with extent `whole` of axis 1 of data
     """
-    for one in slices:
-        func = _moved(func, one)
-    return func.with_attr(_SLICES, [list(astuple(one)) for one in slices]) if slices else func
+    for slice_ in slices:
+        func = _moved(func, slice_)
+    return func.with_attr(_SLICES, [list(astuple(slice_)) for slice_ in slices]) if slices else func
 
 
 def slices_of(func: tirx.PrimFunc) -> list[Slice]:
@@ -57,14 +57,14 @@ def without_slices(func: tirx.PrimFunc) -> tirx.PrimFunc:
     are.
     """
     slices = slices_of(func)
-    for one in slices:
-        func = _moved(func, one, is_back=True)
+    for slice_ in slices:
+        func = _moved(func, slice_, is_back=True)
     return func.without_attr(_SLICES) if slices else func
 
 
-def _moved(func: tirx.PrimFunc, one: Slice, *, is_back: bool = False) -> tirx.PrimFunc:
+def _moved(func: tirx.PrimFunc, slice_: Slice, *, is_back: bool = False) -> tirx.PrimFunc:
     """Return the function with the accesses of one parameter moved, or moved back."""
-    old, extent = func.params[one.position], one.extent if is_back else one.whole
+    old, extent = func.params[slice_.position], slice_.extent if is_back else slice_.whole
     shape = [tirx.const(extent, d.ty) if axis == AXIS else d for axis, d in enumerate(old.shape)]
     new = tirx.decl_buffer(
         shape, old.dtype, old.name, scope=str(old.scope()), layout=None if old.layout is None else "default"
@@ -74,7 +74,7 @@ def _moved(func: tirx.PrimFunc, one: Slice, *, is_back: bool = False) -> tirx.Pr
         index = indices[AXIS]
         return [
             *indices[:AXIS],
-            index.a if is_back else tirx.Add(index, tirx.const(one.first, index.ty)),
+            index.a if is_back else tirx.Add(index, tirx.const(slice_.first, index.ty)),
             *indices[AXIS + 1 :],
         ]
 

@@ -50,6 +50,6 @@ def _weak(method: Any) -> Callable[..., Any]:
 
 def nodes_in(node: Any, *kinds: type) -> list[Any]:
     """Return the nodes of some kinds in a statement or an expression, itself included. Inner nodes come first."""
-    found: list[Any] = []
-    structural_walk(node, (kinds, found.append))
-    return found
+    nodes: list[Any] = []
+    structural_walk(node, (kinds, nodes.append))
+    return nodes

@@ -43,8 +43,8 @@ def store_weights(
         value = tvm.runtime.tensor(stored[name][1](weight.value.numpy()))
         return tvm.ir.GenericConst(value, relax.TensorType(value.shape, weight.ty.dtype, weight.ty.vdevice))
 
-    found = _with_constants(mod, {name: [position] for name, (position, _) in stored.items()}, store)
-    return with_types_of_functions(found, stored)
+    converted = _with_constants(mod, {name: [position] for name, (position, _) in stored.items()}, store)
+    return with_types_of_functions(converted, stored)
 
 
 def with_types_of_functions(mod: tvm.IRModule, names: Container[str]) -> tvm.IRModule:
@@ -83,8 +83,8 @@ def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], ta
     if not wanted:
         return mod
     # The first device holds every tensor without a named device. The devices of activations are listed already.
-    known = list(mod.global_infos.get("vdevice", [])) or [relax.VDevice(target.tvm_target, 0, "global")]
-    devices = {str(device.memory_scope): device for device in known}
+    vdevices = list(mod.global_infos.get("vdevice", [])) or [relax.VDevice(target.tvm_target, 0, "global")]
+    devices = {str(device.memory_scope): device for device in vdevices}
     for scope in wanted:
         devices.setdefault(scope, relax.VDevice(target.tvm_target, 0, scope))
 
@@ -120,6 +120,6 @@ def _with_constants(
 
     main = mod["main"]
     body = structural_map(main.body, (relax.Call, changed))
-    found = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
-    found["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
-    return found
+    changed_module = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
+    changed_module["main"] = relax.Function(main.params, body, main.ret_ty, main.is_pure, main.attrs)
+    return changed_module

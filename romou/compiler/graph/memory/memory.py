@@ -40,7 +40,7 @@ class PlannedTensor:
     last: int
 
     @classmethod
-    def used_at(cls, place: int, function: str, shape: tuple[int, ...], dtype: str, scope: str) -> PlannedTensor:
+    def used_at(cls, position: int, function: str, shape: tuple[int, ...], dtype: str, scope: str) -> PlannedTensor:
         """Return a tensor that only the call at a position uses so far."""
         return cls(
             function=function,
@@ -48,8 +48,8 @@ class PlannedTensor:
             dtype=dtype,
             scope=scope,
             bytes=bytes_of(shape, dtype),
-            first=place,
-            last=place,
+            first=position,
+            last=position,
         )
 
     @property
@@ -125,12 +125,14 @@ def plan_memory(scheduled: tvm.IRModule) -> MemoryPlan:
         reader.end(main.body.body)
     tensors = tuple(reader.tensors.values())
     live, workspaces = [0] * len(reader.calls), [0] * len(reader.calls)
-    for tensor in (one for one in tensors if one.first < len(live)):
+    for tensor in (tensor for tensor in tensors if tensor.first < len(live)):
         workspaces[tensor.first] += tensor.bytes * tensor.is_workspace
-        for place in range(tensor.first, min(tensor.last + 1, len(live))):
-            live[place] += tensor.bytes
+        for position in range(tensor.first, min(tensor.last + 1, len(live))):
+            live[position] += tensor.bytes
     use = MemoryUse(
-        weights=sum(one.bytes if one.scope in SEPARATORS else _paged(one.bytes) for one in reader.weights.values()),
+        weights=sum(
+            weight.bytes if weight.scope in SEPARATORS else _paged(weight.bytes) for weight in reader.weights.values()
+        ),
         inputs=sum(bytes_of(param.ty.shape, str(param.ty.dtype)) for param in main.params),
         tensors=pool.created,
         least=max(live, default=0),
@@ -222,28 +224,28 @@ class _Reader:
             and value.op.global_symbol == HOST_NODES
         ):
             self._call(HOST_NODES, arguments)
-        elif (found := list(_vars(value))) and (whole := self._whole_of(found[0])) in self._allocated:
+        elif (operands := list(_vars(value))) and (whole := self._whole_of(operands[0])) in self._allocated:
             self._whole[var] = whole
             for held in self._holders.values():
                 if whole in held:
                     held.add(var)
 
-    def use(self, expr: relax.Expr, place: int) -> None:
+    def use(self, expr: relax.Expr, position: int) -> None:
         """Note the tensors that the call at a position reads or writes, or the results of the graph."""
-        function = self.calls[place] if place < len(self.calls) else ""
+        function = self.calls[position] if position < len(self.calls) else ""
         if isinstance(expr, tvm.ir.GenericConst):
             device = expr.ty.vdevice
             scope = "global" if device is None else str(device.memory_scope)
             shape, dtype = tuple(map(int, expr.value.shape)), str(expr.value.dtype)
-            weight = PlannedTensor.used_at(place, function, shape, dtype, scope)
+            weight = PlannedTensor.used_at(position, function, shape, dtype, scope)
             # The virtual machine keeps equal constants once, whatever reads them.
             self.weights.setdefault((structural_hash(expr.value), shape, dtype, scope), weight)
         for var in _vars(expr):
             whole = self._whole_of(var)
             if whole in self.tensors:
-                self.tensors[whole] = dataclasses.replace(self.tensors[whole], last=place)
+                self.tensors[whole] = dataclasses.replace(self.tensors[whole], last=position)
             elif whole in self._allocated:
-                self.tensors[whole] = PlannedTensor.used_at(place, function, *self._allocated[whole])
+                self.tensors[whole] = PlannedTensor.used_at(position, function, *self._allocated[whole])
 
     def end(self, result: relax.Expr) -> None:
         """End a run: tuples are freed, and only the outputs stay."""

@@ -64,7 +64,7 @@ class _Storage:
 
     def has_room(self, tensor: _Tensor) -> bool:
         return self.tensors[0].kind == tensor.kind and all(
-            one.last < tensor.first or tensor.last < one.first for one in self.tensors
+            other.last < tensor.first or tensor.last < other.first for other in self.tensors
         )
 
     def allocation(self) -> relax.Call:
@@ -87,7 +87,7 @@ def _kind(shape: list[int], dtype: str, device: int, scope: str) -> tuple[object
 
 def _tensors(main: relax.Function) -> list[_Tensor]:
     """Return the tensors that `main` allocates, in order."""
-    found: list[_Tensor] = []
+    tensors: list[_Tensor] = []
     # A variable -> the tensors that it may share memory with, through other names, views and tuples.
     behind: dict[relax.Var, frozenset[_Tensor]] = {}
     # A tuple -> the tensors that each of its fields may share memory with. The reader of one field does not keep the
@@ -97,27 +97,27 @@ def _tensors(main: relax.Function) -> list[_Tensor]:
     def used(expr: relax.Expr) -> frozenset[_Tensor]:
         seen: set[_Tensor] = set()
         relax.analysis.post_order_visit(
-            expr, lambda one: seen.update(behind.get(one, ())) if isinstance(one, relax.Var) else None
+            expr, lambda node: seen.update(behind.get(node, ())) if isinstance(node, relax.Var) else None
         )
         return frozenset(seen)
 
     bindings = [binding for block in main.body.blocks for binding in block.bindings]
-    for place, binding in enumerate(bindings):
+    for position, binding in enumerate(bindings):
         if op_name(binding.value) == _ALLOCATE:
             shape, dtype, device, scope = binding.value.args
             kind = _kind(
                 [int(extent) for extent in shape.values], str(dtype.value), int(device.value), str(scope.value)
             )
-            found.append(
+            tensors.append(
                 _Tensor(
                     call=binding.value,
                     bytes=bytes_of(shape.values, str(dtype.value)),
                     kind=kind,
-                    first=place,
-                    last=place,
+                    first=position,
+                    last=position,
                 )
             )
-            behind[binding.var] = frozenset(found[-1:])
+            behind[binding.var] = frozenset(tensors[-1:])
             continue
         value = binding.value
         if isinstance(value, relax.TupleGetItem) and value.tuple_value in fields:
@@ -127,18 +127,18 @@ def _tensors(main: relax.Function) -> list[_Tensor]:
             if isinstance(value, relax.Tuple):
                 fields[binding.var] = [used(field) for field in value.fields]
         for tensor in behind[binding.var]:
-            tensor.last = place
+            tensor.last = position
     for tensor in used(main.body.body):
         tensor.leaves = True
-    return found
+    return tensors
 
 
 def _storage_of(tensors: list[_Tensor]) -> list[_Storage | None]:
     """Return the storage of each tensor, None for outputs of the graph."""
     made: list[_Storage] = []
     chosen: dict[_Tensor, _Storage] = {}
-    for tensor in sorted((one for one in tensors if not one.leaves), key=lambda one: -one.bytes):
-        storage = next((one for one in made if one.has_room(tensor)), None)
+    for tensor in sorted((tensor for tensor in tensors if not tensor.leaves), key=lambda tensor: -tensor.bytes):
+        storage = next((storage for storage in made if storage.has_room(tensor)), None)
         if storage is None:
             storage = _Storage(tensors=[tensor])
             made.append(storage)

@@ -25,9 +25,9 @@ def plan_workspaces(mod: tvm.IRModule) -> tvm.IRModule:
     workspaces: dict[str, list[tirx.Buffer]] = {}
     for var, func in mod.functions_items():
         if isinstance(func, tirx.PrimFunc) and is_scheduled(func):
-            planned[var], found = _with_parameters(func)
-            if found:
-                workspaces[var.name_hint] = found
+            planned[var], buffers = _with_parameters(func)
+            if buffers:
+                workspaces[var.name_hint] = buffers
     if workspaces:
         planned = with_types_of_functions(planned, workspaces)
         planned["main"] = _Caller(planned, workspaces).visit_expr(planned["main"])
@@ -40,10 +40,10 @@ def _with_parameters(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buff
     if not isinstance(realize, s_tir.SBlockRealize):
         return func, []
     root = realize.block
-    found = [buffer for buffer in root.alloc_buffers if str(buffer.scope()) == "global"]
-    if not found:
+    workspaces = [buffer for buffer in root.alloc_buffers if str(buffer.scope()) == "global"]
+    if not workspaces:
         return func, []
-    kept = [buffer for buffer in root.alloc_buffers if not any(buffer.same_as(one) for one in found)]
+    kept = [buffer for buffer in root.alloc_buffers if not any(buffer.same_as(workspace) for workspace in workspaces)]
     block = s_tir.SBlock(
         root.iter_vars,
         root.reads,
@@ -56,7 +56,7 @@ def _with_parameters(func: tirx.PrimFunc) -> tuple[tirx.PrimFunc, list[tirx.Buff
         root.annotations,
     )
     body = s_tir.SBlockRealize(realize.iter_values, realize.predicate, block)
-    return tirx.PrimFunc([*func.params, *found], body, func.ret_type, func.attrs), found
+    return tirx.PrimFunc([*func.params, *workspaces], body, func.ret_type, func.attrs), workspaces
 
 
 @mutator
@@ -80,6 +80,6 @@ class _Caller(PyExprMutator):
             both = relax.Call(call.op, call.args, call.attrs, [relax.TupleType([call.ty, *types])])
         else:
             # -1: a separate tensor, behind the arguments.
-            places = [*map(int, call.attrs.inplace_indices), *[-1] * len(types)]
-            both = relax.op.call_tir_inplace(*call.args, places, [call.ty, *types])
+            inplace_indices = [*map(int, call.attrs.inplace_indices), *[-1] * len(types)]
+            both = relax.op.call_tir_inplace(*call.args, inplace_indices, [call.ty, *types])
         return relax.TupleGetItem(self.builder_.emit(both), 0)

@@ -26,7 +26,7 @@ ITERATION, _MAX_UNROLLED = "turn", 2048
 FP32, FP16, MIXED = "float32", "float16", "mixed"
 MOST_MIXED = 64
 # Choices of the knobs for the memory of operands, and the devices that have them.
-PLACES = tuple(place.value for place in MemoryKind)
+PLACES = tuple(kind.value for kind in MemoryKind)
 HAS_IMAGES = "image: OpenCL devices with large enough images; the default if they are read faster than buffers"
 
 

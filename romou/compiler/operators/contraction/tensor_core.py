@@ -174,11 +174,11 @@ def flatten(c: Contraction) -> Contraction:
         return c
 
     def at(texel: Any, lane: Any) -> tuple[Any, ...]:
-        places, pitch = [], taps
+        indices, pitch = [], taps
         for _, e in window:
             pitch //= e
-            places.append(texel // pitch % e)
-        return (texel // taps, *places, lane)
+            indices.append(texel // pitch % e)
+        return (texel // taps, *indices, lane)
 
     lhs, rhs = c.lhs, c.rhs
     return dataclasses.replace(

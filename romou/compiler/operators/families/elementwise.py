@@ -268,10 +268,9 @@ def bounded(value: tirx.Expr) -> tirx.Expr:
     """
 
     def load(access: TensorLoad) -> TensorLoad:
-        places = zip(access.indices, access.source.shape, strict=True)
+        axes = zip(access.indices, access.source.shape, strict=True)
         indices = [
-            _inside(index, extent) if str(index.ty) == "int64" and loads_of(index) else index
-            for index, extent in places
+            _inside(index, extent) if str(index.ty) == "int64" and loads_of(index) else index for index, extent in axes
         ]
         return tirx.BufferLoad(access.source, indices)
 
