@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The 43 convolutions of Boda and MetaGPU on each backend, before and after tuning, beside the vendor's library: one
-page.
+"""Compares the 43 convolutions of Boda and MetaGPU on all backends, before and after tuning, beside the vendor's
+library: one page.
 
     python benchmarks/bench_backends.py --targets opencl,vulkan --trials 2000               each backend that works here, one after another
     python benchmarks/bench_backends.py --rows opencl.json --rows cuda.json               joins what benchmarks/kernel_bench.py measured (--json)
