@@ -72,7 +72,7 @@ def test_a_model_that_compiles_while_it_is_tuned(
         return compiled(fused, *rest)
 
     monkeypatch.setattr(compilation, "compile_model", compile_later)
-    # As if kernels ran on other cores.
+    # Pretend that kernels run on other cores.
     monkeypatch.setattr(
         DeviceFingerprint,
         "of_facts",

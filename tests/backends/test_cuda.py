@@ -131,7 +131,7 @@ def test_sources_are_written_as_cu_files(tmp_path: Path) -> None:
 
 
 def test_what_opencl_spells_otherwise_is_not_left() -> None:
-    """Nor is anything that CUDA has no part of: images, half arithmetic, vector operators."""
+    """The text has no construct that CUDA lacks: images, half arithmetic, vector operators."""
     for dtype in ("float32", "float16"):
         task = task_of(conv(32, (14, 14), 24, (3, 3), dtype, padding=(1, 1, 1, 1)))
         space = task.space(TARGET)

@@ -25,7 +25,7 @@ def test_a_part_of_the_cases(cases: int) -> None:
     results = fuzz(range(cases))
     assert not [result for result in results if result.outcome not in (RIGHT, REFUSED)]
     counts = Counter(result.outcome for result in results)
-    # Neither is every change harmless, nor is every model refused before anything is compiled.
+    # Some changes are harmful, and some models are compiled.
     assert min(counts[RIGHT], counts[REFUSED]) > cases / 20
 
 

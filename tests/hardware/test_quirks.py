@@ -27,7 +27,7 @@ LIMITS = {
 
 
 def facts(name: str, driver: str, platform: str = "QUALCOMM Snapdragon(TM)") -> dict[str, Any]:
-    """Facts of a made-up device that computes in fp16."""
+    """Return the facts of a synthetic device that computes in fp16."""
     return {
         "name": name,
         "version": f"OpenCL 3.0 {name}",

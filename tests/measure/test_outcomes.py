@@ -193,7 +193,7 @@ def test_a_runner_that_is_closed_leaves_no_reference_under_way(tmp_path: Path) -
     while child.starts == 0:
         time.sleep(0.01)
     start = time.monotonic()
-    # Whether it has started or is just starting.
+    # The runner may have started, or be starting.
     runner.close()
     assert time.monotonic() - start < 5
     assert all(begun.done() for begun in runner._references._ahead.values())

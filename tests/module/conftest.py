@@ -20,7 +20,7 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def right(saved: Path) -> bytes:
-    """The outputs without kept programs."""
+    """Return the outputs without kept programs."""
     return outputs_of(romou.load(saved))
 
 

@@ -34,7 +34,7 @@ def source_of(task: TunableTask, **knobs: object) -> str:
 @pytest.mark.parametrize("name", ["softmax of long rows", "layer norm", "global maximum"])
 @pytest.mark.parametrize(("threads", "rows"), [(16, 2), (32, 1)])
 def test_two_steps_add_up_as_one_does(name: str, threads: int, rows: int, opencl_device: tvm.runtime.Device) -> None:
-    """Both agree, also for rows that do not fill the last group."""
+    """Both agree, even for rows that do not fill the last group."""
     (task,) = relax_tasks(*OPERATORS[name])
     rng = np.random.default_rng(5)
     arrays = random_arrays(task, rng)

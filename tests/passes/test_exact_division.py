@@ -36,7 +36,7 @@ def test_what_is_rounded_is_divided_exactly(name: str) -> None:
 
 
 def test_the_numbers_are_those_of_onnxruntime() -> None:
-    """Among them quotients half-way between two steps."""
+    """The inputs include quotients half-way between two steps."""
     ties = np.array([0, 2, -3, -2.5, 1.34, 0.5], np.float32)
     model = model_of(
         {"y": ("QuantizeLinear", "x s zero")}, {"x": ties}, {"s": np.float32(5 / 255), "zero": np.uint8(153)}

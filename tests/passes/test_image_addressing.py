@@ -208,7 +208,7 @@ def test_weights_in_images(opencl_device: tvm.runtime.Device, work: Conv2d | Den
     task, rng = task_of(replace(work, dtype=dtype)), np.random.default_rng(3)
     arrays = random_arrays(task, rng)
     space = task.space(TARGET)
-    # Not every device computes in fp16; all store it.
+    # All devices store fp16, but not all compute in it.
     drawn = (
         c
         for c in space.sample(rng, 64)

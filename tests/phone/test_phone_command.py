@@ -100,7 +100,7 @@ def fake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePhone]
 
 @pytest.fixture
 def runtime(host_runtime: Path, tmp_path: Path) -> Path:
-    """This machine's runtime, labelled as a phone's: pushed files run here."""
+    """Return this machine's runtime, labelled as a phone's: pushed files run here."""
     folder = shutil.copytree(host_runtime, tmp_path / "runtime")
     facts = json.loads((folder / "runtime.json").read_text())
     (folder / "runtime.json").write_text(json.dumps(facts | {"target": "android-arm64"}))

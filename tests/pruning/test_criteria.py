@@ -169,7 +169,7 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
     assert "estimate" not in failed(ADRENO, choices=fastest, iterations=32)
     assert "estimate" in failed(ADRENO, choices=fastest, iterations=160)
     assert "estimate" not in failed(ADRENO, Rules(slowest=20), fastest, iterations=160)
-    # Nor configs that it ranks before the default config.
+    # It does not exclude configs that it ranks before the default config either.
     default = dataclasses.replace(fastest, default_s={moved: 20 * one for moved, one in fastest.fastest_s.items()})
     assert "estimate" not in failed(ADRENO, choices=default, iterations=160)
     # Another algorithm's configs are held to its own fastest one.
@@ -195,7 +195,7 @@ def test_far_slower_than_the_fastest_by_the_estimate() -> None:
     ids=lambda changes: "-".join(changes),
 )
 def test_more_of_anything_takes_longer(changes: dict[str, Any]) -> None:
-    """Also data that is read from buffers, which pass by the first-level cache of an Adreno."""
+    """This includes data that is read from buffers, which bypass the first-level cache of an Adreno."""
     more, fine = estimate_seconds(dataclasses.replace(FINE, **changes), ADRENO), estimate_seconds(FINE, ADRENO)
     assert more is not None
     assert more > fine

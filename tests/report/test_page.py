@@ -35,8 +35,8 @@ CURVES = [("Gflops", {"name": "rate", "x": [1, 2], "y": [3.0, 4.0], "x_label": "
 
 @pytest.fixture(scope="module")
 def page(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A saved model's times and memory, and a device's curves, without a search. A name that would end a script is only
-    text.
+    """Return the page of a saved model's times and memory, and a device's curves, without a search. A name that would
+    end a script is only text.
     """
     rows = [
         LayerRow(name=f"{NAME} {n}", calls=1, trials=1, flops=1, default_ms=2.0 + n, tuned_ms=1.0, config={})

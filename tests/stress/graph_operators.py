@@ -420,7 +420,7 @@ def _weight(b: Builder, x: str, shape: Sequence[int], constant: bool | None = No
 
 
 def _channels(b: Builder) -> tuple[int, int, int]:
-    """(groups, input channels, output channels)"""
+    """Draw (groups, input channels, output channels)."""
     groups = int(b.pick((1, 1, 1, 2, 3, 5)))
     depthwise = groups > 1 and b.chance(0.5)
     return (

@@ -66,7 +66,7 @@ class Result:
     host_nodes: nodes that ran on the host
     plain: nodes with a schedule of TVM's
     with_constants: the outcome of a test on the host if its small inputs, all except the first, are constants of the
-    model; empty if not tried
+    model. Empty if not tried.
     """
 
     outcome: str

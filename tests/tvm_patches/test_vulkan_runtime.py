@@ -91,7 +91,7 @@ def test_a_large_tensor_goes_in_parts(vulkan_device: tvm.runtime.Device) -> None
 def test_images_go_there_and_back(
     vulkan_device: tvm.runtime.Device, dtype: str, scope: str, shape: tuple[int, ...]
 ) -> None:
-    """Also into a buffer and into an image of another shape, both in row-major order."""
+    """They are also copied into a buffer and into an image of another shape, both in row-major order."""
     array = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     image = tvm.runtime.empty(shape, dtype, vulkan_device, mem_scope=scope).copyfrom(array)
     np.testing.assert_array_equal(image.numpy(), array)

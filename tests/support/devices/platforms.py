@@ -26,7 +26,7 @@ class Platform:
     title: OpenCL's name of it
     package: the package that installs it
     variables: environment variables that it needs to offer a device
-    library: the file to open in place of the system's loader; the platform is installed if this file exists
+    library: the file to open in place of the system's loader. The platform is installed if this file exists.
     has_fp16: whether it computes in fp16
     left_out: options of tests/stress/check_kernels.py that leave out unsupported configs
     """
