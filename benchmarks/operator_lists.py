@@ -52,10 +52,7 @@ def square_products(dtype: str = "float32") -> list[Dense]:
 def paper_operators(dtype: str = "float32", file: str = "paper_ops.csv") -> list[Conv2d]:
     """Return the operators of benchmarks/data/paper_ops.csv, or of paper_ops_sample.csv."""
     with (DATA / file).open(encoding="utf-8") as rows:
-        return [
-            _of_row({key: int(value) for key, value in row.items() if key not in ("op", "models")}, dtype)
-            for row in csv.DictReader(rows)
-        ]
+        return [conv_of_row(row, dtype) for row in csv.DictReader(rows)]
 
 
 CATEGORIES = ("1x1", "3x3", "depthwise", "other", "fully connected")
@@ -148,7 +145,9 @@ def _square(n: Mapping[str, int], dtype: str) -> Conv2d:
     return work
 
 
-def _of_row(n: Mapping[str, int], dtype: str) -> Conv2d:
+def conv_of_row(row: Mapping[str, str], dtype: str = "float32") -> Conv2d:
+    """Return the operator of a row of paper_ops.csv."""
+    n = {key: int(value) for key, value in row.items() if key not in ("op", "models")}
     return conv(
         n["in_channels"],
         (n["in_h"], n["in_w"]),

@@ -29,3 +29,19 @@ def test_one_operator_is_counted(tmp_path: Path) -> None:
     (row,) = json.loads(output.read_text())["rows"]
     counts = {variant: count["integer_operations"] for variant, count in row["counts"].items()}
     assert 0 < counts["all"] < counts["none"]
+
+
+def test_speedups_over_tvm() -> None:
+    """What fails on either side has no ratio, and no part in the mean."""
+    sides = dict.fromkeys(bench_passes.VARIANTS, 2.0)
+    timed = [
+        {"name": "one", "ms": {**sides, "all": 0.5, "images": None, "TVM": 8.0}},
+        {"name": "two", "ms": {**sides, "TVM": None}},
+    ]
+    table = bench_passes.time_table(timed, bench_passes.TVM, ("images", "all"), "here")
+    rows = list(zip(*(column.cells for column in table.columns), strict=True))
+    assert rows == [
+        ("one", "8.0000", "wrong", "16.00x"),
+        ("two", "wrong", "wrong", "wrong"),
+        ("geometric mean", "", "-", "16.00x"),
+    ]

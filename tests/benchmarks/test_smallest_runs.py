@@ -45,7 +45,7 @@ RUNS: dict[str, tuple[str, str]] = {
         "--only 1x384x8x8_384_1x3 --trials 1 --rounds 1 --work-dir OUT --peak-gflops 100",
         r"other +│ +1 │ +\d+\.\d, .* │ +\d+\.\d, (.|\n)*Figure 14: inception_v3, 4 convolutions",
     ),
-    "bench_passes": ('--only "16x54x54 -> 64"', r"conv2d_1x16x54x54_64_1x1_s1 .* -\d\d%"),
+    "bench_passes": ("--figure17 --only 18x18", r"conv2d_1x128x18x18_768_1x1_s1 .* -\d\d%"),
     "bench_rpc": ("--trials 2 --servers 1", r"│ 1 +│ \d+\.\d+ +│ 1.00x"),
     "bench_search": ("--operators dense --seeds 1 --methods random --jobs 1", r"dense +│ \d+ \(\d+ s\)"),
     "bench_settings": (
