@@ -24,6 +24,7 @@ from rich.console import Console
 
 import bench_mobile_static as static
 import romou
+from paper_figures import ratios_by_category
 from romou import models
 from romou.base.errors import BuildError, InvalidConfigError
 from romou.base.space import Config
@@ -243,6 +244,7 @@ def main(
             table = table_of_numbers(
                 "layer", ("hand-written", "default", "/ hand", "best", "/ hand", "refused"), "algorithms", title=title
             )
+            by_name: list[tuple[str, float]] = []
             hand = HAND_WRITTEN.get((gpu, precision), (None,) * len(static.LAYERS | static.PRODUCTS))
             for (name, model, needed), theirs in zip(static.layers(), hand, strict=True):
                 if only not in name:
@@ -263,6 +265,8 @@ def main(
                         else []
                     )
                     cells += ["-" if count is None else str(count), "; ".join(ratios) or "-"]
+                if theirs and best is not None:
+                    by_name.append((name, theirs[0] / best.instructions))
                 algorithms = [
                     str(count.config.get("algorithm", "direct")) for count in (*counts[:1], best) if count is not None
                 ]
@@ -270,6 +274,9 @@ def main(
                 for count in counts if shows_configs else ():
                     out.print(f"{name}: {count} {count.config}", markup=False, highlight=False)
             out.print(table)
+            if by_name:
+                title = f"hand-written / best, instructions on {GPUS[gpu]} (Romou paper, figure 13)"
+                out.print(ratios_by_category(by_name, title))
 
 
 if __name__ == "__main__":

@@ -34,6 +34,7 @@ from tvm.s_tir.backend.adreno.pipeline import default_tir_pipeline as adreno_tir
 from tvm.tirx import compilation_pipeline
 
 import romou
+from paper_figures import ratios_by_category
 from romou.base.errors import BuildError, RomouError
 from romou.compiler.frontend import Precision, import_onnx
 from romou.compiler.graph import pack_channels
@@ -441,7 +442,9 @@ def main(
     is_fine = True
     for gpu, all_of in by_gpu.items():
         out.print(table_of(gpu, all_of, precision))
-        ratios = [r for r in (ratio_of(results) for _, results in all_of) if r is not None]
+        by_name = [(name, ratio) for name, results in all_of if (ratio := ratio_of(results)) is not None]
+        out.print(ratios_by_category(by_name, f"TVM / Romou, instructions on {GPUS[gpu]} (Romou paper, figure 13)"))
+        ratios = [ratio for _, ratio in by_name]
         clean = sum(isinstance(r["Romou"], Result) and r["Romou"].is_without_spills for _, r in all_of)
         out.print(
             f"{GPUS[gpu]}: {clean} of {len(all_of)} without spills and private memory; TVM / Romou: at least 3 for"

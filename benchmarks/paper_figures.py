@@ -23,6 +23,24 @@ def spread(values: Sequence[float], form: str = ".2f", unit: str = "") -> str:
     return ", ".join(f"{value:{form}}{unit}" for value in (statistics.mean(values), max(values), min(values)))
 
 
+def category_of_name(name: str) -> str:
+    """Return the category of an operator or layer whose name starts with its kind, as "conv1x1" or "3x3"."""
+    kind = name.split()[0].removeprefix("conv")
+    return "fully connected" if kind == "dense" else kind if kind in CATEGORIES else "other"
+
+
+def ratios_by_category(ratios: Sequence[tuple[str, float]], title: str) -> Table:
+    """Return figure 13b from counted instructions: ratios of operators, by name, as mean, maximum and minimum."""
+    groups: dict[str, list[float]] = {}
+    for name, ratio in ratios:
+        groups.setdefault(category_of_name(name), []).append(ratio)
+    table = table_of_numbers("category", ("operators", "mean, maximum, minimum"), title=title)
+    for name in CATEGORIES:
+        if name in groups:
+            table.add_row(name, str(len(groups[name])), spread(groups[name], unit="x"))
+    return table
+
+
 def gflops(rows: Sequence[Row], side: str) -> list[float]:
     """Return billions of operations a second. side: the key of a row's microseconds. Rows without it are left out."""
     return [row["flops"] / row[side] / 1e3 for row in rows if row.get(side)]

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from operator_lists import CATEGORIES, NETWORKS, category, convolutions_of, paper_operators
-from paper_figures import by_category, by_layer, distribution, spread, utilization
+from paper_figures import by_category, by_layer, distribution, ratios_by_category, spread, utilization
 
 
 def row(name: str, us: float, peer_us: float | None, flops: float = 1e6) -> dict[str, Any]:
@@ -61,3 +61,21 @@ def test_figure_2_and_3() -> None:
 @pytest.mark.parametrize(("values", "text"), [([], "-"), ([1.0, 3.0], "2.00x, 3.00x, 1.00x")])
 def test_spread(values: list[float], text: str) -> None:
     assert spread(values, unit="x") == text
+
+
+def test_counted_ratios_by_category() -> None:
+    """Names are those of rows of paper_ops.csv and of bench_mobile_static.LAYERS."""
+    names = [
+        "conv1x1 16x54x54 -> 64 /1",
+        "1x1 256x14x14 -> 256",
+        "dense 4096 -> 1000",
+        "conv7x1 8x8",
+        "depthwise 3x3 9",
+    ]
+    table = ratios_by_category([(name, float(number)) for number, name in enumerate(names, 1)], "title")
+    assert [cells(table, number) for number in range(4)] == [
+        ["1x1", "2", "1.50x, 2.00x, 1.00x"],
+        ["depthwise", "1", "5.00x, 5.00x, 5.00x"],
+        ["other", "1", "4.00x, 4.00x, 4.00x"],
+        ["fully connected", "1", "3.00x, 3.00x, 3.00x"],
+    ]

@@ -70,7 +70,7 @@ RUNS: dict[str, tuple[str, str]] = {
 MESA_RUNS: dict[str, tuple[str, str]] = {
     "bench_mobile_layers": (
         "--only depthwise --candidates 1 --gpu a630 --precision float32",
-        r"depthwise 3x3 64x112x112 │ +6\.97 │ \d\.\d\d r\d+",
+        r"depthwise 3x3 64x112x112 │ +6\.97 │ \d\.\d\d r\d+(.|\n)*depthwise +│ +1 │ +\d\.\d\dx",
     ),
     "bench_mobile_space": (
         "--only 1x1 --gpu a630 --configs 1 --most 1 --jobs 1 --cache OUT/counts.jsonl",
