@@ -106,6 +106,8 @@ def registers(bench: Bench) -> Findings:
 
 # Work-items of the groups, as in figure 5.
 _GROUP_SIZES = (64, 128, 256, 384, 512, 768, 1024)
+# First and last number of values of a work-item.
+_VALUES = (16, 256)
 
 
 @probe(
@@ -121,7 +123,7 @@ def register_sweep(bench: Bench) -> Findings:
     device = bench.device
     seed, out = device.buffer(np.ones(1024, np.float32)), device.buffer(64)
     sizes = [size for size in _GROUP_SIZES if size <= device.facts.max_work_group_size]
-    counts = range(16, 257, 24 if bench.is_quick else 8)
+    counts = range(_VALUES[0], _VALUES[1] + 1, 24 if bench.is_quick else 8)
     # The kernel of a count serves all group sizes.
     kernels = {count: device.kernel(source(count, group=""), "registers") for count in counts}
     curves = []

@@ -9,9 +9,15 @@ import pytest
 
 from archprobe.analysis.registers import register_pool
 from archprobe.analysis.warp import parallel_work_items
+from archprobe.bench import Bench
 from archprobe.curve import Curve, Findings
+from archprobe.devices import open_device
 from archprobe.plots.page import write_page
-from archprobe.report.document import Report, load_report
+from archprobe.probes import registers
+from archprobe.probes.caches import image_strides
+from archprobe.probes.probe import Probe
+from archprobe.probes.registers import register_sweep
+from archprobe.report.document import Report, load_report, new_report
 
 ARITHMETIC_NS = 1.0
 
@@ -88,3 +94,32 @@ def test_curves_of_one_picture_are_drawn_together(tmp_path: Path) -> None:
     assert [path.name for path in sorted(page.parent.glob("RegisterSweep*"))] == ["RegisterSweep_figure.svg"]
     text = (page.parent / "RegisterSweep_figure.svg").read_text()
     assert text.count("work-items") >= 2
+
+
+@pytest.mark.parametrize(
+    ("probe", "names"),
+    [
+        (register_sweep, ("64 work-items", "128 work-items")),
+        (image_strides, tuple(f"stride {16 * stride} bytes" for stride in (1, 2, 4, 8, 16))),
+    ],
+    ids=["figure 5", "figure 6"],
+)
+def test_families_of_curves_are_measured_and_drawn(
+    probe: Probe, names: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Figures 5 and 6 are of a GPU, and a run leaves them out on a CPU. Their kernels run there, too."""
+    monkeypatch.setattr(registers, "_GROUP_SIZES", (64, 128))
+    monkeypatch.setattr(registers, "_VALUES", (16, 64))
+    device = open_device("opencl:0")
+    bench = Bench(device=device, is_quick=True, least_s=1e-4, budget_s=0.2, max_repeats=2)
+    findings = probe.measure(bench)
+    assert tuple(curve.name for curve in findings.curves) == names
+    for curve in findings.curves:
+        assert len(curve.x) >= 3
+        assert all(y > 0 for y in curve.y)
+    assert all(answer.is_declined for answer in findings.answers.values())
+    report = new_report(device.facts, is_quick=True).with_aspect(probe.aspect, findings)
+    report.save(tmp_path / "r.json")
+    page = write_page(load_report(tmp_path / "r.json"), tmp_path / "plots")
+    (picture,) = page.parent.glob(f"{probe.aspect}_*.svg")
+    assert all(name in picture.read_text() for name in names)
