@@ -32,13 +32,13 @@ def installed() -> dict[str, metadata.EntryPoint]:
     CompatError
         No backend is installed.
     """
-    found = {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
-    if DEFAULT_KIND not in found:
+    entry_points = {entry.name: entry for entry in metadata.entry_points(group=GROUP)}
+    if DEFAULT_KIND not in entry_points:
         hint = "Install Romou again; in a checkout: pip install -e ."
         raise CompatError(
             f"no backend {DEFAULT_KIND!r} is installed: the metadata of Romou's package is missing or old", hint=hint
         )
-    return dict(sorted(found.items(), key=lambda item: (item[0] != DEFAULT_KIND, item[0])))
+    return dict(sorted(entry_points.items(), key=lambda item: (item[0] != DEFAULT_KIND, item[0])))
 
 
 def backend(kind: str) -> Backend:
@@ -50,10 +50,10 @@ def backend(kind: str) -> Backend:
             hint=error.hint or f"A target starts with its kind: '{DEFAULT_KIND} -device=host'.",
             kind=kind,
         )
-    found: Backend = installed()[kind].load()
-    return found
+    loaded: Backend = installed()[kind].load()
+    return loaded
 
 
 def device_backends() -> list[Backend]:
     """Return the backends that run kernels on devices."""
-    return [found for found in map(backend, installed()) if found.has_kernels]
+    return [loaded for loaded in map(backend, installed()) if loaded.has_kernels]

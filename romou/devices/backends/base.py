@@ -184,8 +184,8 @@ class Backend:
         name = self.device_of(facts)
         if name is None:
             return asked
-        known = load_device(name)
-        return dataclasses.replace(asked, name=name, nearest=known.nearest).filled_from(known)
+        documented = load_device(name)
+        return dataclasses.replace(asked, name=name, nearest=documented.nearest).filled_from(documented)
 
     def spec(self, device_name: str | None) -> HardwareSpec:
         """Return the facts of a named device, or of the attached one for None. DeviceError if none is attached."""
@@ -193,7 +193,7 @@ class Backend:
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
         """Return the known limits of a device, by TVM's names."""
-        found = {
+        limits = {
             "max_num_threads": spec.max_work_group_size,
             # With a larger number TVM leaves out barriers between work-items of a warp. OpenCL promises no lockstep,
             # drivers choose the warp size by kernel, and a CPU in place of the phone has none: the sums of such a
@@ -201,7 +201,7 @@ class Backend:
             "thread_warp_size": 1,
             "max_shared_memory_per_block": spec.local_mem_bytes,
         }
-        return {name: value for name, value in found.items() if value is not None}
+        return {name: value for name, value in limits.items() if value is not None}
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
         """Return the fields of `romou.base.limits.Limits` for arithmetic and instructions. Missing fields keep their
@@ -252,10 +252,10 @@ class Backend:
         """
         raise NotImplementedError
 
-    def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
+    def no_device_error(self, index: int, devices: list[dict[str, Any]]) -> DeviceError:
         """Return the error for a device index that does not exist, with a hint."""
-        if found:
-            names = ", ".join(f"{i}: {facts['name']}" for i, facts in enumerate(found))
+        if devices:
+            names = ", ".join(f"{i}: {facts['name']}" for i, facts in enumerate(devices))
             return DeviceError(
                 f"there is no {self.title} device {index}; the runtime sees {names}",
                 index=index,
@@ -272,10 +272,10 @@ class Backend:
     def facts(self, index: int) -> dict[str, Any]:
         """Return the entry of `list_devices` for a device. DeviceError if it does not exist."""
         whole_of("device", index)
-        found = self.list_devices()
-        if not 0 <= index < len(found):
-            raise self.no_device_error(index, found)
-        return found[index]
+        devices = self.list_devices()
+        if not 0 <= index < len(devices):
+            raise self.no_device_error(index, devices)
+        return devices[index]
 
     def identity(self, facts: Mapping[str, Any]) -> str:
         """Return a name of the hardware behind an entry of `list_devices`, as part of a file's name. Device kinds that
@@ -293,12 +293,12 @@ class Backend:
 
         return tvm.device(self.device_type, index)
 
-    def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
+    def device_index(self, device_name: str | None, devices: list[dict[str, Any]] | None = None) -> int:
         """Return the index of the device that a target runs on: the first one. DeviceError if none is attached.
 
-        found: the devices of another machine. None for this machine's.
+        devices: the devices of another machine. None for this machine's.
         """
-        if not (self.list_devices() if found is None else found):
+        if not (self.list_devices() if devices is None else devices):
             raise self.no_device_error(0, [])
         return 0
 

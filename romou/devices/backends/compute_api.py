@@ -68,8 +68,8 @@ class ComputeApi(Backend):
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
         sides = [n for n in (spec.max_image_width_texels, spec.max_image_height_texels) if n]
-        found = super().device_limits(spec) | ({"texture_spatial_limit": min(sides)} if sides else {})
-        return found | ({BUFFER_BYTES: spec.max_buffer_bytes} if spec.max_buffer_bytes else {})
+        limits = super().device_limits(spec) | ({"texture_spatial_limit": min(sides)} if sides else {})
+        return limits | ({BUFFER_BYTES: spec.max_buffer_bytes} if spec.max_buffer_bytes else {})
 
     def sub_groups(self, spec: HardwareSpec) -> SubGroups | None:
         """Return the operations of sub-groups that kernels may use. None if there are none or they are unknown."""
@@ -88,14 +88,16 @@ class ComputeApi(Backend):
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
         """See `Backend.narrower_options`. The size of a buffer is unlimited if the target has no limit for it."""
-        found = super().narrower_options(limits, abilities, facts)
+        options = super().narrower_options(limits, abilities, facts)
         wanted: SubGroups | None = abilities["sub_groups"]
         if wanted is not None:
             there = self.sub_groups_there(wanted, facts)
-            found |= {} if there is not None and there.includes(wanted) else {WITHOUT.name: f"sub_group:{wanted.size}"}
+            options |= (
+                {} if there is not None and there.includes(wanted) else {WITHOUT.name: f"sub_group:{wanted.size}"}
+            )
         bytes_ = int(facts.get("max_alloc_bytes", _NO_LIMIT))
         is_narrower = bytes_ < limits.get(BUFFER_BYTES, _NO_LIMIT)
-        return found | ({BUFFER_BYTES: bytes_} if is_narrower else {})
+        return options | ({BUFFER_BYTES: bytes_} if is_narrower else {})
 
     def allowed_limits(self, facts: Mapping[str, Any]) -> dict[str, int]:
         """See `Backend.allowed_limits`. Without images no tensor fits into one texel, so all are in buffers."""
@@ -103,23 +105,23 @@ class ComputeApi(Backend):
         spatial, depth = (int(sides), int(layers)) if facts["has_images"] else (1, 1)
         return super().allowed_limits(facts) | {"texture_spatial_limit": spatial, "texture_depth_limit": depth}
 
-    def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
-        if found:
-            return super().no_device_error(index, found)
+    def no_device_error(self, index: int, devices: list[dict[str, Any]]) -> DeviceError:
+        if devices:
+            return super().no_device_error(index, devices)
         return DeviceError(
             f"no {self.title} device: {self.missing}", index=index, hint="`romou doctor` says what is missing."
         )
 
-    def device_index(self, device_name: str | None, found: list[dict[str, Any]] | None = None) -> int:
+    def device_index(self, device_name: str | None, devices: list[dict[str, Any]] | None = None) -> int:
         """See `Backend.device_index`. For "host" it is the first CPU. DeviceError if no device is a CPU."""
-        found = self.list_devices() if found is None else found
-        index = super().device_index(device_name, found)
+        devices = self.list_devices() if devices is None else devices
+        index = super().device_index(device_name, devices)
         if device_name != "host":
             return index
-        for index, facts in enumerate(found):
+        for index, facts in enumerate(devices):
             if facts["type"] == "cpu":
                 return index
-        names = ", ".join(str(facts["name"]) for facts in found)
+        names = ", ".join(str(facts["name"]) for facts in devices)
         text = f"-device=host means the CPU through {self.title}, but the runtime sees only {names}"
         raise DeviceError(text, hint=self.driver_hint, device="host")
 
@@ -145,10 +147,10 @@ class ComputeApi(Backend):
         output = tvm.runtime.empty((work_items,), "float32", session.device(self.device_type, index))
         launch = module["launch"]
         times = [int(launch("mi", work_items, _CLOCK_LOCAL, output, _CLOCK_ITERATIONS)) for _ in range(_CLOCK_LAUNCHES)]
-        found = output.numpy()
+        sums = output.numpy()
         # Each of the four sums converges to 2.
-        if not np.allclose(found, 8.0, rtol=1e-3):
-            raise DeviceError(f"computes wrong numbers: {found.min():g} to {found.max():g} where all are 8")
+        if not np.allclose(sums, 8.0, rtol=1e-3):
+            raise DeviceError(f"computes wrong numbers: {sums.min():g} to {sums.max():g} where all are 8")
         return max(min(times), 1) * 1e-9
 
     def _asked_spec(self, facts: Mapping[str, Any]) -> HardwareSpec:
@@ -167,11 +169,11 @@ class ComputeApi(Backend):
         }
         if facts["type"] == "cpu":
             asked["warp_sizes"] = (1,)
-        known: dict[str, Any] = {key: value for key, value in asked.items() if value or value is False}
+        stated: dict[str, Any] = {key: value for key, value in asked.items() if value or value is False}
         source = f"asked from the driver of {facts['name']} ({facts['platform']})"
         return HardwareSpec(
             name=str(facts["name"]),
             title=f"{facts['name']} ({facts['platform']})",
-            sources=dict.fromkeys(known, source),
-            **known,
+            sources=dict.fromkeys(stated, source),
+            **stated,
         )

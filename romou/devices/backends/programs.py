@@ -49,10 +49,10 @@ def kept(compiler: str, depends: Sequence[Any], what: str, compile_now: Callable
     if find is None or keep is None:
         return compile_now()
     key = hashlib.sha256(json.dumps([compiler, *depends]).encode()).hexdigest()
-    found, *notes = find(compiler, key, what)
+    cached, *notes = find(compiler, key, what)
     warn_of(notes)
-    if found is not None:
-        return bytes(found)
+    if cached is not None:
+        return bytes(cached)
     code = compile_now()
     keep(compiler, key, code)
     return code
@@ -143,16 +143,19 @@ class Programs:
             if compile_apart is not None and self._missing is not None and self._module_bytes is not None:
                 if self._crashes and not folder:
                     folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="romou-programs-"))
-                found = json.loads(str(self._missing(self._library, self._index, folder)))
-                if found["doubtful"] or (self._crashes and found["missing"]):
-                    modules = [bytes(one) for one in self._module_bytes(self._library)]
+                status = json.loads(str(self._missing(self._library, self._index, folder)))
+                if status["doubtful"] or (self._crashes and status["missing"]):
+                    modules = [bytes(module) for module in self._module_bytes(self._library)]
                     compile_apart(modules, self._index, folder, self._threads)
             self._prepare_here(folder)
 
     def _prepare_here(self, folder: str) -> None:
-        found = json.loads(str(self._prepare(self._library, self._index, folder, self._threads)))
+        report = json.loads(str(self._prepare(self._library, self._index, folder, self._threads)))
         self.report = ProgramReport(
-            cached=found["cached"], compiled=found["compiled"], seconds=found["seconds"], notes=tuple(found["notes"])
+            cached=report["cached"],
+            compiled=report["compiled"],
+            seconds=report["seconds"],
+            notes=tuple(report["notes"]),
         )
         warn_of(self.report.notes)
         self._is_to_keep = bool(self._folder) and self.report.compiled > 0
@@ -163,6 +166,6 @@ class Programs:
         """
         if self._is_to_keep and self.report is not None:
             self._is_to_keep = False
-            found = json.loads(str(self._keep(self._library, self._index, self._folder)))
-            self.report = dataclasses.replace(self.report, keep_s=found["seconds"])
-            warn_of(found["notes"])
+            report = json.loads(str(self._keep(self._library, self._index, self._folder)))
+            self.report = dataclasses.replace(self.report, keep_s=report["seconds"])
+            warn_of(report["notes"])

@@ -54,23 +54,25 @@ def facts_of(data: Mapping[str, Any], schema: Mapping[str, tuple[str, tuple[type
         if header
         else "report of Microsoft's ArchProbe"
     )
-    found: dict[str, tuple[Any, str]] = {}
-    for fact, places in _PLACES.items():
-        place = next((p for p in places if _value(data, p) is not None), None)
-        if place:
-            found[fact] = (_value(data, place), place)
-    found |= _warps(data) | _registers(data)
+    measured: dict[str, tuple[Any, str]] = {}
+    for fact, paths in _PLACES.items():
+        path = next((p for p in paths if _value(data, p) is not None), None)
+        if path:
+            measured[fact] = (_value(data, path), path)
+    measured |= _warps(data) | _registers(data)
     concluded = conclusions(partial(_value, data), is_cpu=bool(driver.get("is_cpu")))
-    found |= {fact: (one.value, one.source) for fact, one in concluded.items() if fact not in found}
+    measured |= {
+        fact: (conclusion.value, conclusion.source) for fact, conclusion in concluded.items() if fact not in measured
+    }
     if "extensions" in driver:
-        found["has_half_arithmetic"] = ("cl_khr_fp16" in driver["extensions"], "the driver's extensions")
+        measured["has_half_arithmetic"] = ("cl_khr_fp16" in driver["extensions"], "the driver's extensions")
     facts = {}
     for fact, (unit, types) in schema.items():
-        value, place = found.get(fact, (None, ""))
+        value, source = measured.get(fact, (None, ""))
         if isinstance(value, float) and float not in types:
             value = round(value)
-        facts[fact] = {"value": value, "unit": unit, "source": f"{maker}: {place}" if place else "not known"}
-        ends = _interval(data, place)
+        facts[fact] = {"value": value, "unit": unit, "source": f"{maker}: {source}" if source else "not known"}
+        ends = _interval(data, source)
         if ends is not None and isinstance(value, (int, float)):
             facts[fact]["range"] = ends
     return title, facts
@@ -89,31 +91,31 @@ def family_of(data: Mapping[str, Any]) -> dict[str, str]:
     return {}
 
 
-def _value(data: Mapping[str, Any], place: str) -> Any:
-    aspect, _, key = place.partition(".")
+def _value(data: Mapping[str, Any], path: str) -> Any:
+    aspect, _, key = path.partition(".")
     return data.get(aspect, {}).get(key)
 
 
-def _interval(data: Mapping[str, Any], place: str) -> list[float] | None:
+def _interval(data: Mapping[str, Any], path: str) -> list[float] | None:
     """Return the ends of a measured number's interval, or None."""
-    aspect, _, key = place.partition(".")
+    aspect, _, key = path.partition(".")
     answer = data.get(aspect, {}).get("Details", {}).get("Answers", {}).get(key, {})
     low, high = answer.get("low"), answer.get("high")
     return None if low is None or high is None else [low, high]
 
 
 def _warps(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
-    places = [
+    paths = [
         p for p in ("WarpSizeMethodB.WarpThreadCount", "WarpSizeMethodA.WarpThreadCount") if _value(data, p) is not None
     ]
-    return {"warp_sizes": (sorted({int(_value(data, p)) for p in places}), ", ".join(places))} if places else {}
+    return {"warp_sizes": (sorted({int(_value(data, p)) for p in paths}), ", ".join(paths))} if paths else {}
 
 
 def _registers(data: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
     kind, lanes = _value(data, "RegCount.RegType"), register_lanes(partial(_value, data))
-    found: dict[str, tuple[Any, str]] = {}
+    registers: dict[str, tuple[Any, str]] = {}
     if kind is not None:
-        found["register_file"] = (str(kind).lower(), "RegCount.RegType")
+        registers["register_file"] = (str(kind).lower(), "RegCount.RegType")
     if lanes is not None:
-        found["register_lanes_per_core"] = (lanes, "RegCount.FullRegConcurWorkgroupCount / cores x warp")
-    return found
+        registers["register_lanes_per_core"] = (lanes, "RegCount.FullRegConcurWorkgroupCount / cores x warp")
+    return registers

@@ -47,10 +47,12 @@ def conclusions(number: Numbers, *, is_cpu: bool) -> Mapping[str, Conclusion]:
 
     A CPU has neither warps nor textures that count.
     """
-    found = dict(_buffer_levels(number, is_cpu=is_cpu))
+    levels = dict(_buffer_levels(number, is_cpu=is_cpu))
     if is_cpu:
-        return found | {"warp_sizes": Conclusion([1], 0.99, "a CPU's driver runs the work-items of a group one by one")}
-    return found | dict(_arithmetic(number)) | dict(_places(number))
+        return levels | {
+            "warp_sizes": Conclusion([1], 0.99, "a CPU's driver runs the work-items of a group one by one")
+        }
+    return levels | dict(_arithmetic(number)) | dict(_places(number))
 
 
 def _levels(number: Numbers, key: str) -> list[tuple[int, float]]:

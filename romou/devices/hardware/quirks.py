@@ -65,9 +65,9 @@ class Quirk:
     rules: Mapping[str, Any]
 
     def __post_init__(self) -> None:
-        known = [field.name for field in dataclasses.fields(DriverRules)]
-        for given, names in ((self.when, _CONDITIONS), (self.rules, known)):
-            for key in given:
+        rule_names = [field.name for field in dataclasses.fields(DriverRules)]
+        for entries, names in ((self.when, _CONDITIONS), (self.rules, rule_names)):
+            for key in entries:
                 if key not in names:
                     raise unknown_name(f"key of the quirk {self.name}", key, names)
         if not self.when or not self.rules or not self.source:

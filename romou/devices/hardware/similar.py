@@ -22,13 +22,13 @@ def nearest_of(spec: HardwareSpec, candidates: Iterable[HardwareSpec]) -> Hardwa
     The distance is the mean of |log2(a / b)| over the facts that both devices have.
     """
     distances = {(distance(spec, other), other.name): other for other in candidates}
-    known = [key for key in distances if math.isfinite(key[0])]
-    return distances[min(known)] if known else None
+    comparable = [key for key in distances if math.isfinite(key[0])]
+    return distances[min(comparable)] if comparable else None
 
 
-def distance(one: HardwareSpec, other: HardwareSpec) -> float:
+def distance(spec: HardwareSpec, other: HardwareSpec) -> float:
     """Return the difference of two devices in octaves. Infinite if they share too few numbers."""
-    pairs = [(getattr(one, key), getattr(other, key)) for key in SCHEMA]
+    pairs = [(getattr(spec, key), getattr(other, key)) for key in SCHEMA]
     ratios = [abs(math.log2(a / b)) for a, b in pairs if _is_number(a) and _is_number(b)]
     return sum(ratios) / len(ratios) if len(ratios) >= _FEWEST else math.inf
 

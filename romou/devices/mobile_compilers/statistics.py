@@ -175,19 +175,19 @@ def read_statistics(text: str, gpu: str) -> list[KernelStatistics]:
     }
     # re.split with a group: text before the first kernel, name, text, name, text ...
     parts = re.split(r"^impl (?:__wrapped_)?(\w+) \{$", text, flags=re.MULTILINE)[1:]
-    found: dict[str, KernelStatistics] = {}
+    by_name: dict[str, KernelStatistics] = {}
     for name, part in zip(parts[::2], parts[1::2], strict=True):
         if name in memory:
             statistics = _read(part, name, gpu, *memory[name])
-            found |= {name: statistics} if statistics else {}
-    missing = sorted(set(memory) - set(found))
+            by_name |= {name: statistics} if statistics else {}
+    missing = sorted(set(memory) - set(by_name))
     if missing or not memory:
         said = "\n".join([line for line in text.splitlines() if line.strip() and not line.startswith("@romou")][-3:])
         raise NoStatisticsError(
             f"Mesa's compiler for {gpu} printed no statistics{' for ' + ', '.join(missing) if missing else ''}; its"
             f" last words: {said}"
         )
-    return [found[name] for name in memory]
+    return [by_name[name] for name in memory]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -251,10 +251,10 @@ class _Form:
                 is_paired = False
         if self.label is None:
             labels = {str(index): index for index in range(len(code))}
-            jumps = [one.target if one.operation.startswith("BRANCH") else None for one in code]
+            jumps = [instruction.target if instruction.operation.startswith("BRANCH") else None for instruction in code]
             code = [
-                replace(one, target=jump and str(index + 1 + int(jump)))
-                for index, (one, jump) in enumerate(zip(code, jumps, strict=True))
+                replace(instruction, target=jump and str(index + 1 + int(jump)))
+                for index, (instruction, jump) in enumerate(zip(code, jumps, strict=True))
             ]
         return _Listing(code, labels)
 

@@ -39,9 +39,9 @@ def preset_for(spec: HardwareSpec) -> Preset:
     It is the preset of its family or of the nearest ancestor, else "mobile" for a mobile GPU, "cpu" for a device
     without warps, or whose warps are not known, and "gpu" for any other.
     """
-    known = known_presets()
+    presets = known_presets()
     for family in families_of(spec.family):
-        if family in known:
+        if family in presets:
             return load_preset(family)
     if spec.is_phone_gpu:
         return load_preset("mobile")
@@ -117,8 +117,8 @@ def _checked(kind: Any, values: Mapping[str, Any], origin: str) -> Any:
     return kind(**values)
 
 
-def _is_required(field: dataclasses.Field[Any], given: Collection[str]) -> bool:
-    return field.default is dataclasses.MISSING and field.name not in given
+def _is_required(field: dataclasses.Field[Any], keys: Collection[str]) -> bool:
+    return field.default is dataclasses.MISSING and field.name not in keys
 
 
 def _is_of(value: Any, hint: Any) -> bool:
@@ -139,8 +139,8 @@ def _spelled(hint: Any) -> str:
     return " or ".join(words[kind] for kind in typing.get_args(hint) or (hint,))
 
 
-def _check_keys(given: Collection[str], known: Collection[str], what: str, origin: str) -> None:
-    for key in given:
+def _check_keys(keys: Collection[str], known: Collection[str], what: str, origin: str) -> None:
+    for key in keys:
         if key not in known:
             error = unknown_name(what, key, known)
             raise UsageError(f"{origin}: {error.message}", hint=error.hint, key=key)

@@ -204,8 +204,8 @@ class Target:
         """
         limits = {**self.backend.default_limits, **self._known_limits}
         allowed = self.backend.narrower_options(limits, self.backend.abilities(self.spec, self._options), facts)
-        known = [option.name for option in self.backend.options]
-        quirks = {name: value for name, value in rules_for(facts).target_options().items() if name in known}
+        option_names = [option.name for option in self.backend.options]
+        quirks = {name: value for name, value in rules_for(facts).target_options().items() if name in option_names}
         lower = allowed | quirks
         left_out = {
             pair

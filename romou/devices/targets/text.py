@@ -131,12 +131,12 @@ def checked_options(backend: Backend, given: Mapping[str, Any]) -> dict[str, Any
     range.
     """
     options = {option.name: option for option in backend.options}
-    known = (*options, *backend.limit_names)
+    names = (*options, *backend.limit_names)
     for name in given:
-        if name not in known:
-            raise unknown_name("target option", name, known)
+        if name not in names:
+            raise unknown_name("target option", name, names)
     checked: dict[str, Any] = {}
-    for name in known:
+    for name in names:
         if given.get(name) is not None:
             checked[name] = options[name].checked(given[name]) if name in options else _positive(name, given[name])
     if "device" in checked:

@@ -71,9 +71,9 @@ class Cuda(Backend):
         """See `Backend.named_device`. UsageError also for a device that CUDA does not run on."""
         device_name = super().named_device(device_name)
         if device_name not in ARCHITECTURES:
-            known = ", ".join(self.named_devices())
+            names = ", ".join(self.named_devices())
             raise UsageError(
-                f"device {device_name!r} is no CUDA device; with -device= cuda knows {known}",
+                f"device {device_name!r} is no CUDA device; with -device= cuda knows {names}",
                 hint="Leave -device= out for the attached GPU.",
             )
         return device_name
@@ -88,30 +88,30 @@ class Cuda(Backend):
             return str(options["arch"])
         if "device" in options:
             return ARCHITECTURES[options["device"]]
-        found = self.list_devices()
-        if not found:
-            error = self.no_device_error(0, found)
+        devices = self.list_devices()
+        if not devices:
+            error = self.no_device_error(0, devices)
             raise DeviceError(
                 error.message,
                 hint="Without one, name what to compile for: cuda -device=nvidia_h200, or cuda -arch=sm_80.",
             )
-        return str(found[0]["arch"])
+        return str(devices[0]["arch"])
 
     def attached_spec(self) -> HardwareSpec:
         """See `Backend.attached_spec`. Without a device, it returns the facts of every GPU since 2018, because an
         architecture is enough to compile.
         """
-        found = self.list_devices()
-        if not found:
-            known: dict[str, Any] = {
+        devices = self.list_devices()
+        if not devices:
+            common: dict[str, Any] = {
                 "max_work_group_size": 1024,
                 "local_mem_bytes": _LOCAL_BYTES,
                 "warp_sizes": (32,),
                 "has_half_arithmetic": True,
             }
             source = "CUDA C++ Programming Guide, compute capabilities from 7.5 on"
-            return HardwareSpec(name="cuda", title="any CUDA device", sources=dict.fromkeys(known, source), **known)
-        facts = found[0]
+            return HardwareSpec(name="cuda", title="any CUDA device", sources=dict.fromkeys(common, source), **common)
+        facts = devices[0]
         asked: dict[str, Any] = {
             "shader_cores": facts["compute_units"],
             "max_work_group_size": facts["max_work_group_size"],
@@ -162,16 +162,16 @@ class Cuda(Backend):
 
         from tvm_patches import cuda_runtime
 
-        found: list[dict[str, Any]] = []
+        devices: list[dict[str, Any]] = []
         for device in map(tvm.cuda, range(cuda_runtime.device_count())):
             major, minor = str(device.compute_version).split(".")
-            found.append(
+            devices.append(
                 {
                     "name": str(device.device_name),
                     "platform": "NVIDIA CUDA",
                     "vendor": "NVIDIA Corporation",
                     "driver": _driver(),
-                    "uuid": cuda_runtime.device_uuid(len(found)),
+                    "uuid": cuda_runtime.device_uuid(len(devices)),
                     "type": "gpu",
                     "compute_units": int(device.multi_processor_count),
                     "clock_mhz": int(device.max_clock_rate) // 1000,
@@ -184,13 +184,13 @@ class Cuda(Backend):
                     "extensions": "",
                 }
             )
-        return found
+        return devices
 
-    def no_device_error(self, index: int, found: list[dict[str, Any]]) -> DeviceError:
+    def no_device_error(self, index: int, devices: list[dict[str, Any]]) -> DeviceError:
         from tvm_patches import cuda_runtime
 
-        if found:
-            return super().no_device_error(index, found)
+        if devices:
+            return super().no_device_error(index, devices)
         return DeviceError(
             f"no CUDA device: {cuda_runtime.load() or 'the driver offers none'}", index=index, hint=_INSTALL
         )

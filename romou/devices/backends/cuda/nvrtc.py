@@ -178,8 +178,8 @@ def _include_folders() -> tuple[str, ...]:
 
     # Before 1.3, it finds only libraries.
     find = getattr(pathfinder, "find_nvidia_header_directory", None)
-    found = find("cudart") if find is not None else None
-    return (found,) if found and Path(found).is_dir() else ()
+    folder = find("cudart") if find is not None else None
+    return (folder,) if folder and Path(folder).is_dir() else ()
 
 
 def _value(nvrtc: Any, answer: tuple[Any, ...]) -> Any:

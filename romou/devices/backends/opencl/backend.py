@@ -125,8 +125,8 @@ class OpenCL(ComputeApi):
     def narrower_options(
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
-        found = super().narrower_options(limits, abilities, facts)
-        return found | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
+        options = super().narrower_options(limits, abilities, facts)
+        return options | ({"half": "storage"} if abilities["has_fp16_arithmetic"] and not _has_fp16(facts) else {})
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
         """See `Backend.tvm_config`. After this call kernels declare their work groups."""

@@ -101,7 +101,7 @@ def function_name(name: str, lanes: int, number: str = "float") -> str:
 def definitions(texts: list[str]) -> str:
     """Return the definitions of the functions that kernels call."""
     return "".join(
-        _definition(name, kind) for name, kind in sorted({found for text in texts for found in _CALLED.findall(text)})
+        _definition(name, kind) for name, kind in sorted({call for text in texts for call in _CALLED.findall(text)})
     )
 
 
@@ -109,8 +109,8 @@ def _definition(name: str, kind: str) -> str:
     number = kind.rstrip("0123456789")
     lanes = kind.removeprefix(number)
     text = _DEFINITIONS[name].replace("NUMBER", number).replace("ANY(is_far)", "any(is_far)" if lanes else "is_far")
-    for place in range(3):
-        text = text.replace(f"WORD{place}", _chosen(_WORDS[place : place + 5]))
+    for index in range(3):
+        text = text.replace(f"WORD{index}", _chosen(_WORDS[index : index + 5]))
     return text.replace("UINT", f"uint{lanes}").replace("INT", f"int{lanes}").replace("TYPE", kind)
 
 
@@ -119,6 +119,6 @@ def _chosen(words: Sequence[int]) -> str:
     memory crash Mesa's compiler for Mali.
     """
     chosen = f"(UINT)({words[0]:#x}u)"
-    for place, word in enumerate(words[1:], 1):
-        chosen = f"select({chosen}, (UINT)({word:#x}u), above{place})"
+    for index, word in enumerate(words[1:], 1):
+        chosen = f"select({chosen}, (UINT)({word:#x}u), above{index})"
     return chosen

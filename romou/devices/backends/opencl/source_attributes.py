@@ -86,11 +86,13 @@ def install() -> None:
         return create(b"".join(data), text_formats[0], *merged)
 
     def create_told(data: Any, text_format: Any, functions: Any, texts: Any) -> Any:
-        told = {str(key): _told(str(text), _building.kernels) for key, text in texts.items()}
+        extended = {str(key): _told(str(text), _building.kernels) for key, text in texts.items()}
         code = _told(bytes(data).decode(), _building.kernels).encode()
         if _building.pieces is not None:
-            _building.pieces.append((code, text_format, {str(key): value for key, value in functions.items()}, told))
-        return create(code, text_format, functions, told)
+            _building.pieces.append(
+                (code, text_format, {str(key): value for key, value in functions.items()}, extended)
+            )
+        return create(code, text_format, functions, extended)
 
     # The error keeps its type when it passes through TVM.
     tvm_ffi.register_error(BuildError.__name__, BuildError)
@@ -137,8 +139,10 @@ _building = _Building()
 
 
 def _images(func: Any) -> dict[int, str]:
-    scopes = ((place, str(getattr(parameter.ty, "storage_scope", ""))) for place, parameter in enumerate(func.params))
-    return {place: scope for place, scope in scopes if scope in _READS}
+    scopes = (
+        (position, str(getattr(parameter.ty, "storage_scope", ""))) for position, parameter in enumerate(func.params)
+    )
+    return {position: scope for position, scope in scopes if scope in _READS}
 
 
 def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
@@ -152,19 +156,19 @@ def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
 
 def _told_of_section(source: str, kernels: Mapping[str, _Kernel]) -> str:
     before, *texts = re.split(r"(?=^__kernel void )", source, flags=re.MULTILINE)
-    told = [_told_of(text, kernels) for text in texts]
-    reads = [read for read in dict.fromkeys(_READS.values()) if any(read[0] in text for text in told)]
+    extended = [_told_of(text, kernels) for text in texts]
+    reads = [read for read in dict.fromkeys(_READS.values()) if any(read[0] in text for text in extended)]
     defined = [
-        f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {place})\n"
-        for name, place in reads
+        f"#define {name}{t}(image, sampler, coord) read_image{t.lower()}(image, {coordinate})\n"
+        for name, coordinate in reads
         for t in "HF"
     ]
-    if any("WRITE_PLAIN_IMAGE" in text for text in told):
+    if any("WRITE_PLAIN_IMAGE" in text for text in extended):
         defined += [
             f"#define WRITE_PLAIN_IMAGE{t}(image, coord, texel) write_image{t.lower()}(image, (coord).xy, texel)\n"
             for t in "HF"
         ]
-    return before + definitions(told) + sub_groups.definitions(told) + "".join(defined) + "".join(told)
+    return before + definitions(extended) + sub_groups.definitions(extended) + "".join(defined) + "".join(extended)
 
 
 def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
@@ -173,15 +177,15 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
     if head is None or head[1] not in kernels:
         return text
     kernel, declared, body = kernels[head[1]], head[2].split(", "), text[head.end() :]
-    for place, scope in kernel.images.items():
+    for position, scope in kernel.images.items():
         if _READS[scope] is _PLAIN:
-            declared[place] = declared[place].replace("image2d_array_t", "image2d_t")
+            declared[position] = declared[position].replace("image2d_array_t", "image2d_t")
             body = re.sub(
-                rf"\bwrite_image([hf])(\({declared[place].split()[-1]},)",
-                lambda found: f"WRITE_PLAIN_IMAGE{found[1].upper()}{found[2]}",
+                rf"\bwrite_image([hf])(\({declared[position].split()[-1]},)",
+                lambda match: f"WRITE_PLAIN_IMAGE{match[1].upper()}{match[2]}",
                 body,
             )
-        body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[place].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
+        body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[position].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
     for pattern, text_of in _POINTERS:
         body = pattern.sub(text_of, body)
     size = ""

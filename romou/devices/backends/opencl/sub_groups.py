@@ -50,7 +50,7 @@ def size_of(text: str) -> int | None:
 
 def definitions(texts: Sequence[str]) -> str:
     """Return the text in front of kernels that call functions of sub-groups. "" if none does."""
-    called = sorted({found for text in texts for found in SUB_GROUP_CALL.findall(text)})
+    called = sorted({call for text in texts for call in SUB_GROUP_CALL.findall(text)})
     if not called:
         return ""
     sizes = sorted({int(size) for _, size in called})

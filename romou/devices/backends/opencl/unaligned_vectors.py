@@ -39,8 +39,8 @@ def access_unaligned(func: tirx.PrimFunc) -> tirx.PrimFunc:
             or str(buffer.scope()) != "global"
         ):
             return None
-        found, lanes = analyzer.modular_set(index.base), int(index.lanes)
-        is_aligned = int(found.coeff) % lanes == int(found.base) % lanes == 0
+        modular_set, lanes = analyzer.modular_set(index.base), int(index.lanes)
+        is_aligned = int(modular_set.coeff) % lanes == int(modular_set.base) % lanes == 0
         is_row = isinstance(index.stride, tirx.IntImm) and int(index.stride) == 1
         return tirx.address_of(tirx.BufferLoad(buffer, [index.base])) if is_row and not is_aligned else None
 

@@ -89,11 +89,11 @@ class Vulkan(ComputeApi):
         return Glsl()
 
     def device_limits(self, spec: HardwareSpec) -> dict[str, int]:
-        found = super().device_limits(spec)
-        if "max_num_threads" in found:
-            found["max_num_threads"] = min(found["max_num_threads"], _MOST_WORK_ITEMS)
-        known = {_BUFFERS: spec.max_storage_buffers, "texture_depth_limit": spec.max_image_layers}
-        return found | {name: value for name, value in known.items() if value}
+        limits = super().device_limits(spec)
+        if "max_num_threads" in limits:
+            limits["max_num_threads"] = min(limits["max_num_threads"], _MOST_WORK_ITEMS)
+        own_limits = {_BUFFERS: spec.max_storage_buffers, "texture_depth_limit": spec.max_image_layers}
+        return limits | {name: value for name, value in own_limits.items() if value}
 
     def asked_of(self, facts: Mapping[str, Any]) -> dict[str, Any]:
         return {
@@ -126,12 +126,12 @@ class Vulkan(ComputeApi):
         self, limits: Mapping[str, int], abilities: Mapping[str, Any], facts: Mapping[str, Any]
     ) -> dict[str, Any]:
         """See `Backend.narrower_options`. A kernel may bind the attached device's number of buffers."""
-        found = super().narrower_options(limits, abilities, facts)
+        options = super().narrower_options(limits, abilities, facts)
         if abilities["has_cooperative_matrices"] and not facts["has_cooperative_matrix"]:
-            found[WITHOUT.name] = "+".join(filter(None, (found.get(WITHOUT.name), "multiply_add:coopmat")))
-        found |= {"half": "storage"} if abilities["has_fp16_arithmetic"] and not facts["has_fp16_arithmetic"] else {}
+            options[WITHOUT.name] = "+".join(filter(None, (options.get(WITHOUT.name), "multiply_add:coopmat")))
+        options |= {"half": "storage"} if abilities["has_fp16_arithmetic"] and not facts["has_fp16_arithmetic"] else {}
         buffers = int(facts["max_storage_buffers"])
-        return found | ({_BUFFERS: buffers} if buffers < limits.get(_BUFFERS, _MANY_BUFFERS) else {})
+        return options | ({_BUFFERS: buffers} if buffers < limits.get(_BUFFERS, _MANY_BUFFERS) else {})
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
         """See `Backend.tvm_config`. After this call TVM builds Vulkan kernels with Romou's code generator. TVM has no

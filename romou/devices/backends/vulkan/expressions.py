@@ -80,7 +80,7 @@ class Expressions(Text):
             self.needs.setdefault(need)
         return kind
 
-    def view(self, found: Parameter, kind: Type | str) -> str:
+    def view(self, parameter: Parameter, kind: Type | str) -> str:
         """Return the name of a parameter's view with elements of a type."""
         if isinstance(kind, Type):
             if (need := kind.needs(is_stored=True)) is not None:
@@ -88,17 +88,17 @@ class Expressions(Text):
             # 64-bit memory needs 64-bit arithmetic.
             kind = kind.stored
         if (
-            found.is_read
-            and found.is_written
-            and any(binding == found.binding and other != kind for binding, other in self.views)
+            parameter.is_read
+            and parameter.is_written
+            and any(binding == parameter.binding and other != kind for binding, other in self.views)
         ):
-            self.fail(f"a buffer ({found.name}) that is read and written as two types")
-        key = (found.binding, kind)
+            self.fail(f"a buffer ({parameter.name}) that is read and written as two types")
+        key = (parameter.binding, kind)
         if key not in self.views:
             self.views[key] = (
-                found.name
-                if all(binding != found.binding for binding, _ in self.views)
-                else self.unique(f"{found.name}_{kind}")
+                parameter.name
+                if all(binding != parameter.binding for binding, _ in self.views)
+                else self.unique(f"{parameter.name}_{kind}")
             )
         return self.views[key]
 
@@ -190,14 +190,14 @@ class Expressions(Text):
         return f"{'max' if isinstance(expr, tirx.Max) else 'min'}({self.text(expr.a)}, {self.text(expr.b)})"
 
     def cast(self, expr: tirx.Cast) -> str:
-        given, wanted = self.used(str(expr.value.ty)), self.used(str(expr.ty))
+        source, wanted = self.used(str(expr.value.ty)), self.used(str(expr.ty))
         text = self.text(expr.value)
-        if given.is_float and wanted.base.startswith("uint"):
+        if source.is_float and wanted.base.startswith("uint"):
             # Converting a negative float would be undefined; C wraps around.
-            text = f"{Type('int32', given.lanes).register}({text})" if wanted.bits < 32 else text
-        if given.register != wanted.register or (given.is_float and wanted.base.startswith("uint")):
+            text = f"{Type('int32', source.lanes).register}({text})" if wanted.bits < 32 else text
+        if source.register != wanted.register or (source.is_float and wanted.base.startswith("uint")):
             text = f"{wanted.register}({text})"
-        return text if given == wanted else self.narrowed(wanted, text)
+        return text if source == wanted else self.narrowed(wanted, text)
 
     def negation(self, expr: tirx.Not) -> str:
         return f"not({self.text(expr.a)})" if type_of(str(expr.ty)).lanes > 1 else f"!{self.operand(expr.a)}"
@@ -279,22 +279,22 @@ class Expressions(Text):
     def loaded(self, buffer: Any, kind: Type, index: Any) -> str:
         element = type_of(str(buffer.dtype))
         lanes = type_of(str(index.ty)).lanes
-        found = self.parameters.get(buffer)
-        if found is None:
+        parameter = self.parameters.get(buffer)
+        if parameter is None:
             name, element, count = self.array(buffer)
             if count == 1:
                 return name
         else:
-            whole = self.whole(index, found, element)
+            whole = self.whole(index, parameter, element)
             if whole is not None:
                 element, index, lanes = kind, whole, 1
-            name = self.view(found, element)
-        read = (lambda text: text) if found is None else element.read
+            name = self.view(parameter, element)
+        read = (lambda text: text) if parameter is None else element.read
         if lanes == 1:
             return read(f"{name}[{self.index(index)}]")
         return f"{kind.register}({', '.join(read(f'{name}[{self.lane(index, lane)}]') for lane in range(lanes))})"
 
-    def whole(self, index: Any, found: Parameter, element: Type) -> Any | None:
+    def whole(self, index: Any, parameter: Parameter, element: Type) -> Any | None:
         """Return the index, in vectors, of an access to a whole vector of an array. None for other accesses, and for
         buffers that are both read and written.
         """
@@ -302,7 +302,7 @@ class Expressions(Text):
             not isinstance(index, tirx.Ramp)
             or element.lanes > 1
             or index.lanes == 3
-            or (found.is_read and found.is_written)
+            or (parameter.is_read and parameter.is_written)
         ):
             return None
         lanes, step = int(index.lanes), self.analyzer.modular_set(index.base)
@@ -357,19 +357,19 @@ class Expressions(Text):
 
     def half_load(self, lanes: int, offset: Any, pointer: Any) -> str:
         buffer, base = pointed(pointer)
-        found = self.parameters[buffer]
-        if base is None and lanes == 4 and not (found.is_read and found.is_written):
-            return self.call("half4_of", 4, f"{self.view(found, 'uvec2')}[{self.index(offset)}]")
+        parameter = self.parameters[buffer]
+        if base is None and lanes == 4 and not (parameter.is_read and parameter.is_written):
+            return self.call("half4_of", 4, f"{self.view(parameter, 'uvec2')}[{self.index(offset)}]")
         if base is None and lanes == 2:
-            return f"unpackHalf2x16({self.view(found, 'uint')}[{self.index(offset)}])"
+            return f"unpackHalf2x16({self.view(parameter, 'uint')}[{self.index(offset)}])"
         starts = [
             self.analyzer.simplify((offset * lanes if base is None else base + offset * lanes) + lane)
             for lane in range(lanes)
         ]
-        if found.is_read and found.is_written:
-            elements = [f"float({self.view(found, Type('float16', 1))}[{self.index(start)}])" for start in starts]
+        if parameter.is_read and parameter.is_written:
+            elements = [f"float({self.view(parameter, Type('float16', 1))}[{self.index(start)}])" for start in starts]
         else:
-            words = self.view(found, "uint")
+            words = self.view(parameter, "uint")
             elements = [
                 self.call("half_of", 1, f"{words}[{closed(self.index(start))} >> 1]", self.index(start))
                 for start in starts
@@ -378,21 +378,21 @@ class Expressions(Text):
 
     def texel(self, call: Call) -> str:
         image, *at = call.args[:4]
-        place = ", ".join(map(self.index, at))
-        text = self.call("texel", 4, self.parameters[pointed(image)[0]].name, f"ivec3({place})")
+        coordinates = ", ".join(map(self.index, at))
+        text = self.call("texel", 4, self.parameters[pointed(image)[0]].name, f"ivec3({coordinates})")
         kind = self.used(str(call.ty))
         return text if kind.base == "float32" else f"{kind.register}({text})"
 
     def reinterpret(self, call: Call) -> str:
         (value,) = call.args
-        given, wanted = self.used(str(value.ty)), self.used(str(call.ty))
-        if given.register == wanted.register:
+        source, wanted = self.used(str(value.ty)), self.used(str(call.ty))
+        if source.register == wanted.register:
             return self.text(value)
-        if (given.base, wanted.base) not in _BITS:
-            if {given.base, wanted.base} <= {"int32", "uint32"}:
+        if (source.base, wanted.base) not in _BITS:
+            if {source.base, wanted.base} <= {"int32", "uint32"}:
                 return f"{wanted.register}({self.text(value)})"
-            self.fail(f"the bits of {given.base} as {wanted.base}")
-        return f"{_BITS[given.base, wanted.base]}({self.text(value)})"
+            self.fail(f"the bits of {source.base} as {wanted.base}")
+        return f"{_BITS[source.base, wanted.base]}({self.text(value)})"
 
     def called(self, call: Call) -> str:
         write = _CALLS.get(op_of(call))

@@ -242,10 +242,10 @@ def definitions(calls: set[tuple[str, int]]) -> str:
     """Return the definitions of the functions that a kernel calls, callees first. calls: (name, lanes of the
     arguments).
     """
-    found: dict[str, None] = {}
+    names: dict[str, None] = {}
     for name, _ in sorted(calls):
-        _with_callees(name, found)
-    texts = [DEFINITIONS[name] for name in found]
+        _with_callees(name, names)
+    texts = [DEFINITIONS[name] for name in names]
     texts += [
         _by_lane(name, lanes)
         for name, lanes in sorted(calls)
@@ -254,11 +254,11 @@ def definitions(calls: set[tuple[str, int]]) -> str:
     return "".join(f"{text}\n" for text in texts)
 
 
-def _with_callees(name: str, found: dict[str, None]) -> None:
+def _with_callees(name: str, names: dict[str, None]) -> None:
     for callee in _CALL.findall(DEFINITIONS[name]):
         if callee in DEFINITIONS and callee != name:
-            _with_callees(callee, found)
-    found.setdefault(name)
+            _with_callees(callee, names)
+    names.setdefault(name)
 
 
 def _by_lane(name: str, lanes: int) -> str:

@@ -112,9 +112,9 @@ class _Writer(Expressions):
     def argument(self, parameter: tirx.Var) -> str:
         if parameter not in self.parameters:
             return f"scalar:{parameter.ty}"
-        found = self.parameters[parameter]
-        access = ("r" if found.is_read or not found.is_written else "") + ("w" if found.is_written else "")
-        return f"image:{access}:{found.element.base}" if found.is_image else f"buffer:{access}"
+        declared = self.parameters[parameter]
+        access = ("r" if declared.is_read or not declared.is_written else "") + ("w" if declared.is_written else "")
+        return f"image:{access}:{declared.element.base}" if declared.is_image else f"buffer:{access}"
 
     def offsets(self) -> Iterator[int]:
         end = 0
@@ -140,8 +140,8 @@ class _Writer(Expressions):
             f"layout({', '.join(f'local_size_{axis} = {side}' for axis, side in zip('xyz', local_size, strict=True))}) in;"  # noqa: E501
         )
         # A parameter and its buffers are one object.
-        for found in {id(p): p for p in self.parameters.values()}.values():
-            yield from self.image(found) if found.is_image else self.buffer(found)
+        for parameter in {id(p): p for p in self.parameters.values()}.values():
+            yield from self.image(parameter) if parameter.is_image else self.buffer(parameter)
         if self.scalars:
             yield (
                 "layout(push_constant) uniform Scalars {"
@@ -151,23 +151,25 @@ class _Writer(Expressions):
         yield definitions(self.calls)
         yield from sub_groups.definitions(self.sub_groups)
 
-    def image(self, found: Parameter) -> Iterator[str]:
-        if found.is_read:
-            yield f"layout(binding = {found.binding}) uniform texture2DArray {found.name};"
-        elif found.is_written:
+    def image(self, parameter: Parameter) -> Iterator[str]:
+        if parameter.is_read:
+            yield f"layout(binding = {parameter.binding}) uniform texture2DArray {parameter.name};"
+        elif parameter.is_written:
             yield (
-                f"layout(binding = {found.binding}, rgba{found.element.bits}f) uniform restrict writeonly image2DArray"
-                f" {found.name};"
+                f"layout(binding = {parameter.binding}, rgba{parameter.element.bits}f) uniform restrict writeonly"
+                f" image2DArray {parameter.name};"
             )
 
-    def buffer(self, found: Parameter) -> Iterator[str]:
-        views = [(kind, name) for (binding, kind), name in self.views.items() if binding == found.binding]
+    def buffer(self, parameter: Parameter) -> Iterator[str]:
+        views = [(kind, name) for (binding, kind), name in self.views.items() if binding == parameter.binding]
         # Two views of one buffer alias.
         access = "restrict " if len(views) == 1 and "tirx.noalias" in self.func.attrs else ""
-        access += "" if found.is_read and found.is_written else "readonly " if found.is_read else "writeonly "
+        access += (
+            "" if parameter.is_read and parameter.is_written else "readonly " if parameter.is_read else "writeonly "
+        )
         for kind, name in views:
             block = self.unique(name[0].upper() + name[1:])
-            yield f"layout(std430, binding = {found.binding}) {access}buffer {block} {{ {kind} {name}[]; }};"
+            yield f"layout(std430, binding = {parameter.binding}) {access}buffer {block} {{ {kind} {name}[]; }};"
 
     # How parameters are accessed
 
@@ -194,13 +196,13 @@ class _Writer(Expressions):
         )
         if not is_half and not is_texel:
             return
-        found = self.parameters.get(pointed(call.args[-1] if is_half else call.args[0])[0])
-        if found is None:
+        parameter = self.parameters.get(pointed(call.args[-1] if is_half else call.args[0])[0])
+        if parameter is None:
             self.fail(f"{str(call)[:80]}, of what is no parameter")
         if op_of(call) in ("tirx.texture2d_store", "tirx.call_extern"):
-            found.is_written = True
+            parameter.is_written = True
         else:
-            found.is_read = True
+            parameter.is_read = True
 
     def note_matrices(self, stmt: tirx.AllocBuffer) -> None:
         if str(stmt.buffer.scope()) == MATRICES:
@@ -233,7 +235,7 @@ class _Writer(Expressions):
     def attribute(self, stmt: tirx.AttrStmt) -> None:
         if stmt.attr_key == "thread_extent":
             tag = str(stmt.node.thread_tag)
-            place, axis = "gl_WorkGroupID" if tag.startswith("blockIdx") else "gl_LocalInvocationID", tag[-1]
+            builtin, axis = "gl_WorkGroupID" if tag.startswith("blockIdx") else "gl_LocalInvocationID", tag[-1]
             if tag in self.sides:
                 if not isinstance(stmt.value, tirx.IntImm):
                     self.fail("a work group whose size is not constant")
@@ -241,7 +243,7 @@ class _Writer(Expressions):
             elif not tag.startswith("blockIdx"):
                 self.fail(f"the loop {tag}")
             if stmt.node.var not in self.names:
-                text = self.place_in_group(axis) if self.item and tag in self.sides else f"int({place}.{axis})"
+                text = self.place_in_group(axis) if self.item and tag in self.sides else f"int({builtin}.{axis})"
                 self.line(f"int {self.name(stmt.node.var)} = {text};")
         self.statement(stmt.body)
 
@@ -280,19 +282,19 @@ class _Writer(Expressions):
         self.arrays[stmt.buffer] = name, kind, count
 
     def store(self, stmt: tirx.BufferStore) -> None:
-        index, found = stmt.indices[0] if stmt.indices else tirx.const(0, "int32"), self.parameters.get(stmt.buffer)
+        index, parameter = stmt.indices[0] if stmt.indices else tirx.const(0, "int32"), self.parameters.get(stmt.buffer)
         kind, text = self.used(str(stmt.value.ty)), self.text(stmt.value)
-        if found is None:
+        if parameter is None:
             name, element, count = self.array(stmt.buffer)
             if count == 1:
                 self.line(f"{name} = {text};")
                 return
         else:
             element = type_of(str(stmt.buffer.dtype))
-            whole = self.whole(index, found, element)
+            whole = self.whole(index, parameter, element)
             element, index = (element, index) if whole is None else (kind, whole)
-            name = self.view(found, element)
-        written = (lambda text: text) if found is None else element.written
+            name = self.view(parameter, element)
+        written = (lambda text: text) if parameter is None else element.written
         lanes = type_of(str(index.ty)).lanes
         if lanes == 1:
             self.line(f"{name}[{self.index(index)}] = {written(text)};")
@@ -380,14 +382,14 @@ class _Writer(Expressions):
     def half_store(self, call: Call) -> None:
         value, offset, pointer = call.args[1:]
         buffer, base = pointed(pointer)
-        found, lanes = self.parameters[buffer], type_of(str(value.ty)).lanes
-        if base is None and lanes == 4 and not (found.is_read and found.is_written):
+        parameter, lanes = self.parameters[buffer], type_of(str(value.ty)).lanes
+        if base is None and lanes == 4 and not (parameter.is_read and parameter.is_written):
             self.line(
-                f"{self.view(found, 'uvec2')}[{self.index(offset)}] ="
+                f"{self.view(parameter, 'uvec2')}[{self.index(offset)}] ="
                 f" {self.call('bits_of_half4', 4, self.text(value))};"
             )
             return
-        name = self.view(found, Type("float16", 1))
+        name = self.view(parameter, Type("float16", 1))
         if lanes == 1:
             start = offset if base is None else base + offset
             self.line(f"{name}[{self.index(start)}] = float16_t({self.text(value)});")
@@ -401,9 +403,9 @@ class _Writer(Expressions):
     def store_texel(self, call: Call) -> None:
         image, *at, _, value = call.args
         kind, text = type_of(str(value.ty)), self.text(value)
-        place = ", ".join(map(self.index, at))
+        coordinates = ", ".join(map(self.index, at))
         self.line(
-            f"imageStore({self.parameters[pointed(image)[0]].name}, ivec3({place}),"
+            f"imageStore({self.parameters[pointed(image)[0]].name}, ivec3({coordinates}),"
             f" {text if kind.base == 'float32' else f'vec4({text})'});"
         )
 

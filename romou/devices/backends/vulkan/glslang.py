@@ -91,8 +91,8 @@ def glslang() -> Path:
         if program.exists():
             return program
     for name in _NAMES:
-        if found := shutil.which(name):
-            return Path(found)
+        if path := shutil.which(name):
+            return Path(path)
     raise BuildError("compiling for Vulkan needs glslang, which is not on this machine", hint=INSTALL)
 
 

@@ -60,8 +60,8 @@ def multiplied(sums: str, rows: MatricesText, columns: MatricesText) -> Iterator
     for i in range(rows.count):
         yield f"  coopMatLoad(rows, {rows.place(i)}, {rows.stride}, {_LAYOUT});"
         for j in range(columns.count):
-            place = f"{sums}[{i * columns.count + j}]"
-            yield f"  {place} = coopMatMulAdd(rows, columns_{j}, {place});"
+            total = f"{sums}[{i * columns.count + j}]"
+            yield f"  {total} = coopMatMulAdd(rows, columns_{j}, {total});"
     yield "}"
 
 

@@ -37,9 +37,9 @@ def iterations_at_once(loop: tirx.For, is_memory: Callable[[Any], bool]) -> int:
 
 
 def _has_other_control_flow(body: tirx.Stmt) -> bool:
-    found: list[Any] = []
-    structural_walk(body, ((tirx.While, tirx.Break, tirx.Continue, Call), found.append))
-    return any(not isinstance(each, Call) or op_of(each) == "tirx.tvm_storage_sync" for each in found)
+    nodes: list[Any] = []
+    structural_walk(body, ((tirx.While, tirx.Break, tirx.Continue, Call), nodes.append))
+    return any(not isinstance(each, Call) or op_of(each) == "tirx.tvm_storage_sync" for each in nodes)
 
 
 def _size(stmt: Any, is_memory: Callable[[Any], bool]) -> tuple[int, int]:
@@ -51,16 +51,14 @@ def _size(stmt: Any, is_memory: Callable[[Any], bool]) -> tuple[int, int]:
         loads, statements = _size(stmt.body, is_memory)
         times = int(stmt.extent) if isinstance(stmt.extent, tirx.IntImm) else MOST_STATEMENTS
         return loads * times, statements * times
-    found: list[Any] = []
-    structural_walk(stmt, ((TensorLoad, Call, tirx.BufferStore), found.append))
-    return sum(_is_load(each, is_memory) for each in found), 1 + sum(
-        isinstance(each, tirx.BufferStore) for each in found
+    nodes: list[Any] = []
+    structural_walk(stmt, ((TensorLoad, Call, tirx.BufferStore), nodes.append))
+    return sum(_is_load(each, is_memory) for each in nodes), 1 + sum(
+        isinstance(each, tirx.BufferStore) for each in nodes
     )
 
 
-def _is_load(found: Any, is_memory: Callable[[Any], bool]) -> bool:
-    if isinstance(found, TensorLoad):
-        return is_memory(found.source)
-    return isinstance(found, Call) and (
-        op_of(found) == "tirx.texture2d_load" or extern_of(found).startswith("vload_half")
-    )
+def _is_load(node: Any, is_memory: Callable[[Any], bool]) -> bool:
+    if isinstance(node, TensorLoad):
+        return is_memory(node.source)
+    return isinstance(node, Call) and (op_of(node) == "tirx.texture2d_load" or extern_of(node).startswith("vload_half"))
