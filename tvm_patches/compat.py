@@ -29,15 +29,15 @@ def check_versions() -> None:
     """
     for name, wanted in PINNED.items():
         try:
-            found = importlib.metadata.version(name)
+            installed = importlib.metadata.version(name)
         except importlib.metadata.PackageNotFoundError as error:
             raise VersionError(f"{name} is not installed; Romou needs {wanted}", hint=HINT, package=name) from error
-        if found != wanted:
+        if installed != wanted:
             raise VersionError(
-                f"{name} is {found}; this Romou works with {wanted} only, other versions crash",
+                f"{name} is {installed}; this Romou works with {wanted} only, other versions crash",
                 hint=HINT,
                 package=name,
-                found=found,
+                found=installed,
             )
     check_runtime()
 

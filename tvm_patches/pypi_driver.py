@@ -18,8 +18,8 @@ DRIVER = "intel-opencl-rt"
 
 def libraries() -> list[str]:
     """Return the paths of the driver's libraries in the order of opening, the driver last. Empty if one is missing."""
-    found, missing = _find()
-    return [] if missing else found
+    paths, missing = _find()
+    return [] if missing else paths
 
 
 def problem() -> str | None:
@@ -35,15 +35,15 @@ def wheel_of(library: str) -> str | None:
 
 def _find() -> tuple[list[str], list[str]]:
     """Return the paths in the order of opening, and the missing files."""
-    found, missing = [], []
+    paths, missing = [], []
     for wheel, names in WHEELS.items():
         files = _files(wheel)
         for name in names:
             if name in files and files[name].exists():
-                found.append(str(files[name]))
+                paths.append(str(files[name]))
             else:
                 missing.append(f"{name} of {wheel}")
-    return found, missing
+    return paths, missing
 
 
 def _files(wheel: str) -> dict[str, Path]:

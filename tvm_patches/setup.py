@@ -130,7 +130,7 @@ class BuildPython(build_py):
 
     def find_package_modules(self, package: str, package_dir: str) -> list[tuple[str, str, str]]:
         modules = super().find_package_modules(package, package_dir)
-        return [found for found in modules if (package, found[1]) != ("tvm_patches", "setup")]
+        return [module for module in modules if (package, module[1]) != ("tvm_patches", "setup")]
 
 
 class SourceArchive(sdist):

@@ -143,8 +143,8 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             elif opset < 7 and op_name == "PRelu" and len(shape_of(inputs[1])) == 1 and len(shape_of(inputs[0])) > 1:
                 inputs[1] = self._aligned(inputs[0], inputs[1], 1)
             if op_name == host_nodes.OPERATOR:
-                found: relax.Expr = host_nodes.HostNodes._impl_v1(self.bb, inputs, attrs, None)
-                return self.bb.normalize(found)
+                expr: relax.Expr = host_nodes.HostNodes._impl_v1(self.bb, inputs, attrs, None)
+                return self.bb.normalize(expr)
             if op_name in CONVERTERS and node.domain != "com.microsoft":
                 return self._converted(node, inputs, attrs, opset)
             return super()._convert_operator(op_name, inputs, attrs, opset)
@@ -166,9 +166,9 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             is_wanted=tuple(bool(name) for name in proto.output),
             builder=self.bb,
         )
-        found = CONVERTERS[proto.op_type](node)
+        result = CONVERTERS[proto.op_type](node)
         return self.bb.normalize(
-            relax.Tuple([self.bb.normalize(value) for value in found]) if isinstance(found, Sequence) else found
+            relax.Tuple([self.bb.normalize(value) for value in result]) if isinstance(result, Sequence) else result
         )
 
     def _aligned(self, first: relax.Expr, second: relax.Expr, axis: int) -> relax.Expr:

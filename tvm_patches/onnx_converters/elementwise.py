@@ -63,8 +63,8 @@ def power(node: Node) -> relax.Expr:
         return op.power(base, op.astype(node.input(1), node.dtype()))
     # Integers are powers of double precision: exact up to 2**53.
     wide = "float64" if kinds[0] in "iu" else node.dtype()
-    found = op.power(op.astype(base, wide), op.astype(node.input(1), wide))
-    return op.astype(op.round(found) if kinds == ("i", "i") else found, node.dtype())
+    wide_power = op.power(op.astype(base, wide), op.astype(node.input(1), wide))
+    return op.astype(op.round(wide_power) if kinds == ("i", "i") else wide_power, node.dtype())
 
 
 @converter("Sign")
@@ -116,14 +116,14 @@ def tangent(node: Node) -> relax.Expr:
 def is_inf(node: Node) -> relax.Expr:
     """Convert IsInf, which finds infinities of both signs, of one, or of none."""
     value, infinity = node.input(0), float("inf")
-    found = [
+    comparisons = [
         op.equal(value, relax.const(sign * infinity, node.dtype()))
         for sign, name in ((1, "detect_positive"), (-1, "detect_negative"))
         if node.attributes[name]
     ]
-    if not found:
+    if not comparisons:
         return relax.const(np.zeros(node.shape(), bool), "bool")
-    return functools.reduce(op.logical_or, found)
+    return functools.reduce(op.logical_or, comparisons)
 
 
 @converter("PRelu")
@@ -144,8 +144,8 @@ def softplus(node: Node) -> relax.Expr:
     The wheel's logarithm is an operator that cannot be fused into a convolution's kernel.
     """
     x = node.emit(node.input(0))
-    found = op.nn.softplus(x)
-    return op.multiply(x, op.tanh(found)) if node.operator == "Mish" else found
+    smooth = op.nn.softplus(x)
+    return op.multiply(x, op.tanh(smooth)) if node.operator == "Mish" else smooth
 
 
 @converter("Elu", "Celu", "Selu", "ThresholdedRelu", "LeakyRelu", "HardSigmoid", "HardSwish", "Shrink", "Swish")
@@ -175,8 +175,8 @@ def activation(node: Node) -> relax.Expr:
         negative = op.multiply(const(get("alpha")), op.subtract(op.exp(op.divide(x, const(get("alpha")))), one))
         return op.add(op.maximum(x, zero), op.minimum(negative, zero))
     negative = op.multiply(const(get("alpha")), op.subtract(op.exp(x), one))
-    found = op.where(op.less(x, zero), negative, x)
-    return op.multiply(const(get("gamma")), found) if name == "Selu" else found
+    elu = op.where(op.less(x, zero), negative, x)
+    return op.multiply(const(get("gamma")), elu) if name == "Selu" else elu
 
 
 def _shrunk(x: relax.Expr, limit: relax.Expr, bias: relax.Expr) -> list[tuple[relax.Expr, relax.Expr]]:

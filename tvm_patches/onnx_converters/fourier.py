@@ -33,9 +33,9 @@ def dft(node: Node) -> relax.Expr:
 
 def _length(node: Node, axis: int) -> int:
     """Return the number of points of the transform."""
-    given = node.integers(1)
+    points = node.integers(1)
     is_to_real = bool(node.attributes["inverse"]) and bool(node.attributes["onesided"])
-    return given[0] if given is not None else 2 * (node.shape()[axis] - 1) if is_to_real else node.shape()[axis]
+    return points[0] if points is not None else 2 * (node.shape()[axis] - 1) if is_to_real else node.shape()[axis]
 
 
 def _result(node: Node, axis: int) -> tuple[int, ...]:
@@ -64,8 +64,8 @@ def _along(node: Node, axis: int) -> relax.Expr:
 def _matrix(node: Node, axis: int, parts: int, count: int, result_parts: int) -> np.ndarray:
     """Return the transform as a matrix: (points of the input * parts, points of the result * parts)."""
     points, is_inverse = _length(node, axis), bool(node.attributes["inverse"])
-    given = node.shape()[axis]
-    n, k = np.arange(given)[:, None], np.arange(count)[None, :]
+    extent = node.shape()[axis]
+    n, k = np.arange(extent)[:, None], np.arange(count)[None, :]
     angle = (1 if is_inverse else -1) * 2 * np.pi * n * k / points
     # Points behind the last one are cut off.
     weight = np.where(n < points, 1.0, 0.0) / (points if is_inverse else 1)
@@ -74,4 +74,4 @@ def _matrix(node: Node, axis: int, parts: int, count: int, result_parts: int) ->
         weight = weight * np.where((n == 0) | (2 * n == points), 1.0, 2.0) * (n <= points // 2)
     cosine, sine = weight * np.cos(angle), weight * np.sin(angle)
     parts_of = np.array([[cosine, sine], [-sine, cosine]])[:parts, :result_parts]
-    return parts_of.transpose(2, 0, 3, 1).reshape(given * parts, count * result_parts)
+    return parts_of.transpose(2, 0, 3, 1).reshape(extent * parts, count * result_parts)

@@ -32,8 +32,8 @@ def _tensor(array: np.ndarray) -> relax.Expr:
 
 @converter("EyeLike")
 def eye_like(node: Node) -> relax.Expr:
-    given = node.attributes.get("dtype", 0)
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given)).name if given else node.dtype()
+    dtype_number = node.attributes.get("dtype", 0)
+    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype_number)).name if dtype_number else node.dtype()
     rows, columns = node.shape()
     return relax.const(np.eye(rows, columns, k=node.attributes["k"], dtype=dtype), dtype)
 
@@ -67,8 +67,8 @@ def one_hot(node: Node) -> relax.Expr:
     wrapped = op.where(
         op.less(indices, relax.const(0, "int64")), op.add(indices, relax.const(depth[0], "int64")), indices
     )
-    places = np.arange(depth[0]).reshape([-1 if i == axis else 1 for i in range(len(shape) + 1)])
-    is_on = node.emit(op.equal(op.expand_dims(wrapped, axis), relax.const(places, "int64")))
+    positions = np.arange(depth[0]).reshape([-1 if i == axis else 1 for i in range(len(shape) + 1)])
+    is_on = node.emit(op.equal(op.expand_dims(wrapped, axis), relax.const(positions, "int64")))
     off, on = (op.reshape(op.strided_slice(node.input(2), [0], [i], [i + 1]), []) for i in (0, 1))
     return op.where(is_on, on, off)
 
@@ -98,8 +98,8 @@ def hardmax(node: Node) -> relax.Expr:
     rows = [math.prod(shape[:axis]), math.prod(shape[axis:])] if node.opset < 13 else list(shape)
     along = 1 if node.opset < 13 else axis
     data = node.emit(op.reshape(node.input(0), rows)) if rows != list(shape) else node.input(0)
-    places = np.arange(rows[along]).reshape([-1 if i == along else 1 for i in range(len(rows))])
-    is_largest = op.equal(relax.const(places, "int64"), extreme_positions(node, data, along))
+    positions = np.arange(rows[along]).reshape([-1 if i == along else 1 for i in range(len(rows))])
+    is_largest = op.equal(relax.const(positions, "int64"), extreme_positions(node, data, along))
     return op.reshape(op.astype(is_largest, node.dtype()), list(shape))
 
 
@@ -197,7 +197,7 @@ def scatter_elements(node: Node) -> relax.Expr:
     data = node.input(0)
     if corner != shape:
         data = node.emit(op.strided_slice(data, list(range(len(shape))), [0] * len(shape), corner))
-    reduction = {"none": "update"}.get(given := node.attributes.get("reduction", "none"), given)
+    reduction = {"none": "update"}.get(attribute := node.attributes.get("reduction", "none"), attribute)
     scattered = node.emit(op.scatter_elements(data, node.input(1), node.input(2), axis=axis, reduction=reduction))
     if corner == shape:
         return scattered

@@ -48,9 +48,9 @@ def in_single(function: Converter) -> Converter:
             node.emit(relax.op.astype(v, "float32")) if narrow else v
             for v, narrow in zip(node.inputs, is_fp16, strict=True)
         ]
-        found = function(replace(node, inputs=tuple(inputs)))
-        several = isinstance(found, Sequence)
-        results = [node.builder.normalize(value) for value in (found if several else [found])]
+        result = function(replace(node, inputs=tuple(inputs)))
+        several = isinstance(result, Sequence)
+        results = [node.builder.normalize(value) for value in (result if several else [result])]
         stored = [relax.op.astype(value, "float16") if str(value.ty.dtype) == "float32" else value for value in results]
         return stored if several else stored[0]
 
@@ -80,9 +80,9 @@ class Node:
 
     def input(self, index: int) -> relax.Expr:
         """Return an input that the operator requires, or that `has` found."""
-        found = self.inputs[index]
-        assert found is not None
-        return found
+        value = self.inputs[index]
+        assert value is not None
+        return value
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         return shape_of(self.input(index))
@@ -132,10 +132,10 @@ class Node:
 
     def wheel(self, **attributes: Any) -> relax.Expr:
         """Convert the node by the wheel's converter, with `attributes` in place of the node's."""
-        given = {name: value.encode() if isinstance(value, str) else value for name, value in attributes.items()}
+        encoded = {name: value.encode() if isinstance(value, str) else value for name, value in attributes.items()}
         convert = onnx_frontend._get_convert_map()[self.operator].get_converter(self.opset)
-        found: relax.Expr = convert(self.builder, onnx_frontend.onnx_input(self.inputs), given, [{}, {}])
-        return found
+        expr: relax.Expr = convert(self.builder, onnx_frontend.onnx_input(self.inputs), encoded, [{}, {}])
+        return expr
 
     def compute(self, function: Callable[..., te.Tensor | Sequence[te.Tensor]], *arguments: Any) -> relax.Expr:
         """Bind a tensor expression over Relax expressions to a variable."""
@@ -149,12 +149,12 @@ def shape_of(value: relax.Expr) -> tuple[int, ...]:
 
 def attributes_of(operator: str, opset: int, given: dict[str, Any]) -> dict[str, Any]:
     """Return a node's attributes with the operator's defaults and decoded texts."""
-    found = {}
+    defaults = {}
     if onnx.defs.has(operator, opset):
         for name, attribute in onnx.defs.get_schema(operator, opset).attributes.items():
             if attribute.default_value.type:
-                found[name] = onnx.helper.get_attribute_value(attribute.default_value)
-    return {name: _plain(value) for name, value in {**found, **given}.items()}
+                defaults[name] = onnx.helper.get_attribute_value(attribute.default_value)
+    return {name: _plain(value) for name, value in {**defaults, **given}.items()}
 
 
 def _plain(value: Any) -> Any:

@@ -59,12 +59,14 @@ def batch_normalization(node: Node) -> Result:
     normal = _stored(node, op.divide(centred, op.sqrt(op.add(variance, _scalar(variance, node.attributes["epsilon"])))))
     result = op.add(op.multiply(normal, op.reshape(scale, across)), op.reshape(bias, across))
     old = node.attributes["momentum"]
-    found = [result]
+    outputs = [result]
     for running, batch in ((running_mean, mean), (running_variance, variance)):
         batch = op.astype(op.reshape(batch, [shape[1]]), str(running.ty.dtype))
-        found.append(op.add(op.multiply(running, _scalar(running, old)), op.multiply(batch, _scalar(running, 1 - old))))
+        outputs.append(
+            op.add(op.multiply(running, _scalar(running, old)), op.multiply(batch, _scalar(running, 1 - old)))
+        )
     statistics = [op.astype(op.reshape(value, [shape[1]]), node.dtype(3)) for value in (mean, variance)]
-    return [*found, *statistics]
+    return [*outputs, *statistics]
 
 
 @converter("InstanceNormalization")

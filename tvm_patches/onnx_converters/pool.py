@@ -60,7 +60,7 @@ class Windows:
 
     def elements(self, *, with_padding: bool) -> np.ndarray:
         """Return the number of elements in each window, in the shape (1, 1, *counts)."""
-        found = np.ones((1, 1), np.float64)
+        elements = np.ones((1, 1), np.float64)
         for axis, count in enumerate(self.counts):
             low = -self.before[axis] if with_padding else 0
             high = self.extents[axis] + (self.after[axis] if with_padding else 0)
@@ -71,8 +71,8 @@ class Windows:
                 )
                 for o in range(count)
             ]
-            found = found[..., None] * np.array(inside)
-        return found
+            elements = elements[..., None] * np.array(inside)
+        return elements
 
     def reduce(self, data: te.Tensor, combine: Any, term: Any, outside: Any) -> te.Tensor:
         """Combine `term(index of an element, index of the window)` over each window. Padding counts as `outside`."""
@@ -186,8 +186,10 @@ def max_unpool(node: Node) -> relax.Expr:
         left, moved = indices, relax.const(0, "int64")
         for axis in reversed(range(len(shape))):
             extent = relax.const([*shape[:2], *pooled][axis], "int64")
-            place = op.floor_mod(left, extent)
-            moved = node.emit(op.add(moved, op.multiply(place, relax.const(math.prod(result[axis + 1 :]), "int64"))))
+            coordinate = op.floor_mod(left, extent)
+            moved = node.emit(
+                op.add(moved, op.multiply(coordinate, relax.const(math.prod(result[axis + 1 :]), "int64")))
+            )
             left = node.emit(op.floor_divide(left, extent))
         indices = moved
     zeros = relax.const(np.zeros(math.prod(result), node.dtype()), node.dtype())

@@ -62,8 +62,8 @@ def qlinear_matmul(node: Node) -> relax.Expr:
 
 
 def _type(node: Node, attribute: str) -> str | None:
-    given = node.attributes.get(attribute, 0)
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(given)).name if given else None
+    dtype_number = node.attributes.get(attribute, 0)
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype_number)).name if dtype_number else None
 
 
 def _across(parameter: relax.Expr, axis: int, rank: int) -> relax.Expr:
@@ -141,7 +141,7 @@ def _shifted(node: Node, index: int, zero: int, axis: int) -> relax.Expr:
 
 def _convolved(node: Node, data: relax.Expr, weight: relax.Expr) -> relax.Expr:
     inputs = onnx_frontend.onnx_input([data, weight])
-    found: relax.Expr = onnx_frontend.Conv._impl_v11(
+    convolution: relax.Expr = onnx_frontend.Conv._impl_v11(
         node.builder, inputs, with_pads(node, shape_of(weight)[2:]), [{}, {}]
     )
-    return found
+    return convolution

@@ -60,13 +60,13 @@ def recurrent(node: Node) -> list[relax.Expr]:
         is_coupled=bool(node.attributes.get("input_forget", 0)),
         last=wanted,
     )
-    given = {
+    tensors = {
         "products": _products(node, data, work),
         "weight": _weight(node, work),
         **_options(node, work, is_batch_first=is_batch_first),
     }
-    function = node.builder.add_func(time_loop(work, list(given)), node.operator.lower())
-    arguments = [given[name] for name in work.input_shapes if name in given]
+    function = node.builder.add_func(time_loop(work, list(tensors)), node.operator.lower())
+    arguments = [tensors[name] for name in work.input_shapes if name in tensors]
     result = node.emit(relax.call_tir(function, arguments, relax.TensorType(work.output_shape, work.dtype)))
     sequence = node.emit(op.strided_slice(result, [0], [0], [steps])) if wanted else result
     # An output without a name has no reader, so any tensor will do.
@@ -112,20 +112,22 @@ def _weight(node: Node, work: Recurrence) -> relax.Expr:
 
 def _options(node: Node, work: Recurrence, *, is_batch_first: bool) -> dict[str, relax.Expr]:
     """Return the optional inputs that the model gives."""
-    found: dict[str, relax.Expr] = {}
+    tensors: dict[str, relax.Expr] = {}
     directions, hidden = len(work.is_reverse), work.hidden
     if work.operator == "GRU" and node.has(3):
         biases = node.emit(op.reshape(node.input(3), [directions, 6, hidden]))
-        found["inner"] = node.emit(op.reshape(node.emit(op.strided_slice(biases, [1], [5], [6])), [directions, hidden]))
+        tensors["inner"] = node.emit(
+            op.reshape(node.emit(op.strided_slice(biases, [1], [5], [6])), [directions, hidden])
+        )
     if node.has(4):
-        found["lengths"] = node.emit(op.astype(node.input(4), "int32"))
+        tensors["lengths"] = node.emit(op.astype(node.input(4), "int32"))
     for position, name in ((5, "first_state"), (6, "first_cell")):
         if node.has(position):
-            given = node.input(position)
-            found[name] = node.emit(op.permute_dims(given, [1, 0, 2])) if is_batch_first else given
+            state = node.input(position)
+            tensors[name] = node.emit(op.permute_dims(state, [1, 0, 2])) if is_batch_first else state
     if node.has(7):
-        found["peepholes"] = node.emit(op.reshape(node.input(7), work.input_shapes["peepholes"]))
-    return found
+        tensors["peepholes"] = node.emit(op.reshape(node.input(7), work.input_shapes["peepholes"]))
+    return tensors
 
 
 def _functions(node: Node, directions: int) -> tuple[tuple[Activation, ...], ...]:
@@ -137,11 +139,11 @@ def _functions(node: Node, directions: int) -> tuple[tuple[Activation, ...], ...
     if len(names) != count or not set(names) <= _PARAMETERS.keys():
         raise ValueError(f"the activations {', '.join(names)} are not supported")
     alphas, betas = (iter(node.attributes.get(f"activation_{name}", ())) for name in ("alpha", "beta"))
-    found = []
+    functions = []
     for name in names:
         alpha, beta = (
-            0.0 if default is None else next(given, default)
-            for default, given in zip(_PARAMETERS[name], (alphas, betas), strict=True)
+            0.0 if default is None else next(values, default)
+            for default, values in zip(_PARAMETERS[name], (alphas, betas), strict=True)
         )
-        found.append((name, float(alpha), float(beta)))
-    return tuple(tuple(found[at : at + len(defaults)]) for at in range(0, len(found), len(defaults)))
+        functions.append((name, float(alpha), float(beta)))
+    return tuple(tuple(functions[at : at + len(defaults)]) for at in range(0, len(functions), len(defaults)))

@@ -130,15 +130,15 @@ class _TimeLoop:
         made = tirx.PrimFunc(parameters, s_tir.SBlockRealize([], True, root))
         return made.with_attr({TIME_LOOP: 1, "op_pattern": _OPAQUE, "tirx.noalias": True})
 
-    def load(self, name: str, *place: tirx.Expr | int) -> tirx.Expr:
+    def load(self, name: str, *indices: tirx.Expr | int) -> tirx.Expr:
         """Read a number in the type of the computation."""
-        value = tirx.BufferLoad(self.buffers[name], list(place))
+        value = tirx.BufferLoad(self.buffers[name], list(indices))
         return value if name == "lengths" else value.astype(_FLOAT)
 
-    def store(self, name: str, value: tirx.Expr, *place: tirx.Expr | int) -> tirx.Stmt:
+    def store(self, name: str, value: tirx.Expr, *indices: tirx.Expr | int) -> tirx.Stmt:
         """Write a number in the type of the buffer."""
         buffer = self.buffers[name]
-        return tirx.BufferStore(buffer, value.astype(str(buffer.dtype)), list(place))
+        return tirx.BufferStore(buffer, value.astype(str(buffer.dtype)), list(indices))
 
     def register(self, name: str, extent: int) -> tirx.Buffer:
         """Return a buffer for a few numbers of one unit."""
@@ -150,10 +150,10 @@ class _TimeLoop:
 
         def run(unit: _Unit) -> None:
             states = {"first_state": ("state", 0, *unit.place), "first_cell": ("cell", *unit.place)}
-            for first, (state, *place) in states.items():
+            for first, (state, *indices) in states.items():
                 if state in self.buffers:
                     value = self.load(first, *unit.place) if first in self.given else tirx.const(0.0, _FLOAT)
-                    unit.steps.append(self.store(state, value, *place))
+                    unit.steps.append(self.store(state, value, *indices))
 
         return run
 
@@ -314,7 +314,7 @@ def activated(activation: Activation, x: tirx.Expr) -> tirx.Expr:
     """Return an activation of a number by the ONNX standard."""
     name, alpha, beta = activation
     zero, one, a, b = (tirx.const(value, _FLOAT) for value in (0.0, 1.0, alpha, beta))
-    known: dict[str, Callable[[], tirx.Expr]] = {
+    formulas: dict[str, Callable[[], tirx.Expr]] = {
         "tanh": lambda: tirx.tanh(x),
         "sigmoid": lambda: tirx.sigmoid(x),
         "relu": lambda: tirx.max(x, zero),
@@ -328,7 +328,7 @@ def activated(activation: Activation, x: tirx.Expr) -> tirx.Expr:
         # The exponential of a large number is infinite.
         "softplus": lambda: tirx.max(x, zero) + tirx.log(one + tirx.exp(zero - tirx.abs(x))),
     }
-    return known[name]()
+    return formulas[name]()
 
 
 def _loop(var: tirx.Var, extent: int, body: tirx.Stmt, marks: dict[str, tirx.Expr] | None = None) -> tirx.Stmt:

@@ -92,19 +92,25 @@ def _over_unknown_axis(node: Node) -> relax.Expr:
 
 def choose_axis(node: Node, index: int, axes: Sequence[int], make: Callable[[int], relax.Expr]) -> relax.Expr:
     """Apply `make` to the axis in an input, if several axes have results of the same shape."""
-    found: relax.Expr | None = None
-    given = op.reshape(op.astype(node.input(index), "int64"), [])
+    chosen: relax.Expr | None = None
+    axis_input = op.reshape(op.astype(node.input(index), "int64"), [])
     wrapped = node.emit(
-        op.where(op.less(given, relax.const(0, "int64")), op.add(given, relax.const(len(node.shape()), "int64")), given)
+        op.where(
+            op.less(axis_input, relax.const(0, "int64")),
+            op.add(axis_input, relax.const(len(node.shape()), "int64")),
+            axis_input,
+        )
     )
     for axis in axes:
         value = node.emit(make(axis))
-        found = (
-            value if found is None else node.emit(op.where(op.equal(wrapped, relax.const(axis, "int64")), value, found))
+        chosen = (
+            value
+            if chosen is None
+            else node.emit(op.where(op.equal(wrapped, relax.const(axis, "int64")), value, chosen))
         )
-    if found is None:
+    if chosen is None:
         raise ValueError("no axis gives the result's shape")
-    return found
+    return chosen
 
 
 def _reduced(node: Node, axes: list[int]) -> relax.Expr:
@@ -116,8 +122,8 @@ def _reduced(node: Node, axes: list[int]) -> relax.Expr:
         return relax.const(np.full(result, _of_nothing(name, dtype)).astype(dtype), dtype)
     data = node.input(0)
     if dtype == "bool":
-        found = _reduced_plain(node, name, node.emit(op.astype(data, "int32")), "int32", axes, keeps)
-        return op.astype(found, "bool")
+        reduced = _reduced_plain(node, name, node.emit(op.astype(data, "int32")), "int32", axes, keeps)
+        return op.astype(reduced, "bool")
     return _reduced_plain(node, name, data, dtype, axes, keeps)
 
 
@@ -129,9 +135,9 @@ def _reduced_plain(node: Node, name: str, data: relax.Expr, dtype: str, axes: li
     if name in ("L1", "L2", "SumSquare"):
         data = node.emit(term(data))
     if not axes:
-        found = data
+        reduced = data
     elif is_whole and name not in ("Max", "Min"):
-        found = _combined(
+        reduced = _combined(
             node,
             data,
             axes,
@@ -141,14 +147,16 @@ def _reduced_plain(node: Node, name: str, data: relax.Expr, dtype: str, axes: li
         )
     else:
         combine = {"Max": op.max, "Min": op.min, "Prod": op.prod, "Mean": op.mean}.get(name, op.sum)
-        found = combine(data, axes, keepdims=keeps)
+        reduced = combine(data, axes, keepdims=keeps)
     if name == "Mean" and is_whole:
         count = math.prod([node.shape()[axis] for axis in axes])
-        return op.astype(op.trunc(op.divide(op.astype(found, "float64"), relax.const(float(count), "float64"))), dtype)
+        return op.astype(
+            op.trunc(op.divide(op.astype(reduced, "float64"), relax.const(float(count), "float64"))), dtype
+        )
     if name in ("L2", "LogSum"):
         last = op.sqrt if name == "L2" else op.log
-        return op.astype(last(op.astype(found, "float64")), dtype) if is_whole else last(found)
-    return found
+        return op.astype(last(op.astype(reduced, "float64")), dtype) if is_whole else last(reduced)
+    return reduced
 
 
 def _square(value: relax.Expr) -> relax.Expr:
@@ -188,8 +196,8 @@ def _log_sum_exp(node: Node, data: relax.Expr, axes: list[int], keeps: bool) -> 
     infinite = op.equal(op.abs(largest), relax.const(float("inf"), wide))
     shift = node.emit(op.where(infinite, relax.const(0.0, wide), largest))
     total = op.sum(op.exp(op.subtract(data, shift)), axes, keepdims=True)
-    found = op.add(op.log(total), shift)
-    return op.astype(found if keeps else op.squeeze(node.emit(found), axes), dtype)
+    logarithm = op.add(op.log(total), shift)
+    return op.astype(logarithm if keeps else op.squeeze(node.emit(logarithm), axes), dtype)
 
 
 def _of_nothing(name: str, dtype: str) -> float | bool | int:

@@ -22,10 +22,10 @@ op = relax.op
 def upsample(node: Node) -> relax.Expr:
     scales = node.attributes.get("scales")
     if scales is None:
-        given = node.constant(1)
-        if given is None:
+        constant_scales = node.constant(1)
+        if constant_scales is None:
             return resize_at_run_time(node, range(len(node.shape())), node.input(1), None)
-        scales = given.tolist()
+        scales = constant_scales.tolist()
     mode = node.attributes["mode"]
     value = node.input(0)
     for axis, scale in enumerate(scales):
@@ -89,7 +89,7 @@ def _extents(node: Node, axes: Sequence[int]) -> tuple[list[int], list[float]]:
     shape = node.shape()
     result, scales = list(shape), [1.0] * len(shape)
     index = 1 if node.opset < 11 else 2
-    given, sizes = node.constant(index), node.integers(3)
+    constant_scales, sizes = node.constant(index), node.integers(3)
     if sizes is not None:
         policy = node.attributes.get("keep_aspect_ratio_policy", "stretch")
         # Sizes from the result's shape are for all axes.
@@ -100,8 +100,8 @@ def _extents(node: Node, axes: Sequence[int]) -> tuple[list[int], list[float]]:
             ratios = [(min if policy == "not_larger" else max)(ratios)] * len(ratios)
         for axis, size, ratio in zip(axes, sizes, ratios, strict=True):
             result[axis], scales[axis] = (size if policy == "stretch" else math.floor(ratio * shape[axis] + 0.5)), ratio
-    elif given is not None and given.size:
-        for axis, scale in zip(axes, given.tolist(), strict=True):
+    elif constant_scales is not None and constant_scales.size:
+        for axis, scale in zip(axes, constant_scales.tolist(), strict=True):
             result[axis], scales[axis] = math.floor(shape[axis] * scale), scale
     else:
         raise ValueError("its scales are computed at run time")
@@ -148,14 +148,14 @@ class _Table:
         rounding: str,
         region: tuple[float, float] = (0.0, 1.0),
     ) -> None:
-        places = np.array([_source(i, extent, count, scale, transform, region) for i in range(count)], np.float64)
+        positions = np.array([_source(i, extent, count, scale, transform, region) for i in range(count)], np.float64)
         self.outside = (
-            (places < 0) | (places > extent - 1) if transform == "tf_crop_and_resize" else np.zeros(count, bool)
+            (positions < 0) | (positions > extent - 1) if transform == "tf_crop_and_resize" else np.zeros(count, bool)
         )
         # Antialiasing widens the filter of an axis that shrinks.
         width = min(scale, 1.0) if node.attributes.get("antialias", 0) else 1.0
         self.indices, self.weights = _taps(
-            places, extent, mode, rounding, width, node.attributes.get("cubic_coeff_a", -0.75)
+            positions, extent, mode, rounding, width, node.attributes.get("cubic_coeff_a", -0.75)
         )
         inside = (self.indices >= 0) & (self.indices < extent)
         if node.attributes.get("exclude_outside", 0):
@@ -240,21 +240,21 @@ def _source(i: int, extent: int, count: int, scale: float, transform: str, regio
 
 
 def _taps(
-    places: np.ndarray, extent: int, mode: str, rounding: str, width: float, a: float
+    positions: np.ndarray, extent: int, mode: str, rounding: str, width: float, a: float
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return indices and weights (elements, taps). Indices may be outside of the input."""
     if mode == "nearest":
         rounded = {
-            "round_prefer_floor": np.ceil(places - 0.5),
-            "round_prefer_ceil": np.floor(places + 0.5),
-            "floor": np.floor(places),
-            "ceil": np.ceil(places),
+            "round_prefer_floor": np.ceil(positions - 0.5),
+            "round_prefer_ceil": np.floor(positions + 0.5),
+            "floor": np.floor(positions),
+            "ceil": np.ceil(positions),
         }[rounding]
-        return np.clip(rounded, 0, extent - 1).astype(np.int64)[:, None], np.ones((len(places), 1))
+        return np.clip(rounded, 0, extent - 1).astype(np.int64)[:, None], np.ones((len(positions), 1))
     reach = 1 if mode == "linear" else 2
     taps = 2 * math.ceil(reach / width)
-    indices = np.floor(places).astype(np.int64)[:, None] + np.arange(1 - taps // 2, taps // 2 + 1)
-    distance = np.abs(indices - places[:, None]) * width
+    indices = np.floor(positions).astype(np.int64)[:, None] + np.arange(1 - taps // 2, taps // 2 + 1)
+    distance = np.abs(indices - positions[:, None]) * width
     if mode == "linear":
         weights = np.maximum(0.0, 1 - distance)
     else:

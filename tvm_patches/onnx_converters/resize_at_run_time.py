@@ -20,7 +20,7 @@ def resize_at_run_time(node: Node, axes: Sequence[int], scales: relax.Expr, roi:
         raise ValueError("its scales are computed at run time, and the width of an antialiasing filter depends on them")
     result, value = node.result_shape(), node.input(0)
     is_crop = node.attributes.get("coordinate_transformation_mode") == "tf_crop_and_resize"
-    given = [scales] if roi is None else [scales, roi]
+    inputs = [scales] if roi is None else [scales, roi]
     for k, axis in enumerate(axes):
         extent = node.shape()[axis]
         if extent == result[axis] == 1:
@@ -34,27 +34,27 @@ def resize_at_run_time(node: Node, axes: Sequence[int], scales: relax.Expr, roi:
             shape[axis] = result[axis]
 
             def element(*i: tirx.Var) -> tirx.Expr:
-                place = _place(
+                position = _place(
                     node, tirx.Cast("float32", i[axis]), extent, result[axis], tirx.Cast("float32", scales[k]), bounds
                 )
                 taps = [
                     (tirx.Max(tirx.const(0), tirx.Min(at, tirx.const(extent - 1))), weight)
-                    for at, weight in _taps(node, place, extent)
+                    for at, weight in _taps(node, position, extent)
                 ]
                 loads = [x[(*i[:axis], at, *i[axis + 1 :])] for at, _ in taps]
-                found = loads[0]
+                sample = loads[0]
                 if len(taps) > 1:
                     total = sum((weight for _, weight in taps[1:]), taps[0][1])
                     parts = [tirx.Cast("float32", load) * weight for load, (_, weight) in zip(loads, taps, strict=True)]
-                    found = tirx.Cast(x.dtype, sum(parts[1:], parts[0]) / total)
+                    sample = tirx.Cast(x.dtype, sum(parts[1:], parts[0]) / total)
                 if not is_crop:
-                    return found
-                outside = tirx.any(place < 0.0, place > float(extent - 1))
-                return tirx.Select(outside, tirx.const(node.attributes["extrapolation_value"], x.dtype), found)
+                    return sample
+                outside = tirx.any(position < 0.0, position > float(extent - 1))
+                return tirx.Select(outside, tirx.const(node.attributes["extrapolation_value"], x.dtype), sample)
 
             return te.compute(shape, element, name="resize")
 
-        value = node.compute(along, value, *given)
+        value = node.compute(along, value, *inputs)
     assert shape_of(value) == result
     return value
 
@@ -83,33 +83,33 @@ def _place(
     raise ValueError(f"the coordinate transformation {transform!r} is not supported")
 
 
-def _taps(node: Node, place: tirx.Expr, extent: int) -> list[tuple[tirx.Expr, tirx.Expr]]:
+def _taps(node: Node, position: tirx.Expr, extent: int) -> list[tuple[tirx.Expr, tirx.Expr]]:
     """Return indices, which may be outside of the input, and their weights."""
     mode, rounding = node.attributes["mode"], node.attributes.get("nearest_mode", "floor")
-    one = tirx.const(1.0, "float32")
+    full_weight = tirx.const(1.0, "float32")
     if mode == "nearest":
         rounded = {
-            "round_prefer_floor": lambda: tirx.ceil(place - 0.5),
-            "round_prefer_ceil": lambda: tirx.floor(place + 0.5),
-            "floor": lambda: tirx.floor(place),
-            "ceil": lambda: tirx.ceil(place),
+            "round_prefer_floor": lambda: tirx.ceil(position - 0.5),
+            "round_prefer_ceil": lambda: tirx.floor(position + 0.5),
+            "floor": lambda: tirx.floor(position),
+            "ceil": lambda: tirx.ceil(position),
         }[rounding]()
-        return [(tirx.Cast("int32", rounded), one)]
-    low = tirx.floor(place)
-    distance = place - low
+        return [(tirx.Cast("int32", rounded), full_weight)]
+    low = tirx.floor(position)
+    distance = position - low
     if mode == "linear":
-        weights = [(0, one - distance), (1, distance)]
+        weights = [(0, full_weight - distance), (1, distance)]
     else:
         a = node.attributes.get("cubic_coeff_a", -0.75)
         weights = [
             (k, _cubic(distance - float(k) if k <= 0 else float(k) - distance, a, is_near=k in (0, 1)))
             for k in (-1, 0, 1, 2)
         ]
-    found = [(tirx.Cast("int32", low) + k, weight) for k, weight in weights]
+    taps = [(tirx.Cast("int32", low) + k, weight) for k, weight in weights]
     if not node.attributes.get("exclude_outside", 0):
-        return found
+        return taps
     return [
-        (at, tirx.Select(tirx.all(at >= 0, at < extent), weight, tirx.const(0.0, "float32"))) for at, weight in found
+        (at, tirx.Select(tirx.all(at >= 0, at < extent), weight, tirx.const(0.0, "float32"))) for at, weight in taps
     ]
 
 

@@ -64,8 +64,8 @@ def _slice_at_run_time(node: Node) -> relax.Expr:
     def sliced(x: te.Tensor, starts: te.Tensor, steps: te.Tensor) -> te.Tensor:
         def at(i: tirx.Var, axis: int) -> tirx.Expr:
             # Bounds that contradict the model's shape must not read outside.
-            place = starts[axis] + tirx.Cast("int64", i) * steps[axis]
-            return tirx.Max(tirx.const(0, "int64"), tirx.Min(place, tirx.const(shape[axis] - 1, "int64")))
+            index = starts[axis] + tirx.Cast("int64", i) * steps[axis]
+            return tirx.Max(tirx.const(0, "int64"), tirx.Min(index, tirx.const(shape[axis] - 1, "int64")))
 
         return te.compute(result, lambda *i: x[tuple(at(v, axis) for axis, v in enumerate(i))], name="slice")
 
@@ -79,25 +79,30 @@ def _per_axis(node: Node, axes: int, values: relax.Expr, count: int, default: in
     axes: the input that has the axes. Without it, the numbers are for all axes in order.
     """
     rank = len(node.shape())
-    given = op.astype(values, "int64")
+    wide_values = op.astype(values, "int64")
     if node.has(axes) and node.constant(axes) is None:
         # Compare with a tensor of numbers. A comparison with a loop variable would mix vectors of two types, and TVM's
         # simplifier rejects that.
-        numbers, found = relax.const(np.arange(rank), "int64"), relax.const(np.full(rank, default, np.int64), "int64")
+        numbers, per_axis = (
+            relax.const(np.arange(rank), "int64"),
+            relax.const(np.full(rank, default, np.int64), "int64"),
+        )
         wide = node.emit(op.astype(node.input(axes), "int64"))
         wrapped = node.emit(
             op.where(op.less(wide, relax.const(0, "int64")), op.add(wide, relax.const(rank, "int64")), wide)
         )
         for k in range(count):
-            axis, value = (op.strided_slice(tensor, [0], [k], [k + 1]) for tensor in (wrapped, given))
-            found = node.emit(op.where(op.equal(axis, numbers), value, found))
-        return found
+            axis, value = (op.strided_slice(tensor, [0], [k], [k + 1]) for tensor in (wrapped, wide_values))
+            per_axis = node.emit(op.where(op.equal(axis, numbers), value, per_axis))
+        return per_axis
     order = [axis % rank for axis in node.integers(axes) or range(count)]
-    places = [order.index(axis) if axis in order else count for axis in range(rank)]
+    positions = [order.index(axis) if axis in order else count for axis in range(rank)]
     return node.emit(
         op.take(
-            op.concat([op.strided_slice(given, [0], [0], [count]), relax.const(np.array([default]), "int64")], axis=0),
-            relax.const(np.array(places), "int64"),
+            op.concat(
+                [op.strided_slice(wide_values, [0], [0], [count]), relax.const(np.array([default]), "int64")], axis=0
+            ),
+            relax.const(np.array(positions), "int64"),
             axis=0,
         )
     )
