@@ -50,10 +50,10 @@ def inspect(model: onnx.ModelProto | str | Path, **keywords: Unpack[InspectKeywo
     compilation, kernel = _compilation_of(model, options), options.kernel
     functions = compilation.scheduled_functions()
     kernels: list[InspectedKernel] = []
-    known = {function.name for function in functions}
+    names = {function.name for function in functions}
     for function in functions:
         task = function.task.name if function.task is not None else ""
-        known |= {task} - {""}
+        names |= {task} - {""}
         if kernel is not None and not kernel.startswith(function.name) and kernel != task:
             continue
         inspected = inspect_function(
@@ -64,10 +64,10 @@ def inspect(model: onnx.ModelProto | str | Path, **keywords: Unpack[InspectKeywo
             config=function.config,
             with_passes=options.passes,
         )
-        known |= {k.name for k in inspected}
+        names |= {k.name for k in inspected}
         kernels += [k for k in inspected if kernel is None or kernel in (k.name, function.name, k.task)]
     if kernel is not None and not kernels:
-        raise unknown_name("kernel", kernel, known)
+        raise unknown_name("kernel", kernel, names)
     return kernels
 
 

@@ -137,7 +137,7 @@ def _count(name: str, env: Mapping[str, str], default: int) -> int:
 
 
 def _complaint(name: str) -> str:
-    own = [known for known in VARIABLES if known.startswith("ROMOU_")]
+    own = [entry for entry in VARIABLES if entry.startswith("ROMOU_")]
     near = nearest_name(name, own)
     return f"{name} is set but Romou does not read it" + (
         f"; did you mean {near}?" if near else f"; it reads {', '.join(own)}"

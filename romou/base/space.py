@@ -173,15 +173,15 @@ class Space:
             conditions = is_allowed(config)
             yield from conditions if isinstance(conditions, tuple) else (conditions,)
 
-    def _admits(self, columns: Columns, known: Mapping[str, Sequence[Choice]]) -> Any:
-        """Return which configs made of the choices in `known` are in this space."""
+    def _admits(self, columns: Columns, all_choices: Mapping[str, Sequence[Choice]]) -> Any:
+        """Return which configs made of the choices in `all_choices` are in this space."""
         kept: Any = True
         for name, choices in self.knobs.items():
-            if len(choices) < len(known[name]):
+            if len(choices) < len(all_choices[name]):
                 kept = kept & functools.reduce(operator.or_, (columns[name] == choice for choice in choices))
         kept = functools.reduce(operator.and_, self._conditions(columns), kept)
         is_in = [
-            (columns[self.divided_by] == key) & space._admits(columns, known)
+            (columns[self.divided_by] == key) & space._admits(columns, all_choices)
             for key, space in self._spaces.items()
             if self.divided_by
         ]

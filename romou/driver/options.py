@@ -464,7 +464,7 @@ class TuneOptions(ModelOptions):
             target = target.with_options(variant=self.variant)
         if not self.allow_tf32:
             return target
-        if all(known.name != "tf32" for known in target.backend.options):
+        if all(option.name != "tf32" for option in target.backend.options):
             raise UsageError(
                 f"TF32 is a format of NVIDIA's tensor cores; the target is {str(target)!r}",
                 hint="Leave allow_tf32 out, or use target 'cuda'.",

@@ -273,14 +273,14 @@ def _is_part_wrong(
     compiled: Callable[[onnx.ModelProto], TunedModel],
     target: Target,
     precision: str,
-    given: Mapping[str, np.ndarray],
+    model_inputs: Mapping[str, np.ndarray],
 ) -> bool:
     """Return whether a part is wrong on the whole model's inputs. A part that cannot be compared counts as right."""
     if not part.graph.output:
         return False
     try:
         model = compiled(part)
-        inputs = {name: given[name] for name in model.inputs}
+        inputs = {name: model_inputs[name] for name in model.inputs}
         reference = run_onnxruntime(part, inputs)
         if reference is None:
             return False

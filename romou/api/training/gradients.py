@@ -95,11 +95,11 @@ def gradients(
         nodes = [name for group in imported.host_groups for name in group]
         raise ModelError(f"no gradient for {', '.join(nodes)}, which would run on the host", nodes=nodes)
     mod, inputs = _with_loss(imported, loss)
-    places = [list(inputs).index(name) for name in names]
+    positions = [list(inputs).index(name) for name in names]
     return TrainingStep(
-        **{one.name: getattr(imported, one.name) for one in fields(ImportedModel)}
+        **{f.name: getattr(imported, f.name) for f in fields(ImportedModel)}
         | {
-            "mod": _differentiated(mod, places),
+            "mod": _differentiated(mod, positions),
             "inputs": inputs,
             "outputs": ("loss", *(f"{name}.grad" for name in names)),
             "onnx_model": None,
@@ -115,10 +115,10 @@ def _chosen(proto: onnx.ModelProto, wrt: Sequence[str] | None) -> list[str]:
             name for node in proto.graph.node if node.op_type in _WEIGHTED for name in node.input if name in weights
         ]
         return list(dict.fromkeys(read))
-    known = weights | {i.name for i in proto.graph.input}
+    names = weights | {i.name for i in proto.graph.input}
     for name in wrt:
-        if name not in known:
-            near = difflib.get_close_matches(name, known, n=1)
+        if name not in names:
+            near = difflib.get_close_matches(name, names, n=1)
             raise UsageError(
                 f"wrt: the model has no weight or input {name!r}" + (f"; did you mean {near[0]!r}?" if near else "")
             )

@@ -133,7 +133,7 @@ class Phone:
             f"read -r ROMOU_RPC_KEY; export ROMOU_RPC_KEY LD_LIBRARY_PATH={FOLDER} ROMOU_CACHE_DIR={FOLDER}/cache"
         )
         start = f"cd {FOLDER} || exit 1; {environment}; setsid {command} > {_LOG} 2>&1 < /dev/null & echo $! > {_PID}"
-        self._shell(start, what="start the server", given=f"{key}\n")
+        self._shell(start, what="start the server", stdin=f"{key}\n")
         try:
             self._wait_for_server()
         except DeviceError:
@@ -266,15 +266,15 @@ class Phone:
     def _property(self, name: str) -> str:
         return self._shell(f"getprop {name}", what="ask for the model").strip()
 
-    def _shell(self, command: str, *, what: str, is_checked: bool = True, given: str = "") -> str:
-        return self._run("shell", command, what=what, is_checked=is_checked, given=given)
+    def _shell(self, command: str, *, what: str, is_checked: bool = True, stdin: str = "") -> str:
+        return self._run("shell", command, what=what, is_checked=is_checked, stdin=stdin)
 
-    def _run(self, *arguments: str, what: str, is_checked: bool = True, given: str = "") -> str:
-        """Run adb with `given` as its input, and return its output. is_checked: raise DeviceError if it fails."""
+    def _run(self, *arguments: str, what: str, is_checked: bool = True, stdin: str = "") -> str:
+        """Run adb with `stdin` as its input, and return its output. is_checked: raise DeviceError if it fails."""
         try:
             done = subprocess.run(
                 [*self._adb, *arguments],
-                input=given,
+                input=stdin,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,

@@ -156,10 +156,10 @@ class Summary:
         return data
 
     @classmethod
-    def unmeasured(cls, *, target: str, rows: tuple[LayerRow, ...], seconds: float, **known: Any) -> Summary:
-        """Return the summary of a model that was compiled but not measured. known: other fields."""
+    def unmeasured(cls, *, target: str, rows: tuple[LayerRow, ...], seconds: float, **fields: Any) -> Summary:
+        """Return the summary of a model that was compiled but not measured. fields: the other ones."""
         measured: dict[str, Any] = {"default_ms": None, "tuned_ms": None, "relative_l2_error": None}
-        return cls(target=target, device="", rows=rows, outcomes={}, seconds=seconds, **measured, **known)
+        return cls(target=target, device="", rows=rows, outcomes={}, seconds=seconds, **measured, **fields)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Summary:

@@ -78,11 +78,11 @@ def serve(
     Raise DeviceError if the address cannot be listened on.
     """
     listener = _listener(options)
-    found = listener.getsockname()
+    address = listener.getsockname()
     if (complaint := warning(options)) is not None:
         say(complaint)
-    on_listening(found[0], found[1])
-    say(f"serving on {found[0]}:{found[1]}" + (f" and registered at {options.tracker}" if options.tracker else ""))
+    on_listening(address[0], address[1])
+    say(f"serving on {address[0]}:{address[1]}" + (f" and registered at {options.tracker}" if options.tracker else ""))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stop)
     pause_s = _FIRST_PAUSE_S

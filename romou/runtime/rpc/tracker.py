@@ -46,10 +46,9 @@ class Tracker:
         """Raise DeviceError if no server has the address's key."""
         servers = self.servers()
         if self._address.key not in servers:
-            known = ", ".join(sorted(servers)) or "no servers at all"
+            keys = ", ".join(sorted(servers)) or "no servers at all"
             raise DeviceError(
-                f"the tracker at {self._address.where} has no server with the key {self._address.key!r}; it has"
-                f" {known}",
+                f"the tracker at {self._address.where} has no server with the key {self._address.key!r}; it has {keys}",
                 hint=f"Start one: romou serve --key-file FILE --tracker {self._address.where}",
                 address=str(self._address),
             )
