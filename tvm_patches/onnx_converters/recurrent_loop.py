@@ -82,9 +82,9 @@ class Recurrence:
         return (self.steps + len(self.last), len(self.is_reverse), self.batch, self.hidden)
 
 
-def time_loop(work: Recurrence, given: Sequence[str]) -> tirx.PrimFunc:
-    """Return the function of the inputs `given`, by name, and of the output."""
-    return _TimeLoop(work, given).function()
+def time_loop(work: Recurrence, inputs: Sequence[str]) -> tirx.PrimFunc:
+    """Return the function of `inputs`, which are names, and of the output."""
+    return _TimeLoop(work, inputs).function()
 
 
 class _TimeLoop:
@@ -94,9 +94,9 @@ class _TimeLoop:
     registers: of one unit.
     """
 
-    def __init__(self, work: Recurrence, given: Sequence[str]) -> None:
+    def __init__(self, work: Recurrence, inputs: Sequence[str]) -> None:
         shapes = work.input_shapes
-        self.work, self.given = work, [name for name in shapes if name in given]
+        self.work, self.inputs = work, [name for name in shapes if name in inputs]
         each = shapes["first_state"]
         kept: dict[str, tuple[int, ...]] = {"state": (2, *each)}
         kept |= {"cell": each} if work.operator == "LSTM" else {}
@@ -104,7 +104,7 @@ class _TimeLoop:
             {"update_gate": each, "reset_state": each} if work.operator == "GRU" and not work.is_linear_first else {}
         )
         self._kept = {name: tirx.decl_buffer(shape, _FLOAT, name) for name, shape in kept.items()}
-        dtypes = {name: "int32" if name == "lengths" else work.dtype for name in self.given}
+        dtypes = {name: "int32" if name == "lengths" else work.dtype for name in self.inputs}
         self.buffers = {name: tirx.decl_buffer(shapes[name], dtype, name) for name, dtype in dtypes.items()}
         self.buffers |= {"output": tirx.decl_buffer(work.output_shape, work.dtype, "output"), **self._kept}
         self.registers: list[tirx.Buffer] = []
@@ -126,7 +126,7 @@ class _TimeLoop:
             body.append(self._nest(self._last()))
         kept = [*self._kept.values(), *self.registers]
         root = s_tir.SBlock([], [], [], "root", _sequence(body), alloc_buffers=kept)
-        parameters = [self.buffers[name] for name in (*self.given, "output")]
+        parameters = [self.buffers[name] for name in (*self.inputs, "output")]
         made = tirx.PrimFunc(parameters, s_tir.SBlockRealize([], True, root))
         return made.with_attr({TIME_LOOP: 1, "op_pattern": _OPAQUE, "tirx.noalias": True})
 
@@ -152,7 +152,7 @@ class _TimeLoop:
             states = {"first_state": ("state", 0, *unit.place), "first_cell": ("cell", *unit.place)}
             for first, (state, *indices) in states.items():
                 if state in self.buffers:
-                    value = self.load(first, *unit.place) if first in self.given else tirx.const(0.0, _FLOAT)
+                    value = self.load(first, *unit.place) if first in self.inputs else tirx.const(0.0, _FLOAT)
                     unit.steps.append(self.store(state, value, *indices))
 
         return run
@@ -218,11 +218,11 @@ class _Unit:
     def inner(self, at: int) -> tirx.Expr:
         """Return the sum of a GRU's hidden gate."""
         d, _, j = self.place
-        return self.sum(at) + self._loop.load("inner", d, j) if "inner" in self._loop.given else self.sum(at)
+        return self.sum(at) + self._loop.load("inner", d, j) if "inner" in self._loop.inputs else self.sum(at)
 
     def peeped(self, value: tirx.Expr, gate: int, cell: tirx.Expr) -> tirx.Expr:
         d, _, j = self.place
-        return value + self._loop.load("peepholes", d, gate, j) * cell if "peepholes" in self._loop.given else value
+        return value + self._loop.load("peepholes", d, gate, j) * cell if "peepholes" in self._loop.inputs else value
 
     def state(self) -> tirx.Expr:
         """Return the hidden state before the step."""
@@ -249,7 +249,7 @@ class _Unit:
         """Store the states after the step. A sequence that is over, or in reverse has not begun, keeps its state."""
         loop, zero = self._loop, tirx.const(0.0, _FLOAT)
         hidden, output = self.keep("hidden", hidden), None
-        if "lengths" in loop.given:
+        if "lengths" in loop.inputs:
             is_inside = self._time < loop.load("lengths", self.place[1])
             output, hidden = tirx.Select(is_inside, hidden, zero), tirx.Select(is_inside, hidden, self.state())
             cell = None if cell is None else tirx.Select(is_inside, cell, loop.load("cell", *self.place))

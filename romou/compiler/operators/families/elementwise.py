@@ -196,8 +196,8 @@ class Elementwise(StreamingTemplate):
         texel = (group * items + item) * size + thread
         indices = unravel(texel, grid)
         if across == 1:
-            place = [*axes, vectors.index] if self._block.body.indices else []
-            body, buffers = vectors.store(self._block.body.buffer, place, bounded(value))
+            position = [*axes, vectors.index] if self._block.body.indices else []
+            body, buffers = vectors.store(self._block.body.buffer, position, bounded(value))
             body = substitute(body, dict(zip([*axes, vectors.vector], indices, strict=True)))
         else:
             body, buffers = self._square(indices, width, across)
