@@ -61,8 +61,9 @@ class RomouError(Exception):
         return _rebuild, (type(self), self.message, self.hint, self.fields)
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the error as JSON-ready data: type, message, hint, exit_code and the fields, as text if they are not
-        plain.
+        """Return the error as JSON-ready data.
+
+        The keys are type, message, hint, exit_code and the fields, as text if they are not plain.
         """
         plain = (str, int, float, bool, type(None))
         fields = {k: v if isinstance(v, plain) else str(v) for k, v in self.fields.items()}
@@ -138,8 +139,9 @@ class BrokenFunctionsError(BuildError):
     def of(
         cls, functions: Mapping[str, Exception], origins: Mapping[str, frozenset[str]] | None = None
     ) -> BrokenFunctionsError:
-        """Return the error with the first message of `functions` and the number of the others. `origins`: see the
-        class.
+        """Return the error with the first message of `functions` and the number of the others.
+
+        `origins`: see the class.
         """
         first = next(iter(functions.values()))
         message = first.message if isinstance(first, RomouError) else str(first)

@@ -28,14 +28,16 @@ def become(environment: dict[str, str], path: list[str], folder: str) -> None:
 
 
 def forget_import_path() -> None:
-    """Drop the import path that a parent passed to this process by `child_environment`: compilers started from here
-    must not inherit it.
+    """Drop the import path that a parent passed to this process by `child_environment`.
+
+    Compilers started from here must not inherit it.
     """
     os.environ.pop("PYTHONPATH", None)
 
 
 def python_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that runs `module` as a script under this interpreter, without the current folder on the
-    import path, and without PyTorch for TVM.
+    """Return the command that runs `module` as a script under this interpreter.
+
+    The current folder is not on the import path, and TVM does not load PyTorch.
     """
     return [sys.executable, "-c", _RUN.format(module=module), *arguments]

@@ -342,8 +342,9 @@ class Space:
         return list(configs.values())
 
     def _random(self, box: Space, rng: np.random.Generator, most: int) -> Iterator[Config]:
-        """Yield the valid ones among random configs of `box`. They are judged in batches, and `rng` is consumed exactly
-        as if they were drawn one by one, one ahead.
+        """Yield the valid ones among random configs of `box`.
+
+        They are judged in batches, and `rng` is consumed exactly as if they were drawn one by one, one ahead.
         """
         at_once = _FIRST
         while most > 0:

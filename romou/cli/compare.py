@@ -46,8 +46,9 @@ def command(
     is_json: bool,
     **options: Any,
 ) -> None:
-    """Compare CURRENT with BASELINE, which `romou bench` saved. CURRENT is another such file, or a model as `romou
-    bench` takes it.
+    """Compare CURRENT with BASELINE, which `romou bench` saved.
+
+    CURRENT is another such file, or a model as `romou bench` takes it.
 
     If both compiled models are at hand, they are timed alternately. Otherwise the recorded times are compared, if they
     are of one device. A row fails if the shift is large enough and significant in a rank test, which is corrected for

@@ -9,8 +9,9 @@ from romou.base.errors import UsageError
 
 
 def read_model(text: str) -> Any:
-    """Return the bundled network that bundled:NAME names, or the path of an ONNX file. UsageError if neither
-    exists.
+    """Return the bundled network that bundled:NAME names, or the path of an ONNX file.
+
+    UsageError if neither exists.
     """
     from romou import models  # imports NumPy, which --help does without
 

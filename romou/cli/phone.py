@@ -92,8 +92,9 @@ def start(key: str, port: int, tracker: str | None, timeout_s: float, serial: st
 @json_option
 @debug_option
 def warm(folder: Path, serial: str | None, is_json: bool) -> None:
-    """Run the exported model in FOLDER once on the phone and put its compiled programs into FOLDER, for phones of the
-    same kind and driver.
+    """Run the exported model in FOLDER once on the phone and put its compiled programs there.
+
+    Phones of the same kind and driver can use the programs.
     """
     from romou.runtime.deploy.phone import Phone
 
@@ -135,8 +136,9 @@ def stop(serial: str | None, is_json: bool) -> None:
 @json_option
 @debug_option
 def status(serial: str | None, is_json: bool) -> None:
-    """Show the phone, its drivers, whether the RPC server is running, and forwarded ports. Exit code 3 without a usable
-    driver.
+    """Show the phone, its drivers, whether the RPC server is running, and forwarded ports.
+
+    Exit code 3 without a usable driver.
     """
     from romou.base.errors import EXIT_NO_DEVICE
     from romou.runtime.deploy.phone import Phone

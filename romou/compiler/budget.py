@@ -25,8 +25,9 @@ def leaner_config(
     target: Target,
     max_memory: int | None,
 ) -> tuple[str, Config, int] | None:
-    """Return the task that has to change so that the model fits, its direct config, and the bytes that its workspaces
-    or weights take now. None if the model fits.
+    """Return the task that has to change so that the model fits, its direct config, and its bytes.
+
+    The bytes are the current size of its workspaces or weights. None if the model fits.
 
     plan: the model's memory with `configs` (task key -> config).
     task_of: function name -> task.

@@ -54,8 +54,9 @@ def import_model(
     precision: Precision | None = None,
     constants: Mapping[str, object] | None = None,
 ) -> ImportedModel:
-    """Import an ONNX model. A model of `romou.training.gradients` or `romou.operators` is imported already and is
-    returned as it is.
+    """Import an ONNX model.
+
+    A model of `romou.training.gradients` or `romou.operators` is imported already and is returned as it is.
     """
     if isinstance(model, ImportedModel):
         if shapes or constants or (precision is not None and precision != Precision()):
@@ -183,8 +184,9 @@ class Compilation:
         return replace(self, program=program)
 
     def after_wrong_outputs(self, error: NumericError) -> Compilation | None:
-        """Return the imported model with the first wrong operator, named by a check, on another kernel. None if it has
-        no other.
+        """Return the imported model with the first wrong operator, named by a check, on another kernel.
+
+        None if the operator has no other kernel.
         """
         fallbacks = self.fallbacks.after_wrong_outputs(error, self.functions)
         return None if fallbacks is None else self._restarted(fallbacks)
@@ -261,8 +263,9 @@ class Compilation:
         self._restarted(part)._lower().assembled()
 
     def _announced(self) -> Compilation:
-        """Log fallbacks and tensors that stay in buffers. Raise ModelError if nodes fell to the host and may not run
-        there.
+        """Log fallbacks and tensors that stay in buffers.
+
+        Raise ModelError if nodes fell to the host and may not run there.
         """
         self.fallbacks.check_strict()
         self.fallbacks.warn()

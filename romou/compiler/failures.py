@@ -17,8 +17,9 @@ class Failures:
         self._errors: dict[str, Exception] = {}
 
     def attempt(self, name: str, what: str, make: Callable[[], _T]) -> _T | None:
-        """Return the result of `make`, or None if it fails. Errors of the user, the device or the installation are
-        raised.
+        """Return the result of `make`, or None if it fails.
+
+        Errors of the user, the device or the installation are raised.
         """
         try:
             with as_build_error(what):

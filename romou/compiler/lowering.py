@@ -44,8 +44,9 @@ class LoweredModel:
 
     @functools.cached_property
     def pairs(self) -> list[Pair]:
-        """Pairs of functions that could share a kernel. Only measurements say which should. A joined kernel has no
-        variant.
+        """Pairs of functions that could share a kernel.
+
+        Only measurements say which should. A joined kernel has no variant.
         """
         if self.target.limits.variant is not None:
             return []

@@ -51,8 +51,9 @@ class TunableTask(Task):
 
     @property
     def is_small(self) -> bool:
-        """Return whether it moves few bytes and sums no products. It then takes the time of a launch, so tuning gains
-        nothing.
+        """Return whether the task moves few bytes and sums no products.
+
+        It then takes the time of a launch, so tuning gains nothing.
         """
         return not self.template.sums_products and self.moved_bytes < _SMALL_BYTES
 

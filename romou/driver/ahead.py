@@ -111,8 +111,9 @@ class DefaultKernels:
         return self._compiled_with_fallbacks() if self.has_failed else self._compiled.result()
 
     def ending_early(self, callback: TrialCallback | None) -> TrialCallback:
-        """Return `callback`, which also ends the search as soon as the default kernels have failed. It raises
-        ModelError as soon as a tensor of the model is known to be too large.
+        """Return `callback`, which also ends the search as soon as the default kernels have failed.
+
+        It raises ModelError as soon as a tensor of the model is known to be too large.
         """
         is_checked = False
 

@@ -31,8 +31,9 @@ class ModelMaker(Protocol):
 
 
 def checked(compilation: Compilation, site: TimingSite, device: int | None, make: ModelMaker) -> TunedModel:
-    """Return the model of a compilation with its outputs compared with onnxruntime's. An operator with wrong outputs
-    gets another kernel.
+    """Return the model of a compilation with its outputs compared with onnxruntime's.
+
+    An operator with wrong outputs gets another kernel.
 
     The model runs on the attached device `device`, or on the target's device if it is attached. For any other device,
     a CPU runs the kernels if they keep within its limits, else kernels compiled in the same way for these limits.
@@ -90,8 +91,9 @@ def stand_in(target: Target) -> int | None:
 
 
 def runs_on_stand_in(model: TunedModel, target: Target, limited: Target) -> bool:
-    """Return whether a model that was compiled for `target` runs on a device as it is. limited: the target within the
-    device's limits.
+    """Return whether a model that was compiled for `target` runs on a device as it is.
+
+    limited: the target within the device's limits.
     """
     lacks_fp16 = "-half=storage" in str(limited)
     same = target.with_options(half="storage") if lacks_fp16 else target

@@ -205,8 +205,9 @@ def _with_default_kernels(finalist: _Finalist) -> _Finalist:
 
 
 def _timed_alternately(default: TunedModel, tuned: TunedModel) -> tuple[float, float]:
-    """Return the median times of two models in ms. They are timed alternately, so drift hits both. A tuned model that
-    seems slower is timed longer.
+    """Return the median times of two models in ms.
+
+    They are timed alternately, so drift hits both. A tuned model that seems slower is timed longer.
     """
     times: tuple[list[float], list[float]] = ([], [])
     for repeats in (WHOLE_MODEL_REPEATS, 2 * WHOLE_MODEL_REPEATS):

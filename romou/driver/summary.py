@@ -31,8 +31,9 @@ def unmeasured(
 
 
 def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
-    """Return the summary's fields on nodes: on the host, with other kernels than planned, with TVM's schedules, and the
-    totals of the model.
+    """Return the summary's fields on nodes, and the totals of the model.
+
+    The nodes are on the host, with other kernels than planned, or with TVM's schedules.
     """
     folded = compilation.imported.folded
     flops = flops_by_node(folded)
@@ -60,8 +61,9 @@ def where_nodes_run(compilation: Compilation) -> dict[str, Any]:
 
 
 def is_by_tvm(compilation: Compilation, function: str) -> bool:
-    """Return whether a function has one of TVM's schedules: no family covers it, it is no view, and it came without a
-    schedule.
+    """Return whether a function has one of TVM's schedules.
+
+    No family covers such a function, it is no view, and it came without a schedule.
     """
     func = compilation.functions.fused[function]
     has_family = function in compilation.task_of

@@ -22,8 +22,9 @@ if TYPE_CHECKING:
 
 
 def build_task(task: TunableTask, config: Config, target: Target) -> tvm.runtime.Module:
-    """Build host code and device kernels of a task under `config`. The entry is `main`, with the arguments of
-    `task.func`.
+    """Build host code and device kernels of a task under `config`.
+
+    The entry is `main`, with the arguments of `task.func`.
 
     A backend without kernels builds the reference, whatever the config is.
 

@@ -86,8 +86,9 @@ class ContractionTemplate(Template):
 
     @property
     def activations(self) -> set[str]:
-        """Return parameters that may be in images: data, output and operands of the epilogue, if the last axis has
-        lanes.
+        """Parameters that may be in images: data, output and operands of the epilogue.
+
+        Empty if the last axis has no lanes.
         """
         if not self.contracted.operator.works_in_texels or not self._is_vector or not has_vector_form(self.func):
             return set()

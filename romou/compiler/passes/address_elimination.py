@@ -1,5 +1,6 @@
-"""Address-calculation elimination: every address is computed once, in the outermost loop that it does not vary in
-(paper, Section 4.1, Algorithm 1).
+"""Address-calculation elimination (paper, Section 4.1, Algorithm 1).
+
+Every address is computed once, in the outermost loop that it does not vary in.
 
 The paper collects common sub-expressions of the addresses of loads. This pass takes all integer expressions of a kernel
 (loads, stores, texture coordinates, conditions), writes each as a sum of products, and splits the sum by the loop in
@@ -126,8 +127,9 @@ class _Eliminator:
         self._atoms[variable] = _Atom(self._number(("variable", len(self._atoms))), len(self.scopes) - 1, lambda: value)
 
     def body(self, stmt: tirx.Stmt, begin: Callable[[], None] | None = None) -> tirx.Stmt:
-        """Return the statements of a new scope, each preceded by the variables that it needs. `begin` defines its
-        variables.
+        """Return the statements of a new scope, each preceded by the variables that it needs.
+
+        `begin` defines its variables.
         """
         self.scopes.append(_Scope())
         if begin is not None:
@@ -376,8 +378,9 @@ def _plus(value: tirx.Expr, constant: int) -> tirx.Expr:
 
 
 def _quotient(dividend: tirx.Expr, divisor: int, high: int) -> tirx.Expr:
-    """Return dividend // divisor for 0 <= dividend <= high, as a multiplication and a shift if the product fits 32
-    bits.
+    """Return dividend // divisor for 0 <= dividend <= high.
+
+    It is computed by a multiplication and a shift if the product fits 32 bits.
 
     With m = 2^s // d + 1 and e = m * d - 2^s,  (n * m) >> s  equals  n // d  for every n with  n * e < 2^s.
     """

@@ -1,5 +1,6 @@
-"""Spelling of the multiplications and additions of a kernel: autobroadcast and fused multiply-add (paper, Section 4.1,
-Listing 4).
+"""Spelling of the multiplications and additions of a kernel (paper, Section 4.1, Listing 4).
+
+It covers autobroadcast and fused multiply-add.
 
 A product of a scalar and a vector is written without a broadcast, because hardware multiplies a scalar register with a
 vector register. TVM writes a vector of four copies. It takes four registers, and four loads of the scalar if the

@@ -50,8 +50,9 @@ _ASYNC, _GROUP, _WAITING, UNDER_WAY = (
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def copy_asynchronously(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write the marked copies of a device function, after fp16 is bits and while buffers are scalar. The marks are
-    removed.
+    """Write the marked copies of a device function, after fp16 is bits and while buffers are scalar.
+
+    The marks are removed.
     """
     analyzer = tvm.sym.Analyzer()
 

@@ -31,8 +31,9 @@ def is_barrier(stmt: Any) -> bool:
 
 
 def inline_single_uses(body: tirx.Stmt, declared: Sequence[tirx.Var]) -> tirx.Stmt:
-    """Replace each variable that is used once, in the loop that declares it, by its value. Unused variables are
-    dropped.
+    """Replace each variable that is used once, in the loop that declares it, by its value.
+
+    Unused variables are dropped.
     """
     loops, count = [0], 0  # the loops around, by number, and the last number given
     uses: dict[tirx.Var, list[int]] = {variable: [] for variable in declared}

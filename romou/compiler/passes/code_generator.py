@@ -35,8 +35,9 @@ _ELEMENTWISE = (
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def unroll_by_compiler(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Mark the loops of a device function that its compiler unrolls, after TVM has unrolled the others. The marks are
-    removed.
+    """Mark the loops of a device function that its compiler unrolls, after TVM has unrolled the others.
+
+    The marks are removed.
     """
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:
@@ -127,8 +128,9 @@ def _in_parts(constant: tirx.FloatImm) -> tirx.Expr:
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def gather_bytes(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write vectors of bytes as vectors of scalar loads, unless they are contiguous and aligned. Addresses must be
-    final.
+    """Write vectors of bytes as vectors of scalar loads, unless they are contiguous and aligned.
+
+    Addresses must be final.
 
     int8x4 v = x[ramp(i, 3, 4)]      ->      int8x4 v = (char4)(x[i], x[i + 3], x[i + 6], x[i + 9])
     boolx4 v = x[ramp(i, 1, 4)]      ->      boolx4 v = (int4)(x[i], x[i + 1], x[i + 2], x[i + 3]) != (int4)(0)

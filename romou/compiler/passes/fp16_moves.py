@@ -1,5 +1,6 @@
-"""Bits of fp16 values that a kernel only moves. It loads and stores them, maybe through registers, but does not compute
-with them.
+"""Bits of fp16 values that a kernel only moves.
+
+It loads and stores them, maybe through registers, but does not compute with them.
 
 A conversion to fp32 and back costs instructions on some devices (OpenCL's vloada_half4 is four loads in Mesa's
 compilers), and a NaN loses its payload. `fp16_storage.py` handles the values that a kernel computes with.

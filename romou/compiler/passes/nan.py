@@ -26,8 +26,9 @@ from romou.devices.backends.dialect import dialect_of
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def keep_nan(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Write maxima and minima of a device function as comparisons, after the last simplification. The marks are
-    removed.
+    """Write maxima and minima of a device function as comparisons, after the last simplification.
+
+    The marks are removed.
     """
 
     def marked(stmt: tirx.AttrStmt, mutator: Any) -> tirx.Stmt:

@@ -25,8 +25,9 @@ _LEAST, _MOST = -(2**31), 2**31 - 1
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def narrow_integers(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Narrow the integers of a device function, after all conditions are written. Extents of loops and work groups
-    bound them.
+    """Narrow the integers of a device function, after all conditions are written.
+
+    Extents of loops and work groups bound them.
     """
     body, analyzer = _with_narrow_work_items(func.body), tvm.sym.Analyzer()
 

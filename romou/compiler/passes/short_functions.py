@@ -1,5 +1,6 @@
-"""Short forms of functions that compilers of mobile GPUs write at length. A few multiply-adds give each result within
-the errors that OpenCL allows.
+"""Short forms of functions that compilers of mobile GPUs write at length.
+
+A few multiply-adds give each result within the errors that OpenCL allows.
 
     exp(x)         ->      exp_float4(x)                 without a branch (`backends/opencl/functions.py`)
     sigmoid(x)     ->      1 / (1 + exp_float4(-x))

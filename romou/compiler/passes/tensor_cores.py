@@ -50,8 +50,9 @@ from romou.devices.backends.dialect import dialect_of, load_texel_pair, tensor_c
 
 @tirx.transform.prim_func_pass(opt_level=0)
 def use_tensor_cores(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.transform.PassContext) -> tirx.PrimFunc:
-    """Compute marked nests with tensor cores, after fp16 is bits and before addresses are eliminated. The marks are
-    removed.
+    """Compute marked nests with tensor cores, after fp16 is bits and before addresses are eliminated.
+
+    The marks are removed.
     """
     dialect = dialect_of(func)
     threads: dict[str, tirx.Var] = {}

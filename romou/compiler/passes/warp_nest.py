@@ -73,8 +73,9 @@ class WarpNest:
         return _replaced(self.store.value.b.b, self._at({self._ilane: depth, **dict.fromkeys(self._tile, texel)}))
 
     def data(self, pixel: int) -> tirx.Expr:
-        """Return the first lane of input texel t, for the pixel of column g in the pair of own pixels that begins with
-        `pixel`.
+        """Return the first lane of input texel t for the pixel of column g in a pair of own pixels.
+
+        The pair begins with `pixel`.
         """
         # In one step: t replaces the group of channels, but its own replacement belongs to the work-item of column g.
         return _replaced(

@@ -63,8 +63,9 @@ class Placement:
         }
 
     def _scopes(self, role: str, limits: Limits, shape: Sequence[int] | None) -> Iterator[tuple[str, str | None]]:
-        """Yield texture scopes that hold the tensor's lanes as texels. Each comes with the reason why it does not fit,
-        or None.
+        """Yield texture scopes that hold the tensor's lanes as texels.
+
+        Each comes with the reason why it does not fit, or None.
         """
         shape = [int(d) for d in self.buffers[role].shape] if shape is None else shape
         most = limits.max_image

@@ -1,5 +1,6 @@
-"""Additions to TVM's schedule primitives: setImage, autobroadcast (paper, Listing 4), multiply-add, and marks for
-passes.
+"""Additions to TVM's schedule primitives.
+
+They are setImage, autobroadcast (paper, Listing 4), multiply-add, and marks for passes.
 """
 
 from __future__ import annotations
@@ -153,8 +154,9 @@ def autobroadcast(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV) -> None:
 
 
 def multiply_add(sch: s_tir.Schedule, block: s_tir.schedule.SBlockRV, function: str) -> None:
-    """Write a * b + c in `block` as one call of `function`: "fma", or "mad", which leaves the rounding in between
-    undefined.
+    """Write a * b + c in `block` as one call of `function`.
+
+    function: "fma", or "mad", which leaves the rounding in between undefined.
     """
     sch.annotate(block, MULTIPLY_ADD, function)
 

@@ -1,5 +1,6 @@
-"""Functions that read or write slices of larger tensors: concatenations and slices of channels without copies
-(`romou/compiler/graph/share_buffers.py`).
+"""Functions that read or write slices of larger tensors.
+
+They replace copies for concatenations and slices of channels (`romou/compiler/graph/share_buffers.py`).
 
 A slice is a range along axis 1 of a packed tensor (n, channels / 4, h, w, 4).
 """
@@ -53,8 +54,9 @@ def slices_of(func: tirx.PrimFunc) -> list[Slice]:
 
 
 def without_slices(func: tirx.PrimFunc) -> tirx.PrimFunc:
-    """Return the function before `with_slices`, if no pass has changed it since. Other functions are returned as they
-    are.
+    """Return the function before `with_slices`, if no pass has changed it since.
+
+    Other functions are returned as they are.
     """
     slices = slices_of(func)
     for slice_ in slices:

@@ -160,8 +160,9 @@ class Backend:
         return known_devices()
 
     def named_device(self, device_name: str) -> str:
-        """Return the name of a device's file, given that name or the driver's name of the device. UsageError for a name
-        that `-device=` does not accept.
+        """Return the name of a device's file, given that name or the driver's name of the device.
+
+        UsageError for a name that `-device=` does not accept.
         """
         return load_device(device_name).name
 
@@ -204,8 +205,9 @@ class Backend:
         return {name: value for name, value in limits.items() if value is not None}
 
     def abilities(self, spec: HardwareSpec, options: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields of `romou.base.limits.Limits` for arithmetic and instructions. Missing fields keep their
-        default.
+        """Return the fields of `romou.base.limits.Limits` for arithmetic and instructions.
+
+        Missing fields keep their default.
         """
         return {}
 
@@ -278,8 +280,9 @@ class Backend:
         return devices[index]
 
     def identity(self, facts: Mapping[str, Any]) -> str:
-        """Return a name of the hardware behind an entry of `list_devices`, as part of a file's name. Device kinds that
-        report the hardware's UUID give the same name.
+        """Return a name of the hardware behind an entry of `list_devices`, as part of a file's name.
+
+        Device kinds that report the hardware's UUID give the same name.
         """
         if facts["type"] == "cpu":
             return "cpu"
@@ -334,8 +337,9 @@ class Backend:
         )
 
     def origin(self, facts: Mapping[str, Any]) -> str | None:
-        """Return the origin of a device's driver for a person: the system, or a package with its version. None if
-        unknown.
+        """Return the origin of a device's driver for a person: the system, or a package with its version.
+
+        None if unknown.
         """
         return None
 
@@ -347,8 +351,9 @@ class Backend:
             return False
 
     def lacks(self, facts: Mapping[str, Any]) -> dict[str, str]:
-        """Return the aspects of `romou.devices.backends.probe` that the driver does not support, each with a line for a
-        person.
+        """Return the aspects of `romou.devices.backends.probe` that the driver does not support.
+
+        Each comes with a line for a person.
         """
         return {}
 
@@ -357,16 +362,18 @@ class Backend:
         return f"Update or reinstall the vendor's driver{choose}."
 
     def manifest_line(self, library: str) -> str | None:
-        """Return the line of an Android app's manifest that allows the app to open a driver's library. None if no app
-        needs one.
+        """Return the line of an Android app's manifest that allows the app to open a driver's library.
+
+        None if no app needs one.
         """
         return None
 
     # Compiler and runtime
 
     def toolchain(self) -> tuple[str, Callable[[], str]] | None:
-        """Return (name, version call) of a compiler that Romou needs for kernels. None without one. The call raises
-        RomouError if the compiler is missing.
+        """Return (name, version call) of a compiler that Romou needs for kernels.
+
+        None without one. The call raises RomouError if the compiler is missing.
         """
         return None
 
@@ -397,8 +404,9 @@ class Backend:
         raise DeviceError(f"{self.name} devices record no runs")
 
     def compile_kernels(self, module: tvm.runtime.Module, index: int) -> bool:
-        """Let the driver compile the kernels of a module now. Return False if it only compiles them at their first
-        launch.
+        """Let the driver compile the kernels of a module now.
+
+        Return False if it only compiles them at their first launch.
         """
         import tvm
 
@@ -438,8 +446,9 @@ class Backend:
         return Programs(getattr(library, "mod", library), index, is_kept=is_kept, crashes=crashes, **how)
 
     def keeping_programs(self) -> contextlib.AbstractContextManager[None]:
-        """Return a context for building or loading a model that keeps compiled programs for the next time. See
-        `programs` for drivers that compile later.
+        """Return a context for building or loading a model that keeps compiled programs for the next time.
+
+        See `programs` for drivers that compile later.
         """
         return keeping()
 
@@ -454,15 +463,17 @@ class Backend:
         return False
 
     def hold_clocks(self, index: int) -> None:
-        """Keep an attached device at its working clocks until this process ends, if its driver lowers them between
-        timed launches.
+        """Keep an attached device at its working clocks until this process ends.
+
+        It applies to a device with a driver that lowers its clocks between timed launches.
         """
 
     # Over RPC
 
     def function(self, name: str) -> str:
-        """Return the name of a packed function of the kind's runtime: "devices" (JSON of `list_devices`), "compile",
-        "record", "source_kernel", "prepare".
+        """Return the name of a packed function of the kind's runtime.
+
+        name: "devices" (JSON of `list_devices`), "compile", "record", "source_kernel" or "prepare".
         """
         return f"romou.{self.name}.{name}"
 

@@ -79,8 +79,9 @@ class ComputeApi(Backend):
         return SubGroups(size=spec.sub_group_size, has_reductions=reductions, has_shuffles=shuffles)
 
     def sub_groups_there(self, wanted: SubGroups, facts: Mapping[str, Any]) -> SubGroups | None:
-        """Return the sub-groups that kernels for `wanted` get on an attached device, of the wanted size if the device
-        lets kernels choose it. None for none.
+        """Return the sub-groups that kernels for `wanted` get on an attached device.
+
+        They have the wanted size if the device lets kernels choose it. None if kernels get no sub-groups.
         """
         raise NotImplementedError
 

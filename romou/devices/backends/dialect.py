@@ -78,8 +78,9 @@ class Dialect:
         raise NotImplementedError
 
     def load_fp16(self, offset: tirx.Expr, pointer: tirx.Expr, lanes: int, is_aligned: bool) -> tirx.Expr:
-        """Read fp16 numbers from pointer[lanes * offset] on as fp32. is_aligned: whether their address is a multiple of
-        their size.
+        """Read fp16 numbers from pointer[lanes * offset] on as fp32.
+
+        is_aligned: whether their address is a multiple of their size.
         """
         raise NotImplementedError
 
@@ -111,8 +112,9 @@ class Dialect:
 
 
 def dialect_of(func: tirx.PrimFunc) -> Dialect:
-    """Return the language of a function with a target. Other functions, and functions of the host, have the default
-    kind's language.
+    """Return the language of a function with a target.
+
+    Other functions, and functions of the host, have the default kind's language.
     """
     from romou.devices.backends import DEFAULT_KIND, backend, installed
 
@@ -142,8 +144,9 @@ def load_texel_pair(offset: tirx.Expr, buffer: tirx.Var, into: tirx.Var) -> tirx
 def copy_texel_async(
     offset: tirx.Expr, buffer: tirx.Var, into_offset: tirx.Expr, into: tirx.Var, inside: tirx.Expr
 ) -> tirx.Stmt:
-    """Start an asynchronous copy of the texel at buffer[4 * offset] to into[4 * into_offset] in local memory. It
-    writes zeros if the texel is not `inside`.
+    """Start an asynchronous copy of the texel at buffer[4 * offset] to into[4 * into_offset] in local memory.
+
+    It writes zeros if the texel is not `inside`.
     """
     name = "copy_floats_async" if str(buffer.dtype) == "float32" else "copy_halfs_async"
     return tirx.Evaluate(tirx.call_extern("int32", name, offset, buffer.data, into_offset, into.data, inside))
@@ -155,8 +158,9 @@ def tf32_of_fp32(value: tirx.Expr) -> tirx.Expr:
 
 
 def tensor_core_fma(acc: tirx.Var, first: int, weight: Sequence[tirx.Expr], data: tirx.Expr) -> tirx.Stmt:
-    """Add the products of a warp's texels to acc[first + 4 * pixel + lane] on tensor cores, for two pixels and four
-    lanes.
+    """Add the products of a warp's texels to acc[first + 4 * pixel + lane] on tensor cores.
+
+    There are two pixels and four lanes.
 
     weight: four output channels for each of four input channels.
     data: four input channels. Both are bits of fp16, or fp32 rounded to TF32.
@@ -217,8 +221,9 @@ def sub_group_reduce(operation: str, value: tirx.Expr, size: int) -> tirx.Expr:
 
 
 def sub_group_shuffle_xor(value: tirx.Expr, lanes: int, size: int) -> tirx.Expr:
-    """Return the fp32 number of the work-item at (own number xor `lanes`) in the sub-group of `size`. The rules of
-    `sub_group_reduce` apply.
+    """Return the fp32 number of the work-item at (own number xor `lanes`) in the sub-group of `size`.
+
+    The rules of `sub_group_reduce` apply.
     """
     return tirx.call_pure_extern("float32", f"sub_group_shuffle_xor_of_{size}", value, tirx.const(lanes, "int32"))
 

@@ -24,8 +24,9 @@ _SHAPE = (1, _ROWS, _COLUMNS, _LANES)
 
 
 def _build(kind: str, body_of: Any, source_scope: str, result_scope: str, dtype: str) -> Any:
-    """Return f(source, result), a kernel with one work-item per texel. Its statement is
-    `body_of(source, result, x, y)`.
+    """Return f(source, result), a kernel with one work-item per texel.
+
+    Its statement is `body_of(source, result, x, y)`.
     """
     source = tirx.decl_buffer(_SHAPE, dtype, name="source", scope=source_scope)
     result = tirx.decl_buffer(_SHAPE, dtype, name="result", scope=result_scope)

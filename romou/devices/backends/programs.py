@@ -21,8 +21,9 @@ _is_keeping: contextvars.ContextVar[bool] = contextvars.ContextVar("is_keeping",
 
 @contextlib.contextmanager
 def keeping() -> Iterator[None]:
-    """Cache the programs of kernels while a model is built or loaded, and load them from the cache. Candidates of a
-    search are built outside of this context.
+    """Cache the programs of kernels while a model is built or loaded, and load them from the cache.
+
+    Candidates of a search are built outside of this context.
     """
     before = _is_keeping.set(True)
     try:
@@ -59,8 +60,9 @@ def kept(compiler: str, depends: Sequence[Any], what: str, compile_now: Callable
 
 
 def warn_of(notes: Iterable[str]) -> None:
-    """Warn of problems with kept programs. A folder that keeps none is reported once in a process, because all its
-    models meet the same problem.
+    """Warn of problems with kept programs.
+
+    A folder that keeps none is reported once in a process, because all its models meet the same problem.
     """
     for line in notes:
         if line not in _told:
@@ -94,8 +96,9 @@ CompileApart: TypeAlias = Callable[[list[bytes], int, str, int], None]
 
 
 class Programs:
-    """The programs of `library` on device number `index`. A driver's compiler is slow, so its programs are kept for the
-    model's next start.
+    """The programs of `library` on device number `index`.
+
+    A driver's compiler is slow, so its programs are kept for the model's next start.
 
     prepare, keep, folder: functions of the device's runtime, on this machine or behind a connection.
     missing, module_bytes: the same, on this machine only. None elsewhere, or if the runtime lacks them.
@@ -161,8 +164,9 @@ class Programs:
         self._is_to_keep = bool(self._folder) and self.report.compiled > 0
 
     def keep(self) -> None:
-        """Write compiled programs to the cache, once. Call this after the first launch, because some drivers finish
-        compiling in it.
+        """Write compiled programs to the cache, once.
+
+        Call this after the first launch, because some drivers finish compiling in it.
         """
         if self._is_to_keep and self.report is not None:
             self._is_to_keep = False

@@ -24,8 +24,9 @@ class NoStatisticsError(BuildError):
 
 @dataclass(frozen=True, kw_only=True)
 class LoopStatistics:
-    """The instructions in one iteration of a loop, or in a kernel, without inner loops. Conditional code counts in
-    full.
+    """The instructions in one iteration of a loop, or in a kernel, without inner loops.
+
+    Conditional code counts in full.
 
     instructions: on Adreno including the no-operations that the compiler inserts as waits.
     multiply_adds: multiplications with or without an addition, in fp32 or fp16. A vector of two fp16 counts as two.

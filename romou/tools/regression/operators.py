@@ -23,8 +23,9 @@ if TYPE_CHECKING:
 def operators_of(
     functions: Iterable[ScheduledFunction], calls: Mapping[str, int], target: Target
 ) -> tuple[OperatorBench, ...]:
-    """Return each distinct function, untimed. Functions of the same structure are one operator with the sum of their
-    calls.
+    """Return each distinct function, untimed.
+
+    Functions of the same structure are one operator with the sum of their calls.
 
     calls: name of a function in the fused graph -> how often the model calls it.
     """

@@ -1,5 +1,6 @@
-"""Rank tests for a shift between two sets of times, and its bounds. They need no assumption on the distribution of
-noise.
+"""Rank tests for a shift between two sets of times, and its bounds.
+
+They need no assumption on the distribution of noise.
 """
 
 from __future__ import annotations
@@ -72,8 +73,9 @@ def _shift(differences: np.ndarray, spread: float, p_slower: float, p_faster: fl
 
 
 def holm(p_values: Sequence[float], *, stages: int = 1) -> list[float]:
-    """Return adjusted p-values (Holm 1979). If all below alpha are called significant, the probability of any false one
-    is at most alpha.
+    """Return adjusted p-values (Holm 1979).
+
+    If all below alpha are called significant, the probability of any false one is at most alpha.
 
     stages: most tests of the same hypotheses, each with more data than the one before.
     """

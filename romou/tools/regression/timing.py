@@ -64,8 +64,9 @@ def time_rounds(subjects: Mapping[str, Subject], rounds: int, *, seed: int) -> d
 
 
 def with_times(bench: Bench, model: TunedModel, rounds: int, *, seed: int) -> Bench:
-    """Return a bench of `model` with the times of its operators, the whole model, and the reference model, all in the
-    same rounds.
+    """Return a bench of `model` with the times of its operators, the whole model, and the reference.
+
+    All of them are timed in the same rounds.
     """
     timed = subjects(model, bench.operators, seed)
     timed[_REFERENCE] = subjects(reference_model(model), (), seed)[MODEL]

@@ -1,5 +1,6 @@
-"""A comparison of two benches for a person (table, Markdown) and for a CI server (JUnit XML), and a bench as a
-table.
+"""A bench as a table, and a comparison of two benches.
+
+A comparison is a table or Markdown for a person, and JUnit XML for a CI server.
 """
 
 from __future__ import annotations

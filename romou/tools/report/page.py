@@ -1,5 +1,6 @@
-"""A report as one HTML file that needs no network: the figures, their data, and the JavaScript that draws them (Vega,
-from the wheel vl-convert-python).
+"""A report as one HTML file that needs no network.
+
+It contains the figures, their data, and the JavaScript that draws them (Vega, from the wheel vl-convert-python).
 """
 
 from __future__ import annotations

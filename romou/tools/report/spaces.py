@@ -41,8 +41,9 @@ def space_table(rows: Sequence[tuple[str, PruningReport]], *, title: str) -> Tab
 
 
 def criteria_table(reports: Sequence[PruningReport]) -> Table:
-    """Return a table with a line for each criterion: the mean share of the spaces that it removes, and the mean share
-    that no other criterion removes.
+    """Return a table of the shares of the spaces that each criterion removes.
+
+    A line has the mean share that the criterion removes, and the mean share that no other criterion removes.
     """
     table = table_of_numbers(
         "criterion",
@@ -73,8 +74,9 @@ def _share_in(space: Space, other: Space) -> float:
 
 
 def compared_spaces_table(rows: Sequence[tuple[str, PrunedSpace, PrunedSpace]], names: tuple[str, str]) -> Table:
-    """Return a table with a line for each task: its configs on two devices, and the share of each that the other
-    keeps.
+    """Return a table of each task's configs on two devices.
+
+    A line also has the share of each device's configs that the other keeps.
     """
     one, other = names
     columns = (f"kept on {one}", f"kept on {other}", f"of {one}'s on {other}", f"of {other}'s on {one}")
@@ -86,8 +88,9 @@ def compared_spaces_table(rows: Sequence[tuple[str, PrunedSpace, PrunedSpace]], 
 
 
 def compared_criteria_table(reports: Sequence[tuple[PruningReport, PruningReport]], names: tuple[str, str]) -> Table:
-    """Return a table with a line for each criterion: the mean share of the spaces that it removes on each device. A
-    dash: the device's facts do not allow the criterion.
+    """Return a table of the mean share of the spaces that each criterion removes on each device.
+
+    A dash: the device's facts do not allow the criterion.
     """
     table = table_of_numbers("criterion", names, title="What each criterion removes by itself, mean over the tasks")
     sides = [_by_criterion([pair[side] for pair in reports]) for side in (0, 1)]

@@ -162,8 +162,9 @@ _INSTEAD = {
 
 
 def device_lines(summary: Summary) -> list[str]:
-    """Return lines on exceptional nodes: shares on the host, nodes that moved and why, and TVM's schedules. Empty if
-    there are none.
+    """Return lines on exceptional nodes: shares on the host, nodes that moved and why, and TVM's schedules.
+
+    Empty if there are none.
     """
     lines = []
     if summary.host:

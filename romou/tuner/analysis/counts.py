@@ -1,5 +1,6 @@
-"""Counts of integer operations inside loops, from lowered TIR or from source text, and memory traffic of the busiest
-loop.
+"""Counts of integer operations inside loops, and memory traffic of the busiest loop.
+
+Operations are counted in lowered TIR or in source text.
 """
 
 from __future__ import annotations
@@ -56,8 +57,9 @@ class TextOperations:
 
 
 def count_integer_operations(func: tirx.PrimFunc) -> IntegerOperations:
-    """Count additions, subtractions, multiplications, divisions, modulos, minima, maxima, shifts and bit operations on
-    integers inside loops.
+    """Count operations on integers inside loops.
+
+    They are additions, subtractions, multiplications, divisions, modulos, minima, maxima, shifts and bit operations.
 
         for i in range(8): a[i * 4 + threadIdx_x % 3] = 0
             ->  in_loops 3, in_loops_weighted 24, divisions_in_loops 1
@@ -112,8 +114,9 @@ _TOKEN = re.compile(r"\b(?:for|while|else)\b|[(){};/%]")
 
 
 def count_text_operations(source: str) -> TextOperations:
-    """Count `/` and `%` in the bodies of `for` and `while` loops of OpenCL C, and in the parts of their heads that
-    every iteration computes.
+    """Count `/` and `%` in the loops of OpenCL C.
+
+    They count in the bodies of `for` and `while` loops, and in the parts of their heads that every iteration computes.
 
     Comments, strings and preprocessor lines do not count. Types are not known here: a division of floats counts too.
     """
@@ -187,8 +190,9 @@ class Traffic:
 
 
 def busiest_traffic(func: tirx.PrimFunc) -> Traffic:
-    """Return the loads and multiply-adds of one iteration of the innermost reduction loop of a lowered device
-    function.
+    """Return the loads and multiply-adds of one iteration of the innermost reduction loop.
+
+    func: a lowered device function.
     """
     traffics = [_traffic(loop.body) for loop in nodes_in(func.body, tirx.For) if not nodes_in(loop.body, tirx.For)]
     busy = max(traffics, key=lambda t: t.multiply_adds, default=None)

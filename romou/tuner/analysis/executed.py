@@ -86,17 +86,18 @@ class Executed:
 
     @property
     def bifrost_cycles(self) -> float:
-        """Cycles that the slowest unit of a Bifrost core takes: 24 lanes of arithmetic, half a cycle for an image
-        access,
-        one cycle for a memory access (Mesa).
+        """Cycles that the slowest unit of a Bifrost core takes.
+
+        A core has 24 lanes of arithmetic. An image access takes half a cycle, a memory access one cycle (Mesa).
         """
         arithmetic, images, accesses = self.units
         return max(arithmetic / 24, images / 2, float(accesses))
 
 
 def executed_instructions(code: LoopStatistics, loops: TripLoop) -> Executed | None:
-    """Return the instructions that one work-item executes, conditional code included. None if the two nests cannot be
-    matched.
+    """Return the instructions that one work-item executes, conditional code included.
+
+    None if the two nests cannot be matched.
 
     A compiler keeps a loop or unrolls it completely. The multiply-adds show which: every iteration has the same number
     of them in both nests.

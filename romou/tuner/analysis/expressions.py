@@ -67,8 +67,9 @@ def array_bytes(buffer: tirx.Var) -> int:
 
 
 def value_bytes(expr: Any) -> int:
-    """Return the bytes of an expression's value. If a call reads texels for tensor cores, return the bytes of these
-    texels.
+    """Return the bytes of an expression's value.
+
+    If a call reads texels for tensor cores, return the bytes of these texels.
     """
     if is_load_for_tensor_cores(expr):
         return texels_for_tensor_cores(expr) * texel_bytes(expr)

@@ -29,9 +29,9 @@ class BuildProcesses:
         self._idle: list[ChildProcess] = []
 
     def build(self, arguments: tuple[Any, ...], limit_s: float, build_timeout_s: float) -> Built | None:
-        """Return the result of `build_job.build` for `arguments`. None if `limit_s` is below `build_timeout_s` and cut
-        the
-        build off.
+        """Return the result of `build_job.build` for `arguments`.
+
+        None if `limit_s` is below `build_timeout_s` and cut the build off.
 
         A crash is a BUILD_ERROR of the candidate, and so is a build that takes longer than `build_timeout_s`.
         """

@@ -28,8 +28,9 @@ _HINT = (
 
 
 def build(expected: dict[str, str], job: tuple[Any, ...], entry: str, limit_s: float) -> tuple[Built, bytes]:
-    """Build one candidate in a child process, so that a crash, a hang or a leak affects only the candidate. Return the
-    result and the bytes of its library.
+    """Build one candidate in a child process, so that a crash, a hang or a leak affects only the candidate.
+
+    Return the result and the bytes of its library.
 
     expected: `identity` of the tuner. CompatError if this worker's identity differs.
     job: see `FolderBuilder._build`.

@@ -76,8 +76,9 @@ class Guarded:
         return self._described(zones[0] if self.before else np.empty(0, np.uint8), zones[-1])
 
     def without_zones(self, *, is_output: bool = False) -> Any:
-        """Return a tensor with the same contents and no zones, copied on the device. The contents of an output are left
-        out.
+        """Return a tensor with the same contents and no zones, copied on the device.
+
+        The contents of an output are left out.
         """
         import tvm
 

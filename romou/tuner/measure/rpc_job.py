@@ -1,5 +1,6 @@
-"""The job of a host-side process with one session of an RPC server: connect, upload a candidate, run it there, and end
-the session.
+"""The job of a host-side process with one session of an RPC server.
+
+It connects, uploads a candidate, runs it there, and ends the session.
 
 To end a call that hangs, this process is killed. That cuts the connection, and the server ends its side. A server that
 fails raises ConnectionLostError here. Failures of the device or the candidate are outcomes, as in run_job.py.

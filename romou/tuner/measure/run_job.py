@@ -1,5 +1,6 @@
-"""The job of the device process: computes the reference of a task once, then loads, runs, compares and times
-candidates.
+"""The job of the device process.
+
+It computes the reference of a task once. Then it loads, runs, compares and times candidates.
 
 The device and the tensors of the last tasks stay allocated between calls. All calls of the driver or a built kernel are
 inside `_kernel_call`: an exception there, of any type, is the kernel's failure. Anywhere else it is a bug.

@@ -1,5 +1,6 @@
-"""Servers at an address: their number, the ones set aside, the time of the last answer, and the speed of their
-clocks.
+"""State of the servers at an address.
+
+It has their number, the ones set aside, the time of the last answer, and the speed of their clocks.
 """
 
 from __future__ import annotations

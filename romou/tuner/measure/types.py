@@ -117,9 +117,9 @@ class Builder(Protocol):
         """Number of concurrent builds."""
 
     def start(self, batch: Sequence[Candidate], *, stop_at: float | None = None) -> list[Future[BuildResult | None]]:
-        """Start builds, and return their results in the order of `batch`. A result is None if the build was not
-        finished at
-        `stop_at`.
+        """Start builds, and return their results in the order of `batch`.
+
+        A result is None if the build was not finished at `stop_at`.
 
         stop_at: by `time.monotonic`
         """

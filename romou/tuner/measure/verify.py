@@ -134,8 +134,9 @@ def reference_path(folder: Path, task: TunableTask, seed: int) -> Path:
 
 
 def save_reference(path: Path, inputs: Sequence[np.ndarray], output: np.ndarray) -> None:
-    """Write inputs and output so that a reader sees all or nothing. Results for other seeds of the same task are
-    removed.
+    """Write inputs and output so that a reader sees all or nothing.
+
+    Results for other seeds of the same task are removed.
     """
     for old in path.parent.glob(f"{path.name.partition('-')[0]}-*.npz"):
         old.unlink(missing_ok=True)

@@ -1,5 +1,6 @@
-"""Hardware-aware pruning: the resources that a kernel uses, the limits of a device, and a space without the configs
-that exceed them (Romou paper, section 4.2).
+"""Hardware-aware pruning (Romou paper, section 4.2).
+
+It compares the resources that a kernel uses with the limits of a device, and removes the configs that exceed them.
 """
 
 from romou.tuner.analysis.usage import KernelUsage

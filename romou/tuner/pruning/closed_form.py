@@ -311,8 +311,10 @@ class ClosedForm(Form):
         return numbers * np.where(tensor_core.takes_fp16(columns) & on_tensor_cores, 2, size)
 
     def _registers(self, columns: Columns, taps: Any, is_staged: Any, carried: Any) -> RegisterEstimate:
-        """Return a lower bound: the sums, the tile of data, the registers `carried` to local memory, and the addresses
-        of one iteration's weights, which a compiler computes ahead.
+        """Return a lower bound of the registers of a work-item.
+
+        It counts the sums, the tile of data, the registers `carried` to local memory, and the addresses of one
+        iteration's weights, which a compiler computes ahead.
         """
         reads, pixels = self._reads, columns["tile_h"] * columns["tile_w"]
         # Registers of four numbers. fp16 arithmetic packs two into one.
@@ -372,8 +374,9 @@ class _Phases:
 
 @dataclass(frozen=True, kw_only=True)
 class _IterationLoads:
-    """Columns of the numbers that one iteration loads: the distinct numbers of a work group and the numbers of one
-    work-item.
+    """Columns of the numbers that one iteration loads.
+
+    They count the distinct numbers of a work group and the numbers of one work-item.
     """
 
     data: Any

@@ -162,16 +162,18 @@ def bounded(judged: Criterion) -> Criterion:
 
 @criterion(gives_way=10)
 def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: tiles that do not divide the output compute surplus elements, which are not stored. Needs no fact of the
-    device.
+    """Ours: tiles that do not divide the output compute surplus elements, which are not stored.
+
+    Needs no fact of the device.
     """
     return _verdict("padding", usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
 
 
 @criterion(gives_way=20)
 def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: launch fewer work groups than half of the shader cores, so more than half of the cores idle. Launches with
-    fewer idle cores are kept, because their larger groups may outweigh the idle cores.
+    """Ours: launch fewer work groups than half of the shader cores, so more than half of the cores idle.
+
+    Launches with fewer idle cores are kept, because their larger groups may outweigh the idle cores.
     """
     if spec.shader_cores is None:
         return None
@@ -219,8 +221,10 @@ def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
 
 @criterion(gives_way=50)
 def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: copy a scalar into a vector although the device's report or recordings show that a product of vector and
-    scalar is faster (paper, section 4.1, autobroadcast). On other devices both stay in the space.
+    """Ours: copy a scalar into a vector although a product of vector and scalar is faster.
+
+    The device's report or recordings show that it is faster (paper, section 4.1, autobroadcast). On other devices both
+    stay in the space.
     """
     if not spec.has_scalar_vector_broadcast:
         return None
@@ -236,8 +240,9 @@ def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
 @criterion(gives_way=60)
 @bounded
 def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: registers limit the work groups in flight on a core to fewer work-items than it has ALUs, so some ALUs
-    idle.
+    """Ours: registers limit the work groups in flight on a core to fewer work-items than ALUs.
+
+    Some ALUs are then idle.
 
     If the ALUs were measured, the lowest number of the interval counts.
     """
@@ -258,8 +263,10 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
 
 @criterion(gives_way=70)
 def staging(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Ours: stage data in local memory that is slower than the cache it would be read from (paper, section 3.3: 146
-    against 190 GB/s). A difference inside the noise of the two measurements excludes nothing.
+    """Ours: stage data in local memory that is slower than the cache it would be read from.
+
+    The paper measured 146 against 190 GB/s (section 3.3). A difference inside the noise of the two measurements
+    excludes nothing.
     """
     has_own_cache = bool(spec.l1_buffer_cache_bytes)
     local = spec.interval("local_mem_bandwidth_gbps")
@@ -296,9 +303,9 @@ def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
 
 @criterion(gives_way=100)
 def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: access more data in one loop iteration than L1 cache. Images count for the texture cache, buffers for
-    the
-    buffer cache.
+    """Table 1: access more data in one loop iteration than L1 cache.
+
+    Images count for the texture cache, buffers for the buffer cache.
 
     Data that no later iteration reads again does not count: weights, and the data if there is no window. Under Mesa's
     compiler for Adreno 630 the leanest kernels of 1x1 convolutions read more than the cache holds.
@@ -322,8 +329,9 @@ def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
 
 @criterion(gives_way=110)
 def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: use buffer type when L1 cache is for texture only. Counts tensors in buffers that could be images. The
-    output does not pass through the cache.
+    """Table 1: use buffer type when L1 cache is for texture only.
+
+    Counts tensors in buffers that could be images. The output does not pass through the cache.
     """
     if spec.l1_texture_cache_bytes == 0 or spec.l1_buffer_cache_bytes != 0:
         return None
@@ -348,8 +356,9 @@ def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices)
 @criterion(gives_way=130)
 @bounded
 def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
-    """Table 1: overuse available registers for the work group size. The group shares a pooled file, not a dedicated
-    one.
+    """Table 1: overuse available registers for the work group size.
+
+    The group shares a pooled file, not a dedicated one.
 
     A group with barriers is resident as a whole, in the largest warps. Mesa's compiler for Adreno allocates these in
     pairs: kernels of 128 work-items get half the registers of kernels of 64 on Adreno 660.

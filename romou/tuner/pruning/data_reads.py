@@ -185,8 +185,9 @@ class DataReads:
         return addresses, begins[order], np.minimum.accumulate(addresses), np.maximum.accumulate(addresses), is_uneven
 
     def _make_stretch(self, pixels: Pixels) -> tuple[np.ndarray, np.ndarray]:
-        """Return the addresses that each pixel of a row reads, (width, tile_h * taps), and a mask that is false in the
-        padding.
+        """Return the addresses that each pixel of a row reads, and a mask that is false in the padding.
+
+        The addresses have the shape (width, tile_h * taps).
         """
         read = self._read(pixels.order, pixels.is_image)
         h, w = (
@@ -212,9 +213,9 @@ class DataReads:
     def _make_channels(
         self, order: str, is_image: bool, group_o: int, steps: Steps, lanes: int
     ) -> tuple[int, float, list[np.ndarray]]:
-        """Return the number of the channels' offsets, the smallest gap between two offsets equal modulo `lanes`, and
-        the
-        offsets of each remainder.
+        """Return the number of the channels' offsets, their smallest gap, and the offsets of each remainder.
+
+        The gap is between two offsets equal modulo `lanes`.
         """
         read = self._read(order, is_image)
         o = _as_read(np.arange(group_o), read.extents[0], is_image)

@@ -1,5 +1,6 @@
-"""Usage of the fused kernel of a depthwise and a pointwise convolution: the pointwise formulas, plus the staged
-windows.
+"""Usage of the fused kernel of a depthwise and a pointwise convolution.
+
+It has the pointwise formulas, plus the staged windows.
 """
 
 from __future__ import annotations
@@ -58,8 +59,9 @@ def _(template: DepthwisePointwiseTemplate, limits: Limits) -> Form:
 
 
 class _WindowReads(DataReads):
-    """Counts of reads of the depthwise convolution's input. Its output, the pointwise convolution's input, is not
-    read.
+    """Counts of reads of the depthwise convolution's input.
+
+    Its output, the pointwise convolution's input, is not read.
     """
 
     def __init__(self, forms: Mapping[str, Contraction], windows: Conv2d) -> None:
@@ -68,8 +70,9 @@ class _WindowReads(DataReads):
         self._pixels_read = functools.cache(self._count_pixels)
 
     def _distinct(self, pixels: Pixels, steps: Steps, group_o: int) -> int:
-        """Return the product of texels and pixels: an iteration's channels are whole texels, each with the same
-        pixels.
+        """Return the product of texels and pixels.
+
+        An iteration's channels are whole texels, each with the same pixels.
         """
         return self._pixels_read(pixels.order, pixels.is_image, pixels.tile_h, pixels.width) * steps.together * LANES
 

@@ -66,8 +66,9 @@ def _needed(spec: HardwareSpec) -> tuple[int, int, float, float, int] | None:
 
 
 def estimate_seconds(usage: KernelUsage, spec: HardwareSpec) -> Any | None:
-    """Return the estimated seconds of one launch, comparable between configs of one operator. None if facts are
-    missing.
+    """Return the estimated seconds of one launch, comparable between configs of one operator.
+
+    None if facts are missing.
 
     Fields of the usage may be arrays that broadcast.
     """
@@ -163,8 +164,9 @@ def _rate(gigabytes_per_second: float | None, otherwise: float) -> float:
 
 
 def texture_bytes(usage: KernelUsage) -> Any:
-    """Return the bytes that all work-items of a launch read from images. Every load counts, as in the roofline of the
-    Romou paper (section 3.2, figure 11).
+    """Return the bytes that all work-items of a launch read from images.
+
+    Every load counts, as in the roofline of the Romou paper (section 3.2, figure 11).
     """
     return usage.unshared_image_bytes * usage.iterations * usage.work_groups
 

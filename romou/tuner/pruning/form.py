@@ -49,8 +49,10 @@ class Form(ABC):
 
     @abstractmethod
     def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
-        """Return the numbers that a work-item sums up or stores, its loads of data and of weight in one iteration, and
-        the cache lines that work-items in step touch by one load of each.
+        """Return the results of a work-item, its loads in one iteration, and the cache lines they touch.
+
+        Results are the numbers that it sums up or stores. Loads are counted for data and for weight. Cache lines are
+        touched by work-items in step, by one load of each.
         """
 
     def usage_of_valid(self, block: ConfigBlock) -> KernelUsage:

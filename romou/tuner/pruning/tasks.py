@@ -31,8 +31,9 @@ _LEAST_OF_FEW = 12
 
 
 def pruned_task(task: TunableTask, target: Target, rules: Rules = L1_RULES["reread"]) -> PrunedTask:
-    """Return the task with the pruned space for `target` as its space. Pruning waits until a config's validity is first
-    needed.
+    """Return the task with the pruned space for `target` as its space.
+
+    Pruning waits until a config's validity is first needed.
     """
     made = PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops, rules=rules)
     # Copied, so that they are not computed again.

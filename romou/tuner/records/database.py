@@ -57,8 +57,9 @@ class TunedSchedule:
 
     @classmethod
     def from_line(cls, line: str) -> TunedSchedule:
-        """Return the schedule that `to_line` wrote. RecordError if the line is no schedule, or its config did not
-        work.
+        """Return the schedule that `to_line` wrote.
+
+        RecordError if the line is no schedule, or its config did not work.
         """
         record = Record.from_line(line)
         if record.time_s is None:

@@ -78,9 +78,9 @@ class RecordStore:
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def _catch_up(self) -> list[Record]:
-        """Read the records that others appended since. Call it only under the lock: an unfinished line is then from a
-        dead
-        process.
+        """Read the records that others appended since.
+
+        Call it only under the lock: an unfinished line is then from a dead process.
         """
         size = os.fstat(self._file).st_size
         content = (
@@ -100,8 +100,9 @@ class RecordStore:
         return appended
 
     def _repaired(self, content: bytes) -> bytes:
-        """Return the end of the file. A last line without its newline, or with unreadable content, is moved out of the
-        way.
+        """Return the end of the file.
+
+        A last line without its newline, or with unreadable content, is moved out of the way.
         """
         end = content.rfind(b"\n", 0, max(0, len(content) - 1)) + 1
         last = content[end:]
@@ -162,8 +163,9 @@ class RecordStore:
         return len(self._records)
 
     def add_missing(self, records: Iterable[Record]) -> int:
-        """Append each record with a new combination of task, config and origin. Return their number. RecordError as in
-        `append`.
+        """Append each record with a new combination of task, config and origin.
+
+        Return their number. RecordError as in `append`.
         """
         identities = {_identity(record) for record in self._records}
         before = len(self)

@@ -1,5 +1,6 @@
-"""Records in T4, the results format of Kernel Tuner (https://github.com/odgaard/TuningSchema, schema 1.0.0): one file
-for each task and origin.
+"""Records in T4, the results format of Kernel Tuner, in one file for each task and origin.
+
+Source: https://github.com/odgaard/TuningSchema, schema 1.0.0.
 
 T4 has no fields for the kernel, the device and the meaning of knobs. They are stored in the file's metadata under
 "romou", where T4's schema allows anything. A file of another tool lacks them, so its reader has to give them.

@@ -22,8 +22,9 @@ _REACH = 2.0
 
 
 class GaussianProcess:
-    """A Gaussian process that learns the error of a prediction from at most a few hundred measurements: training time
-    grows with their cube.
+    """A Gaussian process that learns the error of a prediction.
+
+    It learns from at most a few hundred measurements, because training time grows with their cube.
 
     The covariance falls exponentially with the mean distance of the features (Rasmussen and Williams, Gaussian
     Processes for Machine Learning, sections 2.2 and 4.2.1: Matern, nu = 1/2). Configs of a kind share a part of it.
@@ -41,8 +42,9 @@ class GaussianProcess:
         self._whitened = np.linalg.solve(self._factor, errors - self._offset)
 
     def __call__(self, rows: np.ndarray, kinds: np.ndarray, expected: np.ndarray) -> np.ndarray:
-        """Return the upper confidence bound: the corrected prediction plus one standard deviation, so the search
-        explores.
+        """Return the upper confidence bound.
+
+        It is the corrected prediction plus one standard deviation, so the search explores.
         """
         shared = self._shared(rows, kinds)
         variance = np.maximum(_OFF**2 + _KIND_OFF**2 - (shared**2).sum(axis=0), 0)
@@ -167,8 +169,9 @@ class CostModel:
         return before if self._own is None else self._own(rows, self._features.columns, before)
 
     def expected_s(self, configs: Sequence[Config], best_s: float | None) -> np.ndarray | None:
-        """Return the predicted seconds of each config, without the uncertainty that `predict` adds. None before any
-        training on the task.
+        """Return the predicted seconds of each config, without the uncertainty that `predict` adds.
+
+        None before any training on the task.
 
         best_s: the task's best measured time
         """

@@ -173,8 +173,9 @@ class Covariance:
         return np.asarray(shares / shares.sum())
 
     def _unlikely(self, logs: np.ndarray, apart: list[np.ndarray], errors: np.ndarray) -> tuple[float, np.ndarray]:
-        """Return the negative logarithm of likelihood times prior, and its gradient. The variance is the likeliest
-        one.
+        """Return the negative logarithm of likelihood times prior, and its gradient.
+
+        The variance is the likeliest one.
         """
         knobs, scales, noise = self._knobs, np.exp(logs[: self._knobs]), np.exp(logs[-1])
         near = [np.exp(-distance / scale) for distance, scale in zip(apart, scales, strict=True)]
@@ -204,9 +205,9 @@ class Covariance:
 
 
 def _parts(near: list[np.ndarray], count: int) -> list[np.ndarray]:
-    """Return the mean over knobs, the mean over pairs of knobs, and the product of all. If `count` is 1, return only
-    the
-    product.
+    """Return the mean over knobs, the mean over pairs of knobs, and the product of all.
+
+    If `count` is 1, return only the product.
     """
     product = functools.reduce(np.multiply, near)
     if count == 1:

@@ -56,8 +56,9 @@ class PretrainedModel(Trees):
 
 
 class ShippedModel:
-    """The pretrained model in a file, read on first use: importing XGBoost takes a second, and the first candidates are
-    built without it.
+    """The pretrained model in a file, read on first use.
+
+    Importing XGBoost takes a second, and the first candidates are built without it.
 
     A model that does not fit this version is logged and not used. Thread-safe.
     """
@@ -86,8 +87,9 @@ class ShippedModel:
 
 
 def pretrained_for(target: Target) -> ShippedModel | None:
-    """Return the shipped model of the target's device for its kind, or for the kind that it learns from. None if there
-    is no such model.
+    """Return the shipped model of the target's device for its kind, or for the kind that it learns from.
+
+    None if there is no such model.
     """
     paths = (file_of(target, kind) for kind in (target.kind, target.backend.learns_from))
     path = next(filter(Path.is_file, paths), None)

@@ -324,9 +324,9 @@ class TuningSession:
         return [state for state in self._states if not state.measured and not state.waiting][:count]
 
     def _expected(self, state: TaskSearch) -> Progression:
-        """Return the progression as if the unfinished candidates had failed. Otherwise one task would take every batch
-        that
-        is built ahead.
+        """Return the progression as if the unfinished candidates had failed.
+
+        Otherwise one task would take every batch that is built ahead.
         """
         past = state.progression
         alternatives = [

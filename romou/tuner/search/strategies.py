@@ -42,8 +42,9 @@ class Outlook:
 
 
 def evolve(look: Outlook) -> list[Config]:
-    """Mutate the fastest configs and random ones for a few generations. Return the configs with the best scores, the
-    best one first.
+    """Mutate the fastest configs and random ones for a few generations.
+
+    Return the configs with the best scores, the best one first.
     """
     population = [*_fastest(look, _PARENTS), *_fresh(look, _FRESH)]
     if not population:
@@ -88,8 +89,9 @@ def rank(look: Outlook) -> list[Config]:
 
 
 def _fastest(look: Outlook, count: int) -> list[Config]:
-    """Return the fastest measured configs, the same number from each subspace. Some have a thousand times more
-    configs.
+    """Return the fastest measured configs, the same number from each subspace.
+
+    Some subspaces have a thousand times more configs.
     """
     spaces = subspaces(look.space)
     return [

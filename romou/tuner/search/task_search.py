@@ -92,8 +92,9 @@ class TaskSearch:
         self.transfer_data: tuple[TransferData, int] | None = None
 
     def add_to(self, data: TransferData, *, is_own: bool) -> None:
-        """Add the measurements of this task elsewhere. If the data is for another task, also add the ones on this
-        device.
+        """Add the measurements of this task elsewhere.
+
+        If the data is for another task, also add the ones on this device.
         """
         groups = [*self.elsewhere.values()] + ([] if is_own else [list(self.measured.values())])
         for group in groups:
@@ -111,9 +112,9 @@ class TaskSearch:
         return sorted(((t, c) for c, t in self.measured.values() if t is not None), key=lambda pair: pair[0])
 
     def close_calls(self, count: int) -> list[Config]:
-        """Return at most `count` configs that may each be the fastest, and the default one if it is near. Empty if all
-        of
-        them were measured again.
+        """Return at most `count` configs that may each be the fastest, and the default one if it is near.
+
+        Empty if all of them were measured again.
         """
         fastest = self.fastest()
         close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]

@@ -10,8 +10,9 @@ from romou.compiler.tir.primitives import CHECKS_ARGUMENTS
 
 
 def mark_entries(mod: tvm.IRModule) -> tvm.IRModule:
-    """Mark the kernels that read inputs of `main`, or views of them, to check their arguments. Others trust the memory
-    plan.
+    """Mark the kernels that read inputs of `main`, or views of them, to check their arguments.
+
+    The other kernels trust the memory plan.
     """
     marked = tvm.IRModule(dict(mod.functions_items()), global_infos=dict(mod.global_infos))
     main = mod["main"]

@@ -1,5 +1,6 @@
-"""Storage that tensors of a run share: the greedy plan by size (Pisarchyk and Lee, Efficient Memory Management for Deep
-Neural Net Inference, 2020, section 4).
+"""Storage that tensors of a run share, by the greedy plan by size.
+
+Source: Pisarchyk and Lee, Efficient Memory Management for Deep Neural Net Inference, 2020, section 4.
 
     largest tensor first: it gets the first storage whose tensors are never live together with it, or a new one
 
@@ -68,8 +69,9 @@ class _Storage:
         )
 
     def allocation(self) -> relax.Call:
-        """Return the allocation, in bytes. A storage of images has the shape of the largest one in texels, and the
-        bytes of a texel.
+        """Return the allocation, in bytes.
+
+        A storage of images has the shape of the largest one in texels, and the bytes of a texel.
         """
         shape, dtype, device, scope = self.tensors[0].call.args
         size = [self.tensors[0].bytes]

@@ -168,8 +168,9 @@ def _stages_of(sch: s_tir.Schedule, names: Sequence[str]) -> list[Block]:
 
 
 def _schedule_split(sch: s_tir.Schedule, group: Loop, tile: Sequence[Loop], config: Config, store: Config) -> None:
-    """Schedule a split sum: each work-item sums its piece in registers and stores it in local memory, and the group
-    adds the pieces up.
+    """Schedule a split sum.
+
+    Each work-item sums its piece in registers and stores it in local memory. The group adds the pieces up.
     """
     # Before the crop is inlined, TVM sees which pieces a group needs.
     part, total = sch.get_sblock(Stage.PART), sch.get_sblock(Stage.ACC)

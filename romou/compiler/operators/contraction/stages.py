@@ -258,8 +258,9 @@ def _staged_right(domain: _Domain) -> _Operand:
 
 
 def _sum_of_piece(domain: _Domain, product: _Operand) -> _Operand:
-    """Return the sum of a piece of the reduction at (piece, item_o, item_w, o, h, w, lane), through the stage
-    `block` for mixed sums.
+    """Return the sum of a piece of the reduction at (piece, item_o, item_w, o, h, w, lane).
+
+    Mixed sums pass through the stage `block`.
     """
     first, *others = domain.reduced
     name, *names = domain.c.reduce

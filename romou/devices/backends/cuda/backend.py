@@ -98,8 +98,9 @@ class Cuda(Backend):
         return str(devices[0]["arch"])
 
     def attached_spec(self) -> HardwareSpec:
-        """See `Backend.attached_spec`. Without a device, it returns the facts of every GPU since 2018, because an
-        architecture is enough to compile.
+        """See `Backend.attached_spec`.
+
+        Without a device, it returns the facts of every GPU since 2018, because an architecture is enough to compile.
         """
         devices = self.list_devices()
         if not devices:
@@ -211,8 +212,9 @@ class Cuda(Backend):
         }
 
     def prepare_to_load(self) -> None:
-        """See `Backend.prepare_to_load`. A model compiled on a machine without CUDA contains text, which is compiled
-        when it is loaded.
+        """See `Backend.prepare_to_load`.
+
+        A model compiled on a machine without CUDA contains text, which is compiled when it is loaded.
         """
         from romou.devices.backends.cuda import nvrtc
         from tvm_patches import cuda_runtime
@@ -232,8 +234,9 @@ class Cuda(Backend):
 
 @functools.cache
 def _driver() -> str:
-    """Return the version of NVIDIA's driver by NVML. The CUDA runtime does not report it, and `nvidia-smi` queries
-    every GPU first.
+    """Return the version of NVIDIA's driver by NVML.
+
+    The CUDA runtime does not report it, and `nvidia-smi` queries every GPU first.
     """
     version = ctypes.create_string_buffer(_NVML_CHARS)
     try:

@@ -171,8 +171,9 @@ def _nvrtc() -> Any:
 
 @functools.cache
 def _include_folders() -> tuple[str, ...]:
-    """Return the folders of CUDA's headers. TVM's kernels with fp16 or bfloat16 arithmetic include them, Romou's do
-    not.
+    """Return the folders of CUDA's headers.
+
+    TVM's kernels with fp16 or bfloat16 arithmetic include them. Romou's kernels do not.
     """
     from cuda import pathfinder
 

@@ -17,8 +17,9 @@ from romou.devices.hardware import HardwareSpec, load_device
 
 
 class Null(Backend):
-    """The host's CPU, through TVM's LLVM code generator. A named device's limits and facts hold for spaces and
-    criteria.
+    """The host's CPU, through TVM's LLVM code generator.
+
+    A named device's limits and facts hold for spaces and criteria.
     """
 
     name = "null"

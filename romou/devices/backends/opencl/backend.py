@@ -1,5 +1,6 @@
-"""OpenCL as a backend. Facts come from a packed function of the runtime, so they belong to the device that runs
-kernels.
+"""OpenCL as a backend.
+
+Facts come from a packed function of the runtime, so they belong to the device that runs kernels.
 """
 
 from __future__ import annotations
@@ -187,8 +188,10 @@ class OpenCL(ComputeApi):
         return super()._repair(facts)
 
     def split_kernels(self, source: str) -> dict[str, str]:
-        """See `Backend.split_kernels`. TVM writes a marker before each kernel, and behind it the declarations of all
-        kernels. The declarations are left out.
+        """See `Backend.split_kernels`.
+
+        TVM writes a marker before each kernel, and behind it the declarations of all kernels. The declarations are left
+        out.
         """
         kernels = {}
         for part in source.split("// Function: ")[1:]:

@@ -1,5 +1,6 @@
-"""Functions in front of the kernels that call them, one for each number of lanes: short forms without a branch, within
-the errors that OpenCL allows, and accesses of unaligned vectors.
+"""Functions in front of the kernels that call them, one for each number of lanes.
+
+They are short forms without a branch, within the errors that OpenCL allows, and accesses of unaligned vectors.
 
 exp    a polynomial of x less integer multiples of 2 log 2, times a power of two twice, which is always a normal number
 sin    x less multiples of pi / 2, in three steps, two of them exact up to 8192. Beyond, the exponent selects 64 bits of
@@ -115,8 +116,9 @@ def _definition(name: str, kind: str) -> str:
 
 
 def _chosen(words: Sequence[int]) -> str:
-    """Return an expression that selects a word by comparisons of a position with 32, 64, 96 and 128. Tables in constant
-    memory crash Mesa's compiler for Mali.
+    """Return an expression that selects a word by comparisons of a position with 32, 64, 96 and 128.
+
+    Tables in constant memory crash Mesa's compiler for Mali.
     """
     chosen = f"(UINT)({words[0]:#x}u)"
     for index, word in enumerate(words[1:], 1):

@@ -57,8 +57,9 @@ _READS = {**dict.fromkeys((PLAIN_IMAGE, *ROW_AXES), _PLAIN), INSIDE_IMAGE: ("REA
 
 @functools.cache
 def install() -> None:
-    """Make TVM build OpenCL modules of kernels with the additions at the top of this file, and the functions that they
-    call.
+    """Make TVM build OpenCL modules with the additions at the top of this file.
+
+    The modules also contain the functions that their kernels call.
     """
     import tvm
     import tvm_ffi
@@ -146,8 +147,9 @@ def _images(func: Any) -> dict[int, str]:
 
 
 def _told(source: str, kernels: Mapping[str, _Kernel]) -> str:
-    """Return a module's text with the additions. Each kernel is behind its own marker, and the runtime compiles it
-    separately.
+    """Return a module's text with the additions.
+
+    Each kernel is behind its own marker, and the runtime compiles it separately.
     """
     return "".join(
         _told_of_section(section, kernels) for section in re.split(r"(?=^// Function: )", source, flags=re.MULTILINE)

@@ -134,8 +134,9 @@ class Vulkan(ComputeApi):
         return options | ({_BUFFERS: buffers} if buffers < limits.get(_BUFFERS, _MANY_BUFFERS) else {})
 
     def tvm_config(self, options: Mapping[str, Any], limits: Mapping[str, int]) -> dict[str, Any]:
-        """See `Backend.tvm_config`. After this call TVM builds Vulkan kernels with Romou's code generator. TVM has no
-        name for limits of images.
+        """See `Backend.tvm_config`.
+
+        After this call TVM builds Vulkan kernels with Romou's code generator. TVM has no name for limits of images.
         """
         from romou.devices.backends.vulkan import build
 
@@ -143,8 +144,9 @@ class Vulkan(ComputeApi):
         return super().tvm_config(options, {name: limit for name, limit in limits.items() if name not in IMAGE_LIMITS})
 
     def list_devices(self) -> list[dict[str, Any]]:
-        """See `Backend.list_devices`. The entries also have `has_robust_image_access`, `has_fp16_arithmetic` and
-        limits.
+        """See `Backend.list_devices`.
+
+        The entries also have `has_robust_image_access`, `has_fp16_arithmetic` and limits.
         """
         import tvm
 

@@ -1,5 +1,6 @@
-"""Expressions that may be computed even if their condition is false, so that a condition selects a value without a
-branch.
+"""Expressions that may be computed even if their condition is false.
+
+A condition then selects a value without a branch.
 
 Compilers can hardly move loads across branches, so an unrolled loop would wait for each load before it starts the next.
 
@@ -57,8 +58,9 @@ def terms_of(condition: Any) -> list[Any]:
 
 
 def is_simple(condition: Any) -> bool:
-    """Return whether glslang compiles `&&` with this right side without a branch. It does for a variable, and for a
-    comparison of variables and constants.
+    """Return whether glslang compiles `&&` with this right side without a branch.
+
+    It does for a variable, and for a comparison of variables and constants.
     """
     return isinstance(condition, _LEAVES) or (
         isinstance(condition, _COMPARISONS) and isinstance(condition.a, _LEAVES) and isinstance(condition.b, _LEAVES)
@@ -66,8 +68,9 @@ def is_simple(condition: Any) -> bool:
 
 
 def loaded_anyway(value: Any, flag: tirx.Var) -> Any | None:
-    """Return a load that reads the first elements if `flag` is false. None for other expressions, and for an index that
-    cannot be computed in that case.
+    """Return a load that reads the first elements if `flag` is false.
+
+    None for other expressions, and for an index that cannot be computed in that case.
     """
     if isinstance(value, tirx.Cast):
         inner = loaded_anyway(value.value, flag)

@@ -14,8 +14,9 @@ from romou.devices.backends.vulkan.glslang import compile_shaders, join
 
 
 def build(mod: tvm.IRModule, target: tvm.target.Target) -> Any:
-    """Return a module with a kernel for each device function. BuildError for functions that GLSL cannot express or the
-    target's limits exclude.
+    """Return a module with a kernel for each device function.
+
+    BuildError for functions that GLSL cannot express or the target's limits exclude.
     """
     kernels = [write_kernel(func) for _, func in mod.functions_items()]
     for kernel in kernels:

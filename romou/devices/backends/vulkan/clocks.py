@@ -15,8 +15,9 @@ _NAME_BYTES = 256
 
 @functools.cache
 def hold(name: str) -> int:
-    """Keep the clocks of NVIDIA's GPUs of that name up until this process ends. Return their number, 0 without CUDA's
-    driver.
+    """Keep the clocks of NVIDIA's GPUs of that name up until this process ends.
+
+    Return their number, 0 without CUDA's driver.
     """
     try:
         cuda = ctypes.CDLL(_LIBRARY)

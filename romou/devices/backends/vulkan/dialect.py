@@ -26,8 +26,9 @@ name_functions()
 
 
 class Glsl(OpenCLC):
-    """Vectors are values, as in OpenCL C. Passes write broadcasts, multiply-adds and fp16 in memory as for OpenCL C,
-    and `glsl.py` translates them.
+    """The dialect GLSL, with vectors as values, as in OpenCL C.
+
+    Passes write broadcasts, multiply-adds and fp16 in memory as for OpenCL C, and `glsl.py` translates them.
 
     four copies of a scalar     vec4(x)
     a * b + c                   a * b + c, which the driver may fuse, or fma(a, b, c)

@@ -295,8 +295,9 @@ class Expressions(Text):
         return f"{kind.register}({', '.join(read(f'{name}[{self.lane(index, lane)}]') for lane in range(lanes))})"
 
     def whole(self, index: Any, parameter: Parameter, element: Type) -> Any | None:
-        """Return the index, in vectors, of an access to a whole vector of an array. None for other accesses, and for
-        buffers that are both read and written.
+        """Return the index, in vectors, of an access to a whole vector of an array.
+
+        None for other accesses, and for buffers that are both read and written.
         """
         if (
             not isinstance(index, tirx.Ramp)

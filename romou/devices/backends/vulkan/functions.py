@@ -1,5 +1,6 @@
-"""Functions that kernels call: their names in GLSL, and definitions of functions that GLSL lacks or computes too
-roughly.
+"""GLSL names and definitions of the functions that kernels call.
+
+Functions that GLSL lacks or computes too roughly are defined here.
 
 Vulkan allows sin and cos an error of 2^-11, atan 4096 units in the last place, and tanh the error of its formula near
 zero. The definitions here are as exact as OpenCL requires, by the polynomials of Cephes (sin, cos, asin, atan) and
@@ -239,8 +240,9 @@ _OF_LANES = {"float": "vec", "double": "dvec", "int": "ivec", "bool": "bvec"}
 
 
 def definitions(calls: set[tuple[str, int]]) -> str:
-    """Return the definitions of the functions that a kernel calls, callees first. calls: (name, lanes of the
-    arguments).
+    """Return the definitions of the functions that a kernel calls, callees first.
+
+    calls: (name, lanes of the arguments).
     """
     names: dict[str, None] = {}
     for name, _ in sorted(calls):

@@ -57,8 +57,9 @@ def compile_shaders(sources: Sequence[str]) -> list[bytes]:
 
 
 def kept_shader(source: str) -> bytes:
-    """Return the result of `compile_shader`, kept on disk by source, options and glslang's version. Errors are the
-    same.
+    """Return the result of `compile_shader`, kept on disk by source, options and glslang's version.
+
+    Errors are the same.
     """
     return kept("glslang", [source, _OPTIONS, version()], "a shader", lambda: compile_shader(source))
 

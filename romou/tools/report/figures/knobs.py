@@ -10,8 +10,9 @@ PREFIX = "knob "
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each trial that worked: layer, share (best time of the layer / its time), and its choice of
-    every knob under "knob NAME".
+    """Return a row for each trial that worked.
+
+    Columns: layer, share (best time of the layer / its time), and its choice of every knob under "knob NAME".
     """
     if not evidence.by_task:
         raise UnknownError(NEEDS_RECORDS)

@@ -7,8 +7,9 @@ from romou.tools.report.figures.figure import LAYER_AXIS, OF_LAYER, Figure
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each layer and version: layer, version, ms of all calls, ms_of_call, calls. The most expensive
-    layer first.
+    """Return a row for each layer and version, the most expensive layer first.
+
+    Columns: layer, version, ms of all calls, ms_of_call, calls.
     """
     versions: list[Row] = []
     if evidence.summary is not None:

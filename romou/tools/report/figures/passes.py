@@ -7,8 +7,10 @@ from romou.tools.report.figures.figure import LAYER_AXIS, OF_LAYER, Figure
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each layer and step: layer, passes, operations (integer operations in loops of a work-item,
-    times trips), share (of the operations without any pass).
+    """Return a row for each layer and step.
+
+    Columns: layer, passes, operations (integer operations in loops of a work-item, times trips), share (of the
+    operations without any pass).
     """
     if not evidence.operations:
         raise UnknownError(NEEDS_MODEL)

@@ -14,8 +14,10 @@ from romou.tuner.pruning.forms import form_of
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return a row for each trial: layer, registers (32 bit, of a work-item), limit (None if it is not known),
-    work_group, slower (times the best).
+    """Return a row for each trial.
+
+    Columns: layer, registers (32 bit, of a work-item), limit (None if it is not known), work_group, slower (times the
+    best).
 
     Registers are from the formulas for pruning.
     """

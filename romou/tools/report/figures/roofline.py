@@ -29,8 +29,10 @@ _NEEDED = {
 
 
 def rows(evidence: Evidence) -> tuple[list[Row], str]:
-    """Return one or two rows for each layer (layer, bytes, intensity in operations a byte, gflops, ms) and two or three
-    for each roof (roof, intensity, gflops).
+    """Return one or two rows for each layer, and two or three for each roof.
+
+    Columns of a layer: layer, bytes, intensity in operations a byte, gflops, ms. Columns of a roof: roof, intensity,
+    gflops.
 
     bytes: "memory" counts a layer's inputs, weights and output once: no kernel moves less. "L1 texture cache" counts
     what the work-items of the best config read from images. A config that reads no image has no such row.

@@ -1,5 +1,6 @@
-"""Indices as linear sums of variables: the constant bytes of a local memory access, and their change in an unrolled
-iteration.
+"""Indices as linear sums of variables.
+
+They give the constant bytes of a local memory access, and the change of these bytes in an unrolled iteration.
 """
 
 from __future__ import annotations
@@ -106,8 +107,9 @@ class IndexSums:
     def address(
         self, index: tirx.Expr, element_bytes: int
     ) -> tuple[frozenset[tuple[Value, int]], int, Mapping[int, int]]:
-        """Return the variables of a local memory address with their bytes, its constant bytes, and the bytes that
-        iterations of loops add.
+        """Return the summands of a local memory address.
+
+        They are its variables with their bytes, its constant bytes, and the bytes that iterations of loops add.
         """
         whole = self._in_full(self.of(index)).times(element_bytes)
         # Iterations are distinguished by `strides`.

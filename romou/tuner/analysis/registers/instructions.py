@@ -65,8 +65,9 @@ class Instruction:
 
     @property
     def far_address(self) -> Value | None:
-        """The address needed because the constant offset from `base` would be too large. None if the offset is in
-        reach.
+        """The address needed because the constant offset from `base` would be too large.
+
+        None if the offset is in reach.
 
         The remaining offset is in reach.
         """

@@ -25,8 +25,9 @@ def _flat(code: Sequence[Code]) -> Iterator[BasicBlock]:
 
 
 def _live(code: Sequence[Code], behind: frozenset[Value], sizes: dict[Value, float]) -> list[Code]:
-    """Return the code in blocks, from the end. Loops are visited twice, because an iteration uses values of the
-    previous one.
+    """Return the code in blocks, from the end.
+
+    Loops are visited twice, because an iteration uses values of the previous one.
     """
     blocks: list[Code] = []
     live = behind

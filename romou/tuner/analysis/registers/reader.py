@@ -1,5 +1,6 @@
-"""Reader: turns statements of lowered TIR into instructions, and unrolls the loops that Mesa's Adreno compiler
-unrolls.
+"""Reader that turns statements of lowered TIR into instructions.
+
+It unrolls the loops that Mesa's Adreno compiler unrolls.
 """
 
 from __future__ import annotations
@@ -30,8 +31,9 @@ _ARITHMETIC = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Max, tirx.Min, tirx.LShift, ti
 
 @dataclass
 class _Cost:
-    """Operations so far in a loop's body, as `_MOST_OPERATIONS` and `_MOST_EARLY_OPERATIONS` count them, and
-    instructions for integers.
+    """Operations so far in a loop's body, and instructions for integers.
+
+    Operations are counted as for `_MOST_OPERATIONS` and `_MOST_EARLY_OPERATIONS`.
     """
 
     operations: int = 0

@@ -122,8 +122,9 @@ class Scheduler:
         self._now = self._peak = self._written = sum(sizes[value] for value in block.before)
 
     def run(self) -> tuple[float, float]:
-        """Return the most live registers, and the registers written in sequence plus the registers live before the
-        block.
+        """Return the most live registers, and the registers written in sequence.
+
+        The second number includes the registers live before the block.
         """
         for number, instruction in enumerate(self._instructions):
             if instruction.address:
