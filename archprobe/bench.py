@@ -1,5 +1,6 @@
-"""Measurement by a probe. Iterations are calibrated to a least time, and sweeps are repeated until their noise is small
-or the budget is spent.
+"""Measurement by a probe.
+
+Iterations are calibrated to a least time, and sweeps are repeated until their noise is small or the budget is spent.
 """
 
 from __future__ import annotations
@@ -142,8 +143,9 @@ class Bench:
         )
 
     def iterations(self, run: Run, last: int | None, least_s: float | None = None) -> int:
-        """Return the iterations for a point: the last point's count if it still fits, because a full calibration costs
-        several runs.
+        """Return the iterations for a point: the last point's count if it still fits.
+
+        A full calibration costs several runs.
         """
         least_s = least_s or self.least_s
         if last is None:

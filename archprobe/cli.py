@@ -122,8 +122,9 @@ def show(report: Path, is_wide: bool) -> None:
 @click.argument("folder", type=_PATH)
 @click.option("--output", "-o", type=_PATH, help="Write them as a report, named for the device: pixel4.json.")
 def analyse(folder: Path, output: Path | None) -> None:
-    """Analyse the CSV files that Microsoft's ArchProbe wrote to FOLDER, and list the conclusions of its report that
-    they do not support.
+    """Analyse the CSV files that Microsoft's ArchProbe wrote to FOLDER.
+
+    List the conclusions of its report that they do not support.
     """
     by_aspect = original.analyse(folder)
     console = Console()
@@ -195,8 +196,9 @@ def text(value: object) -> str:
 
 
 def _print_answers(console: Console, aspects: Mapping[str, Findings], *, has_reasons: bool) -> None:
-    """Print a table with a line for each answer. The reasons follow below the table, because a column for them would be
-    one word wide.
+    """Print a table with a line for each answer.
+
+    The reasons follow below the table, because a column for them would be one word wide.
     """
     table = Table("key", "value", "from to", "sure", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     reasons = []

@@ -1,5 +1,6 @@
-"""Runs all probes twice, so that the second run confirms the first. The report is saved after each probe, and the next
-call continues an interrupted one.
+"""Runs all probes twice, so that the second run confirms the first.
+
+The report is saved after each probe, and the next call continues an interrupted one.
 """
 
 from __future__ import annotations
@@ -64,8 +65,9 @@ def run(
 
 
 def _needs(probe: Probe, earlier: Findings, turn: int) -> bool:
-    """Return whether a probe's answers still need their second run. It comes after all first runs, so that one
-    disturbance of the machine does not affect both.
+    """Return whether a probe's answers still need their second run.
+
+    It comes after all first runs, so that one disturbance of the machine does not affect both.
     """
     return turn > earlier.runs and probe.is_repeated and earlier.state == "done"
 

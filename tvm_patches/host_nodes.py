@@ -1,5 +1,6 @@
-"""The converter of nodes that run on the host: a call of a packed function that Romou registers
-(`romou/runtime/module/host_nodes.py`).
+"""The converter of nodes that run on the host.
+
+It writes a call of a packed function that Romou registers (`romou/runtime/module/host_nodes.py`).
 
 The call contains the sub-model as text, so a compiled model contains it, too.
 """

@@ -1,5 +1,6 @@
-"""Finds Intel's OpenCL driver for CPUs among the installed wheels (`pip install 'romou[cpu]'`): a device without root
-and without an ICD file.
+"""Finds Intel's OpenCL driver for CPUs among the installed wheels (`pip install 'romou[cpu]'`).
+
+It gives a device without root and without an ICD file.
 """
 
 from __future__ import annotations

@@ -63,8 +63,9 @@ class Answer:
         return dataclasses.replace(self, notes=self.notes + tuple(n for n in notes if n))
 
     def measured(self, repeats: int) -> Answer:
-        """Return this answer, with less confidence if each point was measured only once: a lone spike then looks like a
-        jump or a level.
+        """Return this answer, with less confidence if each point was measured only once.
+
+        A lone spike then looks like a jump or a level.
         """
         if repeats >= 2 or self.confidence <= _ONCE:
             return self
@@ -91,8 +92,9 @@ def answered(
     high: float | None = None,
     **more: Any,
 ) -> Answer:
-    """Make an answer. A number without an interval gets [value, value]. Confidence stays below 1: a curve proves
-    nothing.
+    """Make an answer.
+
+    A number without an interval gets [value, value]. Confidence stays below 1: a curve proves nothing.
     """
     if isinstance(value, (int, float)) and not isinstance(value, bool):
         low, high = value if low is None else low, value if high is None else high

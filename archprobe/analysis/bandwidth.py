@@ -39,8 +39,9 @@ def plateaus(range_bytes: np.ndarray, gbps: np.ndarray) -> list[tuple[float, flo
 
 
 def peak(range_bytes: np.ndarray, gbps: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Return the highest bandwidth that two or more neighbouring ranges sustain, each the median of `repeats`. The
-    answer is declined if the bandwidth is not known to within 10%.
+    """Return the highest bandwidth that two or more neighbouring ranges sustain, each the median of `repeats`.
+
+    The answer is declined if the bandwidth is not known to within 10%.
     """
     levels = [p for p in plateaus(range_bytes, gbps) if not p[2].is_declined]
     if not levels:
@@ -95,8 +96,9 @@ def within(range_bytes: np.ndarray, gbps: np.ndarray, low: float, high: float, *
 
 
 def rate(samples: np.ndarray, unit: str, *, sigma: float | None = None, tolerance: float = 0.10) -> Answer:
-    """Return the median of repeated measurements of one quantity. The answer is declined if its interval is wider than
-    `tolerance` to each side.
+    """Return the median of repeated measurements of one quantity.
+
+    The answer is declined if its interval is wider than `tolerance` to each side.
 
     The interval includes the trend from the first third to the last (drift). With a known `sigma` it also includes
     three standard errors of the median, otherwise the width in `_ERRORS`: a few values that agree by chance say little
@@ -140,8 +142,9 @@ def _errors(count: int) -> float:
 
 
 def _scatter(logs: np.ndarray) -> float:
-    """Return the standard deviation: over all of up to four values, without the farthest one of up to 15, robust from
-    16 on.
+    """Return the standard deviation, without outliers if there are more than four values.
+
+    Up to four values all count. Up to 15, the farthest one is left out. From 16 on, the estimate is robust.
     """
     off = np.abs(logs - np.median(logs))
     if logs.size >= 16:

@@ -28,8 +28,9 @@ class Level:
 
 
 def cache_levels(range_bytes: np.ndarray, latency_ns: np.ndarray, *, repeats: int = 1) -> list[Level]:
-    """Find the plateaus of latency over the range that a chase walks, from the smallest. The list is empty for fewer
-    than 12 points.
+    """Find the plateaus of latency over the range that a chase walks, from the smallest.
+
+    The list is empty for fewer than 12 points.
 
     The size of a level is the first range with 10% of the climb to the next level's latency. `low` is the last range
     that is still flat, `high` the first range with half the climb. Each latency was measured `repeats`
@@ -143,8 +144,9 @@ def _size(
 
 
 def _first_over(values: np.ndarray, limit: float, start: int, stop: int) -> int:
-    """Return the start of the first five points with four over the limit, or `stop`. Two neighbouring spikes are no
-    climb.
+    """Return the start of the first five points with four over the limit, or `stop`.
+
+    Two neighbouring spikes are no climb.
     """
     over = values > limit
     for i in range(start, stop):
@@ -260,8 +262,9 @@ def concurrent_reads(
 def first_jump_stride(
     stride_bytes: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False
 ) -> Answer:
-    """Find the line size from work-items that each read two addresses a stride apart. The time jumps once the two
-    addresses are in different lines.
+    """Find the line size from work-items that each read two addresses a stride apart.
+
+    The time jumps once the two addresses are in different lines.
     """
     count = concurrent_reads(stride_bytes, time, repeats=repeats, is_stopped_at_jump=is_stopped_at_jump)
     if count.is_declined:
@@ -281,8 +284,10 @@ TEXEL_BYTES = 16
 
 
 def texture_line(across: Answer, down: Answer, level: Answer) -> Answer:
-    """Find the bytes of a texture cache line in two ways, which must agree: the first level's size divided by the rows
-    of one texel that fit it, and the texels in X for each row in Y.
+    """Find the bytes of a texture cache line in two ways, which must agree.
+
+    One is the first level's size divided by the rows of one texel that fit it, the other the texels in X for each row
+    in Y.
 
     `across` and `down` are counts of work-items that each re-read a different texel of 16 bytes, in a row and in a
     column.

@@ -146,8 +146,9 @@ def _line_score(x: np.ndarray, y: np.ndarray, sigma: float, clip: float) -> floa
 
 
 def _has_idle_steps(x: np.ndarray, y: np.ndarray, period: int, longer: int, sigma: float) -> bool:
-    """Return whether only the steps that `period` shares with its multiple `longer` rise. In that case `longer` is the
-    period.
+    """Return whether only the steps that `period` shares with its multiple `longer` rise.
+
+    In that case `longer` is the period.
     """
     labels = np.unique(_labels(x, period))
     rises = _rises(x, y, period)

@@ -109,8 +109,9 @@ def _spill_span(
 def concurrent_groups(
     groups: np.ndarray, time: np.ndarray, *, repeats: int = 1, is_stopped_at_jump: bool = False
 ) -> Answer:
-    """Count the work-groups that run concurrently: the last count before the time first jumps by 30% or more. Each time
-    was measured `repeats` times.
+    """Count the work-groups that run concurrently: the last count before the time first jumps by 30% or more.
+
+    Each time was measured `repeats` times.
     """
     x, y = log_curve(groups, time)
     if x.size < 6:
@@ -141,8 +142,9 @@ def concurrent_groups(
 
 
 def register_file(full: Answer, half: Answer) -> Answer:
-    """Determine whether registers are "Pooled" (half the registers, about twice the concurrent groups) or
-    "Dedicated".
+    """Determine whether registers are "Pooled" or "Dedicated".
+
+    Pooled: with half the registers, about twice the groups run concurrently.
     """
     unit = "Pooled or Dedicated"
     if full.is_declined or half.is_declined:
@@ -195,8 +197,9 @@ def _stays_over(excess: np.ndarray, limit: float) -> int | None:
 
 
 def register_pool(sweeps: Mapping[int, tuple[np.ndarray, np.ndarray]]) -> Answer:
-    """Find the registers that a core's work-items share. `sweeps[size]` is (registers of a work-item, time) of one work
-    group of that size (paper, figure 5).
+    """Find the registers that a core's work-items share.
+
+    `sweeps[size]` is (registers of a work-item, time) of one work group of that size (paper, figure 5).
 
     With a shared pool, a group of twice the size leaves its line of arithmetic at half the registers. The answer is
     declined if the product of size and registers is not about the same for three sizes.

@@ -1,5 +1,6 @@
-"""Change points of a noisy curve: noise estimate, removal of lone spikes, exact segmentation, and the possible
-positions of a jump.
+"""Change points of a noisy curve.
+
+The functions estimate noise, remove lone spikes, segment exactly, and return the possible positions of a jump.
 
 Everything works on logarithms of times, so noise, jumps and drift are relative. A segmentation minimises
 
@@ -51,8 +52,9 @@ _NORMAL = {0.3: 0.3853, 0.45: 0.5978}
 
 
 def noise(values: np.ndarray, order: int = 1, share: float = 0.45) -> float:
-    """Estimate the relative noise (standard deviation of log values) of a curve that is mostly flat (order 1) or mostly
-    straight (order 2).
+    """Estimate the relative noise (standard deviation of log values) of a curve.
+
+    The curve is mostly flat (order 1) or mostly straight (order 2).
 
     The estimate rests on a low quantile of the differences between neighbours: all but `share` of them may be jumps.
     """
@@ -120,8 +122,9 @@ class Jump:
 
 
 def jumps(values: np.ndarray, sigma: float) -> list[Jump]:
-    """Return every jump of a log curve. Jumps are found without spikes, then judged by the medians at both sides with
-    them.
+    """Return every jump of a log curve.
+
+    Jumps are found without spikes, then judged by the medians at both sides with them.
     """
     clean = despike(values, sigma)
     starts = [*segments(clean, sigma), values.size]
@@ -153,8 +156,9 @@ def _where(window: np.ndarray, sigma: float, best: int) -> tuple[int, int]:
 
 
 def border(values: np.ndarray, sigma: float, index: int) -> tuple[int, int]:
-    """Return the first and last possible index of a jump found at `index`: an outlier beside it may belong to either
-    level.
+    """Return the first and last possible index of a jump found at `index`.
+
+    An outlier beside it may belong to either level.
     """
     before, after = values[max(0, index - 5) : index], values[index : index + 5]
     limit = 4 * sigma

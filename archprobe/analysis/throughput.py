@@ -1,5 +1,7 @@
-"""Peak arithmetic over vector widths, the best width of a load, ALUs from peak and clock, and sustained against burst
-rates.
+"""Rates of arithmetic and loads.
+
+They are peak arithmetic over vector widths, the best width of a load, ALUs from peak and clock, and sustained against
+burst rates.
 """
 
 from __future__ import annotations
@@ -16,8 +18,9 @@ ALIKE = 0.08
 def peak_rate(
     widths: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS", *, noise: float = 0.01, repeats: int = 1
 ) -> Answer:
-    """Return the highest rate over vector widths. `noise` is the relative error of one rate, which is the median of
-    `repeats`.
+    """Return the highest rate over vector widths.
+
+    `noise` is the relative error of one rate, which is the median of `repeats`.
     """
     rates = np.asarray(rates, float)
     if rates.size == 0:
@@ -38,8 +41,9 @@ def peak_rate(
 def architecture(
     widths: np.ndarray, rates: np.ndarray, *, noise: float = 0.01, repeats: int = 1
 ) -> tuple[Answer, Answer]:
-    """Return ("SISD" or "SIMD", components). It is SISD if scalars reach the rate of vectors, else SIMD with the
-    smallest good width.
+    """Return ("SISD" or "SIMD", components).
+
+    It is SISD if scalars reach the rate of vectors, else SIMD with the smallest good width.
 
     `noise` is the relative error of one rate, the median of `repeats`.
     """
@@ -73,8 +77,9 @@ def architecture(
 
 
 def vector_width(widths: np.ndarray, time: np.ndarray, *, noise: float = 0.01, repeats: int = 1) -> Answer:
-    """Return the best width of a load in 32-bit words: the width with the least time per word. `time` is the time of
-    one load, the median of `repeats`.
+    """Return the best width of a load in 32-bit words: the width with the least time per word.
+
+    `time` is the time of one load, the median of `repeats`.
     """
     widths, per_word = np.asarray(widths, float), np.asarray(time, float) / np.asarray(widths, float)
     unit = "32-bit words"
@@ -102,8 +107,9 @@ def is_above(speed: float, limit: float, *, noise: float, reason: str) -> Answer
 
 
 def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | None) -> Answer:
-    """Count the multiply-add lanes of a core: peak / (2 * clock * cores), rounded to the nearest multiple of 8 if that
-    is within 6%.
+    """Count the multiply-add lanes of a core: peak / (2 * clock * cores).
+
+    The count is rounded to the nearest multiple of 8 if that is within 6%.
     """
     unit = "count"
     if peak_gflops.is_declined or not clock_mhz or not cores:
@@ -125,8 +131,9 @@ def alus_per_core(peak_gflops: Answer, clock_mhz: float | None, cores: int | Non
 
 
 def sustained(seconds: np.ndarray, rates: np.ndarray, unit: str = "GFLOPS") -> tuple[Answer, Answer]:
-    """Return (rate once warm, that rate over the first rate) of one kernel that runs repeatedly. A ratio below 1 shows
-    throttling.
+    """Return (rate once warm, that rate over the first rate) of one kernel that runs repeatedly.
+
+    A ratio below 1 shows throttling.
     """
     seconds, rates = np.asarray(seconds, float), np.asarray(rates, float)
     if rates.size < 8:

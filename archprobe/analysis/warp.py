@@ -14,15 +14,17 @@ _TWO_BRANCHES = 0.9
 
 
 def warp_by_time(work_items: np.ndarray, time: np.ndarray, *, is_stopped_at_jump: bool = False) -> Answer:
-    """Find the warp size by method B: the time of many groups of 1, 2, 3, ... work-items steps up with every further
-    warp.
+    """Find the warp size by method B: the time of many groups of 1, 2, 3, ... work-items.
+
+    It steps up with every further warp.
     """
     return find_period(work_items, time, unit=_UNIT, is_stopped_at_jump=is_stopped_at_jump)
 
 
 def warp_by_order(order: np.ndarray) -> Answer:
-    """Find the warp size by method A: `order[run, i]` is the rank that work-item i drew from the group's counter, in
-    several runs.
+    """Find the warp size by method A: the ranks that work-items draw from the group's counter.
+
+    `order[run, i]` is the rank of work-item i, in several runs.
 
     Work-items of one warp draw together and in order of their lanes. Different warps race. So ranks rise by one inside
     a warp and break between warps, in some runs at least.
@@ -95,8 +97,9 @@ def warp_by_first_break(work_items: np.ndarray, ascending: np.ndarray) -> Answer
 
 
 def warp_by_divergence(block: np.ndarray, time: np.ndarray, *, repeats: int = 1) -> Answer:
-    """Find the warp size by divergence. Neighbouring blocks of `block` work-items branch differently, and from the warp
-    size on no warp runs both branches.
+    """Find the warp size by divergence.
+
+    Neighbouring blocks of `block` work-items branch differently, and from the warp size on no warp runs both branches.
 
     Each time was measured `repeats` times.
     """
@@ -132,8 +135,9 @@ def warp_by_divergence(block: np.ndarray, time: np.ndarray, *, repeats: int = 1)
 
 
 def parallel_work_items(order: np.ndarray, warp: int) -> Answer:
-    """Count the work-items of a core that run concurrently. `order[run, i]` is the rank that work-item i of one group
-    drew.
+    """Count the work-items of a core that run concurrently.
+
+    `order[run, i]` is the rank that work-item i of one group drew.
 
     Warps that run concurrently alternate at the counter, and so do their ranks. The warps that began before half of the
     first warp's work-items had drawn run concurrently with it (paper, figure 8: 3 warps of 128 on Adreno 640).

@@ -1,5 +1,7 @@
-"""The devices that probes run on. Each kind is one file in this folder, with a `KIND` that names and opens it. The
-folder is searched for such files, so no list names them.
+"""The devices that probes run on.
+
+Each kind is one file in this folder, with a `KIND` that names and opens it. The folder is searched for such files, so
+no list names them.
 """
 
 from __future__ import annotations

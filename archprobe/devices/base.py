@@ -18,8 +18,9 @@ from archprobe.errors import DeviceError
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Facts:
-    """The properties that the driver reports. Sizes are in bytes, image sizes in texels, the clock in MHz, the timer's
-    step in ns.
+    """The properties that the driver reports.
+
+    Sizes are in bytes, image sizes in texels, the clock in MHz, the timer's step in ns.
 
     `api` is the name of the device's kind, "opencl" for instance. `is_remote` means that calls go over a network: only
     the device's clock times them.
@@ -64,14 +65,16 @@ class Device(abc.ABC):
 
     @abc.abstractmethod
     def kernel(self, source: str, name: str, **macros: Any) -> Any:
-        """Build the kernel `name` of `source` with macros. BuildError, with the source and the compiler's log, if that
-        fails.
+        """Build the kernel `name` of `source` with macros.
+
+        BuildError, with the source and the compiler's log, if that fails.
         """
 
     @abc.abstractmethod
     def launch(self, kernel: Any, global_size: int, local_size: int, *arguments: Any) -> float:
-        """Run once and wait. Return the seconds from the kernel's start to its end by the device's clock. KernelError
-        if it fails.
+        """Run once, wait, and return the seconds from the kernel's start to its end.
+
+        The time is by the device's clock. KernelError if the launch fails.
         """
 
     @abc.abstractmethod
@@ -99,8 +102,9 @@ class Device(abc.ABC):
         """Copy `size` bytes by the driver's copy command. Return the seconds that it took."""
 
     def image(self, texels: np.ndarray, *, is_written: bool = False) -> Any:
-        """Allocate a 1-D (w, 4) or 2-D (h, w, 4) image of int32 or float32 texels with four channels. DeviceError if
-        the device cannot.
+        """Allocate a 1-D (w, 4) or 2-D (h, w, 4) image of int32 or float32 texels with four channels.
+
+        DeviceError if the device cannot.
         """
         raise DeviceError("images are probed through OpenCL and Vulkan only", shape=texels.shape)
 

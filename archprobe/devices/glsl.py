@@ -64,8 +64,9 @@ class Shader:
 
 
 def compile_kernel(source: str, name: str, device_name: str) -> Shader:
-    """Compile the kernel `name` of `source` to a shader. BuildError with both texts if that fails, DeviceError without
-    glslang.
+    """Compile the kernel `name` of `source` to a shader.
+
+    BuildError with both texts if that fails, DeviceError without glslang.
     """
     tool = shutil.which("glslangValidator")
     if tool is None:
@@ -90,8 +91,9 @@ def compile_kernel(source: str, name: str, device_name: str) -> Shader:
 
 
 def translate(source: str, name: str) -> tuple[str, tuple[str, ...]]:
-    """Translate the kernel `name` of preprocessed text to (shader, types of the arguments). BuildError if there is no
-    such kernel.
+    """Translate the kernel `name` of preprocessed text to (shader, types of the arguments).
+
+    BuildError if there is no such kernel.
     """
     kernel_head = next((match for match in _KERNEL.finditer(source) if match[1] == name), None)
     if kernel_head is None:

@@ -143,8 +143,9 @@ def _platforms() -> list[Any]:
 
 
 def _driver_from_pypi() -> str | None:
-    """Load the libraries of Intel's driver for CPUs into the process and return its path. None if its wheels are not
-    installed.
+    """Load the libraries of Intel's driver for CPUs into the process and return its path.
+
+    None if its wheels are not installed.
     """
     try:
         from tvm_patches import pypi_driver
@@ -158,8 +159,9 @@ def _driver_from_pypi() -> str | None:
 
 @contextlib.contextmanager
 def _with_driver(driver: str) -> Iterator[None]:
-    """Add one more driver for the loader while the block runs. The loader reads the variable once, and processes
-    started later do not inherit it.
+    """Add one more driver for the loader while the block runs.
+
+    The loader reads the variable once, and processes started later do not inherit it.
     """
     before = os.environ.get("OCL_ICD_VENDORS")
     vendors = Path(before or "/etc/OpenCL/vendors")

@@ -1,5 +1,6 @@
-"""Devices behind a TVM RPC server, a phone's for instance, through the Romou runtimes that the server has: OpenCL, and
-Vulkan without images.
+"""Devices behind a TVM RPC server, a phone's for instance.
+
+They run through the Romou runtimes that the server has: OpenCL, and Vulkan without images.
 
 On the server: ``romou serve --port 9090 --key phone``. Kernels are compiled and timed on the server. Only their text
 (for Vulkan, SPIR-V), arguments and results travel.
@@ -179,8 +180,9 @@ def list_devices(address: str) -> list[str]:
 
 
 def _packed(global_size: int, local_size: int, arguments: tuple[Any, ...]) -> list[Any]:
-    """Pack a launch for ``romou.opencl.source_kernel``: a letter for the type of every argument, sizes, and the
-    arguments as plain numbers or tensors.
+    """Pack a launch for ``romou.opencl.source_kernel``.
+
+    It has a letter for the type of every argument, sizes, and the arguments as plain numbers or tensors.
     """
     types = "".join(_TYPES[a.dtype] if isinstance(a, np.generic) else "m" for a in arguments)
     return [types, global_size, local_size, *(a.item() if isinstance(a, np.generic) else a for a in arguments)]

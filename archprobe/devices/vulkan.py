@@ -1,5 +1,6 @@
-"""Vulkan devices, through the PyPI package `vulkan`. The same kernel texts run as compute shaders (`glsl.py`), timed by
-timestamps on the queue.
+"""Vulkan devices, through the PyPI package `vulkan`.
+
+The same kernel texts run as compute shaders (`glsl.py`), timed by timestamps on the queue.
 """
 
 from __future__ import annotations
@@ -92,8 +93,9 @@ class _Image:
 
 
 class _Kernel:
-    """A shader with its layouts, and one pipeline for each work-group size, which is a compile-time constant of a
-    shader.
+    """A shader with its layouts, and one pipeline for each work-group size.
+
+    The size is a compile-time constant of a shader.
     """
 
     def __init__(self, device: VulkanDevice, shader: Shader) -> None:

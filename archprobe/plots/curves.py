@@ -1,5 +1,6 @@
-"""A picture for each curve, with its points and a line at each finding of the analysis, and the parts that all pictures
-share.
+"""A picture for each curve, with its points and a line at each finding of the analysis.
+
+The parts that all pictures share are also defined here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""The architecture as a picture, drawn from a report: cores with ALUs and registers, caches, memory (as in the paper's
-figure 9).
+"""The architecture as a picture, drawn from a report (as in the paper's figure 9).
+
+It shows cores with ALUs and registers, caches, and memory.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ _WIDTH = 12.0
 
 
 def draw(report: Report) -> Figure:
-    """Draw the architecture as a matplotlib figure. Unknown numbers are question marks, and units that the device lacks
-    are left out.
+    """Draw the architecture as a matplotlib figure.
+
+    Unknown numbers are question marks, and units that the device lacks are left out.
     """
     figure, axes = new_figure(9, 6.6)
     axes.set_xlim(0, _WIDTH)

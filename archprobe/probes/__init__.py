@@ -1,5 +1,6 @@
-"""The probes: each `Probe` defined in a file of this folder. The folder is searched, so a new probe only needs a new
-file here.
+"""The probes: each `Probe` defined in a file of this folder.
+
+The folder is searched, so a new probe only needs a new file here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Arithmetic rates of all cores: chains of multiply-adds that no compiler can shorten, since their factors are run-time
-values, and other operations.
+"""Arithmetic rates of all cores: chains of multiply-adds, and other operations.
+
+No compiler can shorten the chains, since their factors are run-time values.
 """
 
 from __future__ import annotations
@@ -66,8 +67,9 @@ def multiply_add(
     is_fused: bool = True,
     is_factor_new: bool = False,
 ) -> tuple[Run, float]:
-    """Return a run of multiply-add chains, and the operations (2 for each multiply-add) of one iteration over all
-    work-items.
+    """Return a run of multiply-add chains, and the operations of one iteration over all work-items.
+
+    A multiply-add counts as 2 operations.
 
     With `is_broadcast` the factor is one scalar for all components, else a vector (paper, section 4.1). A product of
     scalar and vector cannot be written as fma, so without `is_fused` the compiler fuses. With `is_factor_new` the
@@ -208,8 +210,9 @@ def _rates(bench: Bench, base: str, share: tuple[float, float]) -> Curve:
 
 
 def _dots(bench: Bench) -> Answer:
-    """Measure the peak rate of 8-bit dot products, in 1e9 operations a second (2 for each of a product's four
-    multiplications).
+    """Measure the peak rate of 8-bit dot products, in 1e9 operations a second.
+
+    Each of a product's four multiplications counts as 2 operations.
     """
     unit = "GOPS"
     facts = bench.device.facts
@@ -253,8 +256,9 @@ def _dots(bench: Bench) -> Answer:
 
 
 def _broadcast(bench: Bench) -> Answer:
-    """Measure whether a scalar factor for a vector costs no more than a vector factor (autobroadcast, paper, section
-    4.1).
+    """Measure whether a scalar factor for a vector costs no more than a vector factor.
+
+    The paper calls it autobroadcast (section 4.1).
     """
     speed, noise = _speed_of_scalar_factor(bench, is_factor_new=False)
     reason = f"multiply-adds of four components run at {speed:.2f} times the rate if the factor is one scalar"

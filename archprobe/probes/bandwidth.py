@@ -1,5 +1,6 @@
-"""The bandwidth of each level of buffers, images, local and constant memory. Many work-items read ranges of growing
-size (paper, section 3.1), or write.
+"""The bandwidth of each level of buffers, images, local and constant memory.
+
+Many work-items read ranges of growing size (paper, section 3.1), or write.
 """
 
 from __future__ import annotations
@@ -129,8 +130,9 @@ def buffer_bandwidth(bench: Bench) -> Findings:
 
 
 def _copies(bench: Bench, size: int) -> dict[str, Answer]:
-    """Time copies of one large buffer, by a kernel and by the driver's copy command: bytes read plus bytes written, in
-    GB/s.
+    """Time copies of one large buffer, by a kernel and by the driver's copy command.
+
+    The rate is bytes read plus bytes written, in GB/s.
     """
     device = bench.device
     kernel = device.kernel(_COPY, "copy")
@@ -221,8 +223,9 @@ def write_speed(bench: Bench) -> Findings:
 
 
 def _speed(bench: Bench, name: str, target: object, width: int, **macros: int) -> Answer:
-    """Measure one way to write. Every run writes each element once, because the cache would absorb repeated writes to
-    one address.
+    """Measure one way to write.
+
+    Every run writes each element once, because the cache would absorb repeated writes to one address.
     """
     kernel = bench.device.kernel(_WRITE_SOURCE, name, **macros)
     size = min(256, bench.device.facts.max_work_group_size)

@@ -1,5 +1,6 @@
-"""The levels and lines of the caches behind buffers and images, by pointer chases over growing ranges (paper, Listing 2
-and figure 6).
+"""The levels and lines of the caches behind buffers and images, by pointer chases.
+
+The chases walk growing ranges (paper, Listing 2 and figure 6).
 
 In a chase every read returns the address of the next one, so no read can start before the last has ended.
 """
@@ -213,8 +214,9 @@ def image_strides(bench: Bench) -> Findings:
 def one_by_one(
     bench: Bench, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0
 ) -> Curve:
-    """Measure latencies in ns, finishing each position before the next, because returning to one would mean filling the
-    caches again.
+    """Measure latencies in ns, finishing each position before the next.
+
+    Returning to a position would mean filling the caches again.
 
     If a lap is short, the first lap of a run is not counted: some devices empty their first cache between kernels.
     Positions that `limit_s` seconds do not reach are left out.
@@ -246,8 +248,9 @@ def one_by_one(
 
 
 def _level_findings(curve: Curve, prefix: str) -> Findings:
-    """Return size and latency of each level by the report's keys. Sizes are in bytes, as in the original, although some
-    keys' names suggest otherwise.
+    """Return size and latency of each level by the report's keys.
+
+    Sizes are in bytes, as in the original, although some keys' names suggest otherwise.
     """
     levels = cache.cache_levels(curve.xs, curve.ys, repeats=curve.repeats)
     sizes: dict[str, Answer] = {f"{prefix}{i}": level.size for i, level in enumerate(levels, 1)}

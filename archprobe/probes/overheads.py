@@ -104,8 +104,10 @@ def barrier(bench: Bench) -> Findings:
 
 
 def difference(cost_ns: float, error_ns: float, size: int) -> Answer:
-    """Return the time of a barrier: the loop's time with barriers less the time without. The answer is declined if the
-    loop is faster with barriers by more than its error, which a busy machine or the compiler causes.
+    """Return the time of a barrier: the loop's time with barriers less the time without.
+
+    The answer is declined if the loop is faster with barriers by more than its error, which a busy machine or the
+    compiler causes.
     """
     reason = f"with barriers less without, in one group of {size}"
     if cost_ns + error_ns <= 0:

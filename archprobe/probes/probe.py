@@ -15,8 +15,9 @@ Measure = Callable[[Bench], Findings]
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Probe:
-    """A question about a device. `measure` runs the sweep and its analysis. `method` describes them in a sentence and
-    goes into the report.
+    """A question about a device.
+
+    `measure` runs the sweep and its analysis. `method` describes them in a sentence and goes into the report.
 
     is_repeated: whether a second run has to confirm the answers of the first
     not_on_cpu: the reason why the question has no meaning on a CPU, empty if it has one

@@ -140,8 +140,9 @@ def register_sweep(bench: Bench) -> Findings:
 
 
 def _groups_curve(bench: Bench, name: str, run: Callable[[int], Run], share: tuple[float, float]) -> Curve:
-    """Time group counts around the first jump. Doubling brackets the jump, and bisection narrows the bracket to
-    neighbouring counts.
+    """Time group counts around the first jump.
+
+    Doubling brackets the jump, and bisection narrows the bracket to neighbouring counts.
     """
     iterations = bench.calibrate(run(1))
 
@@ -202,8 +203,9 @@ def _by_driver(spilled: dict[int, int]) -> Answer:
 
 
 def _agreed(count: Answer, by_driver: Answer) -> Answer:
-    """Narrow the count to the driver's number if that is within its interval: the first spills cost little and do not
-    show in time.
+    """Narrow the count to the driver's number if that is within its interval.
+
+    The first spills cost little and do not show in time.
     """
     if count.is_declined or by_driver.is_declined:
         return count

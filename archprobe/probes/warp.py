@@ -1,5 +1,6 @@
-"""The warp size in three ways: the order of an atomic counter, the time of growing work-groups, and the cost of
-divergence.
+"""The warp size in three ways.
+
+They are the order of an atomic counter, the time of growing work-groups, and the cost of divergence.
 """
 
 from __future__ import annotations

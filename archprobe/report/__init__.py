@@ -1,3 +1,4 @@
-"""Reports: Microsoft ArchProbe's files (`original`) and this package's format (`document`), which has the same keys and
-more.
+"""Reports in the formats of Microsoft's ArchProbe (`original`) and of this package (`document`).
+
+This package's format has the same keys and more.
 """

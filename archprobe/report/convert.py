@@ -1,5 +1,6 @@
-"""Converts the files of Microsoft's ArchProbe to a report of this package. Its curves are analysed anew, and its values
-for the driver's limits are kept.
+"""Converts the files of Microsoft's ArchProbe to a report of this package.
+
+Its curves are analysed anew, and its values for the driver's limits are kept.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Reads the files of Microsoft's ArchProbe: its report, and one CSV of raw times for each aspect, which this package
-analyses.
+"""Reads the files of Microsoft's ArchProbe.
+
+They are its report, and one CSV of raw times for each aspect, which this package analyses.
 
 The CSVs hold the calibration as well as the measurement. Calibration rows come first, have fewer iterations than the
 last row, and are left out. Units follow the files: ranges in bytes, times in microseconds, bandwidths in GB/s.
@@ -77,8 +78,9 @@ def read_report(path: Path) -> dict[str, dict[str, Any]]:
 
 
 def read_curve(path: Path) -> dict[str, np.ndarray]:
-    """Read the columns of one CSV by the first word of their heading ("range", "t", "bandwidth"), without calibration
-    rows.
+    """Read the columns of one CSV, without calibration rows.
+
+    The keys are the first words of the headings ("range", "t", "bandwidth").
     """
     try:
         rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
@@ -101,8 +103,9 @@ def read_curve(path: Path) -> dict[str, np.ndarray]:
 
 
 def _measured(columns: Mapping[str, np.ndarray]) -> np.ndarray:
-    """Select the rows of the measurement: the rows with the last iteration count of their series (image axis, float
-    width).
+    """Select the rows of the measurement.
+
+    They are the rows with the last iteration count of their series (image axis, float width).
     """
     iterations = columns["niter"]
     series = columns.get("dim", columns.get("float", np.zeros(iterations.size)))
@@ -129,8 +132,9 @@ def analyse(folder: Path) -> dict[str, dict[str, Answer]]:
 
 
 def doubts(conclusions: Mapping[str, Mapping[str, Any]], answers: Mapping[str, Mapping[str, Answer]]) -> list[str]:
-    """Return a sentence for each number of a report's `conclusions` that the curves do not support, by this package's
-    `answers`.
+    """Return a sentence for each number of a report's `conclusions` that the curves do not support.
+
+    answers: this package's answers from the curves.
 
     A number is doubted if it is more than 5% outside the answer's interval, if a word differs, or if the analysis
     declined.

@@ -48,8 +48,9 @@ def einsum(node: Node) -> relax.Expr:
 
 
 def parse(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """Return the letters of each operand's axes and the result's letters. An ellipsis gets letters that the equation
-    does not use.
+    """Return the letters of each operand's axes and the result's letters.
+
+    An ellipsis gets letters that the equation does not use.
 
     ValueError if the equation does not fit operands of these ranks.
     """

@@ -1,5 +1,6 @@
-"""Elementwise operators that the wheel imports as opaque kernels (Clip), as a reduction (Max, Sum), or only for some
-types and attributes.
+"""Elementwise operators that the wheel imports in another form, or only in part.
+
+It imports them as opaque kernels (Clip), as a reduction (Max, Sum), or only for some types and attributes.
 """
 
 from __future__ import annotations

@@ -103,8 +103,9 @@ def mean_variance_normalization(node: Node) -> relax.Expr:
 
 @converter("LpNormalization", is_single=True)
 def lp_normalization(node: Node) -> relax.Expr:
-    """Divide x by the sum of its absolute values or the root of the sum of its squares. The result is zero if that
-    is zero.
+    """Divide x by the sum of its absolute values or the root of the sum of its squares.
+
+    The result is zero if the divisor is zero.
     """
     data, axis = node.input(0), [node.attributes["axis"]]
     squared = node.attributes["p"] == 2

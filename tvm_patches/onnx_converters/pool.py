@@ -1,5 +1,6 @@
-"""Pooling of the forms that the wheel gets wrong: dilated averages, windows over the border, indices of the maxima,
-powers.
+"""Pooling of the forms that the wheel gets wrong.
+
+They are dilated averages, windows over the border, indices of the maxima, and powers.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""Quantization by blocks, parameters for each row, and integer products, which the wheel lacks or computes with one
-scale only.
+"""Quantization by blocks, parameters for each row, and integer products.
+
+The wheel lacks them or computes them with one scale only.
 """
 
 from __future__ import annotations
@@ -67,8 +68,9 @@ def _type(node: Node, attribute: str) -> str | None:
 
 
 def _across(parameter: relax.Expr, axis: int, rank: int) -> relax.Expr:
-    """Return a parameter for each index of an axis, in a shape that broadcasts. A scalar, a single element or a full
-    tensor stays as it is.
+    """Return a parameter for each index of an axis, in a shape that broadcasts.
+
+    A scalar, a single element or a full tensor stays as it is.
     """
     if isinstance(parameter, relax.Call):
         parameter = relax.BlockBuilder().normalize(parameter)
@@ -83,8 +85,9 @@ def _across(parameter: relax.Expr, axis: int, rank: int) -> relax.Expr:
 
 
 def _spread(node: Node, parameter: relax.Expr, shape: tuple[int, ...], axis: int) -> relax.Expr:
-    """Return a scale or a zero point in a shape that broadcasts: for each block, each index of the axis, or the
-    tensor.
+    """Return a scale or a zero point in a shape that broadcasts.
+
+    It is given for each block, for each index of the axis, or for the tensor.
     """
     block = node.attributes.get("block_size", 0)
     if not block or len(shape_of(parameter)) != len(shape):

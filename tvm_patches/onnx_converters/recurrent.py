@@ -35,8 +35,9 @@ _REVERSALS = {"forward": (False,), "reverse": (True,), "bidirectional": (False, 
 
 @converter("RNN", "GRU", "LSTM")
 def recurrent(node: Node) -> list[relax.Expr]:
-    """Return the states of all steps (steps, directions, batch, hidden), and the last ones. With layout=1, batch is
-    first.
+    """Return the states of all steps (steps, directions, batch, hidden), and the last ones.
+
+    With layout=1, batch is first.
     """
     is_batch_first = bool(node.attributes.get("layout", 0))
     data = node.emit(op.permute_dims(node.input(0), [1, 0, 2])) if is_batch_first else node.input(0)

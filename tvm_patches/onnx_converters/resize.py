@@ -194,8 +194,9 @@ class _Table:
 
 
 def _as_given(node: Node, value: relax.Expr) -> relax.Expr:
-    """Return interpolated values in the input's type. Integers are truncated once, after the last axis, as in
-    onnxruntime.
+    """Return interpolated values in the input's type.
+
+    Integers are truncated once, after the last axis, as in onnxruntime.
     """
     if str(value.ty.dtype) == node.dtype():
         return value

@@ -1,5 +1,6 @@
-"""Slice and Pad with attributes of old opsets, negative steps, and bounds computed at run time, if the result's shape
-is known.
+"""Slice and Pad with attributes of old opsets, negative steps, and bounds computed at run time.
+
+The result's shape must be known.
 """
 
 from __future__ import annotations
@@ -43,8 +44,9 @@ def slice_tensor(node: Node) -> relax.Expr:
 
 
 def _slice_at_run_time(node: Node) -> relax.Expr:
-    """Compute the first element and the step of each axis from the bounds. The ends only decide the shape, which the
-    model gives.
+    """Compute the first element and the step of each axis from the bounds.
+
+    The ends only decide the shape, which the model gives.
     """
     shape, result = node.shape(), node.result_shape()
     count = node.shape(1)[0]
@@ -73,8 +75,9 @@ def _slice_at_run_time(node: Node) -> relax.Expr:
 
 
 def _per_axis(node: Node, axes: int, values: relax.Expr, count: int, default: int) -> relax.Expr:
-    """Return a number for each axis, from numbers for some of them. A separate kernel computes it, so that others read
-    one number instead of searching it.
+    """Return a number for each axis, from numbers for some of them.
+
+    A separate kernel computes it, so that others read one number instead of searching it.
 
     axes: the input that has the axes. Without it, the numbers are for all axes in order.
     """
