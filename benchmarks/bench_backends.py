@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Compares the 43 convolutions of Boda and MetaGPU on all backends, before and after tuning, beside the vendor's
-library: one page.
+"""Compares the 43 convolutions of Boda and MetaGPU on all backends with the vendor's library.
+
+The result is one page with the times before and after tuning.
 
     python benchmarks/bench_backends.py --targets opencl,vulkan --trials 2000               each backend that works here, one after another
     python benchmarks/bench_backends.py --rows opencl.json --rows cuda.json               joins what benchmarks/kernel_bench.py measured (--json)

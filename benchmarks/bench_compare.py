@@ -121,8 +121,9 @@ def loaded(path: Path) -> Bench:
 
 
 def digest(comparison: Comparison, operator: str) -> dict[str, Any]:
-    """Return the main numbers of a comparison: the failed rows, the operator's slowdown, and the counts of all rows and
-    of undecided ones.
+    """Return the main numbers of a comparison.
+
+    They are the failed rows, the operator's slowdown, and the counts of all rows and of undecided ones.
     """
     mine = next(row for row in comparison.rows if row.name == operator).times
     assert mine is not None
@@ -249,8 +250,9 @@ def main(
     real_pairs: int,
     output: Path | None,
 ) -> None:
-    """Print the counts. The exit code is 1 if a comparison in turns raised a false alarm or missed
-    the slower kernel.
+    """Print the counts.
+
+    The exit code is 1 if a comparison in turns raised a false alarm or missed the slower kernel.
     """
     out = Console(width=160)
     with tempfile.TemporaryDirectory(prefix="romou-compare-") as folder:

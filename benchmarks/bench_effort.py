@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Counts the code that is written once, and the code that each backend needs: MetaGPU's measure of programming effort,
-in lines of code. Needs no device.
+"""Counts the code that is written once, and the code that each backend needs.
+
+This is MetaGPU's measure of programming effort, in lines of code. Needs no device.
 
     python benchmarks/bench_effort.py
     python benchmarks/bench_effort.py --json effort.json

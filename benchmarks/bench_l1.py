@@ -1,5 +1,6 @@
-"""Compares the two ways to count bytes against the first-level cache by the configs that they exclude, over budgets of
-the cache: two tables. Nothing is lowered or measured.
+"""Compares two ways to count bytes against the first-level cache by the configs that they exclude.
+
+The results are two tables over budgets of the cache. Nothing is lowered or measured.
 
     python benchmarks/bench_l1.py                    four operators on adreno640, and eight recorded on an NVIDIA H200
 

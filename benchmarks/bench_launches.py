@@ -41,8 +41,9 @@ class Step:
 
 
 def measure(text: str, length: int, repeat: int) -> dict[str, Any]:
-    """Return the microseconds of a launch in a chain, measured in three ways. RuntimeError if the chain computes wrong
-    numbers.
+    """Return the microseconds of a launch in a chain, measured in three ways.
+
+    RuntimeError if the chain computes wrong numbers.
     """
     target = Target(text)
     device = target.backend.device(target.backend.device_index(None))

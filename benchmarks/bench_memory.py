@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Prints the device memory of the bundled networks, and the ratio of their memory plan to the lower bound: the peak of
-live tensors.
+"""Prints the device memory of the bundled networks, and its ratio to a lower bound.
+
+The memory is a memory plan's, and the lower bound is the peak of live tensors.
 
     python benchmarks/bench_memory.py
     python benchmarks/bench_memory.py resnet18 --target "opencl -device=adreno640" --precision float16

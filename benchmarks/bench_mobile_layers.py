@@ -1,5 +1,6 @@
-"""Counts the instructions of seven layers under Mesa's compilers for Adreno 630 and Mali-G76: the default config, and
-the best of the first configs of a search, beside hand-written kernels.
+"""Counts the instructions of seven layers under Mesa's compilers for Adreno 630 and Mali-G76.
+
+The default config, and the best of the first configs of a search, are compared with hand-written kernels.
 
     python benchmarks/bench_mobile_layers.py                        fp32 and fp16, both compilers, 16 configs of each layer
     python benchmarks/bench_mobile_layers.py --gpu a630 --precision float32 --candidates 1 --only 1x1
@@ -87,8 +88,9 @@ class Count:
 
 
 def count_of(kernels: list[InspectedKernel], made: list[KernelStatistics], needed: int) -> Count:
-    """Add up the kernels of one config. If loops cannot be matched with the compiler's, the busiest
-    one represents all.
+    """Add up the kernels of one config.
+
+    If loops cannot be matched with the compiler's, the busiest one represents all.
     """
     total, is_exact = Executed(0), True
     for kernel, stats in zip(kernels, made, strict=True):
@@ -113,8 +115,9 @@ def count_of(kernels: list[InspectedKernel], made: list[KernelStatistics], neede
 
 
 def first_configs(task: PrunedTask, target: Target, count: int) -> list[Config]:
-    """Return the configs that a search proposes before any measurement: the default, one of each algorithm, then the
-    first by the estimate.
+    """Return the configs that a search proposes before any measurement.
+
+    They are the default, one of each algorithm, then the first by the estimate.
     """
     features = TaskFeatures(task.template, task.limits(target), target.spec, None)
     explorer = Explorer(
@@ -143,8 +146,9 @@ def kernels_of(task: TunableTask, config: Config, target: Target) -> list[Inspec
 def counts_of(
     model: Any, needed: int, gpu: str, device: str, precision: str, candidates: int
 ) -> tuple[list[Count], int]:
-    """Return the counts of the first configs that can be built for a device, the default first, and the number that
-    Mesa's compiler rejected or gave up.
+    """Return the counts of the first configs that can be built for a device, the default first.
+
+    The second result is the number of configs that Mesa's compiler rejected or gave up.
     """
     target = Target(f"opencl -device={device}")
     with quiet_stderr():
@@ -165,8 +169,9 @@ def counts_of(
 
 
 def print_network(name: str, gpu: str, precision: str, out: Console) -> None:
-    """Print the instructions of each distinct kernel of a bundled network, for all of its work-items, in descending
-    order.
+    """Print the instructions of each distinct kernel of a bundled network, in descending order.
+
+    They are counted for all work-items of a kernel.
     """
     with quiet_stderr():
         kernels = romou.inspect(

@@ -75,8 +75,9 @@ def source_of_counts(task: TunableTask, gpu: str) -> str:
 
 
 def counted(name: str, gpu: str, precision: str, keys: Sequence[str]) -> list[dict[str, Any]]:
-    """Compile some configs of a layer by Mesa's compiler and return their counts, in order. A config that cannot be
-    built or compiled has an error instead.
+    """Compile some configs of a layer by Mesa's compiler and return their counts, in order.
+
+    A config that cannot be built or compiled has an error instead.
     """
     target = Target(f"opencl -device={mobile_gpu(gpu).devices[-1]}")
     task = task_of_layer(name, precision, target)
@@ -117,8 +118,9 @@ def counted(name: str, gpu: str, precision: str, keys: Sequence[str]) -> list[di
 
 
 def passes(pruned: PrunedTask, kernels: Sequence[Any], config: Config, target: Target) -> bool:
-    """Return whether the lowered kernels pass pruning. The formulas only bound registers, so their
-    verdict may differ.
+    """Return whether the lowered kernels pass pruning.
+
+    The formulas only bound registers, so their verdict may differ.
     """
     try:
         for kernel in kernels:
@@ -129,8 +131,9 @@ def passes(pruned: PrunedTask, kernels: Sequence[Any], config: Config, target: T
 
 
 def drawn(task: TunableTask, target: Target, count: int, most: int, seed: int) -> list[Config]:
-    """Draw at most `most` of `count` random configs, half of them the configs that issue the least by formulas. The
-    first configs of a search follow.
+    """Draw at most `most` of `count` random configs, half of them the configs that issue the least by formulas.
+
+    The first configs of a search follow.
     """
     rng = np.random.default_rng([seed, 0])
     sample = task.space(target).sample(rng, count)
@@ -181,8 +184,9 @@ def best_of(counts: Mapping[str, Mapping[str, Any]], keys: Sequence[str], measur
 def main(
     gpus: tuple[str, ...], precision: str, configs: int, most: int | None, only: str, seed: int, jobs: int, cache: Path
 ) -> None:
-    """Print a table for each GPU. The exit code is 1 if the best kept config is more than 5% worse than the best config
-    of all.
+    """Print a table for each GPU.
+
+    The exit code is 1 if the best kept config is more than 5% worse than the best config of all.
     """
     find_compilers()
     cache.parent.mkdir(parents=True, exist_ok=True)

@@ -1,5 +1,6 @@
-"""Compares Romou's kernels with TVM's under Mesa's compilers for Adreno 630 and Mali-G76: a table for each GPU. Nothing
-is executed.
+"""Compares Romou's kernels with TVM's under Mesa's compilers for Adreno 630 and Mali-G76: a table for each GPU.
+
+Nothing is executed.
 
     python benchmarks/bench_mobile_static.py                              the 20 convolutions of benchmarks/data/paper_ops_sample.csv
     python benchmarks/bench_mobile_static.py --only conv3x3 --candidates 16 --json result.json
@@ -122,8 +123,9 @@ def model_of(row: Mapping[str, str]) -> onnx.ModelProto:
 
 
 def layers() -> Iterator[tuple[str, onnx.ModelProto, int]]:
-    """Yield name, model and needed multiply-adds of seven layers: convolutions, a dense layer and a product of two
-    inputs.
+    """Yield name, model and needed multiply-adds of seven layers.
+
+    The layers are convolutions, a dense layer and a product of two inputs.
     """
     for name, (channels, side, outputs, kernel, stride, groups) in LAYERS.items():
         sizes = {
@@ -165,8 +167,9 @@ def layers() -> Iterator[tuple[str, onnx.ModelProto, int]]:
 
 
 def print_places(gpus: tuple[str, ...], out: Console) -> None:
-    """Print a table for each GPU: the default config's instructions per needed multiply-add with every tensor in a
-    buffer, and with the target's placement.
+    """Print a table for each GPU: the default config's instructions per needed multiply-add.
+
+    They are counted with every tensor in a buffer, and with the target's placement.
     """
     for gpu in gpus:
         device = mobile_gpu(gpu).devices[-1]
@@ -209,8 +212,9 @@ def multiply_adds_of(row: Mapping[str, str]) -> int:
 
 
 def romou_candidates(graph: tvm.IRModule, gpu: str, count: int, seed: int) -> Iterator[list[InspectedKernel]]:
-    """Yield the kernels of the default config and of up to `count` random ones. All tensors are
-    images if they can be.
+    """Yield the kernels of the default config and of up to `count` random ones.
+
+    All tensors are images if they can be.
     """
     # The other tasks pack the input and unpack the output.
     (task,) = (

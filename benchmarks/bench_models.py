@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Compares tuned models with their peers in one run: TVM's default GPU schedules (dlight), TVM's MetaSchedule, PyTorch
-eager and compiled.
+"""Compares tuned models with their peers in one run.
+
+The peers are TVM's default GPU schedules (dlight), TVM's MetaSchedule, and PyTorch, eager and compiled.
 
     python benchmarks/bench_models.py                                        resnet18 and mobilenetv1_100 against dlight on the first OpenCL device
     python benchmarks/bench_models.py --models all --trials 200 --target "opencl -device=host" --json result.json
@@ -95,8 +96,9 @@ def dlight(name: str, imported: ImportedModel, target: romou.Target, index: int,
 
 @derived_object
 class BuilderHere(meta_schedule.builder.PyBuilder):
-    """Builds MetaSchedule's candidates in this process. MetaSchedule's builder starts new processes for each batch,
-    which takes half a minute each.
+    """Builds MetaSchedule's candidates in this process.
+
+    MetaSchedule's builder starts new processes for each batch, which takes half a minute each.
     """
 
     def build(self, build_inputs: list[Any]) -> list[Any]:
@@ -417,8 +419,9 @@ def main(
     pairs: int,
     output: Path | None,
 ) -> None:
-    """Print a line for each model as soon as it is done, and one table. The exit code is 1 if a model failed or its
-    outputs are wrong.
+    """Print a line for each model as soon as it is done, and one table.
+
+    The exit code is 1 if a model failed or its outputs are wrong.
     """
     started = time.monotonic()
     peers = list(PEERS) if peer_names == "all" else [name for name in peer_names.split(",") if name]

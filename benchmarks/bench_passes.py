@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Measures the effect of each of Romou's techniques, separately and combined, on the 20 convolutions of
-benchmarks/data/paper_ops_sample.csv.
+"""Measures the effect of each of Romou's techniques, separately and combined.
+
+The operators are the 20 convolutions of benchmarks/data/paper_ops_sample.csv.
 
     python benchmarks/bench_passes.py                                integer operations inside loops; no device needed
     python benchmarks/bench_passes.py --time --json result.json      with kernel times on the first OpenCL device
@@ -137,8 +138,9 @@ def measure(task: TunableTask, work: Conv2d, target: Target, device: tvm.runtime
 
 
 def print_tables(rows: list[dict[str, Any]], title: str, out: Console) -> None:
-    """Print the integer operations of each variant. If times were measured, print them and the speedups over "none" as
-    well.
+    """Print the integer operations of each variant.
+
+    If times were measured, print them and the speedups over "none" as well.
     """
     table = table_of_numbers(
         "operator",

@@ -90,8 +90,9 @@ def random_kernels(count: int, seed: int) -> Iterator[tuple[str, InspectedKernel
 
 
 def ask_mesa(sources: Sequence[str], cache: Path | None, jobs: int) -> dict[str, dict[str, Any]]:
-    """Compile each source by Mesa's compiler and return its "registers", "spills" and "waves", or its "error". The
-    cache keeps errors, too.
+    """Compile each source by Mesa's compiler and return its "registers", "spills" and "waves", or its "error".
+
+    The cache keeps errors, too.
     """
     version = mesa_version()
     answers: dict[str, dict[str, Any]] = {}

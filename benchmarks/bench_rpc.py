@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Measures how much faster two devices behind a tracker tune than one. The processes are real and use this machine's
-loopback, with PoCL as the devices.
+"""Measures how much faster two devices behind a tracker tune than one.
+
+The processes are real and use this machine's loopback, with PoCL as the devices.
 
     python benchmarks/bench_rpc.py                                 squeezenet1_0, 48 trials on one server, then on two
     python benchmarks/bench_rpc.py --model resnet18 --trials 96 --servers 1,2,4

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Counts the trials and seconds that searches need on recorded spaces until they are within 2% of the best known
-config. Needs no device.
+"""Counts the trials and seconds that searches need on recorded spaces.
+
+A search ends when it is within 2% of the best known config. Needs no device.
 
     python benchmarks/bench_search.py                                       all operators of benchmarks/data/spaces_h200, 50 seeds, every method
     python benchmarks/bench_search.py --operators dense --seeds 5 --methods random,xgboost --out FOLDER
@@ -194,8 +195,9 @@ def methods_of(text: str, out: Console) -> list[str]:
 def compare_foreign(
     paths: Sequence[Path], methods: str, seeds: int, jobs: int, seconds: float, folder: Path | None, out: Console
 ) -> None:
-    """Print the scores of searches on spaces recorded by others. Runs are kept and continued as for
-    Romou's recordings.
+    """Print the scores of searches on spaces recorded by others.
+
+    Runs are kept and continued as for Romou's recordings.
     """
     chosen = (
         [m for m in methods.split(",") if m]

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Compares the same configs on several operators, and on two devices: how well one predicts the other, and the cost of
-a single config for all operators.
+"""Compares the same configs on several operators, and on two devices.
+
+It measures how well one predicts the other, and the cost of a single config for all operators.
 
     python benchmarks/bench_settings.py --operators conv1x1,dense,conv3x3 --settings 200 --json here.json
     python benchmarks/bench_settings.py --compare benchmarks/data/spaces_pocl benchmarks/data/spaces_intel     recorded by two drivers

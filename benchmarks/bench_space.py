@@ -88,8 +88,9 @@ def judged(work: Conv2d, device: str) -> Judged:
 @click.option("--jobs", type=click.IntRange(min=1), default=os.cpu_count() or 1, show_default=True, help="Processes.")
 @click.option("--json", "output", type=click.Path(path_type=Path), default=None, help="Also write every number here.")
 def main(devices: tuple[str, ...], only: str, jobs: int, output: Path | None) -> None:
-    """Print the table. The exit code is 1 if a space is empty or less than 95% is removed on average over all operators
-    and devices.
+    """Print the table.
+
+    The exit code is 1 if a space is empty or less than 95% is removed on average over all operators and devices.
     """
     works = {name: work for work in paper_operators() if only in (name := task_of(work).name)}
     if not works:

@@ -1,5 +1,6 @@
-"""Measures the seconds from the start of a process to a model's first output, split into stages. The first start
-compiles and keeps programs, the second one loads them.
+"""Measures the seconds from the start of a process to a model's first output, split into stages.
+
+The first start compiles and keeps programs, the second one loads them.
 
 python benchmarks/bench_start.py [MODEL ...] [--target TARGET] [--repeat N] [--driver-caches] [-o FILE.json]
 default: the eight bundled networks on opencl -device=host

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Measures the search of a whole model: seconds to its first trial, trials a second, and the time until it is within 5%
-of its final result.
+"""Measures the search of a whole model.
+
+It prints the seconds to its first trial, trials a second, and the time until it is within 5% of its final result.
 
     python benchmarks/bench_tuning.py squeezenet1_0                                                       1000 trials on the first OpenCL device
     python benchmarks/bench_tuning.py densenet121 --target "cuda -device=nvidia_h200" --trials 128        an architecture of torchvision, with random weights
@@ -72,8 +73,9 @@ class Course:
             print(f"  trial {len(self.trials)} ended after {seconds:.1f} s", flush=True)
 
     def sums(self, rows: tuple[LayerRow, ...]) -> list[tuple[int, float, float]]:
-        """Return (trials, seconds, ms of all kernels in `rows`) after each trial, starting once all of them have a
-        time.
+        """Return (trials, seconds, ms of all kernels in `rows`) after each trial.
+
+        The list starts once all of them have a time.
         """
         calls: Counter[str] = Counter()
         for row in rows:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Compares Boda's variants of a convolution, operator by operator, by the best of a few configs of each variant. See
-docs/variants.md.
+"""Compares Boda's variants of a convolution, operator by operator, by the best of a few configs of each variant.
+
+See docs/variants.md.
 
     python benchmarks/bench_variants.py                                               on the first OpenCL device, 24 configs of each variant
     python benchmarks/bench_variants.py --target "cuda -device=nvidia_h200" --trials 48 --seconds 200
@@ -86,8 +87,9 @@ def measured(
 def compiled(
     task: TunableTask, target: Target, gpu: str, trials: int, seed: int
 ) -> tuple[float, Mapping[str, Any]] | None:
-    """Return the instructions for each multiply-add and the config of the best by Mesa's compiler, or None if none
-    compiles.
+    """Return the instructions for each multiply-add of the best config, and the config.
+
+    It is the best by Mesa's compiler. None if no config compiles.
     """
     functions: list[list[InspectedKernel]] = []
     sample = task.space(target).sample(np.random.default_rng(0), DRAWN)
@@ -107,8 +109,9 @@ def compiled(
 def print_table(
     rows: Mapping[str, Mapping[str, tuple[float, Any] | None]], unit: str, where: str, out: Console
 ) -> None:
-    """Print a line for each operator with its best variant marked. Below, print how often each variant is the best, and
-    its distance from the best.
+    """Print a line for each operator with its best variant marked.
+
+    Below, print how often each variant is the best, and its distance from the best.
     """
     names = COLUMNS
     table = table_of_numbers(

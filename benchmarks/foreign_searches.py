@@ -1,5 +1,6 @@
-"""Searches on spaces that others recorded (T4 or Kernel Tuner's cache), and their score as the field defines it: see
-docs/benchmarks.md.
+"""Searches on spaces that others recorded (T4 or Kernel Tuner's cache), and their score.
+
+The field's definition of the score is in docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -138,8 +139,9 @@ def best_of(recorded: RecordedSpace) -> float:
 
 
 def random_search(times_s: np.ndarray, goal_s: float) -> np.ndarray:
-    """Return the expected best time of random search without repetition after 1, 2, ... trials, up to the first one at
-    the goal.
+    """Return the expected best time of random search without repetition after 1, 2, ... trials.
+
+    It ends at the first trial that reaches the goal.
     """
     ranked = np.sort(times_s)
     slower = np.arange(len(ranked) - 1, -1, -1)
@@ -154,8 +156,9 @@ def random_search(times_s: np.ndarray, goal_s: float) -> np.ndarray:
 
 @functools.lru_cache(maxsize=8)
 def baseline(path: Path) -> tuple[np.ndarray, float]:
-    """Return random search's expected best time after each trial of the budget, and the mean seconds of a trial. Failed
-    configs count as the slowest.
+    """Return random search's expected best time after each trial of the budget, and the mean seconds of a trial.
+
+    Failed configs count as the slowest.
     """
     configs = recording(path).configs.values()
     times = np.array([config.time_s if config.time_s is not None else np.inf for config in configs])
@@ -204,8 +207,9 @@ def run(path: Path, method: str, seed: int) -> ForeignRun:
 
 
 def table(runs: Sequence[ForeignRun]) -> Table:
-    """Return a table with a line for each method, the best first: its score, and the median trials to within 2%, for
-    each space and in total.
+    """Return a table with a line for each method, the best first.
+
+    A line has its score, and the median trials to within 2%, for each space and in total.
     """
     spaces = sorted({run.space for run in runs})
     columns = ("seeds", "score", "trials", *spaces)
@@ -247,8 +251,9 @@ def hard_spaces(paths: Sequence[Path]) -> list[str]:
 
 
 def summary(runs: Sequence[ForeignRun], hard: Sequence[str]) -> str:
-    """Return a text with each method's trials to within 2% over Romou's, on the hard spaces: the geometric mean of the
-    medians.
+    """Return a text with each method's trials to within 2% over Romou's, on the hard spaces.
+
+    The ratio is the geometric mean of the medians.
     """
     lines = []
     for method in dict.fromkeys(run.method for run in runs if run.method not in ROMOU):

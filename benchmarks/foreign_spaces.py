@@ -1,5 +1,6 @@
-"""Spaces recorded by other tools, in T4 or in Kernel Tuner's cache format, plain or gzipped. They serve searches that
-use only knobs and measured times.
+"""Spaces recorded by other tools, in T4 or in Kernel Tuner's cache format, plain or gzipped.
+
+They serve searches that use only knobs and measured times.
 """
 
 from __future__ import annotations

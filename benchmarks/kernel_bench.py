@@ -102,8 +102,9 @@ def tune(tasks: Sequence[TunableTask], target: Target, index: int, options: Opti
 
 
 def time_to_tune(work_dir: Path, tasks: Sequence[TunableTask], device: Mapping[str, Any]) -> dict[str, float] | None:
-    """Return the trials and minutes until the sum of the best times came within 5% of its final value. None if a task
-    has no time yet.
+    """Return the trials and minutes until the sum of the best times came within 5% of its final value.
+
+    None if a task has no time yet.
 
     Pauses between two runs do not count.
     """

@@ -32,8 +32,9 @@ FOLDER = "references"
 
 
 def fast_reference(task: TunableTask) -> Any:
-    """Return a reference by onnxruntime and NumPy. The plain loops of `build_reference` take minutes for a layer of
-    AlexNet at batch 128.
+    """Return a reference by onnxruntime and NumPy.
+
+    The plain loops of `build_reference` take minutes for a layer of AlexNet at batch 128.
     """
     work: Any = getattr(task.template, "workload", None)
     kinds = (Conv2d, Dense, Conv2dTranspose, Conv2dBackwardFilter)
@@ -115,8 +116,9 @@ def convolved_plainly(work: Conv2d, plain: np.ndarray, kernel: np.ndarray) -> np
 
 
 def reference_of(task: TunableTask, folder: Path, seed: int) -> Path:
-    """Return the file of a task's inputs and output below a folder of records, computed if it is missing. The search
-    looks for it there.
+    """Return the file of a task's inputs and output below a folder of records, computed if it is missing.
+
+    The search looks for it there.
     """
     # A folder keeps one seed of a task.
     path = verify.reference_path(folder / (FOLDER if seed == MeasureOptions().seed else f"other_{FOLDER}"), task, seed)
@@ -129,8 +131,9 @@ def reference_of(task: TunableTask, folder: Path, seed: int) -> Path:
 
 
 def prepare_references(tasks: Sequence[TunableTask], folder: Path, seeds: Sequence[int]) -> None:
-    """Compute the references of operators in parallel. One after another, they would take most of a short search's
-    time.
+    """Compute the references of operators in parallel.
+
+    One after another, they would take most of a short search's time.
     """
     context = multiprocessing.get_context("spawn")
     # One core each: sixteen processes that each start a thread per core would mostly wait for each other.

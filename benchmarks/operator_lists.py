@@ -1,5 +1,6 @@
-"""Lists of operators, mainly those of benchmarks/data. `romou.compiler.typical` has the typical operators of each
-family.
+"""Lists of operators, mainly those of benchmarks/data.
+
+`romou.compiler.typical` has the typical operators of each family.
 """
 
 from __future__ import annotations
@@ -94,8 +95,9 @@ def convolutions_of(network: str) -> tuple[Conv2d, ...]:
 
 
 def attention() -> list[BatchMatmul]:
-    """Return Q K^T and P V with heads in the axes of the layers around them: BERT-base, ViT-B/16, and one token of a
-    decoder. The last one is a plain product.
+    """Return Q K^T and P V with heads in the axes of the layers around them.
+
+    The layers are of BERT-base, ViT-B/16, and one token of a decoder. The last operator is a plain product.
     """
     scores: dict[str, Any] = {"lhs_axes": (0, 2, 1, 3), "rhs_axes": (0, 2, 3, 1)}
     mix: dict[str, Any] = {"rhs_axes": (0, 2, 1, 3), "out_axes": (0, 2, 1, 3)}
@@ -107,8 +109,9 @@ def attention() -> list[BatchMatmul]:
 
 
 def transposed_convolutions() -> list[Conv2dTranspose]:
-    """Return transposed convolutions of DCGAN, U-Net, an encoder's mirror, and a bilinear enlargement channel by
-    channel.
+    """Return transposed convolutions of DCGAN, U-Net, an encoder's mirror and an enlargement.
+
+    The enlargement is bilinear and works channel by channel.
     """
     two: dict[str, Any] = {"stride": (2, 2)}
     return [

@@ -67,8 +67,9 @@ def by_category(rows: Sequence[Row], peer: str) -> Table:
 
 
 def by_layer(rows: Sequence[Row], peer: str) -> Iterator[Table]:
-    """Yield figure 14, a table for each network: its convolutions in order of execution, and their sums. Layers
-    without a row are left out.
+    """Yield figure 14, a table for each network: its convolutions in order of execution, and their sums.
+
+    Layers without a row are left out.
     """
     row_of = {row["name"]: row for row in rows}
     for network in NETWORKS:

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Measures thousands of configs of eight operators on the attached device and keeps them, so that searches can be
-compared without it.
+"""Measures thousands of configs of eight operators on the attached device and keeps them.
+
+Searches can then be compared without the device.
 
     python benchmarks/record_spaces.py --out FOLDER                                   2000 configs an operator, all operators
     python benchmarks/record_spaces.py --out FOLDER --operators conv1x1,dense --configs 500 --jobs 8 --seconds 300

@@ -126,9 +126,9 @@ class RecordedSpace:
 
     @classmethod
     def load(cls, path: Path) -> RecordedSpace:
-        """Read a file. A last member that was cut off is left out. RecordError if the file is no recorded space, or has
-        a
-        newer schema.
+        """Read a file.
+
+        A last member that was cut off is left out. RecordError if the file is no recorded space, or has a newer schema.
         """
         try:
             lines = _unpacked(read_file(path)).splitlines()

@@ -1,5 +1,6 @@
-"""Searches on recorded spaces until they are within 2% of the best, by Romou's session and by Kernel Tuner's
-strategies.
+"""Searches on recorded spaces until they are within 2% of the best.
+
+They are Romou's session and Kernel Tuner's strategies.
 """
 
 from __future__ import annotations
@@ -152,8 +153,9 @@ def records_of(path: Path, seed: int, count: int) -> tuple[Record, ...]:
 
 
 def romou_run(path: Path, method: str, seed: int, options: dict[str, Any], source: Path | None = None) -> Run:
-    """Run a session on the recording. source: recordings that a pretrained search has seen, or None for those beside
-    it.
+    """Run a session on the recording.
+
+    source: recordings that a pretrained search has seen, or None for those beside it.
     """
     task = task_of(path, method.startswith("pruned"))
     device, watch = SimulatedDevice([task]), Watch(best_of(task.recorded), best_of(task.recorded, task.allowed))
@@ -244,8 +246,9 @@ def kernel_tuner_order(recorded: RecordedSpace, strategy: str, seed: int, most: 
     cache, index_of = kernel_tuner_cache(recorded)
 
     class Recorded(Searchspace):
-        """The search space of a cache. Kernel Tuner restricts a space by trying the whole product of knobs, some ten
-        million configs.
+        """The search space of a cache.
+
+        Kernel Tuner restricts a space by trying the whole product of knobs, some ten million configs.
         """
 
         def __init__(self, tune_params: Any, restrictions: Any, max_threads: Any, **options: Any) -> None:

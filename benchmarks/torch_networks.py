@@ -139,8 +139,9 @@ class Esrgan(nn.Module):
 
 
 class Residual(nn.Module):
-    """A residual block of a diffusion model: group norm, SiLU and convolution twice, with the step's embedding added in
-    between.
+    """A residual block of a diffusion model.
+
+    It has group norm, SiLU and convolution twice, with the step's embedding added in between.
     """
 
     def __init__(self, inputs: int, outputs: int, steps: int) -> None:

@@ -31,8 +31,9 @@ class Tvm:
         return f"TVM {tvm.__version__}, dlight"
 
     def calls(self, work: Conv2d | Dense) -> dict[str, Callable[..., Any]]:
-        """Return the operator's kernel, a function from a number of launches to mean seconds. Empty if TVM cannot
-        compile it, or if its output is wrong.
+        """Return the operator's kernel, a function from a number of launches to mean seconds.
+
+        Empty if TVM cannot compile it, or if its output is wrong.
         """
         if type(work) not in (Conv2d, Dense):
             raise UsageError(f"{work.name}: TVM has no kernel of this pass of training", hint="Give another peer.")
