@@ -1,4 +1,6 @@
-"""python -m romou.models            lists the bundled networks
+"""Lists the bundled networks, or writes one as an ONNX file.
+
+python -m romou.models            lists the bundled networks
 python -m romou.models NAME FILE  writes one, filled with seeded weights, as an ONNX file
 """
 

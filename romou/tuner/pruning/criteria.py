@@ -163,7 +163,6 @@ def bounded(judged: Criterion) -> Criterion:
 @criterion(gives_way=10)
 def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: tiles that do not divide the output compute surplus elements, which are not stored.
-
     Needs no fact of the device.
     """
     return _verdict("padding", usage.padding, rules.most_padding, "of the work", "Rules.most_padding")
@@ -172,7 +171,6 @@ def padding(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choic
 @criterion(gives_way=20)
 def cores(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: launch fewer work groups than half of the shader cores, so more than half of the cores idle.
-
     Launches with fewer idle cores are kept, because their larger groups may outweigh the idle cores.
     """
     if spec.shader_cores is None:
@@ -222,7 +220,6 @@ def estimate(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
 @criterion(gives_way=50)
 def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: copy a scalar into a vector although a product of vector and scalar is faster.
-
     The device's report or recordings show that it is faster (paper, section 4.1, autobroadcast). On other devices both
     stay in the space.
     """
@@ -241,7 +238,6 @@ def broadcast(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
 @bounded
 def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: registers limit the work groups in flight on a core to fewer work-items than ALUs.
-
     Some ALUs are then idle.
 
     If the ALUs were measured, the lowest number of the interval counts.
@@ -264,7 +260,6 @@ def occupancy(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Cho
 @criterion(gives_way=70)
 def staging(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Ours: stage data in local memory that is slower than the cache it would be read from.
-
     The paper measured 146 against 190 GB/s (section 3.3). A difference inside the noise of the two measurements
     excludes nothing.
     """
@@ -304,7 +299,6 @@ def access_width(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: 
 @criterion(gives_way=100)
 def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Table 1: access more data in one loop iteration than L1 cache.
-
     Images count for the texture cache, buffers for the buffer cache.
 
     Data that no later iteration reads again does not count: weights, and the data if there is no window. Under Mesa's
@@ -330,7 +324,6 @@ def l1_cache(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choi
 @criterion(gives_way=110)
 def buffers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Table 1: use buffer type when L1 cache is for texture only.
-
     Counts tensors in buffers that could be images. The output does not pass through the cache.
     """
     if spec.l1_texture_cache_bytes == 0 or spec.l1_buffer_cache_bytes != 0:
@@ -357,7 +350,6 @@ def warp(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices)
 @bounded
 def registers(usage: KernelUsage, spec: HardwareSpec, rules: Rules, choices: Choices) -> Verdict | None:
     """Table 1: overuse available registers for the work group size.
-
     The group shares a pooled file, not a dedicated one.
 
     A group with barriers is resident as a whole, in the largest warps. Mesa's compiler for Adreno allocates these in
