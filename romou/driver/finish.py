@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Mapping
@@ -14,11 +15,12 @@ import numpy as np
 from romou.base.space import Config
 from romou.compiler.compilation import Compilation, import_model
 from romou.devices.targets import Target
+from romou.driver.layer_times import noise_of, time_layers
 from romou.driver.model import tuned_model
 from romou.driver.site import TimingSite
 from romou.driver.summary import layer_rows, unmeasured, warn_of_host, where_nodes_run
 from romou.driver.verify import OutputCheck, check_outputs, check_stability, wrong_outputs
-from romou.runtime.module import Summary, TunedModel
+from romou.runtime.module import LayerRow, Summary, TunedModel
 from romou.tuner.search import TaskResult
 
 if TYPE_CHECKING:
@@ -79,7 +81,7 @@ def finish(
     finalist = _assembled(compilation, site, results, max_memory, plain)
     if finalist.check.is_wrong and site.target.limits.has_fp16_arithmetic:
         finalist = _with_fp32_sums(finalist, plain)
-    default_ms, tuned_ms = _timed_alternately(finalist.default, finalist.tuned)
+    default_ms, tuned_ms, noise = _timed_alternately(finalist.default, finalist.tuned)
     if finalist.is_tuned and tuned_ms >= default_ms and _has_default_times(finalist.results):
         finalist = _with_default_kernels(finalist)
         tuned_ms = tuned_ms if finalist.is_tuned else default_ms
@@ -89,9 +91,10 @@ def finish(
     summary = Summary(
         target=str(finalist.site.named),
         device=finalist.site.name,
-        rows=layer_rows(finalist.compilation, finalist.results, compilation.alternatives),
+        rows=_timed_rows(finalist, compilation.alternatives),
         default_ms=default_ms,
         tuned_ms=tuned_ms,
+        noise=noise,
         relative_l2_error=finalist.check.error,
         tolerance=finalist.check.limit,
         outcomes=_count_outcomes(finalist.results),
@@ -204,8 +207,23 @@ def _with_default_kernels(finalist: _Finalist) -> _Finalist:
     )
 
 
-def _timed_alternately(default: TunedModel, tuned: TunedModel) -> tuple[float, float]:
-    """Return the median times of two models in ms.
+def _timed_rows(finalist: _Finalist, alternatives: Mapping[str, tuple[str, str]]) -> tuple[LayerRow, ...]:
+    """Return a row for each task, with times in the two final models instead of those of the search.
+
+    Candidates are timed far apart, between builds. Their times choose a config; a table of them would not add up.
+    """
+    default = (finalist.default_compilation, finalist.default)
+    times = time_layers(default, (finalist.compilation, finalist.tuned), alternatives)
+    rows = []
+    for row in layer_rows(finalist.compilation, finalist.results, alternatives):
+        time = times.get(row.key)
+        measured = {} if time is None else dataclasses.asdict(time)
+        rows.append(replace(row, **measured))
+    return tuple(rows)
+
+
+def _timed_alternately(default: TunedModel, tuned: TunedModel) -> tuple[float, float, float]:
+    """Return the median times of two models in ms, and their noise (`noise_of`).
 
     They are timed alternately, so drift hits both. A tuned model that seems slower is timed longer.
     """
@@ -216,7 +234,7 @@ def _timed_alternately(default: TunedModel, tuned: TunedModel) -> tuple[float, f
             times[1].extend(times[0][-1:] if tuned is default else tuned.times(repeat=1))
         if tuned is default or np.median(times[1]) < np.median(times[0]):
             break
-    return float(np.median(times[0])), float(np.median(times[1]))
+    return float(np.median(times[0])), float(np.median(times[1])), max(map(noise_of, times))
 
 
 def _has_default_times(results: Mapping[str, TaskResult]) -> bool:

@@ -20,6 +20,7 @@ class FakeRow:
     gflops: float | None = 12.5
     speedup: float | None = None
     trials: int = 3
+    noise: float | None = None
 
 
 @dataclasses.dataclass
@@ -28,6 +29,7 @@ class FakeSummary:
     default_ms: float | None
     tuned_ms: float | None
     relative_l2_error: float | None
+    noise: float | None = None
     is_right: bool | None = None
     memory: MemoryUse | None = None
     host: tuple[()] = ()
@@ -56,9 +58,25 @@ def test_sums_and_order() -> None:
     lines = text.splitlines()
     assert text.index("[big]") < text.index("small")
     footer = next(line for line in lines if "all calls" in line)
-    assert [cell.strip() for cell in footer.split("│")[1:-1]] == ["all calls", "4", "7.000", "3.500", "2.00x", "", "6"]
+    assert [cell.strip() for cell in footer.split("│")[1:-1]] == [
+        "all calls",
+        "4",
+        "7.000",
+        "3.500",
+        "",
+        "2.00x",
+        "",
+        "6",
+    ]
     assert "Whole model: 8.000 ms with default schedules, 4.000 ms tuned: 2.00x." in text
     assert "Against onnxruntime: relative L2 error 1.50e-06." in text
+
+
+def test_noise_is_beside_times() -> None:
+    text = text_of(FakeSummary([FakeRow("a", 1, 2.0, 1.0, noise=0.034)], 2.5, 1.25, 1e-6, noise=0.12))
+    line = next(line for line in text.splitlines() if line.startswith("│ a"))
+    assert [cell.strip() for cell in line.split("│")[2:6]] == ["1", "2.000", "1.000", "±3%"]
+    assert "1.250 ms tuned: 2.00x (±12%)." in text
 
 
 def test_a_search_that_found_nothing_says_so() -> None:

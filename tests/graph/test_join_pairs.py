@@ -109,7 +109,11 @@ def test_a_model_takes_what_was_faster(tmp_path: Path) -> None:
     assert summary.is_right, summary.relative_l2_error
     assert error_of(tuned, model) < 1e-4
     (joined,) = (row for row in summary.rows if "pointwise" in row.name)
-    assert (joined.calls, joined.default_ms, joined.tuned_ms) == (2, 2000.0, 1900.0)
+    # Times are measured in the model. The records' were only to choose by.
+    assert joined.calls == 2
+    assert joined.default_ms is not None
+    assert joined.tuned_ms is not None
+    assert max(joined.default_ms, joined.tuned_ms) < 1000.0
     assert joined.config["local"]
     assert not any("depthwise_1x" in row.name for row in summary.rows)
 

@@ -15,8 +15,10 @@ _DERIVED = ("speedup", "is_right", "host_share", "host_node_share", "host_flop_s
 class LayerRow:
     """The results of one task.
 
-    default_ms, tuned_ms: medians of one call in milliseconds, or None if not measured.
+    default_ms, tuned_ms: medians of one call in milliseconds, or None if not measured. Measured alternately, in
+        the model with default configs and in the tuned one.
     key: the task's key, empty in models saved by older versions.
+    noise: half the range of the measurements over their median, of the noisier side. None if there is one only.
     """
 
     name: str
@@ -27,6 +29,7 @@ class LayerRow:
     tuned_ms: float | None
     config: dict[str, Any]
     key: str = ""
+    noise: float | None = None
 
     @property
     def gflops(self) -> float | None:
@@ -72,6 +75,7 @@ class Summary:
     """The results of tuning a model.
 
     default_ms, tuned_ms: medians of the whole model with default and tuned schedules, in milliseconds, in one session.
+    noise: half the range of these times over their median, of the noisier side, or None if not measured.
     relative_l2_error: error of the tuned model's worst output against onnxruntime, or None if not checked.
     tolerance: bound of `relative_l2_error`.
     launching: how runs of the tuned model were launched while they were timed, see `TunedModel.launching`.
@@ -107,6 +111,7 @@ class Summary:
     fp32_layers: tuple[str, ...] = ()
     memory: MemoryUse | None = None
     checked_on: str = ""
+    noise: float | None = None
 
     @property
     def host_share(self) -> float | None:

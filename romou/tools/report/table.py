@@ -114,7 +114,9 @@ def layer_table(rows: Sequence[LayerRow]) -> Table:
     """Return a table with one line per task, the most expensive first, and the sums over all calls."""
     before, after = _total_ms(rows, "default_ms"), _total_ms(rows, "tuned_ms")
     table = table_of_numbers(
-        "layer", ("calls", "before", "after", "faster", "GFLOPS", "trials"), title="Time per layer (ms of one call)"
+        "layer",
+        ("calls", "before", "after", "noise", "faster", "GFLOPS", "trials"),
+        title="Time per layer (ms of one call)",
     )
     table.show_footer = bool(rows)
     calls, trials = (str(sum(getattr(row, field) for row in rows)) for field in ("calls", "trials"))
@@ -123,6 +125,7 @@ def layer_table(rows: Sequence[LayerRow]) -> Table:
         calls,
         number(before),
         number(after),
+        "",
         ratio(before / after if before and after else None),
         "",
         trials,
@@ -135,11 +138,17 @@ def layer_table(rows: Sequence[LayerRow]) -> Table:
             str(row.calls),
             number(row.default_ms),
             number(row.tuned_ms),
+            noise_text(row.noise),
             ratio(row.speedup),
             number(row.gflops, 2),
             str(row.trials),
         )
     return table
+
+
+def noise_text(noise: float | None) -> str:
+    """Spell the noise of a time in percent, "-" if it is unknown."""
+    return "-" if noise is None else f"±{noise:.0%}"
 
 
 def _total_ms(rows: Sequence[LayerRow], field: str) -> float | None:
@@ -193,7 +202,8 @@ def print_summary(summary: Summary, out: Console) -> None:
     if summary.default_ms and summary.tuned_ms:
         faster = f", {number(summary.tuned_ms)} ms tuned: {ratio(summary.default_ms / summary.tuned_ms)}"
         tuned = faster if summary.tuned_ms < summary.default_ms else "; no faster config found"
-        out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules{tuned}.", markup=False)
+        noise = "" if summary.noise is None else f" ({noise_text(summary.noise)})"
+        out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules{tuned}{noise}.", markup=False)
     if summary.relative_l2_error is not None:
         verdict = "" if summary.is_right is not False else ": TOO LARGE. Please report it with the model"
         out.print(f"Against onnxruntime: relative L2 error {summary.relative_l2_error:.2e}{verdict}.", markup=False)

@@ -1,0 +1,98 @@
+"""Times of a model's kernels with default and with tuned configs, measured alternately in the two models."""
+
+from __future__ import annotations
+
+import logging
+import statistics
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from romou.base.errors import RomouError
+from romou.compiler.compilation import Compilation
+from romou.runtime.module import Argument, ScheduledFunction, TunedModel, random_inputs
+from romou.tools.regression.timing import REPEATS, Timer, launches_of
+
+logger = logging.getLogger("romou")
+
+# Each round times one side, then the other. A round is the median of REPEATS.
+ROUNDS = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayerTime:
+    """Times of one call of a task's kernels.
+
+    default_ms, tuned_ms: medians over the rounds, in milliseconds.
+    noise: half the range of the rounds over their median, of the noisier side.
+    """
+
+    default_ms: float
+    tuned_ms: float
+    noise: float
+
+
+def noise_of(samples: Sequence[float]) -> float:
+    """Return half the range of `samples` over their median."""
+    return (max(samples) - min(samples)) / 2 / statistics.median(samples)
+
+
+def time_layers(
+    default: tuple[Compilation, TunedModel],
+    tuned: tuple[Compilation, TunedModel],
+    alternatives: Mapping[str, tuple[str, str]],
+) -> dict[str, LayerTime]:
+    """Return task key -> times, for each task of the tuned model.
+
+    A kernel that is the same in both models is timed once. A kernel that cannot be timed has a warning and no entry.
+
+    alternatives: key of a joined task -> keys of the tasks that it replaces in the default model.
+    """
+    sides = [_functions_by_task(compilation) for compilation, _ in (default, tuned)]
+    times: dict[str, LayerTime] = {}
+    for key, after in sides[1].items():
+        before = [sides[0][part] for part in alternatives.get(key, (key,)) if part in sides[0]]
+        is_same = len(before) == 1 and dict(before[0].config) == dict(after.config)
+        try:
+            timers = [[_timer(tuned[1], after)]]
+            if not is_same:
+                timers.insert(0, [_timer(default[1], function) for function in before])
+            rounds = _alternately(timers)
+        except (RomouError, RuntimeError) as error:
+            logger.warning("%s is not timed in the model: %s", after.name, str(error).splitlines()[0])
+            continue
+        default_ms, tuned_ms = statistics.median(rounds[0]), statistics.median(rounds[-1])
+        times[key] = LayerTime(default_ms=default_ms, tuned_ms=tuned_ms, noise=max(map(noise_of, rounds)))
+    return times
+
+
+def _functions_by_task(compilation: Compilation) -> dict[str, ScheduledFunction]:
+    functions = compilation.scheduled_functions()
+    return {function.task.key: function for function in reversed(functions) if function.task is not None}
+
+
+def _timer(model: TunedModel, function: ScheduledFunction) -> Callable[[], Timer]:
+    """Return a maker of timers, each with new tensors: where they are stored is no property of the kernel."""
+    arguments = [
+        Argument(shape=tuple(int(extent) for extent in p.shape), dtype=str(p.dtype), scope=str(p.scope()))
+        for p in function.func.params
+    ]
+    tensors = {str(at): (argument.shape, argument.dtype) for at, argument in enumerate(arguments)}
+    arrays = list(random_inputs(tensors, seed=0).values())
+    return lambda: model.operator_timer(function.name, arguments, arrays)
+
+
+def _alternately(sides: Sequence[Sequence[Callable[[], Timer]]]) -> list[list[float]]:
+    """Return the milliseconds of each round of each side, summed over the side's kernels."""
+    launches: dict[tuple[int, int], int] = {}
+    rounds: list[list[float]] = [[] for _ in sides]
+    for number in range(ROUNDS):
+        # The order is reversed each round: drift hits both sides alike.
+        for side in range(len(sides)) if number % 2 == 0 else reversed(range(len(sides))):
+            total = 0.0
+            for at, make in enumerate(sides[side]):
+                timer = make()
+                if (side, at) not in launches:
+                    launches[side, at] = launches_of(timer)
+                total += statistics.median(timer(launches[side, at], REPEATS))
+            rounds[side].append(total)
+    return rounds

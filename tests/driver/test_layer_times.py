@@ -1,0 +1,100 @@
+"""Times of layers before and after: alternate, so that drift cancels, and in agreement with the model's own time."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+import tvm
+
+import romou
+from romou.base.errors import DeviceError
+from romou.driver import layer_times
+from romou.driver.layer_times import LayerTime, noise_of
+from support.models.small_networks import NetworkBuilder
+
+
+class DriftingDevice:
+    """Timers of kernels on a device that becomes slower by 10% with each call."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def kernel(self, ms: float) -> layer_times.Timer:
+        def times(number: int, repeat: int) -> list[float]:
+            self.calls += 1
+            return [ms * 1.1**self.calls] * repeat
+
+        return times
+
+
+def test_drift_cancels() -> None:
+    device = DriftingDevice()
+    before, after = layer_times._alternately([[lambda: device.kernel(40.0)], [lambda: device.kernel(10.0)]])
+    assert [len(before), len(after)] == [layer_times.ROUNDS] * 2
+    # Calls: two that count launches, then rounds in the orders 01, 10, 01.
+    assert sum(before) / sum(after) == pytest.approx(4.0, rel=0.1)
+    # The drift within a side is told.
+    assert max(noise_of(before), noise_of(after)) > 0.1
+
+
+def test_kernels_that_one_replaces_are_added_up() -> None:
+    device = DriftingDevice()
+    pair = [lambda: device.kernel(1.0), lambda: device.kernel(2.0)]
+    (rounds,) = layer_times._alternately([pair])
+    assert rounds[0] > 3.0
+
+
+def test_noise_is_half_the_range() -> None:
+    assert noise_of([9.0, 10.0, 11.0]) == pytest.approx(0.1)
+    assert noise_of([10.0]) == 0.0
+
+
+def layers() -> romou.TunedModel:
+    g = NetworkBuilder({"x": (1, 32, 28, 28)})
+    y = g.add("Relu", g.conv("x", 32, 64, pads=[1, 1, 1, 1]))
+    return romou.tune(g.model(g.conv(y, 64, 64, pads=[1, 1, 1, 1])), trials=4, work_dir=False)
+
+
+def test_layers_add_up_to_the_model(opencl_device: tvm.runtime.Device) -> None:
+    """Their sum was up to seven times the model's time when each was the median of candidates in a busy child."""
+    model = layers()
+    summary = model.summary()
+    assert len(summary.rows) >= 3
+    for row in summary.rows:
+        assert row.noise is not None
+    noise = max(summary.noise or 0.0, *(row.noise or 0.0 for row in summary.rows))
+    for field in ("default_ms", "tuned_ms"):
+        total = sum(getattr(row, field) * row.calls for row in summary.rows)
+        whole = getattr(summary, field)
+        # A machine with other work may be slow while a side is timed.
+        assert whole / (1.5 + noise) < total < whole * (1.5 + noise), (field, total, whole, noise)
+
+
+def test_a_kernel_that_cannot_be_timed_keeps_the_time_of_the_search(
+    opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def operator_timer(self: romou.TunedModel, function: str, *_: object) -> layer_times.Timer:
+        raise DeviceError(f"no memory for {function}")
+
+    monkeypatch.setattr(romou.TunedModel, "operator_timer", operator_timer)
+    g = NetworkBuilder({"x": (1, 8, 9, 9)})
+    summary = romou.tune(g.model(g.conv("x", 8, 12)), trials=2, work_dir=False).summary()
+    assert all(row.noise is None and row.default_ms for row in summary.rows if row.trials)
+    assert "is not timed in the model: no memory for" in caplog.text
+
+
+def test_same_kernels_are_timed_once(opencl_device: tvm.runtime.Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed: list[str] = []
+    timer_of = romou.TunedModel.operator_timer
+
+    def operator_timer(self: romou.TunedModel, function: str, *rest: object) -> layer_times.Timer:
+        timed.append(function)
+        return timer_of(self, function, *rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(romou.TunedModel, "operator_timer", operator_timer)
+    g = NetworkBuilder({"x": (1, 8, 9, 9)})
+    summary = romou.tune(g.model(g.conv("x", 8, 12)), trials=0, work_dir=False).summary()
+    assert len(timed) == layer_times.ROUNDS * len(summary.rows)
+    assert all(row.default_ms == row.tuned_ms is not None for row in summary.rows)
+    assert [field.name for field in dataclasses.fields(LayerTime)] == ["default_ms", "tuned_ms", "noise"]
