@@ -64,6 +64,7 @@ from romou.compiler.passes.code_generator import (
     unroll_by_compiler,
     unroll_without_pragmas,
 )
+from romou.compiler.passes.dimensions import keep_dimensions
 from romou.compiler.passes.double_buffers import double_buffers
 from romou.compiler.passes.early_return import return_early
 from romou.compiler.passes.exact_division import divide_exactly
@@ -190,6 +191,7 @@ KERNEL = listed(
     stage(s_tir.transform.LowerThreadAllreduce(), "reductions across work-items become loops over local memory"),
     stage(s_tir.transform.MergeSharedMemoryAllocations(), "one allocation of dynamic local memory"),
     stage(tirx.transform.SplitHostDevice(), "from here on there are a host function and kernels"),
+    stage(keep_dimensions, "the text of a kernel names its dimensions"),
     stage(tirx.transform.MakePackedAPI(), "the host function reads packed arguments"),
     stage(tirx.transform.FP8StorageLegalize(), "fp8 is stored as bytes"),
     stage(tirx.transform.BF16StorageLegalize(), "bf16 is stored as 16-bit integers"),

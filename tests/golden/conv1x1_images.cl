@@ -7,6 +7,13 @@
 #define READ_INSIDE_IMAGEH(image, sampler, coord) read_imageh(image, coord)
 #define READ_INSIDE_IMAGEF(image, sampler, coord) read_imagef(image, coord)
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr);
+// oc = (group_y * 4 + local_y) * 2 + (0 to 1)
+// y = group_x / 2
+// x = (group_x % 2 * 4 + local_x) * 4 + (0 to 3)
+// sum over ic 16, ky 1, kx 1, ilane 4
+// data[n 1][ic 16][y 28][x 28][lane 4]
+// weight[ic 16][ky 1][kx 1][ilane 4][oc 32][lane 4]
+// relu[n 1][oc 32][y 28][x 28][lane 4]
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr) {
   const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
   float4 acc_local_ptr[8];
@@ -26,58 +33,58 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     acc_local_ptr[5] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[6] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[7] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    for (int ax6 = 0; ax6 < 16; ++ax6) {
-      float4 v_ = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_2, ax6, 0))));
+    for (int ic = 0; ic < 16; ++ic) {
+      float4 v_ = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_2, ic, 0))));
       patch_local_ptr[0] = v_;
-      float4 v__1 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 1), at_2, ax6, 0))));
+      float4 v__1 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 1), at_2, ic, 0))));
       patch_local_ptr[1] = v__1;
-      float4 v__2 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 2), at_2, ax6, 0))));
+      float4 v__2 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 2), at_2, ic, 0))));
       patch_local_ptr[2] = v__2;
-      float4 v__3 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 3), at_2, ax6, 0))));
+      float4 v__3 = as_float4(READ_INSIDE_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 3), at_2, ic, 0))));
       patch_local_ptr[3] = v__3;
-      float4 v__4 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_3, ax6, 0, 0))));
+      float4 v__4 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_3, ic, 0, 0))));
       float4 value = v__4;
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
       acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-      float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 1), ax6, 0, 0))));
+      float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 1), ic, 0, 0))));
       float4 value_1 = v__5;
       acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s0), value_1, acc_local_ptr[4]);
       acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s0), value_1, acc_local_ptr[5]);
       acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s0), value_1, acc_local_ptr[6]);
       acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s0), value_1, acc_local_ptr[7]);
-      float4 v__6 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 32), ax6, 0, 0))));
+      float4 v__6 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 32), ic, 0, 0))));
       float4 value_2 = v__6;
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_2, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_2, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_2, acc_local_ptr[2]);
       acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_2, acc_local_ptr[3]);
-      float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 33), ax6, 0, 0))));
+      float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 33), ic, 0, 0))));
       float4 value_3 = v__7;
       acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s1), value_3, acc_local_ptr[4]);
       acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s1), value_3, acc_local_ptr[5]);
       acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s1), value_3, acc_local_ptr[6]);
       acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s1), value_3, acc_local_ptr[7]);
-      float4 v__8 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 64), ax6, 0, 0))));
+      float4 v__8 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 64), ic, 0, 0))));
       float4 value_4 = v__8;
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_4, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_4, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_4, acc_local_ptr[2]);
       acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_4, acc_local_ptr[3]);
-      float4 v__9 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 65), ax6, 0, 0))));
+      float4 v__9 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 65), ic, 0, 0))));
       float4 value_5 = v__9;
       acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s2), value_5, acc_local_ptr[4]);
       acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s2), value_5, acc_local_ptr[5]);
       acc_local_ptr[6] = mad((float4)((patch_local_ptr[2]).s2), value_5, acc_local_ptr[6]);
       acc_local_ptr[7] = mad((float4)((patch_local_ptr[3]).s2), value_5, acc_local_ptr[7]);
-      float4 v__10 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 96), ax6, 0, 0))));
+      float4 v__10 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 96), ic, 0, 0))));
       float4 value_6 = v__10;
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_6, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_6, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_6, acc_local_ptr[2]);
       acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_6, acc_local_ptr[3]);
-      float4 v__11 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 97), ax6, 0, 0))));
+      float4 v__11 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_3 + 97), ic, 0, 0))));
       float4 value_7 = v__11;
       acc_local_ptr[4] = mad((float4)((patch_local_ptr[0]).s3), value_7, acc_local_ptr[4]);
       acc_local_ptr[5] = mad((float4)((patch_local_ptr[1]).s3), value_7, acc_local_ptr[5]);

@@ -1,4 +1,10 @@
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float4* __restrict__ relu_ptr, float4* __restrict__ weight_ptr);
+// oc = group_y * 8 + local_y + (0 to 1) * 4
+// y * 14 + x = group_x * 16 + local_x + (0 to 3) * 4
+// sum over ic 8, ky 1, kx 1, ilane 4
+// data[n 1][ic 8][y 14][x 14][lane 4]
+// weight[ic 8][ky 1][kx 1][ilane 4][oc 16][lane 4]
+// relu[n 1][oc 16][y 14][x 14][lane 4]
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float4* __restrict__ relu_ptr, float4* __restrict__ weight_ptr) {
   int group_y = ((int)blockIdx.y);
   alignas(64) float4 acc_local_ptr[8];
@@ -22,27 +28,27 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   int at_3 = (local_x + at_1);
   int at_4 = (group_y * 8);
   int at_5 = (((at_4 + local_x) + ((local_y >> 1) * 16)) + ((local_y & 1) * 4));
-  for (int ax6_0 = 0; ax6_0 < 4; ++ax6_0) {
+  for (int ic = 0; ic < 4; ++ic) {
     __syncthreads();
-    int at_6 = (at_2 + (ax6_0 * 392));
-    for (int ax0_ax1_ax2_ax3_ax4_fused_0 = 0; ax0_ax1_ax2_ax3_ax4_fused_0 < 2; ++ax0_ax1_ax2_ax3_ax4_fused_0) {
-      patch_shared_ptr[(at_3 + (ax0_ax1_ax2_ax3_ax4_fused_0 * 16))] = data_ptr[(at_6 + (ax0_ax1_ax2_ax3_ax4_fused_0 * 196))];
+    int at_ic = (at_2 + (ic * 392));
+    for (int patch_texel = 0; patch_texel < 2; ++patch_texel) {
+      patch_shared_ptr[(at_3 + (patch_texel * 16))] = data_ptr[(at_ic + (patch_texel * 196))];
     }
-    int at_7 = (at_5 + (ax6_0 * 128));
-    for (int ax0_ax1_ax2_ax3_ax4_fused_0_1 = 0; ax0_ax1_ax2_ax3_ax4_fused_0_1 < 4; ++ax0_ax1_ax2_ax3_ax4_fused_0_1) {
-      kernel_shared_ptr[(at_3 + (ax0_ax1_ax2_ax3_ax4_fused_0_1 * 16))] = weight_ptr[(at_7 + (ax0_ax1_ax2_ax3_ax4_fused_0_1 * 32))];
+    int at_ic_1 = (at_5 + (ic * 128));
+    for (int kernel_texel = 0; kernel_texel < 4; ++kernel_texel) {
+      kernel_shared_ptr[(at_3 + (kernel_texel * 16))] = weight_ptr[(at_ic_1 + (kernel_texel * 32))];
     }
     __syncthreads();
-    for (int ax6_1 = 0; ax6_1 < 2; ++ax6_1) {
-      int at_8 = (local_x + (ax6_1 * 16));
-      texels_local_ptr[0] = patch_shared_ptr[at_8];
-      texels_local_ptr[1] = patch_shared_ptr[(at_8 + 4)];
-      texels_local_ptr[2] = patch_shared_ptr[(at_8 + 8)];
-      texels_local_ptr[3] = patch_shared_ptr[(at_8 + 12)];
-      int at_9 = (local_y + (ax6_1 * 32));
+    for (int ic_1 = 0; ic_1 < 2; ++ic_1) {
+      int at_ic_2 = (local_x + (ic_1 * 16));
+      texels_local_ptr[0] = patch_shared_ptr[at_ic_2];
+      texels_local_ptr[1] = patch_shared_ptr[(at_ic_2 + 4)];
+      texels_local_ptr[2] = patch_shared_ptr[(at_ic_2 + 8)];
+      texels_local_ptr[3] = patch_shared_ptr[(at_ic_2 + 12)];
+      int at_ic_3 = (local_y + (ic_1 * 32));
       float4 read = texels_local_ptr[0];
       float4 value = make_float4((read).x, (read).x, (read).x, (read).x);
-      float4 value_1 = kernel_shared_ptr[at_9];
+      float4 value_1 = kernel_shared_ptr[at_ic_3];
       float4 read_1 = acc_local_ptr[0];
       float4 __1;
       __1.x = fma(value.x, value_1.x, read_1.x);
@@ -77,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       __4.z = fma(value_4.z, value_1.z, read_7.z);
       __4.w = fma(value_4.w, value_1.w, read_7.w);
       acc_local_ptr[3] = __4;
-      float4 value_5 = kernel_shared_ptr[(at_9 + 4)];
+      float4 value_5 = kernel_shared_ptr[(at_ic_3 + 4)];
       float4 read_8 = acc_local_ptr[4];
       float4 __5;
       __5.x = fma(value.x, value_5.x, read_8.x);
@@ -108,7 +114,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       acc_local_ptr[7] = __8;
       float4 read_12 = texels_local_ptr[0];
       float4 value_6 = make_float4((read_12).y, (read_12).y, (read_12).y, (read_12).y);
-      float4 value_7 = kernel_shared_ptr[(at_9 + 8)];
+      float4 value_7 = kernel_shared_ptr[(at_ic_3 + 8)];
       float4 read_13 = acc_local_ptr[0];
       float4 __9;
       __9.x = fma(value_6.x, value_7.x, read_13.x);
@@ -143,7 +149,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       __12.z = fma(value_10.z, value_7.z, read_19.z);
       __12.w = fma(value_10.w, value_7.w, read_19.w);
       acc_local_ptr[3] = __12;
-      float4 value_11 = kernel_shared_ptr[(at_9 + 12)];
+      float4 value_11 = kernel_shared_ptr[(at_ic_3 + 12)];
       float4 read_20 = acc_local_ptr[4];
       float4 __13;
       __13.x = fma(value_6.x, value_11.x, read_20.x);
@@ -174,7 +180,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       acc_local_ptr[7] = __16;
       float4 read_24 = texels_local_ptr[0];
       float4 value_12 = make_float4((read_24).z, (read_24).z, (read_24).z, (read_24).z);
-      float4 value_13 = kernel_shared_ptr[(at_9 + 16)];
+      float4 value_13 = kernel_shared_ptr[(at_ic_3 + 16)];
       float4 read_25 = acc_local_ptr[0];
       float4 __17;
       __17.x = fma(value_12.x, value_13.x, read_25.x);
@@ -209,7 +215,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       __20.z = fma(value_16.z, value_13.z, read_31.z);
       __20.w = fma(value_16.w, value_13.w, read_31.w);
       acc_local_ptr[3] = __20;
-      float4 value_17 = kernel_shared_ptr[(at_9 + 20)];
+      float4 value_17 = kernel_shared_ptr[(at_ic_3 + 20)];
       float4 read_32 = acc_local_ptr[4];
       float4 __21;
       __21.x = fma(value_12.x, value_17.x, read_32.x);
@@ -240,7 +246,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       acc_local_ptr[7] = __24;
       float4 read_36 = texels_local_ptr[0];
       float4 value_18 = make_float4((read_36).w, (read_36).w, (read_36).w, (read_36).w);
-      float4 value_19 = kernel_shared_ptr[(at_9 + 24)];
+      float4 value_19 = kernel_shared_ptr[(at_ic_3 + 24)];
       float4 read_37 = acc_local_ptr[0];
       float4 __25;
       __25.x = fma(value_18.x, value_19.x, read_37.x);
@@ -275,7 +281,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       __28.z = fma(value_22.z, value_19.z, read_43.z);
       __28.w = fma(value_22.w, value_19.w, read_43.w);
       acc_local_ptr[3] = __28;
-      float4 value_23 = kernel_shared_ptr[(at_9 + 28)];
+      float4 value_23 = kernel_shared_ptr[(at_ic_3 + 28)];
       float4 read_44 = acc_local_ptr[4];
       float4 __29;
       __29.x = fma(value_18.x, value_23.x, read_44.x);
@@ -306,9 +312,9 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       acc_local_ptr[7] = __32;
     }
   }
-  int at_10 = (at_4 + local_y);
-  int at_11 = ((((group_y * 1568) + at) + local_x) + (local_y * 196));
-  float4 value_24 = bias_ptr[at_10];
+  int at_6 = (at_4 + local_y);
+  int at_7 = ((((group_y * 1568) + at) + local_x) + (local_y * 196));
+  float4 value_24 = bias_ptr[at_6];
   float4 read_48 = acc_local_ptr[0];
   float4 __33;
     __33.x = (read_48.x+value_24.x);
@@ -328,7 +334,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   __34.y = (bool(__35.y)?v__1.y:operand.y);
   __34.z = (bool(__35.z)?v__1.z:operand.z);
   __34.w = (bool(__35.w)?v__1.w:operand.w);
-  relu_ptr[at_11] = __34;
+  relu_ptr[at_7] = __34;
   bool inside = (group_x < 12);
   if (inside) {
     float4 read_49 = acc_local_ptr[1];
@@ -350,7 +356,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __37.y = (bool(__38.y)?v__3.y:operand_1.y);
     __37.z = (bool(__38.z)?v__3.z:operand_1.z);
     __37.w = (bool(__38.w)?v__3.w:operand_1.w);
-    relu_ptr[(at_11 + 4)] = __37;
+    relu_ptr[(at_7 + 4)] = __37;
   }
   if (inside) {
     float4 read_50 = acc_local_ptr[2];
@@ -372,7 +378,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __40.y = (bool(__41.y)?v__5.y:operand_2.y);
     __40.z = (bool(__41.z)?v__5.z:operand_2.z);
     __40.w = (bool(__41.w)?v__5.w:operand_2.w);
-    relu_ptr[(at_11 + 8)] = __40;
+    relu_ptr[(at_7 + 8)] = __40;
   }
   if (inside) {
     float4 read_51 = acc_local_ptr[3];
@@ -394,9 +400,9 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __43.y = (bool(__44.y)?v__7.y:operand_3.y);
     __43.z = (bool(__44.z)?v__7.z:operand_3.z);
     __43.w = (bool(__44.w)?v__7.w:operand_3.w);
-    relu_ptr[(at_11 + 12)] = __43;
+    relu_ptr[(at_7 + 12)] = __43;
   }
-  float4 value_25 = bias_ptr[(at_10 + 4)];
+  float4 value_25 = bias_ptr[(at_6 + 4)];
   float4 read_52 = acc_local_ptr[4];
   float4 __45;
     __45.x = (read_52.x+value_25.x);
@@ -416,7 +422,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   __46.y = (bool(__47.y)?v__9.y:operand_4.y);
   __46.z = (bool(__47.z)?v__9.z:operand_4.z);
   __46.w = (bool(__47.w)?v__9.w:operand_4.w);
-  relu_ptr[(at_11 + 784)] = __46;
+  relu_ptr[(at_7 + 784)] = __46;
   if (inside) {
     float4 read_53 = acc_local_ptr[5];
     float4 __48;
@@ -437,7 +443,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __49.y = (bool(__50.y)?v__11.y:operand_5.y);
     __49.z = (bool(__50.z)?v__11.z:operand_5.z);
     __49.w = (bool(__50.w)?v__11.w:operand_5.w);
-    relu_ptr[(at_11 + 788)] = __49;
+    relu_ptr[(at_7 + 788)] = __49;
   }
   if (inside) {
     float4 read_54 = acc_local_ptr[6];
@@ -459,7 +465,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __52.y = (bool(__53.y)?v__13.y:operand_6.y);
     __52.z = (bool(__53.z)?v__13.z:operand_6.z);
     __52.w = (bool(__53.w)?v__13.w:operand_6.w);
-    relu_ptr[(at_11 + 792)] = __52;
+    relu_ptr[(at_7 + 792)] = __52;
   }
   if (inside) {
     float4 read_55 = acc_local_ptr[7];
@@ -481,7 +487,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __55.y = (bool(__56.y)?v__15.y:operand_7.y);
     __55.z = (bool(__56.z)?v__15.z:operand_7.z);
     __55.w = (bool(__56.w)?v__15.w:operand_7.w);
-    relu_ptr[(at_11 + 796)] = __55;
+    relu_ptr[(at_7 + 796)] = __55;
   }
 }
 

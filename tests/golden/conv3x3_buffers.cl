@@ -1,5 +1,12 @@
 // Function: main_kernel
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __global float4* restrict relu_ptr, __global float4* restrict weight_ptr);
+// oc = group_y * 4 + local_y
+// y = group_x / 2
+// x = (group_x % 2 * 4 + local_x) * 4 + (0 to 3)
+// sum over ic 8, ky 3, kx 3, ilane 4
+// data[n 1][ic 8][y 28][x 28][lane 4]
+// weight[ic 8][ky 3][kx 3][ilane 4][oc 16][lane 4]
+// relu[n 1][oc 16][y 28][x 28][lane 4]
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __global float4* restrict relu_ptr, __global float4* restrict weight_ptr) {
   int group_y = (convert_int(get_group_id(1)));
   float4 acc_local_ptr[4];
@@ -18,62 +25,62 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    for (int ax6 = 0; ax6 < 8; ++ax6) {
-      int at_6 = (at_3 + (ax6 * 784));
-      int at_7 = (at_4 + (ax6 * 576));
-      for (int ax7 = 0; ax7 < 3; ++ax7) {
-        int at_8 = (at_1 + ax7);
-        bool inside = (((bool)(at_8 >= 1)) && ((bool)(at_8 < 29)));
-        int at_9 = (at_6 + (ax7 * 28));
-        int at_10 = (at_7 + (ax7 * 192));
-        for (int ax8 = 0; ax8 < 3; ++ax8) {
-          int at_11 = (at_2 + ax8);
-          int at_12 = (at_9 + ax8);
+    for (int ic = 0; ic < 8; ++ic) {
+      int at_ic = (at_3 + (ic * 784));
+      int at_ic_1 = (at_4 + (ic * 576));
+      for (int ky = 0; ky < 3; ++ky) {
+        int at_ky = (at_1 + ky);
+        bool inside_ky = (((bool)(at_ky >= 1)) && ((bool)(at_ky < 29)));
+        int at_ic_ky = (at_ic + (ky * 28));
+        int at_ic_ky_1 = (at_ic_1 + (ky * 192));
+        for (int kx = 0; kx < 3; ++kx) {
+          int at_kx = (at_2 + kx);
+          int at_ic_ky_kx = (at_ic_ky + kx);
           float4 condval;
-          if (((bool)inside) && ((bool)(at_11 >= 1))) {
-            condval = data_ptr[at_12];
+          if (((bool)inside_ky) && ((bool)(at_kx >= 1))) {
+            condval = data_ptr[at_ic_ky_kx];
           } else {
             condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
           }
           patch_local_ptr[0] = condval;
           float4 condval_1;
-          if (inside) {
-            condval_1 = data_ptr[(at_12 + 1)];
+          if (inside_ky) {
+            condval_1 = data_ptr[(at_ic_ky_kx + 1)];
           } else {
             condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
           }
           patch_local_ptr[1] = condval_1;
           float4 condval_2;
-          if (inside) {
-            condval_2 = data_ptr[(at_12 + 2)];
+          if (inside_ky) {
+            condval_2 = data_ptr[(at_ic_ky_kx + 2)];
           } else {
             condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
           }
           patch_local_ptr[2] = condval_2;
           float4 condval_3;
-          if (((bool)inside) && ((bool)(at_11 < 26))) {
-            condval_3 = data_ptr[(at_12 + 3)];
+          if (((bool)inside_ky) && ((bool)(at_kx < 26))) {
+            condval_3 = data_ptr[(at_ic_ky_kx + 3)];
           } else {
             condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
           }
           patch_local_ptr[3] = condval_3;
-          int at_13 = (at_10 + (ax8 * 64));
-          float4 value = weight_ptr[at_13];
+          int at_ic_ky_kx_1 = (at_ic_ky_1 + (kx * 64));
+          float4 value = weight_ptr[at_ic_ky_kx_1];
           acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
           acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
           acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
           acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-          float4 value_1 = weight_ptr[(at_13 + 16)];
+          float4 value_1 = weight_ptr[(at_ic_ky_kx_1 + 16)];
           acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
           acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
           acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
           acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-          float4 value_2 = weight_ptr[(at_13 + 32)];
+          float4 value_2 = weight_ptr[(at_ic_ky_kx_1 + 32)];
           acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
           acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
           acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
           acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
-          float4 value_3 = weight_ptr[(at_13 + 48)];
+          float4 value_3 = weight_ptr[(at_ic_ky_kx_1 + 48)];
           acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
           acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
           acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);

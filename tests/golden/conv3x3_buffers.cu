@@ -1,4 +1,11 @@
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float4* __restrict__ relu_ptr, float4* __restrict__ weight_ptr);
+// oc = group_y * 4 + local_y
+// y = group_x / 2
+// x = (group_x % 2 * 4 + local_x) * 4 + (0 to 3)
+// sum over ic 8, ky 3, kx 3, ilane 4
+// data[n 1][ic 8][y 28][x 28][lane 4]
+// weight[ic 8][ky 3][kx 3][ilane 4][oc 16][lane 4]
+// relu[n 1][oc 16][y 28][x 28][lane 4]
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float4* __restrict__ relu_ptr, float4* __restrict__ weight_ptr) {
   int group_y = ((int)blockIdx.y);
   alignas(64) float4 acc_local_ptr[4];
@@ -17,47 +24,47 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     acc_local_ptr[1] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
     acc_local_ptr[2] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
     acc_local_ptr[3] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
-    for (int ax6 = 0; ax6 < 8; ++ax6) {
-      int at_6 = (at_3 + (ax6 * 784));
-      int at_7 = (at_4 + (ax6 * 576));
-      for (int ax7 = 0; ax7 < 3; ++ax7) {
-        int at_8 = (at_1 + ax7);
-        bool inside = ((at_8 >= 1) && (at_8 < 29));
-        int at_9 = (at_6 + (ax7 * 28));
-        int at_10 = (at_7 + (ax7 * 192));
-        for (int ax8 = 0; ax8 < 3; ++ax8) {
-          int at_11 = (at_2 + ax8);
-          int at_12 = (at_9 + ax8);
+    for (int ic = 0; ic < 8; ++ic) {
+      int at_ic = (at_3 + (ic * 784));
+      int at_ic_1 = (at_4 + (ic * 576));
+      for (int ky = 0; ky < 3; ++ky) {
+        int at_ky = (at_1 + ky);
+        bool inside_ky = ((at_ky >= 1) && (at_ky < 29));
+        int at_ic_ky = (at_ic + (ky * 28));
+        int at_ic_ky_1 = (at_ic_1 + (ky * 192));
+        for (int kx = 0; kx < 3; ++kx) {
+          int at_kx = (at_2 + kx);
+          int at_ic_ky_kx = (at_ic_ky + kx);
           float4 condval;
-          if (inside && (at_11 >= 1)) {
-            condval = data_ptr[at_12];
+          if (inside_ky && (at_kx >= 1)) {
+            condval = data_ptr[at_ic_ky_kx];
           } else {
             condval = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
           }
           patch_local_ptr[0] = condval;
           float4 condval_1;
-          if (inside) {
-            condval_1 = data_ptr[(at_12 + 1)];
+          if (inside_ky) {
+            condval_1 = data_ptr[(at_ic_ky_kx + 1)];
           } else {
             condval_1 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
           }
           patch_local_ptr[1] = condval_1;
           float4 condval_2;
-          if (inside) {
-            condval_2 = data_ptr[(at_12 + 2)];
+          if (inside_ky) {
+            condval_2 = data_ptr[(at_ic_ky_kx + 2)];
           } else {
             condval_2 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
           }
           patch_local_ptr[2] = condval_2;
           float4 condval_3;
-          if (inside && (at_11 < 26)) {
-            condval_3 = data_ptr[(at_12 + 3)];
+          if (inside_ky && (at_kx < 26)) {
+            condval_3 = data_ptr[(at_ic_ky_kx + 3)];
           } else {
             condval_3 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
           }
           patch_local_ptr[3] = condval_3;
-          int at_13 = (at_10 + (ax8 * 64));
-          float4 value = weight_ptr[at_13];
+          int at_ic_ky_kx_1 = (at_ic_ky_1 + (kx * 64));
+          float4 value = weight_ptr[at_ic_ky_kx_1];
           float4 read = patch_local_ptr[0];
           float4 read_1 = acc_local_ptr[0];
           float4 __1;
@@ -94,7 +101,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
           __4.z = fma(v__3.z, value.z, read_7.z);
           __4.w = fma(v__3.w, value.w, read_7.w);
           acc_local_ptr[3] = __4;
-          float4 value_1 = weight_ptr[(at_13 + 16)];
+          float4 value_1 = weight_ptr[(at_ic_ky_kx_1 + 16)];
           float4 read_8 = patch_local_ptr[0];
           float4 read_9 = acc_local_ptr[0];
           float4 __5;
@@ -131,7 +138,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
           __8.z = fma(v__7.z, value_1.z, read_15.z);
           __8.w = fma(v__7.w, value_1.w, read_15.w);
           acc_local_ptr[3] = __8;
-          float4 value_2 = weight_ptr[(at_13 + 32)];
+          float4 value_2 = weight_ptr[(at_ic_ky_kx_1 + 32)];
           float4 read_16 = patch_local_ptr[0];
           float4 read_17 = acc_local_ptr[0];
           float4 __9;
@@ -168,7 +175,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
           __12.z = fma(v__11.z, value_2.z, read_23.z);
           __12.w = fma(v__11.w, value_2.w, read_23.w);
           acc_local_ptr[3] = __12;
-          float4 value_3 = weight_ptr[(at_13 + 48)];
+          float4 value_3 = weight_ptr[(at_ic_ky_kx_1 + 48)];
           float4 read_24 = patch_local_ptr[0];
           float4 read_25 = acc_local_ptr[0];
           float4 __13;

@@ -1,4 +1,10 @@
 extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict__ bias_ptr, ushort4* __restrict__ data_ptr, ushort4* __restrict__ relu_ptr, ushort4* __restrict__ weight_ptr);
+// oc = group_y * 4 + local_y
+// y * 28 + x = (group_x * 4 + local_x) * 4 + (0 to 3)
+// sum over ic 8, ky 3, kx 3, ilane 4
+// data[n 1][ic 8][y 28][x 28][lane 4]
+// weight[ic 8][ky 3][kx 3][ilane 4][oc 16][lane 4]
+// relu[n 1][oc 16][y 28][x 28][lane 4]
 extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict__ bias_ptr, ushort4* __restrict__ data_ptr, ushort4* __restrict__ relu_ptr, ushort4* __restrict__ weight_ptr) {
   int group_y = ((int)blockIdx.y);
   alignas(64) float4 acc_local_ptr[4];
@@ -15,20 +21,20 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
   int at_2 = (at_1 - (((at_1 * 1171) >> 15) * 28));
   int at_3 = (at_1 - ((((at_1 + 3) * 1171) >> 15) * 28));
   int at_4 = ((group_y * 4) + local_y);
-  for (int ax6 = 0; ax6 < 8; ++ax6) {
-    int at_5 = (at_1 + (ax6 * 784));
-    int at_6 = (at_4 + (ax6 * 576));
-    for (int ax7 = 0; ax7 < 3; ++ax7) {
-      int at_7 = (at + ax7);
-      bool inside = ((at_7 >= 1) && (at_7 < 29));
-      int at_8 = (at_5 + (ax7 * 28));
-      int at_9 = (at_6 + (ax7 * 192));
-      for (int ax8 = 0; ax8 < 3; ++ax8) {
-        int at_10 = (at_8 + ax8);
+  for (int ic = 0; ic < 8; ++ic) {
+    int at_ic = (at_1 + (ic * 784));
+    int at_ic_1 = (at_4 + (ic * 576));
+    for (int ky = 0; ky < 3; ++ky) {
+      int at_ky = (at + ky);
+      bool inside_ky = ((at_ky >= 1) && (at_ky < 29));
+      int at_ic_ky = (at_ic + (ky * 28));
+      int at_ic_ky_1 = (at_ic_1 + (ky * 192));
+      for (int kx = 0; kx < 3; ++kx) {
+        int at_ic_ky_kx = (at_ic_ky + kx);
         float4 condval;
-        if (inside && ((at_2 + ax8) >= 1)) {
+        if (inside_ky && ((at_2 + kx) >= 1)) {
           float4 __1;
-          ushort4 v_ = data_ptr[(at_10 - 29)];
+          ushort4 v_ = data_ptr[(at_ic_ky_kx - 29)];
           __1.x = float_of_half(v_.x);
           __1.y = float_of_half(v_.y);
           __1.z = float_of_half(v_.z);
@@ -39,9 +45,9 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
         }
         patch_local_ptr[0] = condval;
         float4 condval_1;
-        if (inside) {
+        if (inside_ky) {
           float4 __2;
-          ushort4 v__1 = data_ptr[(at_10 - 28)];
+          ushort4 v__1 = data_ptr[(at_ic_ky_kx - 28)];
           __2.x = float_of_half(v__1.x);
           __2.y = float_of_half(v__1.y);
           __2.z = float_of_half(v__1.z);
@@ -52,9 +58,9 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
         }
         patch_local_ptr[1] = condval_1;
         float4 condval_2;
-        if (inside) {
+        if (inside_ky) {
           float4 __3;
-          ushort4 v__2 = data_ptr[(at_10 - 27)];
+          ushort4 v__2 = data_ptr[(at_ic_ky_kx - 27)];
           __3.x = float_of_half(v__2.x);
           __3.y = float_of_half(v__2.y);
           __3.z = float_of_half(v__2.z);
@@ -65,9 +71,9 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
         }
         patch_local_ptr[2] = condval_2;
         float4 condval_3;
-        if (inside && ((at_3 + ax8) < 26)) {
+        if (inside_ky && ((at_3 + kx) < 26)) {
           float4 __4;
-          ushort4 v__3 = data_ptr[(at_10 - 26)];
+          ushort4 v__3 = data_ptr[(at_ic_ky_kx - 26)];
           __4.x = float_of_half(v__3.x);
           __4.y = float_of_half(v__3.y);
           __4.z = float_of_half(v__3.z);
@@ -77,9 +83,9 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
           condval_3 = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
         }
         patch_local_ptr[3] = condval_3;
-        int at_11 = (at_9 + (ax8 * 64));
+        int at_ic_ky_kx_1 = (at_ic_ky_1 + (kx * 64));
         float4 __5;
-        ushort4 v__4 = weight_ptr[at_11];
+        ushort4 v__4 = weight_ptr[at_ic_ky_kx_1];
         __5.x = float_of_half(v__4.x);
         __5.y = float_of_half(v__4.y);
         __5.z = float_of_half(v__4.z);
@@ -122,7 +128,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
         __9.w = fma(v__8.w, value.w, read_7.w);
         acc_local_ptr[3] = __9;
         float4 __10;
-        ushort4 v__9 = weight_ptr[(at_11 + 16)];
+        ushort4 v__9 = weight_ptr[(at_ic_ky_kx_1 + 16)];
         __10.x = float_of_half(v__9.x);
         __10.y = float_of_half(v__9.y);
         __10.z = float_of_half(v__9.z);
@@ -165,7 +171,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
         __14.w = fma(v__13.w, value_1.w, read_15.w);
         acc_local_ptr[3] = __14;
         float4 __15;
-        ushort4 v__14 = weight_ptr[(at_11 + 32)];
+        ushort4 v__14 = weight_ptr[(at_ic_ky_kx_1 + 32)];
         __15.x = float_of_half(v__14.x);
         __15.y = float_of_half(v__14.y);
         __15.z = float_of_half(v__14.z);
@@ -208,7 +214,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
         __19.w = fma(v__18.w, value_2.w, read_23.w);
         acc_local_ptr[3] = __19;
         float4 __20;
-        ushort4 v__19 = weight_ptr[(at_11 + 48)];
+        ushort4 v__19 = weight_ptr[(at_ic_ky_kx_1 + 48)];
         __20.x = float_of_half(v__19.x);
         __20.y = float_of_half(v__19.y);
         __20.z = float_of_half(v__19.z);
@@ -253,7 +259,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
       }
     }
   }
-  int at_12 = ((at_1 + (group_y * 3136)) + (local_y * 784));
+  int at_5 = ((at_1 + (group_y * 3136)) + (local_y * 784));
   float4 __25;
   ushort4 v__24 = bias_ptr[at_4];
   __25.x = float_of_half(v__24.x);
@@ -285,7 +291,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
   __26.y = half_of_float(__28.y);
   __26.z = half_of_float(__28.z);
   __26.w = half_of_float(__28.w);
-  relu_ptr[at_12] = __26;
+  relu_ptr[at_5] = __26;
   float4 read_33 = acc_local_ptr[1];
   ushort4 __30;
   float4 __31;
@@ -310,7 +316,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
   __30.y = half_of_float(__32.y);
   __30.z = half_of_float(__32.z);
   __30.w = half_of_float(__32.w);
-  relu_ptr[(at_12 + 1)] = __30;
+  relu_ptr[(at_5 + 1)] = __30;
   float4 read_34 = acc_local_ptr[2];
   ushort4 __34;
   float4 __35;
@@ -335,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
   __34.y = half_of_float(__36.y);
   __34.z = half_of_float(__36.z);
   __34.w = half_of_float(__36.w);
-  relu_ptr[(at_12 + 2)] = __34;
+  relu_ptr[(at_5 + 2)] = __34;
   float4 read_35 = acc_local_ptr[3];
   ushort4 __38;
   float4 __39;
@@ -360,6 +366,6 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(ushort4* __restrict
   __38.y = half_of_float(__40.y);
   __38.z = half_of_float(__40.z);
   __38.w = half_of_float(__40.w);
-  relu_ptr[(at_12 + 3)] = __38;
+  relu_ptr[(at_5 + 3)] = __38;
 }
 

@@ -5,6 +5,13 @@
 #define READ_PLAIN_IMAGEH(image, sampler, coord) read_imageh(image, (coord).xy)
 #define READ_PLAIN_IMAGEF(image, sampler, coord) read_imagef(image, (coord).xy)
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr);
+// oc = group_y * 4 + local_y
+// y = group_x / 2
+// x = (group_x % 2 * 4 + local_x) * 4 + (0 to 3)
+// sum over ic 8, ky 3, kx 3, ilane 4
+// data[n 1][ic 8][y 28][x 28][lane 4]
+// weight[ic 8][ky 3][kx 3][ilane 4][oc 16][lane 4]
+// relu[n 1][oc 16][y 28][x 28][lane 4]
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr) {
   const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
   float4 acc_local_ptr[4];
@@ -21,40 +28,40 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    for (int ax6 = 0; ax6 < 8; ++ax6) {
-      for (int ax7 = 0; ax7 < 3; ++ax7) {
-        int at_5 = (at_3 + ax7);
-        int at_6 = (at_4 + (ax7 * 192));
-        for (int ax8 = 0; ax8 < 3; ++ax8) {
-          int at_7 = (at_1 + ax8);
-          float4 v_ = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_7, at_5, ax6, 0))));
+    for (int ic = 0; ic < 8; ++ic) {
+      for (int ky = 0; ky < 3; ++ky) {
+        int at_ky = (at_3 + ky);
+        int at_ky_1 = (at_4 + (ky * 192));
+        for (int kx = 0; kx < 3; ++kx) {
+          int at_kx = (at_1 + kx);
+          float4 v_ = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_kx, at_ky, ic, 0))));
           patch_local_ptr[0] = v_;
-          float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 1), at_5, ax6, 0))));
+          float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_kx + 1), at_ky, ic, 0))));
           patch_local_ptr[1] = v__1;
-          float4 v__2 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 2), at_5, ax6, 0))));
+          float4 v__2 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_kx + 2), at_ky, ic, 0))));
           patch_local_ptr[2] = v__2;
-          float4 v__3 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_7 + 3), at_5, ax6, 0))));
+          float4 v__3 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_kx + 3), at_ky, ic, 0))));
           patch_local_ptr[3] = v__3;
-          int at_8 = (at_6 + (ax8 * 64));
-          float4 v__4 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_8, ax6, 0, 0))));
+          int at_ky_kx = (at_ky_1 + (kx * 64));
+          float4 v__4 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_ky_kx, ic, 0, 0))));
           float4 value = v__4;
           acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
           acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
           acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
           acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-          float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 16), ax6, 0, 0))));
+          float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_ky_kx + 16), ic, 0, 0))));
           float4 value_1 = v__5;
           acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
           acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
           acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
           acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-          float4 v__6 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 32), ax6, 0, 0))));
+          float4 v__6 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_ky_kx + 32), ic, 0, 0))));
           float4 value_2 = v__6;
           acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
           acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
           acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
           acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
-          float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_8 + 48), ax6, 0, 0))));
+          float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_ky_kx + 48), ic, 0, 0))));
           float4 value_3 = v__7;
           acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
           acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);

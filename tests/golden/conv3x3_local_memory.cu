@@ -1,4 +1,11 @@
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float4* __restrict__ relu_ptr, float4* __restrict__ weight_ptr);
+// oc = group_y * 4 + local_y
+// y = group_x
+// x = local_x * 4 + (0 to 3)
+// sum over ic 8, ky 3, kx 3, ilane 4
+// data[n 1][ic 8][y 14][x 14][lane 4]
+// weight[ic 8][ky 3][kx 3][ilane 4][oc 16][lane 4]
+// relu[n 1][oc 16][y 14][x 14][lane 4]
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float4* __restrict__ relu_ptr, float4* __restrict__ weight_ptr) {
   int group_y = ((int)blockIdx.y);
   alignas(64) float4 acc_local_ptr[4];
@@ -19,39 +26,39 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   int at_4 = (group_y * 4);
   int at_5 = ((at_4 + local_x) + (local_y * 16));
   int at_6 = (local_x * 4);
-  for (int ax6_0 = 0; ax6_0 < 8; ++ax6_0) {
+  for (int ic = 0; ic < 8; ++ic) {
     __syncthreads();
-    int at_7 = (at_3 + (ax6_0 * 196));
-    for (int ax0_ax1_ax2_ax3_ax4_fused_0 = 0; ax0_ax1_ax2_ax3_ax4_fused_0 < 9; ++ax0_ax1_ax2_ax3_ax4_fused_0) {
-      int at_8 = ((ax0_ax1_ax2_ax3_ax4_fused_0 * 11) >> 5);
-      int at_9 = (group_x + at_8);
-      int at_10 = ((at_1 + ax0_ax1_ax2_ax3_ax4_fused_0) - (at_8 * 3));
+    int at_ic = (at_3 + (ic * 196));
+    for (int patch_texel = 0; patch_texel < 9; ++patch_texel) {
+      int at_patch_texel = ((patch_texel * 11) >> 5);
+      int at_patch_texel_1 = (group_x + at_patch_texel);
+      int at_patch_texel_2 = ((at_1 + patch_texel) - (at_patch_texel * 3));
       float4 condval;
-      if ((((at_9 >= 1) && (at_9 < 15)) && (at_10 >= 1)) && (at_10 < 15)) {
-        condval = data_ptr[((at_7 + ax0_ax1_ax2_ax3_ax4_fused_0) + (at_8 * 11))];
+      if ((((at_patch_texel_1 >= 1) && (at_patch_texel_1 < 15)) && (at_patch_texel_2 >= 1)) && (at_patch_texel_2 < 15)) {
+        condval = data_ptr[((at_ic + patch_texel) + (at_patch_texel * 11))];
       } else {
         condval = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
       }
-      patch_shared_ptr[(at + (ax0_ax1_ax2_ax3_ax4_fused_0 * 16))] = condval;
+      patch_shared_ptr[(at + (patch_texel * 16))] = condval;
     }
-    int at_11 = (at_5 + (ax6_0 * 576));
-    for (int ax0_ax1_ax2_ax3_ax4_fused_0_1 = 0; ax0_ax1_ax2_ax3_ax4_fused_0_1 < 9; ++ax0_ax1_ax2_ax3_ax4_fused_0_1) {
-      kernel_shared_ptr[(at + (ax0_ax1_ax2_ax3_ax4_fused_0_1 * 16))] = weight_ptr[(at_11 + (ax0_ax1_ax2_ax3_ax4_fused_0_1 * 64))];
+    int at_ic_1 = (at_5 + (ic * 576));
+    for (int kernel_texel = 0; kernel_texel < 9; ++kernel_texel) {
+      kernel_shared_ptr[(at + (kernel_texel * 16))] = weight_ptr[(at_ic_1 + (kernel_texel * 64))];
     }
     __syncthreads();
-    for (int ax7 = 0; ax7 < 3; ++ax7) {
-      int at_12 = (ax7 * 48);
-      int at_13 = (at_6 + at_12);
-      int at_14 = (local_y + at_12);
-      for (int ax8 = 0; ax8 < 3; ++ax8) {
-        int at_15 = (ax8 * 16);
-        int at_16 = (at_13 + at_15);
-        texels_local_ptr[0] = patch_shared_ptr[at_16];
-        texels_local_ptr[1] = patch_shared_ptr[(at_16 + 1)];
-        texels_local_ptr[2] = patch_shared_ptr[(at_16 + 2)];
-        texels_local_ptr[3] = patch_shared_ptr[(at_16 + 3)];
-        int at_17 = (at_14 + at_15);
-        float4 value = kernel_shared_ptr[at_17];
+    for (int ky = 0; ky < 3; ++ky) {
+      int at_ky = (ky * 48);
+      int at_ky_1 = (at_6 + at_ky);
+      int at_ky_2 = (local_y + at_ky);
+      for (int kx = 0; kx < 3; ++kx) {
+        int at_kx = (kx * 16);
+        int at_ky_kx = (at_ky_1 + at_kx);
+        texels_local_ptr[0] = patch_shared_ptr[at_ky_kx];
+        texels_local_ptr[1] = patch_shared_ptr[(at_ky_kx + 1)];
+        texels_local_ptr[2] = patch_shared_ptr[(at_ky_kx + 2)];
+        texels_local_ptr[3] = patch_shared_ptr[(at_ky_kx + 3)];
+        int at_ky_kx_1 = (at_ky_2 + at_kx);
+        float4 value = kernel_shared_ptr[at_ky_kx_1];
         float4 read = texels_local_ptr[0];
         float4 read_1 = acc_local_ptr[0];
         float4 __1;
@@ -88,7 +95,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __4.z = fma(v__3.z, value.z, read_7.z);
         __4.w = fma(v__3.w, value.w, read_7.w);
         acc_local_ptr[3] = __4;
-        float4 value_1 = kernel_shared_ptr[(at_17 + 4)];
+        float4 value_1 = kernel_shared_ptr[(at_ky_kx_1 + 4)];
         float4 read_8 = texels_local_ptr[0];
         float4 read_9 = acc_local_ptr[0];
         float4 __5;
@@ -125,7 +132,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __8.z = fma(v__7.z, value_1.z, read_15.z);
         __8.w = fma(v__7.w, value_1.w, read_15.w);
         acc_local_ptr[3] = __8;
-        float4 value_2 = kernel_shared_ptr[(at_17 + 8)];
+        float4 value_2 = kernel_shared_ptr[(at_ky_kx_1 + 8)];
         float4 read_16 = texels_local_ptr[0];
         float4 read_17 = acc_local_ptr[0];
         float4 __9;
@@ -162,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
         __12.z = fma(v__11.z, value_2.z, read_23.z);
         __12.w = fma(v__11.w, value_2.w, read_23.w);
         acc_local_ptr[3] = __12;
-        float4 value_3 = kernel_shared_ptr[(at_17 + 12)];
+        float4 value_3 = kernel_shared_ptr[(at_ky_kx_1 + 12)];
         float4 read_24 = texels_local_ptr[0];
         float4 read_25 = acc_local_ptr[0];
         float4 __13;
@@ -202,9 +209,9 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       }
     }
   }
-  int at_18 = (at_4 + local_y);
-  int at_19 = ((((group_y * 784) + at_2) + at_6) + (local_y * 196));
-  float4 value_4 = bias_ptr[at_18];
+  int at_7 = (at_4 + local_y);
+  int at_8 = ((((group_y * 784) + at_2) + at_6) + (local_y * 196));
+  float4 value_4 = bias_ptr[at_7];
   float4 read_32 = acc_local_ptr[0];
   float4 __17;
     __17.x = (read_32.x+value_4.x);
@@ -224,7 +231,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   __18.y = (bool(__19.y)?v__17.y:operand.y);
   __18.z = (bool(__19.z)?v__17.z:operand.z);
   __18.w = (bool(__19.w)?v__17.w:operand.w);
-  relu_ptr[at_19] = __18;
+  relu_ptr[at_8] = __18;
   float4 read_33 = acc_local_ptr[1];
   float4 __20;
     __20.x = (read_33.x+value_4.x);
@@ -244,7 +251,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   __21.y = (bool(__22.y)?v__19.y:operand_1.y);
   __21.z = (bool(__22.z)?v__19.z:operand_1.z);
   __21.w = (bool(__22.w)?v__19.w:operand_1.w);
-  relu_ptr[(at_19 + 1)] = __21;
+  relu_ptr[(at_8 + 1)] = __21;
   bool inside = (local_x < 3);
   if (inside) {
     float4 read_34 = acc_local_ptr[2];
@@ -266,7 +273,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __24.y = (bool(__25.y)?v__21.y:operand_2.y);
     __24.z = (bool(__25.z)?v__21.z:operand_2.z);
     __24.w = (bool(__25.w)?v__21.w:operand_2.w);
-    relu_ptr[(at_19 + 2)] = __24;
+    relu_ptr[(at_8 + 2)] = __24;
   }
   if (inside) {
     float4 read_35 = acc_local_ptr[3];
@@ -288,7 +295,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __27.y = (bool(__28.y)?v__23.y:operand_3.y);
     __27.z = (bool(__28.z)?v__23.z:operand_3.z);
     __27.w = (bool(__28.w)?v__23.w:operand_3.w);
-    relu_ptr[(at_19 + 3)] = __27;
+    relu_ptr[(at_8 + 3)] = __27;
   }
 }
 

@@ -17,6 +17,12 @@ bool is_nan(float x) { return (floatBitsToUint(x) & 0x7FFFFFFFu) > 0x7F800000u; 
 float max_with_nan(float a, float b) { return mix(mix(max(a, b), b, is_nan(b)), a, is_nan(a)); }
 vec4 max_with_nan(vec4 a, vec4 b) { return vec4(max_with_nan(a.x, b.x), max_with_nan(a.y, b.y), max_with_nan(a.z, b.z), max_with_nan(a.w, b.w)); }
 
+// oc = group_y * 8 + (0 to 7)
+// y * 28 + x = group_x * 32 + (0 to 31)
+// sum over ic 8, ky 3, kx 3, ilane 4
+// data[n 1][ic 8][y 28][x 28][lane 4]
+// weight[ic 8][ky 3][kx 3][ilane 4][oc 16][lane 4]
+// relu[n 1][oc 16][y 28][x 28][lane 4]
 void main() {
   int item = int(gl_SubgroupID * 32 + gl_SubgroupInvocationID);
   int blockIdx_y = int(gl_WorkGroupID.y);
@@ -75,32 +81,32 @@ void main() {
   int at_21 = at_3 * 288;
   int at_22 = local_x * 24 + at_21 + at_19 * 96 + at_20;
   int at_23 = local_x + at * 6 + at_21 + 192;
-  for (int ax6_0 = 0; ax6_0 < 2; ax6_0++) {
-    int at_24 = at_2 + ax6_0 * 2304;
-    int at_25 = ax6_0 * 3136;
-    int at_26 = at_13 + at_25;
-    int at_27 = at_18 + at_25;
-    for (int ax7 = 0; ax7 < 3; ax7++) {
-      int at_28 = at_24 + ax7 * 192;
-      int at_29 = at_9 + ax7;
-      bool inside = (at_29 >= 1) && (at_29 < 29);
-      int at_30 = ax7 * 28;
-      int at_31 = at_26 + at_30;
-      int at_32 = at_16 + ax7;
-      bool inside_1 = (at_32 >= 1) && (at_32 < 29);
-      int at_33 = at_27 + at_30;
-      for (int ax8 = 0; ax8 < 3; ax8++) {
-        int at_34 = at_28 + ax8 * 64;
-        uvec2 weight_1 = weight[at_34];
-        uvec2 weight_2 = weight[at_34 + 16];
-        uvec2 weight_3 = weight[at_34 + 32];
-        uvec2 weight_4 = weight[at_34 + 48];
-        int at_35 = at_10 + ax8;
-        bool inside_2 = inside && (at_35 >= 1) && (at_35 < 29);
-        uvec2 data_1 = mix(uvec2(0u), data[mix(0, at_31 + ax8, inside_2)], bvec2(inside_2));
-        int at_36 = at_17 + ax8;
-        bool inside_3 = inside_1 && (at_36 >= 1) && (at_36 < 29);
-        uvec2 data_2 = mix(uvec2(0u), data[mix(0, at_33 + ax8, inside_3)], bvec2(inside_3));
+  for (int ic = 0; ic < 2; ic++) {
+    int at_ic = at_2 + ic * 2304;
+    int at_ic_1 = ic * 3136;
+    int at_ic_2 = at_13 + at_ic_1;
+    int at_ic_3 = at_18 + at_ic_1;
+    for (int ky = 0; ky < 3; ky++) {
+      int at_ic_ky = at_ic + ky * 192;
+      int at_ky = at_9 + ky;
+      bool inside_ky = (at_ky >= 1) && (at_ky < 29);
+      int at_ky_1 = ky * 28;
+      int at_ic_ky_1 = at_ic_2 + at_ky_1;
+      int at_ky_2 = at_16 + ky;
+      bool inside_ky_1 = (at_ky_2 >= 1) && (at_ky_2 < 29);
+      int at_ic_ky_2 = at_ic_3 + at_ky_1;
+      for (int kx = 0; kx < 3; kx++) {
+        int at_ic_ky_kx = at_ic_ky + kx * 64;
+        uvec2 weight_1 = weight[at_ic_ky_kx];
+        uvec2 weight_2 = weight[at_ic_ky_kx + 16];
+        uvec2 weight_3 = weight[at_ic_ky_kx + 32];
+        uvec2 weight_4 = weight[at_ic_ky_kx + 48];
+        int at_kx = at_10 + kx;
+        bool inside = inside_ky && (at_kx >= 1) && (at_kx < 29);
+        uvec2 data_1 = mix(uvec2(0u), data[mix(0, at_ic_ky_1 + kx, inside)], bvec2(inside));
+        int at_kx_1 = at_17 + kx;
+        bool inside_1 = inside_ky_1 && (at_kx_1 >= 1) && (at_kx_1 < 29);
+        uvec2 data_2 = mix(uvec2(0u), data[mix(0, at_ic_ky_2 + kx, inside_1)], bvec2(inside_1));
         subgroupBarrier();
         operands[at_22] = weight_1;
         operands[at_22 + 6] = weight_2;
@@ -122,49 +128,49 @@ void main() {
     }
   }
   subgroupBarrier();
-  int at_37 = at_3 * 160;
-  coopMatStore(sums[0], stored_sums, at_37, 5, gl_CooperativeMatrixLayoutColumnMajor);
-  coopMatStore(sums[1], stored_sums, at_37 + 80, 5, gl_CooperativeMatrixLayoutColumnMajor);
+  int at_24 = at_3 * 160;
+  coopMatStore(sums[0], stored_sums, at_24, 5, gl_CooperativeMatrixLayoutColumnMajor);
+  coopMatStore(sums[1], stored_sums, at_24 + 80, 5, gl_CooperativeMatrixLayoutColumnMajor);
   subgroupBarrier();
-  int at_38 = local_x * 10 + at_37 + at_19 * 80 + at_20;
-  vec4 own = stored_sums[at_38];
+  int at_25 = local_x * 10 + at_24 + at_19 * 80 + at_20;
+  vec4 own = stored_sums[at_25];
   vec4 stored_4 = vec4(acc_local[0], acc_local[1], acc_local[2], acc_local[3]) + own;
   acc_local[0] = stored_4.x;
   acc_local[1] = stored_4.y;
   acc_local[2] = stored_4.z;
   acc_local[3] = stored_4.w;
-  vec4 own_1 = stored_sums[at_38 + 5];
+  vec4 own_1 = stored_sums[at_25 + 5];
   vec4 stored_5 = vec4(acc_local[4], acc_local[5], acc_local[6], acc_local[7]) + own_1;
   acc_local[4] = stored_5.x;
   acc_local[5] = stored_5.y;
   acc_local[6] = stored_5.z;
   acc_local[7] = stored_5.w;
-  vec4 own_2 = stored_sums[at_38 + 40];
+  vec4 own_2 = stored_sums[at_25 + 40];
   vec4 stored_6 = vec4(acc_local[8], acc_local[9], acc_local[10], acc_local[11]) + own_2;
   acc_local[8] = stored_6.x;
   acc_local[9] = stored_6.y;
   acc_local[10] = stored_6.z;
   acc_local[11] = stored_6.w;
-  vec4 own_3 = stored_sums[at_38 + 45];
+  vec4 own_3 = stored_sums[at_25 + 45];
   vec4 stored_7 = vec4(acc_local[12], acc_local[13], acc_local[14], acc_local[15]) + own_3;
   acc_local[12] = stored_7.x;
   acc_local[13] = stored_7.y;
   acc_local[14] = stored_7.z;
   acc_local[15] = stored_7.w;
-  bool inside_4 = (group_x * 2 + at_3) < 49;
-  int at_39 = at_1 + at;
-  int at_40 = group_y * 6272 + at_5 + local_x * 2 + at * 784 + at_6;
-  if (inside_4) {
-    relu[at_40] = bits_of_half4(max_with_nan(vec4(acc_local[0], acc_local[1], acc_local[2], acc_local[3]) + half4_of(bias[at_39]), vec4(0.0)));
+  bool inside_2 = (group_x * 2 + at_3) < 49;
+  int at_26 = at_1 + at;
+  int at_27 = group_y * 6272 + at_5 + local_x * 2 + at * 784 + at_6;
+  if (inside_2) {
+    relu[at_27] = bits_of_half4(max_with_nan(vec4(acc_local[0], acc_local[1], acc_local[2], acc_local[3]) + half4_of(bias[at_26]), vec4(0.0)));
   }
-  if (inside_4) {
-    relu[at_40 + 1] = bits_of_half4(max_with_nan(vec4(acc_local[4], acc_local[5], acc_local[6], acc_local[7]) + half4_of(bias[at_39]), vec4(0.0)));
+  if (inside_2) {
+    relu[at_27 + 1] = bits_of_half4(max_with_nan(vec4(acc_local[4], acc_local[5], acc_local[6], acc_local[7]) + half4_of(bias[at_26]), vec4(0.0)));
   }
-  if (inside_4) {
-    relu[at_40 + 8] = bits_of_half4(max_with_nan(vec4(acc_local[8], acc_local[9], acc_local[10], acc_local[11]) + half4_of(bias[at_39]), vec4(0.0)));
+  if (inside_2) {
+    relu[at_27 + 8] = bits_of_half4(max_with_nan(vec4(acc_local[8], acc_local[9], acc_local[10], acc_local[11]) + half4_of(bias[at_26]), vec4(0.0)));
   }
-  if (inside_4) {
-    relu[at_40 + 9] = bits_of_half4(max_with_nan(vec4(acc_local[12], acc_local[13], acc_local[14], acc_local[15]) + half4_of(bias[at_39]), vec4(0.0)));
+  if (inside_2) {
+    relu[at_27 + 9] = bits_of_half4(max_with_nan(vec4(acc_local[12], acc_local[13], acc_local[14], acc_local[15]) + half4_of(bias[at_26]), vec4(0.0)));
   }
 }
 

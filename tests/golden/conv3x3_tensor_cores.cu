@@ -1,4 +1,10 @@
 extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict__ bias_ptr, ushort* __restrict__ data_ptr, ushort4* __restrict__ relu_ptr, ushort* __restrict__ weight_ptr);
+// oc = group_y * 16 + (0 to 15)
+// y * 28 + x = group_x * 32 + (0 to 31)
+// sum over ic 8, ky 3, kx 3, ilane 4
+// data[n 1][ic 8][y 28][x 28][lane 4]
+// weight[ic 8][ky 3][kx 3][ilane 4][oc 16][lane 4]
+// relu[n 1][oc 16][y 28][x 28][lane 4]
 extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict__ bias_ptr, ushort* __restrict__ data_ptr, ushort4* __restrict__ relu_ptr, ushort* __restrict__ weight_ptr) {
   alignas(64) float acc_local_ptr[32];
   int group_x = ((int)blockIdx.x);
@@ -30,42 +36,42 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
   int at_15 = ((at_14 * 1171) >> 15);
   int at_16 = (at_14 - (at_15 * 28));
   int at_17 = ((at_11 + min((at_10 + 8), 783)) - 29);
-  for (int ax6_0 = 0; ax6_0 < 2; ++ax6_0) {
-    int at_18 = (at_1 + (ax6_0 * 1152));
-    int at_19 = (ax6_0 * 3136);
-    int at_20 = (at_12 + at_19);
-    int at_21 = (at_17 + at_19);
-    for (int ax7 = 0; ax7 < 3; ++ax7) {
-      int at_22 = (at_18 + (ax7 * 96));
-      int at_23 = (at_8 + ax7);
-      bool inside = ((at_23 >= 1) && (at_23 < 29));
-      int at_24 = (ax7 * 28);
-      int at_25 = (at_20 + at_24);
-      int at_26 = (at_15 + ax7);
-      bool inside_1 = ((at_26 >= 1) && (at_26 < 29));
-      int at_27 = (at_21 + at_24);
-      for (int ax8 = 0; ax8 < 3; ++ax8) {
+  for (int ic = 0; ic < 2; ++ic) {
+    int at_ic = (at_1 + (ic * 1152));
+    int at_ic_1 = (ic * 3136);
+    int at_ic_2 = (at_12 + at_ic_1);
+    int at_ic_3 = (at_17 + at_ic_1);
+    for (int ky = 0; ky < 3; ++ky) {
+      int at_ic_ky = (at_ic + (ky * 96));
+      int at_ky = (at_8 + ky);
+      bool inside_ky = ((at_ky >= 1) && (at_ky < 29));
+      int at_ky_1 = (ky * 28);
+      int at_ic_ky_1 = (at_ic_2 + at_ky_1);
+      int at_ky_2 = (at_15 + ky);
+      bool inside_ky_1 = ((at_ky_2 >= 1) && (at_ky_2 < 29));
+      int at_ic_ky_2 = (at_ic_3 + at_ky_1);
+      for (int kx = 0; kx < 3; ++kx) {
         alignas(64) uint64_t weights_ptr[2];
-        int at_28 = (at_22 + (ax8 * 32));
-        load_texel_pair(at_28, weight_ptr, weights_ptr);
+        int at_ic_ky_kx = (at_ic_ky + (kx * 32));
+        load_texel_pair(at_ic_ky_kx, weight_ptr, weights_ptr);
         alignas(64) uint64_t weights_ptr_1[2];
-        load_texel_pair((at_28 + 8), weight_ptr, weights_ptr_1);
+        load_texel_pair((at_ic_ky_kx + 8), weight_ptr, weights_ptr_1);
         alignas(64) uint64_t weights_ptr_2[2];
-        load_texel_pair((at_28 + 16), weight_ptr, weights_ptr_2);
+        load_texel_pair((at_ic_ky_kx + 16), weight_ptr, weights_ptr_2);
         alignas(64) uint64_t weights_ptr_3[2];
-        load_texel_pair((at_28 + 24), weight_ptr, weights_ptr_3);
-        int at_29 = (at_9 + ax8);
+        load_texel_pair((at_ic_ky_kx + 24), weight_ptr, weights_ptr_3);
+        int at_kx = (at_9 + kx);
         uint64_t condval;
-        if (inside && ((at_29 >= 1) && (at_29 < 29))) {
-          condval = load_texel((at_25 + ax8), data_ptr);
+        if (inside_ky && ((at_kx >= 1) && (at_kx < 29))) {
+          condval = load_texel((at_ic_ky_1 + kx), data_ptr);
         } else {
           condval = (uint64_t)0ULL;
         }
         uint64_t data = condval;
-        int at_30 = (at_16 + ax8);
+        int at_kx_1 = (at_16 + kx);
         uint64_t condval_1;
-        if (inside_1 && ((at_30 >= 1) && (at_30 < 29))) {
-          condval_1 = load_texel((at_27 + ax8), data_ptr);
+        if (inside_ky_1 && ((at_kx_1 >= 1) && (at_kx_1 < 29))) {
+          condval_1 = load_texel((at_ic_ky_2 + kx), data_ptr);
         } else {
           condval_1 = (uint64_t)0ULL;
         }
@@ -77,15 +83,15 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
       }
     }
   }
-  bool inside_2 = (((group_x * 2) + at_2) < 49);
-  int at_31 = (at * 2);
-  int at_32 = (((at_4 + (local_x * 2)) + (at * 1568)) + at_5);
-  if (inside_2) {
+  bool inside = (((group_x * 2) + at_2) < 49);
+  int at_18 = (at * 2);
+  int at_19 = (((at_4 + (local_x * 2)) + (at * 1568)) + at_5);
+  if (inside) {
     float4 read = *(float4*)(acc_local_ptr + 0);
     ushort4 __1;
     float4 __2;
       float4 __3;
-      ushort4 v_ = bias_ptr[at_31];
+      ushort4 v_ = bias_ptr[at_18];
       __3.x = float_of_half(v_.x);
       __3.y = float_of_half(v_.y);
       __3.z = float_of_half(v_.z);
@@ -111,14 +117,14 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __1.y = half_of_float(__4.y);
     __1.z = half_of_float(__4.z);
     __1.w = half_of_float(__4.w);
-    relu_ptr[at_32] = __1;
+    relu_ptr[at_19] = __1;
   }
-  if (inside_2) {
+  if (inside) {
     float4 read_1 = *(float4*)(acc_local_ptr + 4);
     ushort4 __6;
     float4 __7;
       float4 __8;
-      ushort4 v__3 = bias_ptr[at_31];
+      ushort4 v__3 = bias_ptr[at_18];
       __8.x = float_of_half(v__3.x);
       __8.y = float_of_half(v__3.y);
       __8.z = float_of_half(v__3.z);
@@ -144,14 +150,14 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __6.y = half_of_float(__9.y);
     __6.z = half_of_float(__9.z);
     __6.w = half_of_float(__9.w);
-    relu_ptr[(at_32 + 1)] = __6;
+    relu_ptr[(at_19 + 1)] = __6;
   }
-  if (inside_2) {
+  if (inside) {
     float4 read_2 = *(float4*)(acc_local_ptr + 8);
     ushort4 __11;
     float4 __12;
       float4 __13;
-      ushort4 v__6 = bias_ptr[at_31];
+      ushort4 v__6 = bias_ptr[at_18];
       __13.x = float_of_half(v__6.x);
       __13.y = float_of_half(v__6.y);
       __13.z = float_of_half(v__6.z);
@@ -177,14 +183,14 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __11.y = half_of_float(__14.y);
     __11.z = half_of_float(__14.z);
     __11.w = half_of_float(__14.w);
-    relu_ptr[(at_32 + 8)] = __11;
+    relu_ptr[(at_19 + 8)] = __11;
   }
-  if (inside_2) {
+  if (inside) {
     float4 read_3 = *(float4*)(acc_local_ptr + 12);
     ushort4 __16;
     float4 __17;
       float4 __18;
-      ushort4 v__9 = bias_ptr[at_31];
+      ushort4 v__9 = bias_ptr[at_18];
       __18.x = float_of_half(v__9.x);
       __18.y = float_of_half(v__9.y);
       __18.z = float_of_half(v__9.z);
@@ -210,14 +216,14 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __16.y = half_of_float(__19.y);
     __16.z = half_of_float(__19.z);
     __16.w = half_of_float(__19.w);
-    relu_ptr[(at_32 + 9)] = __16;
+    relu_ptr[(at_19 + 9)] = __16;
   }
-  if (inside_2) {
+  if (inside) {
     float4 read_4 = *(float4*)(acc_local_ptr + 16);
     ushort4 __21;
     float4 __22;
       float4 __23;
-      ushort4 v__12 = bias_ptr[(at_31 + 1)];
+      ushort4 v__12 = bias_ptr[(at_18 + 1)];
       __23.x = float_of_half(v__12.x);
       __23.y = float_of_half(v__12.y);
       __23.z = float_of_half(v__12.z);
@@ -243,14 +249,14 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __21.y = half_of_float(__24.y);
     __21.z = half_of_float(__24.z);
     __21.w = half_of_float(__24.w);
-    relu_ptr[(at_32 + 784)] = __21;
+    relu_ptr[(at_19 + 784)] = __21;
   }
-  if (inside_2) {
+  if (inside) {
     float4 read_5 = *(float4*)(acc_local_ptr + 20);
     ushort4 __26;
     float4 __27;
       float4 __28;
-      ushort4 v__15 = bias_ptr[(at_31 + 1)];
+      ushort4 v__15 = bias_ptr[(at_18 + 1)];
       __28.x = float_of_half(v__15.x);
       __28.y = float_of_half(v__15.y);
       __28.z = float_of_half(v__15.z);
@@ -276,14 +282,14 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __26.y = half_of_float(__29.y);
     __26.z = half_of_float(__29.z);
     __26.w = half_of_float(__29.w);
-    relu_ptr[(at_32 + 785)] = __26;
+    relu_ptr[(at_19 + 785)] = __26;
   }
-  if (inside_2) {
+  if (inside) {
     float4 read_6 = *(float4*)(acc_local_ptr + 24);
     ushort4 __31;
     float4 __32;
       float4 __33;
-      ushort4 v__18 = bias_ptr[(at_31 + 1)];
+      ushort4 v__18 = bias_ptr[(at_18 + 1)];
       __33.x = float_of_half(v__18.x);
       __33.y = float_of_half(v__18.y);
       __33.z = float_of_half(v__18.z);
@@ -309,14 +315,14 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __31.y = half_of_float(__34.y);
     __31.z = half_of_float(__34.z);
     __31.w = half_of_float(__34.w);
-    relu_ptr[(at_32 + 792)] = __31;
+    relu_ptr[(at_19 + 792)] = __31;
   }
-  if (inside_2) {
+  if (inside) {
     float4 read_7 = *(float4*)(acc_local_ptr + 28);
     ushort4 __36;
     float4 __37;
       float4 __38;
-      ushort4 v__21 = bias_ptr[(at_31 + 1)];
+      ushort4 v__21 = bias_ptr[(at_18 + 1)];
       __38.x = float_of_half(v__21.x);
       __38.y = float_of_half(v__21.y);
       __38.z = float_of_half(v__21.z);
@@ -342,7 +348,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel(ushort4* __restrict
     __36.y = half_of_float(__39.y);
     __36.z = half_of_float(__39.z);
     __36.w = half_of_float(__39.w);
-    relu_ptr[(at_32 + 793)] = __36;
+    relu_ptr[(at_19 + 793)] = __36;
   }
 }
 

@@ -1,4 +1,10 @@
 extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict__ bias_ptr, ushort* __restrict__ data_ptr, ushort4* __restrict__ relu_ptr, ushort* __restrict__ weight_ptr);
+// oc = group_y * 8 + (0 to 7)
+// y * 6 + x = group_x * 8 + (0 to 7)
+// sum over ic 4, ky 3, kx 3, ilane 4
+// data[n 1][ic 4][y 6][x 6][lane 4]
+// weight[ic 4][ky 3][kx 3][ilane 4][oc 8][lane 4]
+// relu[n 1][oc 8][y 6][x 6][lane 4]
 extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict__ bias_ptr, ushort* __restrict__ data_ptr, ushort4* __restrict__ relu_ptr, ushort* __restrict__ weight_ptr) {
   alignas(64) float acc_local_ptr[8];
   __shared__ alignas(64) ushort patch_shared_ptr[960];
@@ -34,30 +40,30 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict
   tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
   int at_12 = ((local_x * 36) + local_y);
   int at_13 = ((local_x * 20) + (local_y & 7));
-  for (int ax6_0_ax7_ax8_fused = 0; ax6_0_ax7_ax8_fused < 7; ++ax6_0_ax7_ax8_fused) {
+  for (int ky_kx = 0; ky_kx < 7; ++ky_kx) {
     tvm_builtin_ptx_cp_async_wait_group_async_wait_group_1();
     __syncthreads();
-    int at_14 = (ax6_0_ax7_ax8_fused * 144);
-    int at_15 = ((ax6_0_ax7_ax8_fused * 3) >> 3);
-    int at_16 = ((at_12 + at_14) - (at_15 * 432));
-    uint64_t weight = load_texel(at_16, kernel_shared_ptr);
-    uint64_t weight_1 = load_texel((at_16 + 8), kernel_shared_ptr);
-    uint64_t weight_2 = load_texel((at_16 + 16), kernel_shared_ptr);
-    uint64_t weight_3 = load_texel((at_16 + 24), kernel_shared_ptr);
-    int at_17 = (ax6_0_ax7_ax8_fused * 80);
-    uint64_t data = load_texel(((at_13 + at_17) - (at_15 * 240)), patch_shared_ptr);
+    int at_ky_kx = (ky_kx * 144);
+    int at_ky_kx_1 = ((ky_kx * 3) >> 3);
+    int at_ky_kx_2 = ((at_12 + at_ky_kx) - (at_ky_kx_1 * 432));
+    uint64_t weight = load_texel(at_ky_kx_2, kernel_shared_ptr);
+    uint64_t weight_1 = load_texel((at_ky_kx_2 + 8), kernel_shared_ptr);
+    uint64_t weight_2 = load_texel((at_ky_kx_2 + 16), kernel_shared_ptr);
+    uint64_t weight_3 = load_texel((at_ky_kx_2 + 24), kernel_shared_ptr);
+    int at_ky_kx_3 = (ky_kx * 80);
+    uint64_t data = load_texel(((at_13 + at_ky_kx_3) - (at_ky_kx_1 * 240)), patch_shared_ptr);
     tensor_core_fma(0, acc_local_ptr, weight, weight_1, weight_2, weight_3, data);
-    int at_18 = (((ax6_0_ax7_ax8_fused + 2) * 11) >> 5);
-    int at_19 = (at_18 * 3);
-    int at_20 = (at_9 + at_18);
-    int at_21 = ((at_10 + ax6_0_ax7_ax8_fused) - at_19);
-    int at_22 = (at_11 + (ax6_0_ax7_ax8_fused * 32));
-    int at_23 = ((at_11 + at_14) - (at_18 * 432));
-    copy_halfs_async((((at_5 + ax6_0_ax7_ax8_fused) + at_19) + 2), data_ptr, (((at_6 + at_17) - (at_18 * 240)) + 160), patch_shared_ptr, ((((at_20 >= 1) && (at_20 < 7)) && (at_21 >= -1)) && (at_21 < 5)));
-    copy_halfs_async((at_22 + 64), weight_ptr, (at_23 + 288), kernel_shared_ptr, (bool)1);
-    copy_halfs_async((at_22 + 352), weight_ptr, (at_23 + 324), kernel_shared_ptr, (bool)1);
-    copy_halfs_async((at_22 + 640), weight_ptr, (at_23 + 360), kernel_shared_ptr, (bool)1);
-    copy_halfs_async((at_22 + 928), weight_ptr, (at_23 + 396), kernel_shared_ptr, (bool)1);
+    int at_ky_kx_4 = (((ky_kx + 2) * 11) >> 5);
+    int at_ky_kx_5 = (at_ky_kx_4 * 3);
+    int at_ky_kx_6 = (at_9 + at_ky_kx_4);
+    int at_ky_kx_7 = ((at_10 + ky_kx) - at_ky_kx_5);
+    int at_ky_kx_8 = (at_11 + (ky_kx * 32));
+    int at_ky_kx_9 = ((at_11 + at_ky_kx) - (at_ky_kx_4 * 432));
+    copy_halfs_async((((at_5 + ky_kx) + at_ky_kx_5) + 2), data_ptr, (((at_6 + at_ky_kx_3) - (at_ky_kx_4 * 240)) + 160), patch_shared_ptr, ((((at_ky_kx_6 >= 1) && (at_ky_kx_6 < 7)) && (at_ky_kx_7 >= -1)) && (at_ky_kx_7 < 5)));
+    copy_halfs_async((at_ky_kx_8 + 64), weight_ptr, (at_ky_kx_9 + 288), kernel_shared_ptr, (bool)1);
+    copy_halfs_async((at_ky_kx_8 + 352), weight_ptr, (at_ky_kx_9 + 324), kernel_shared_ptr, (bool)1);
+    copy_halfs_async((at_ky_kx_8 + 640), weight_ptr, (at_ky_kx_9 + 360), kernel_shared_ptr, (bool)1);
+    copy_halfs_async((at_ky_kx_8 + 928), weight_ptr, (at_ky_kx_9 + 396), kernel_shared_ptr, (bool)1);
     tvm_builtin_ptx_cp_async_commit_group_async_commit_group();
   }
   tvm_builtin_ptx_cp_async_wait_group_async_wait_group_1();
@@ -77,7 +83,7 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict
   uint64_t data_2 = load_texel((at_13 + 160), patch_shared_ptr);
   tensor_core_fma(0, acc_local_ptr, weight_8, weight_9, weight_10, weight_11, data_2);
   bool inside = (((group_x * 2) + at_7) < 9);
-  int at_24 = ((at_2 + (local_x * 2)) + (local_y * 36));
+  int at_14 = ((at_2 + (local_x * 2)) + (local_y * 36));
   if (inside) {
     float4 read = *(float4*)(acc_local_ptr + 0);
     ushort4 __1;
@@ -109,7 +115,7 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict
     __1.y = half_of_float(__4.y);
     __1.z = half_of_float(__4.z);
     __1.w = half_of_float(__4.w);
-    relu_ptr[at_24] = __1;
+    relu_ptr[at_14] = __1;
   }
   if (inside) {
     float4 read_1 = *(float4*)(acc_local_ptr + 4);
@@ -142,7 +148,7 @@ extern "C" __global__ void __launch_bounds__(32) main_kernel(ushort4* __restrict
     __6.y = half_of_float(__9.y);
     __6.z = half_of_float(__9.z);
     __6.w = half_of_float(__9.w);
-    relu_ptr[(at_24 + 1)] = __6;
+    relu_ptr[(at_14 + 1)] = __6;
   }
 }
 

@@ -162,12 +162,12 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__glo
   int at_7 = (at_3 + min((int)(at_2 + 3), (int)48));
   int at_8 = (((group_y * 4) + local_y) + (at * 64));
   const __global float4* weight_at = weight_ptr + at_8;
-  for (int ax6 = 0; ax6 < 8; ++ax6) {
-    int at_9 = (ax6 * 49);
-    patch_local_ptr[0] = transformed_ptr[(at_4 + at_9)];
-    patch_local_ptr[1] = transformed_ptr[(at_5 + at_9)];
-    patch_local_ptr[2] = transformed_ptr[(at_6 + at_9)];
-    patch_local_ptr[3] = transformed_ptr[(at_7 + at_9)];
+  for (int ic = 0; ic < 8; ++ic) {
+    int at_ic = (ic * 49);
+    patch_local_ptr[0] = transformed_ptr[(at_4 + at_ic)];
+    patch_local_ptr[1] = transformed_ptr[(at_5 + at_ic)];
+    patch_local_ptr[2] = transformed_ptr[(at_6 + at_ic)];
+    patch_local_ptr[3] = transformed_ptr[(at_7 + at_ic)];
     float4 value = weight_at[0];
     acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
     acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
@@ -190,18 +190,18 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__glo
     acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s3), value_3, acc_local_ptr[3]);
     weight_at += 1024;
   }
-  int at_10 = (((at_2 + (group_y * 196)) + (local_y * 49)) + (at * 784));
+  int at_9 = (((at_2 + (group_y * 196)) + (local_y * 49)) + (at * 784));
   if (at_2 < 49) {
-    products_ptr[at_10] = acc_local_ptr[0];
+    products_ptr[at_9] = acc_local_ptr[0];
   }
   if (at_1 < 3) {
-    products_ptr[(at_10 + 1)] = acc_local_ptr[1];
+    products_ptr[(at_9 + 1)] = acc_local_ptr[1];
   }
   if (at_2 < 47) {
-    products_ptr[(at_10 + 2)] = acc_local_ptr[2];
+    products_ptr[(at_9 + 2)] = acc_local_ptr[2];
   }
   if (((local_x * 2) + (at_1 * 8)) < 23) {
-    products_ptr[(at_10 + 3)] = acc_local_ptr[3];
+    products_ptr[(at_9 + 3)] = acc_local_ptr[3];
   }
 }
 

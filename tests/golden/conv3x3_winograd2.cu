@@ -384,14 +384,14 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restric
   int at_6 = (at_3 + min((at_2 + 2), 48));
   int at_7 = (at_3 + min((at_2 + 3), 48));
   int at_8 = (((group_y * 4) + local_y) + (at * 64));
-  for (int ax6 = 0; ax6 < 8; ++ax6) {
-    int at_9 = (ax6 * 49);
-    patch_local_ptr[0] = transformed_ptr[(at_4 + at_9)];
-    patch_local_ptr[1] = transformed_ptr[(at_5 + at_9)];
-    patch_local_ptr[2] = transformed_ptr[(at_6 + at_9)];
-    patch_local_ptr[3] = transformed_ptr[(at_7 + at_9)];
-    int at_10 = (at_8 + (ax6 * 1024));
-    float4 value = weight_ptr[at_10];
+  for (int ic = 0; ic < 8; ++ic) {
+    int at_ic = (ic * 49);
+    patch_local_ptr[0] = transformed_ptr[(at_4 + at_ic)];
+    patch_local_ptr[1] = transformed_ptr[(at_5 + at_ic)];
+    patch_local_ptr[2] = transformed_ptr[(at_6 + at_ic)];
+    patch_local_ptr[3] = transformed_ptr[(at_7 + at_ic)];
+    int at_ic_1 = (at_8 + (ic * 1024));
+    float4 value = weight_ptr[at_ic_1];
     float4 read = patch_local_ptr[0];
     float4 read_1 = acc_local_ptr[0];
     float4 __1;
@@ -428,7 +428,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restric
     __4.z = fma(v__3.z, value.z, read_7.z);
     __4.w = fma(v__3.w, value.w, read_7.w);
     acc_local_ptr[3] = __4;
-    float4 value_1 = weight_ptr[(at_10 + 16)];
+    float4 value_1 = weight_ptr[(at_ic_1 + 16)];
     float4 read_8 = patch_local_ptr[0];
     float4 read_9 = acc_local_ptr[0];
     float4 __5;
@@ -465,7 +465,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restric
     __8.z = fma(v__7.z, value_1.z, read_15.z);
     __8.w = fma(v__7.w, value_1.w, read_15.w);
     acc_local_ptr[3] = __8;
-    float4 value_2 = weight_ptr[(at_10 + 32)];
+    float4 value_2 = weight_ptr[(at_ic_1 + 32)];
     float4 read_16 = patch_local_ptr[0];
     float4 read_17 = acc_local_ptr[0];
     float4 __9;
@@ -502,7 +502,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restric
     __12.z = fma(v__11.z, value_2.z, read_23.z);
     __12.w = fma(v__11.w, value_2.w, read_23.w);
     acc_local_ptr[3] = __12;
-    float4 value_3 = weight_ptr[(at_10 + 48)];
+    float4 value_3 = weight_ptr[(at_ic_1 + 48)];
     float4 read_24 = patch_local_ptr[0];
     float4 read_25 = acc_local_ptr[0];
     float4 __13;
@@ -540,18 +540,18 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restric
     __16.w = fma(v__15.w, value_3.w, read_31.w);
     acc_local_ptr[3] = __16;
   }
-  int at_11 = (((at_2 + (group_y * 196)) + (local_y * 49)) + (at * 784));
+  int at_9 = (((at_2 + (group_y * 196)) + (local_y * 49)) + (at * 784));
   if (at_2 < 49) {
-    products_ptr[at_11] = acc_local_ptr[0];
+    products_ptr[at_9] = acc_local_ptr[0];
   }
   if (at_1 < 3) {
-    products_ptr[(at_11 + 1)] = acc_local_ptr[1];
+    products_ptr[(at_9 + 1)] = acc_local_ptr[1];
   }
   if (at_2 < 47) {
-    products_ptr[(at_11 + 2)] = acc_local_ptr[2];
+    products_ptr[(at_9 + 2)] = acc_local_ptr[2];
   }
   if (((local_x * 2) + (at_1 * 8)) < 23) {
-    products_ptr[(at_11 + 3)] = acc_local_ptr[3];
+    products_ptr[(at_9 + 3)] = acc_local_ptr[3];
   }
 }
 

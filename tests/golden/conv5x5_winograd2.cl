@@ -119,29 +119,29 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel_1(__glo
     acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    for (int ax6 = 0; ax6 < 2; ++ax6) {
-      int at_10 = (ax6 * 25);
-      patch_local_ptr[0] = transformed_ptr[(at_4 + at_10)];
-      patch_local_ptr[1] = transformed_ptr[(at_5 + at_10)];
-      patch_local_ptr[2] = transformed_ptr[(at_6 + at_10)];
-      patch_local_ptr[3] = transformed_ptr[(at_7 + at_10)];
-      int at_11 = (at_8 + (ax6 * 432));
-      float4 value = weight_ptr[at_11];
+    for (int ic = 0; ic < 2; ++ic) {
+      int at_ic = (ic * 25);
+      patch_local_ptr[0] = transformed_ptr[(at_4 + at_ic)];
+      patch_local_ptr[1] = transformed_ptr[(at_5 + at_ic)];
+      patch_local_ptr[2] = transformed_ptr[(at_6 + at_ic)];
+      patch_local_ptr[3] = transformed_ptr[(at_7 + at_ic)];
+      int at_ic_1 = (at_8 + (ic * 432));
+      float4 value = weight_ptr[at_ic_1];
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
       acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-      float4 value_1 = weight_ptr[(at_11 + 3)];
+      float4 value_1 = weight_ptr[(at_ic_1 + 3)];
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
       acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-      float4 value_2 = weight_ptr[(at_11 + 6)];
+      float4 value_2 = weight_ptr[(at_ic_1 + 6)];
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s2), value_2, acc_local_ptr[2]);
       acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s2), value_2, acc_local_ptr[3]);
-      float4 value_3 = weight_ptr[(at_11 + 9)];
+      float4 value_3 = weight_ptr[(at_ic_1 + 9)];
       acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), value_3, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s3), value_3, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s3), value_3, acc_local_ptr[2]);
@@ -175,44 +175,44 @@ __kernel __attribute__((reqd_work_group_size(32, 2, 1))) void main_kernel_2(__gl
   int at = ((group_x * 32) + local_x);
   int at_1 = ((local_y * 75) + min((int)at, (int)74));
   int at_2 = (local_x + (local_y * 32));
-  for (int ax1_0 = 0; ax1_0 < 3; ++ax1_0) {
-    int at_3 = (at_1 + (ax1_0 * 150));
-    output_column_local_ptr[0] = products_ptr[at_3];
-    output_column_local_ptr[1] = products_ptr[(at_3 + 450)];
-    output_column_local_ptr[2] = products_ptr[(at_3 + 900)];
-    output_column_local_ptr[3] = products_ptr[(at_3 + 1350)];
-    output_column_local_ptr[4] = products_ptr[(at_3 + 1800)];
-    output_column_local_ptr[5] = products_ptr[(at_3 + 2250)];
-    int at_4 = (at_2 + (ax1_0 * 64));
-    output_rows_shared_ptr[at_4] = ((((output_column_local_ptr[0] + output_column_local_ptr[1]) + output_column_local_ptr[2]) + output_column_local_ptr[3]) + output_column_local_ptr[4]);
-    output_rows_shared_ptr[(at_4 + 192)] = ((((output_column_local_ptr[1] + (output_column_local_ptr[3] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f)))) + output_column_local_ptr[5]) - output_column_local_ptr[2]) - (output_column_local_ptr[4] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))));
+  for (int output_rows_texel = 0; output_rows_texel < 3; ++output_rows_texel) {
+    int at_output_rows_texel = (at_1 + (output_rows_texel * 150));
+    output_column_local_ptr[0] = products_ptr[at_output_rows_texel];
+    output_column_local_ptr[1] = products_ptr[(at_output_rows_texel + 450)];
+    output_column_local_ptr[2] = products_ptr[(at_output_rows_texel + 900)];
+    output_column_local_ptr[3] = products_ptr[(at_output_rows_texel + 1350)];
+    output_column_local_ptr[4] = products_ptr[(at_output_rows_texel + 1800)];
+    output_column_local_ptr[5] = products_ptr[(at_output_rows_texel + 2250)];
+    int at_output_rows_texel_1 = (at_2 + (output_rows_texel * 64));
+    output_rows_shared_ptr[at_output_rows_texel_1] = ((((output_column_local_ptr[0] + output_column_local_ptr[1]) + output_column_local_ptr[2]) + output_column_local_ptr[3]) + output_column_local_ptr[4]);
+    output_rows_shared_ptr[(at_output_rows_texel_1 + 192)] = ((((output_column_local_ptr[1] + (output_column_local_ptr[3] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f)))) + output_column_local_ptr[5]) - output_column_local_ptr[2]) - (output_column_local_ptr[4] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))));
   }
   barrier(CLK_LOCAL_MEM_FENCE);
-  int at_5 = (local_x + (local_y * 192));
-  output_rows_shared_local_ptr[0] = output_rows_shared_ptr[at_5];
-  output_rows_shared_local_ptr[1] = output_rows_shared_ptr[(at_5 + 32)];
-  output_rows_shared_local_ptr[2] = output_rows_shared_ptr[(at_5 + 64)];
-  output_rows_shared_local_ptr[3] = output_rows_shared_ptr[(at_5 + 96)];
-  output_rows_shared_local_ptr[4] = output_rows_shared_ptr[(at_5 + 128)];
-  output_rows_shared_local_ptr[5] = output_rows_shared_ptr[(at_5 + 160)];
+  int at_3 = (local_x + (local_y * 192));
+  output_rows_shared_local_ptr[0] = output_rows_shared_ptr[at_3];
+  output_rows_shared_local_ptr[1] = output_rows_shared_ptr[(at_3 + 32)];
+  output_rows_shared_local_ptr[2] = output_rows_shared_ptr[(at_3 + 64)];
+  output_rows_shared_local_ptr[3] = output_rows_shared_ptr[(at_3 + 96)];
+  output_rows_shared_local_ptr[4] = output_rows_shared_ptr[(at_3 + 128)];
+  output_rows_shared_local_ptr[5] = output_rows_shared_ptr[(at_3 + 160)];
   output_tile_local_ptr[0] = ((((output_rows_shared_local_ptr[0] + output_rows_shared_local_ptr[1]) + output_rows_shared_local_ptr[2]) + output_rows_shared_local_ptr[3]) + output_rows_shared_local_ptr[4]);
   output_tile_local_ptr[1] = ((((output_rows_shared_local_ptr[1] + (output_rows_shared_local_ptr[3] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f)))) + output_rows_shared_local_ptr[5]) - output_rows_shared_local_ptr[2]) - (output_rows_shared_local_ptr[4] * ((float4)(2.000000e+00f, 2.000000e+00f, 2.000000e+00f, 2.000000e+00f))));
   bool inside = (at < 75);
-  int at_6 = ((at * 41) >> 10);
-  int at_7 = (((at - (at_6 * 25)) * 13) >> 6);
-  int at_8 = (local_y + (at_7 * 2));
-  int at_9 = ((at * 103) >> 9);
-  int at_10 = ((((((group_x * 64) + (local_x * 2)) + (local_y * 9)) + (at_6 * 81)) + (at_7 * 18)) - (at_9 * 10));
+  int at_4 = ((at * 41) >> 10);
+  int at_5 = (((at - (at_4 * 25)) * 13) >> 6);
+  int at_6 = (local_y + (at_5 * 2));
+  int at_7 = ((at * 103) >> 9);
+  int at_8 = ((((((group_x * 64) + (local_x * 2)) + (local_y * 9)) + (at_4 * 81)) + (at_5 * 18)) - (at_7 * 10));
   if (inside) {
-    if (at_8 < 9) {
-      float4 operand = (output_tile_local_ptr[0] + bias_ptr[at_6]);
-      relu_ptr[at_10] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
+    if (at_6 < 9) {
+      float4 operand = (output_tile_local_ptr[0] + bias_ptr[at_4]);
+      relu_ptr[at_8] = select(operand, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     }
   }
   if (inside) {
-    if (((bool)(at_8 < 9)) && ((bool)((at - (at_9 * 5)) < 4))) {
-      float4 operand_1 = (output_tile_local_ptr[1] + bias_ptr[at_6]);
-      relu_ptr[(at_10 + 1)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
+    if (((bool)(at_6 < 9)) && ((bool)((at - (at_7 * 5)) < 4))) {
+      float4 operand_1 = (output_tile_local_ptr[1] + bias_ptr[at_4]);
+      relu_ptr[(at_8 + 1)] = select(operand_1, ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f)), (convert_int4((operand_1 < ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f))))));
     }
   }
 }

@@ -466,14 +466,14 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restric
     acc_local_ptr[1] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
     acc_local_ptr[2] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
     acc_local_ptr[3] = make_float4(0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/, 0x0p+0f/*0.000000e+00*/);
-    for (int ax6 = 0; ax6 < 2; ++ax6) {
-      int at_10 = (ax6 * 25);
-      patch_local_ptr[0] = transformed_ptr[(at_4 + at_10)];
-      patch_local_ptr[1] = transformed_ptr[(at_5 + at_10)];
-      patch_local_ptr[2] = transformed_ptr[(at_6 + at_10)];
-      patch_local_ptr[3] = transformed_ptr[(at_7 + at_10)];
-      int at_11 = (at_8 + (ax6 * 432));
-      float4 value = weight_ptr[at_11];
+    for (int ic = 0; ic < 2; ++ic) {
+      int at_ic = (ic * 25);
+      patch_local_ptr[0] = transformed_ptr[(at_4 + at_ic)];
+      patch_local_ptr[1] = transformed_ptr[(at_5 + at_ic)];
+      patch_local_ptr[2] = transformed_ptr[(at_6 + at_ic)];
+      patch_local_ptr[3] = transformed_ptr[(at_7 + at_ic)];
+      int at_ic_1 = (at_8 + (ic * 432));
+      float4 value = weight_ptr[at_ic_1];
       float4 read = patch_local_ptr[0];
       float4 read_1 = acc_local_ptr[0];
       float4 __1;
@@ -510,7 +510,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restric
       __4.z = fma(v__3.z, value.z, read_7.z);
       __4.w = fma(v__3.w, value.w, read_7.w);
       acc_local_ptr[3] = __4;
-      float4 value_1 = weight_ptr[(at_11 + 3)];
+      float4 value_1 = weight_ptr[(at_ic_1 + 3)];
       float4 read_8 = patch_local_ptr[0];
       float4 read_9 = acc_local_ptr[0];
       float4 __5;
@@ -547,7 +547,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restric
       __8.z = fma(v__7.z, value_1.z, read_15.z);
       __8.w = fma(v__7.w, value_1.w, read_15.w);
       acc_local_ptr[3] = __8;
-      float4 value_2 = weight_ptr[(at_11 + 6)];
+      float4 value_2 = weight_ptr[(at_ic_1 + 6)];
       float4 read_16 = patch_local_ptr[0];
       float4 read_17 = acc_local_ptr[0];
       float4 __9;
@@ -584,7 +584,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel_1(float4* __restric
       __12.z = fma(v__11.z, value_2.z, read_23.z);
       __12.w = fma(v__11.w, value_2.w, read_23.w);
       acc_local_ptr[3] = __12;
-      float4 value_3 = weight_ptr[(at_11 + 9)];
+      float4 value_3 = weight_ptr[(at_ic_1 + 9)];
       float4 read_24 = patch_local_ptr[0];
       float4 read_25 = acc_local_ptr[0];
       float4 __13;
@@ -648,15 +648,15 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel_2(float4* __restric
   int at = ((group_x * 32) + local_x);
   int at_1 = ((local_y * 75) + min(at, 74));
   int at_2 = (local_x + (local_y * 32));
-  for (int ax1_0 = 0; ax1_0 < 3; ++ax1_0) {
-    int at_3 = (at_1 + (ax1_0 * 150));
-    output_column_local_ptr[0] = products_ptr[at_3];
-    output_column_local_ptr[1] = products_ptr[(at_3 + 450)];
-    output_column_local_ptr[2] = products_ptr[(at_3 + 900)];
-    output_column_local_ptr[3] = products_ptr[(at_3 + 1350)];
-    output_column_local_ptr[4] = products_ptr[(at_3 + 1800)];
-    output_column_local_ptr[5] = products_ptr[(at_3 + 2250)];
-    int at_4 = (at_2 + (ax1_0 * 64));
+  for (int output_rows_texel = 0; output_rows_texel < 3; ++output_rows_texel) {
+    int at_output_rows_texel = (at_1 + (output_rows_texel * 150));
+    output_column_local_ptr[0] = products_ptr[at_output_rows_texel];
+    output_column_local_ptr[1] = products_ptr[(at_output_rows_texel + 450)];
+    output_column_local_ptr[2] = products_ptr[(at_output_rows_texel + 900)];
+    output_column_local_ptr[3] = products_ptr[(at_output_rows_texel + 1350)];
+    output_column_local_ptr[4] = products_ptr[(at_output_rows_texel + 1800)];
+    output_column_local_ptr[5] = products_ptr[(at_output_rows_texel + 2250)];
+    int at_output_rows_texel_1 = (at_2 + (output_rows_texel * 64));
     float4 read = output_column_local_ptr[0];
     float4 read_1 = output_column_local_ptr[1];
     float4 read_2 = output_column_local_ptr[2];
@@ -682,7 +682,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel_2(float4* __restric
       __1.y = (__2.y+read_4.y);
       __1.z = (__2.z+read_4.z);
       __1.w = (__2.w+read_4.w);
-    output_rows_shared_ptr[at_4] = __1;
+    output_rows_shared_ptr[at_output_rows_texel_1] = __1;
     float4 read_5 = output_column_local_ptr[1];
     float4 read_6 = output_column_local_ptr[3];
     float4 read_7 = output_column_local_ptr[5];
@@ -720,16 +720,16 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel_2(float4* __restric
       __5.y = (__6.y-__10.y);
       __5.z = (__6.z-__10.z);
       __5.w = (__6.w-__10.w);
-    output_rows_shared_ptr[(at_4 + 192)] = __5;
+    output_rows_shared_ptr[(at_output_rows_texel_1 + 192)] = __5;
   }
   __syncthreads();
-  int at_5 = (local_x + (local_y * 192));
-  output_rows_shared_local_ptr[0] = output_rows_shared_ptr[at_5];
-  output_rows_shared_local_ptr[1] = output_rows_shared_ptr[(at_5 + 32)];
-  output_rows_shared_local_ptr[2] = output_rows_shared_ptr[(at_5 + 64)];
-  output_rows_shared_local_ptr[3] = output_rows_shared_ptr[(at_5 + 96)];
-  output_rows_shared_local_ptr[4] = output_rows_shared_ptr[(at_5 + 128)];
-  output_rows_shared_local_ptr[5] = output_rows_shared_ptr[(at_5 + 160)];
+  int at_3 = (local_x + (local_y * 192));
+  output_rows_shared_local_ptr[0] = output_rows_shared_ptr[at_3];
+  output_rows_shared_local_ptr[1] = output_rows_shared_ptr[(at_3 + 32)];
+  output_rows_shared_local_ptr[2] = output_rows_shared_ptr[(at_3 + 64)];
+  output_rows_shared_local_ptr[3] = output_rows_shared_ptr[(at_3 + 96)];
+  output_rows_shared_local_ptr[4] = output_rows_shared_ptr[(at_3 + 128)];
+  output_rows_shared_local_ptr[5] = output_rows_shared_ptr[(at_3 + 160)];
   float4 read_10 = output_rows_shared_local_ptr[0];
   float4 read_11 = output_rows_shared_local_ptr[1];
   float4 read_12 = output_rows_shared_local_ptr[2];
@@ -795,16 +795,16 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel_2(float4* __restric
     __15.w = (__16.w-__20.w);
   output_tile_local_ptr[1] = __15;
   bool inside = (at < 75);
-  int at_6 = ((at * 41) >> 10);
-  int at_7 = (((at - (at_6 * 25)) * 13) >> 6);
-  int at_8 = (local_y + (at_7 * 2));
-  int at_9 = ((at * 103) >> 9);
-  int at_10 = ((((((group_x * 64) + (local_x * 2)) + (local_y * 9)) + (at_6 * 81)) + (at_7 * 18)) - (at_9 * 10));
+  int at_4 = ((at * 41) >> 10);
+  int at_5 = (((at - (at_4 * 25)) * 13) >> 6);
+  int at_6 = (local_y + (at_5 * 2));
+  int at_7 = ((at * 103) >> 9);
+  int at_8 = ((((((group_x * 64) + (local_x * 2)) + (local_y * 9)) + (at_4 * 81)) + (at_5 * 18)) - (at_7 * 10));
   if (inside) {
-    if (at_8 < 9) {
+    if (at_6 < 9) {
       float4 read_20 = output_tile_local_ptr[0];
       float4 __21;
-        float4 v__4 = bias_ptr[at_6];
+        float4 v__4 = bias_ptr[at_4];
         __21.x = (read_20.x+v__4.x);
         __21.y = (read_20.y+v__4.y);
         __21.z = (read_20.z+v__4.z);
@@ -822,14 +822,14 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel_2(float4* __restric
       __22.y = (bool(__23.y)?v__6.y:operand.y);
       __22.z = (bool(__23.z)?v__6.z:operand.z);
       __22.w = (bool(__23.w)?v__6.w:operand.w);
-      relu_ptr[at_10] = __22;
+      relu_ptr[at_8] = __22;
     }
   }
   if (inside) {
-    if ((at_8 < 9) && ((at - (at_9 * 5)) < 4)) {
+    if ((at_6 < 9) && ((at - (at_7 * 5)) < 4)) {
       float4 read_21 = output_tile_local_ptr[1];
       float4 __24;
-        float4 v__7 = bias_ptr[at_6];
+        float4 v__7 = bias_ptr[at_4];
         __24.x = (read_21.x+v__7.x);
         __24.y = (read_21.y+v__7.y);
         __24.z = (read_21.z+v__7.z);
@@ -847,7 +847,7 @@ extern "C" __global__ void __launch_bounds__(64) main_kernel_2(float4* __restric
       __25.y = (bool(__26.y)?v__9.y:operand_1.y);
       __25.z = (bool(__26.z)?v__9.z:operand_1.z);
       __25.w = (bool(__26.w)?v__9.w:operand_1.w);
-      relu_ptr[(at_10 + 1)] = __25;
+      relu_ptr[(at_8 + 1)] = __25;
     }
   }
 }

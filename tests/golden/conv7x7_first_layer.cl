@@ -5,6 +5,13 @@
 #define READ_PLAIN_IMAGEH(image, sampler, coord) read_imageh(image, (coord).xy)
 #define READ_PLAIN_IMAGEF(image, sampler, coord) read_imagef(image, (coord).xy)
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr);
+// oc = group_y * 4 + local_y
+// y = group_x / 2
+// x = (group_x % 2 * 4 + local_x) * 4 + (0 to 3)
+// sum over ic 1, ky 7, kx 7, ilane 3
+// data[n 1][ic 1][y 56][x 56][lane 4]
+// weight[ic 1][ky 7][kx 7][ilane 3][oc 8][lane 4]
+// relu[n 1][oc 8][y 28][x 28][lane 4]
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __global float4* restrict data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr) {
   const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
   float4 acc_local_ptr[4];
@@ -23,56 +30,56 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    for (int ax7 = 0; ax7 < 7; ++ax7) {
-      int at_7 = (at_2 + ax7);
-      bool inside = (((bool)(at_7 >= 3)) && ((bool)(at_7 < 59)));
-      int at_8 = (at_4 + (ax7 * 56));
-      int at_9 = (at_5 + (ax7 * 168));
-      const __global float4* data_at = data_ptr + at_8;
-      for (int ax8 = 0; ax8 < 7; ++ax8) {
-        int at_10 = (at_3 + ax8);
+    for (int ky = 0; ky < 7; ++ky) {
+      int at_ky = (at_2 + ky);
+      bool inside_ky = (((bool)(at_ky >= 3)) && ((bool)(at_ky < 59)));
+      int at_ky_1 = (at_4 + (ky * 56));
+      int at_ky_2 = (at_5 + (ky * 168));
+      const __global float4* data_at = data_ptr + at_ky_1;
+      for (int kx = 0; kx < 7; ++kx) {
+        int at_kx = (at_3 + kx);
         float4 condval;
-        if (((bool)inside) && ((bool)(at_10 >= 3))) {
+        if (((bool)inside_ky) && ((bool)(at_kx >= 3))) {
           condval = data_at[0];
         } else {
           condval = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[0] = condval;
         float4 condval_1;
-        if (((bool)inside) && ((bool)(at_10 >= 1))) {
+        if (((bool)inside_ky) && ((bool)(at_kx >= 1))) {
           condval_1 = data_at[2];
         } else {
           condval_1 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[1] = condval_1;
         float4 condval_2;
-        if (inside) {
+        if (inside_ky) {
           condval_2 = data_at[4];
         } else {
           condval_2 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[2] = condval_2;
         float4 condval_3;
-        if (((bool)inside) && ((bool)(at_10 < 53))) {
+        if (((bool)inside_ky) && ((bool)(at_kx < 53))) {
           condval_3 = data_at[6];
         } else {
           condval_3 = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
         }
         patch_local_ptr[3] = condval_3;
-        int at_11 = (at_9 + (ax8 * 24));
-        float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_11, 0, 0, 0))));
+        int at_ky_kx = (at_ky_2 + (kx * 24));
+        float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_ky_kx, 0, 0, 0))));
         float4 value = v_;
         acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), value, acc_local_ptr[0]);
         acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s0), value, acc_local_ptr[1]);
         acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s0), value, acc_local_ptr[2]);
         acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s0), value, acc_local_ptr[3]);
-        float4 v__1 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_11 + 8), 0, 0, 0))));
+        float4 v__1 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_ky_kx + 8), 0, 0, 0))));
         float4 value_1 = v__1;
         acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), value_1, acc_local_ptr[0]);
         acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s1), value_1, acc_local_ptr[1]);
         acc_local_ptr[2] = mad((float4)((patch_local_ptr[2]).s1), value_1, acc_local_ptr[2]);
         acc_local_ptr[3] = mad((float4)((patch_local_ptr[3]).s1), value_1, acc_local_ptr[3]);
-        float4 v__2 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_11 + 16), 0, 0, 0))));
+        float4 v__2 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_ky_kx + 16), 0, 0, 0))));
         float4 value_2 = v__2;
         acc_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), value_2, acc_local_ptr[0]);
         acc_local_ptr[1] = mad((float4)((patch_local_ptr[1]).s2), value_2, acc_local_ptr[1]);

@@ -1,4 +1,10 @@
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float4* __restrict__ relu_ptr, float4* __restrict__ weight_ptr);
+// n = group_y * 8 + local_y + (0 to 1) * 4
+// m = group_x * 16 + local_x + (0 to 3) * 4
+// sum over k 12, kstep 4
+// data[m 33][k 48]
+// weight[k 48][n 16][lane 4]
+// relu[m 33][n 64]
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict__ bias_ptr, float4* __restrict__ data_ptr, float4* __restrict__ relu_ptr, float4* __restrict__ weight_ptr) {
   alignas(64) float4 acc_local_ptr[8];
   __shared__ alignas(64) float4 patch_shared_ptr[144];
@@ -20,49 +26,49 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
   int at = (group_x * 16);
   int at_1 = (at + local_y);
   int at_2 = ((local_x * 18) + local_y);
-  for (int ax1_ax2_ax0_fused_0 = 0; ax1_ax2_ax0_fused_0 < 4; ++ax1_ax2_ax0_fused_0) {
-    int at_3 = (ax1_ax2_ax0_fused_0 * 4);
-    patch_shared_ptr[(at_2 + at_3)] = data_ptr[(local_x + (min((at_1 + at_3), 32) * 12))];
+  for (int patch_texel = 0; patch_texel < 4; ++patch_texel) {
+    int at_patch_texel = (patch_texel * 4);
+    patch_shared_ptr[(at_2 + at_patch_texel)] = data_ptr[(local_x + (min((at_1 + at_patch_texel), 32) * 12))];
   }
-  int at_4 = (((int)blockIdx.y) * 8);
-  int at_5 = (((at_4 + local_x) + ((local_y >> 1) * 16)) + ((local_y & 1) * 4));
-  int at_6 = (local_x + (local_y * 4));
-  for (int ax0_ax1_ax2_fused_0 = 0; ax0_ax1_ax2_fused_0 < 8; ++ax0_ax1_ax2_fused_0) {
-    kernel_shared_ptr[(at_6 + (ax0_ax1_ax2_fused_0 * 16))] = weight_ptr[(at_5 + (ax0_ax1_ax2_fused_0 * 32))];
+  int at_3 = (((int)blockIdx.y) * 8);
+  int at_4 = (((at_3 + local_x) + ((local_y >> 1) * 16)) + ((local_y & 1) * 4));
+  int at_5 = (local_x + (local_y * 4));
+  for (int kernel_texel = 0; kernel_texel < 8; ++kernel_texel) {
+    kernel_shared_ptr[(at_5 + (kernel_texel * 16))] = weight_ptr[(at_4 + (kernel_texel * 32))];
   }
-  int at_7 = (local_x + 4);
-  for (int ax6_0 = 0; ax6_0 < 3; ++ax6_0) {
+  int at_6 = (local_x + 4);
+  for (int k = 0; k < 3; ++k) {
     __syncthreads();
-    bool inside = (ax6_0 < 2);
-    int at_8 = (at_7 + (ax6_0 * 4));
-    int at_9 = (at_5 + (ax6_0 * 256));
-    if (inside) {
-      patch_shared_ahead_ptr[0] = data_ptr[(at_8 + (min((at_1 + (0 * 4)), 32) * 12))];
-      patch_shared_ahead_ptr[1] = data_ptr[(at_8 + (min((at_1 + (1 * 4)), 32) * 12))];
-      patch_shared_ahead_ptr[2] = data_ptr[(at_8 + (min((at_1 + (2 * 4)), 32) * 12))];
-      patch_shared_ahead_ptr[3] = data_ptr[(at_8 + (min((at_1 + (3 * 4)), 32) * 12))];
-      kernel_shared_ahead_ptr[0] = weight_ptr[((at_9 + (0 * 32)) + 256)];
-      kernel_shared_ahead_ptr[1] = weight_ptr[((at_9 + (1 * 32)) + 256)];
-      kernel_shared_ahead_ptr[2] = weight_ptr[((at_9 + (2 * 32)) + 256)];
-      kernel_shared_ahead_ptr[3] = weight_ptr[((at_9 + (3 * 32)) + 256)];
-      kernel_shared_ahead_ptr[4] = weight_ptr[((at_9 + (4 * 32)) + 256)];
-      kernel_shared_ahead_ptr[5] = weight_ptr[((at_9 + (5 * 32)) + 256)];
-      kernel_shared_ahead_ptr[6] = weight_ptr[((at_9 + (6 * 32)) + 256)];
-      kernel_shared_ahead_ptr[7] = weight_ptr[((at_9 + (7 * 32)) + 256)];
+    bool inside_k = (k < 2);
+    int at_k = (at_6 + (k * 4));
+    int at_k_1 = (at_4 + (k * 256));
+    if (inside_k) {
+      patch_shared_ahead_ptr[0] = data_ptr[(at_k + (min((at_1 + (0 * 4)), 32) * 12))];
+      patch_shared_ahead_ptr[1] = data_ptr[(at_k + (min((at_1 + (1 * 4)), 32) * 12))];
+      patch_shared_ahead_ptr[2] = data_ptr[(at_k + (min((at_1 + (2 * 4)), 32) * 12))];
+      patch_shared_ahead_ptr[3] = data_ptr[(at_k + (min((at_1 + (3 * 4)), 32) * 12))];
+      kernel_shared_ahead_ptr[0] = weight_ptr[((at_k_1 + (0 * 32)) + 256)];
+      kernel_shared_ahead_ptr[1] = weight_ptr[((at_k_1 + (1 * 32)) + 256)];
+      kernel_shared_ahead_ptr[2] = weight_ptr[((at_k_1 + (2 * 32)) + 256)];
+      kernel_shared_ahead_ptr[3] = weight_ptr[((at_k_1 + (3 * 32)) + 256)];
+      kernel_shared_ahead_ptr[4] = weight_ptr[((at_k_1 + (4 * 32)) + 256)];
+      kernel_shared_ahead_ptr[5] = weight_ptr[((at_k_1 + (5 * 32)) + 256)];
+      kernel_shared_ahead_ptr[6] = weight_ptr[((at_k_1 + (6 * 32)) + 256)];
+      kernel_shared_ahead_ptr[7] = weight_ptr[((at_k_1 + (7 * 32)) + 256)];
     }
-    int at_10 = (ax6_0 & 1);
-    int at_11 = (local_x + (at_10 * 72));
-    int at_12 = (local_y + (at_10 * 128));
-    for (int ax6_1 = 0; ax6_1 < 4; ++ax6_1) {
-      int at_13 = (at_11 + (ax6_1 * 18));
-      texels_local_ptr[0] = patch_shared_ptr[at_13];
-      texels_local_ptr[1] = patch_shared_ptr[(at_13 + 4)];
-      texels_local_ptr[2] = patch_shared_ptr[(at_13 + 8)];
-      texels_local_ptr[3] = patch_shared_ptr[(at_13 + 12)];
-      int at_14 = (at_12 + (ax6_1 * 32));
+    int at_k_2 = (k & 1);
+    int at_k_3 = (local_x + (at_k_2 * 72));
+    int at_k_4 = (local_y + (at_k_2 * 128));
+    for (int k_1 = 0; k_1 < 4; ++k_1) {
+      int at_k_5 = (at_k_3 + (k_1 * 18));
+      texels_local_ptr[0] = patch_shared_ptr[at_k_5];
+      texels_local_ptr[1] = patch_shared_ptr[(at_k_5 + 4)];
+      texels_local_ptr[2] = patch_shared_ptr[(at_k_5 + 8)];
+      texels_local_ptr[3] = patch_shared_ptr[(at_k_5 + 12)];
+      int at_k_6 = (at_k_4 + (k_1 * 32));
       float4 read = texels_local_ptr[0];
       float4 value = make_float4((read).x, (read).x, (read).x, (read).x);
-      float4 value_1 = kernel_shared_ptr[at_14];
+      float4 value_1 = kernel_shared_ptr[at_k_6];
       float4 read_1 = acc_local_ptr[0];
       float4 __1;
       __1.x = fma(value.x, value_1.x, read_1.x);
@@ -97,7 +103,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       __4.z = fma(value_4.z, value_1.z, read_7.z);
       __4.w = fma(value_4.w, value_1.w, read_7.w);
       acc_local_ptr[3] = __4;
-      float4 value_5 = kernel_shared_ptr[(at_14 + 4)];
+      float4 value_5 = kernel_shared_ptr[(at_k_6 + 4)];
       float4 read_8 = acc_local_ptr[4];
       float4 __5;
       __5.x = fma(value.x, value_5.x, read_8.x);
@@ -128,7 +134,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       acc_local_ptr[7] = __8;
       float4 read_12 = texels_local_ptr[0];
       float4 value_6 = make_float4((read_12).y, (read_12).y, (read_12).y, (read_12).y);
-      float4 value_7 = kernel_shared_ptr[(at_14 + 8)];
+      float4 value_7 = kernel_shared_ptr[(at_k_6 + 8)];
       float4 read_13 = acc_local_ptr[0];
       float4 __9;
       __9.x = fma(value_6.x, value_7.x, read_13.x);
@@ -163,7 +169,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       __12.z = fma(value_10.z, value_7.z, read_19.z);
       __12.w = fma(value_10.w, value_7.w, read_19.w);
       acc_local_ptr[3] = __12;
-      float4 value_11 = kernel_shared_ptr[(at_14 + 12)];
+      float4 value_11 = kernel_shared_ptr[(at_k_6 + 12)];
       float4 read_20 = acc_local_ptr[4];
       float4 __13;
       __13.x = fma(value_6.x, value_11.x, read_20.x);
@@ -194,7 +200,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       acc_local_ptr[7] = __16;
       float4 read_24 = texels_local_ptr[0];
       float4 value_12 = make_float4((read_24).z, (read_24).z, (read_24).z, (read_24).z);
-      float4 value_13 = kernel_shared_ptr[(at_14 + 16)];
+      float4 value_13 = kernel_shared_ptr[(at_k_6 + 16)];
       float4 read_25 = acc_local_ptr[0];
       float4 __17;
       __17.x = fma(value_12.x, value_13.x, read_25.x);
@@ -229,7 +235,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       __20.z = fma(value_16.z, value_13.z, read_31.z);
       __20.w = fma(value_16.w, value_13.w, read_31.w);
       acc_local_ptr[3] = __20;
-      float4 value_17 = kernel_shared_ptr[(at_14 + 20)];
+      float4 value_17 = kernel_shared_ptr[(at_k_6 + 20)];
       float4 read_32 = acc_local_ptr[4];
       float4 __21;
       __21.x = fma(value_12.x, value_17.x, read_32.x);
@@ -260,7 +266,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       acc_local_ptr[7] = __24;
       float4 read_36 = texels_local_ptr[0];
       float4 value_18 = make_float4((read_36).w, (read_36).w, (read_36).w, (read_36).w);
-      float4 value_19 = kernel_shared_ptr[(at_14 + 24)];
+      float4 value_19 = kernel_shared_ptr[(at_k_6 + 24)];
       float4 read_37 = acc_local_ptr[0];
       float4 __25;
       __25.x = fma(value_18.x, value_19.x, read_37.x);
@@ -295,7 +301,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       __28.z = fma(value_22.z, value_19.z, read_43.z);
       __28.w = fma(value_22.w, value_19.w, read_43.w);
       acc_local_ptr[3] = __28;
-      float4 value_23 = kernel_shared_ptr[(at_14 + 28)];
+      float4 value_23 = kernel_shared_ptr[(at_k_6 + 28)];
       float4 read_44 = acc_local_ptr[4];
       float4 __29;
       __29.x = fma(value_18.x, value_23.x, read_44.x);
@@ -325,32 +331,32 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
       __32.w = fma(value_22.w, value_23.w, read_47.w);
       acc_local_ptr[7] = __32;
     }
-    int at_15 = ((ax6_0 + 1) & 1);
-    int at_16 = (at_2 + (at_15 * 72));
-    int at_17 = (at_6 + (at_15 * 128));
-    if (inside) {
-      patch_shared_ptr[(at_16 + (0 * 4))] = patch_shared_ahead_ptr[0];
-      patch_shared_ptr[(at_16 + (1 * 4))] = patch_shared_ahead_ptr[1];
-      patch_shared_ptr[(at_16 + (2 * 4))] = patch_shared_ahead_ptr[2];
-      patch_shared_ptr[(at_16 + (3 * 4))] = patch_shared_ahead_ptr[3];
-      kernel_shared_ptr[(at_17 + (0 * 16))] = kernel_shared_ahead_ptr[0];
-      kernel_shared_ptr[(at_17 + (1 * 16))] = kernel_shared_ahead_ptr[1];
-      kernel_shared_ptr[(at_17 + (2 * 16))] = kernel_shared_ahead_ptr[2];
-      kernel_shared_ptr[(at_17 + (3 * 16))] = kernel_shared_ahead_ptr[3];
-      kernel_shared_ptr[(at_17 + (4 * 16))] = kernel_shared_ahead_ptr[4];
-      kernel_shared_ptr[(at_17 + (5 * 16))] = kernel_shared_ahead_ptr[5];
-      kernel_shared_ptr[(at_17 + (6 * 16))] = kernel_shared_ahead_ptr[6];
-      kernel_shared_ptr[(at_17 + (7 * 16))] = kernel_shared_ahead_ptr[7];
+    int at_k_7 = ((k + 1) & 1);
+    int at_k_8 = (at_2 + (at_k_7 * 72));
+    int at_k_9 = (at_5 + (at_k_7 * 128));
+    if (inside_k) {
+      patch_shared_ptr[(at_k_8 + (0 * 4))] = patch_shared_ahead_ptr[0];
+      patch_shared_ptr[(at_k_8 + (1 * 4))] = patch_shared_ahead_ptr[1];
+      patch_shared_ptr[(at_k_8 + (2 * 4))] = patch_shared_ahead_ptr[2];
+      patch_shared_ptr[(at_k_8 + (3 * 4))] = patch_shared_ahead_ptr[3];
+      kernel_shared_ptr[(at_k_9 + (0 * 16))] = kernel_shared_ahead_ptr[0];
+      kernel_shared_ptr[(at_k_9 + (1 * 16))] = kernel_shared_ahead_ptr[1];
+      kernel_shared_ptr[(at_k_9 + (2 * 16))] = kernel_shared_ahead_ptr[2];
+      kernel_shared_ptr[(at_k_9 + (3 * 16))] = kernel_shared_ahead_ptr[3];
+      kernel_shared_ptr[(at_k_9 + (4 * 16))] = kernel_shared_ahead_ptr[4];
+      kernel_shared_ptr[(at_k_9 + (5 * 16))] = kernel_shared_ahead_ptr[5];
+      kernel_shared_ptr[(at_k_9 + (6 * 16))] = kernel_shared_ahead_ptr[6];
+      kernel_shared_ptr[(at_k_9 + (7 * 16))] = kernel_shared_ahead_ptr[7];
     }
   }
-  int at_18 = (at + local_x);
-  bool inside_1 = (at_18 < 33);
-  int at_19 = (at_4 + local_y);
-  int at_20 = ((at_19 + (group_x * 256)) + (local_x * 16));
-  if (inside_1) {
+  int at_7 = (at + local_x);
+  bool inside = (at_7 < 33);
+  int at_8 = (at_3 + local_y);
+  int at_9 = ((at_8 + (group_x * 256)) + (local_x * 16));
+  if (inside) {
     float4 read_48 = acc_local_ptr[0];
     float4 __33;
-      float4 v_ = bias_ptr[at_19];
+      float4 v_ = bias_ptr[at_8];
       __33.x = (read_48.x+v_.x);
       __33.y = (read_48.y+v_.y);
       __33.z = (read_48.z+v_.z);
@@ -368,13 +374,13 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __34.y = (bool(__35.y)?v__2.y:operand.y);
     __34.z = (bool(__35.z)?v__2.z:operand.z);
     __34.w = (bool(__35.w)?v__2.w:operand.w);
-    relu_ptr[at_20] = __34;
+    relu_ptr[at_9] = __34;
   }
-  bool inside_2 = (at_18 < 29);
-  if (inside_2) {
+  bool inside_1 = (at_7 < 29);
+  if (inside_1) {
     float4 read_49 = acc_local_ptr[1];
     float4 __36;
-      float4 v__3 = bias_ptr[at_19];
+      float4 v__3 = bias_ptr[at_8];
       __36.x = (read_49.x+v__3.x);
       __36.y = (read_49.y+v__3.y);
       __36.z = (read_49.z+v__3.z);
@@ -392,13 +398,13 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __37.y = (bool(__38.y)?v__5.y:operand_1.y);
     __37.z = (bool(__38.z)?v__5.z:operand_1.z);
     __37.w = (bool(__38.w)?v__5.w:operand_1.w);
-    relu_ptr[(at_20 + 64)] = __37;
+    relu_ptr[(at_9 + 64)] = __37;
   }
-  bool inside_3 = (at_18 < 25);
-  if (inside_3) {
+  bool inside_2 = (at_7 < 25);
+  if (inside_2) {
     float4 read_50 = acc_local_ptr[2];
     float4 __39;
-      float4 v__6 = bias_ptr[at_19];
+      float4 v__6 = bias_ptr[at_8];
       __39.x = (read_50.x+v__6.x);
       __39.y = (read_50.y+v__6.y);
       __39.z = (read_50.z+v__6.z);
@@ -416,13 +422,13 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __40.y = (bool(__41.y)?v__8.y:operand_2.y);
     __40.z = (bool(__41.z)?v__8.z:operand_2.z);
     __40.w = (bool(__41.w)?v__8.w:operand_2.w);
-    relu_ptr[(at_20 + 128)] = __40;
+    relu_ptr[(at_9 + 128)] = __40;
   }
-  bool inside_4 = (at_18 < 21);
-  if (inside_4) {
+  bool inside_3 = (at_7 < 21);
+  if (inside_3) {
     float4 read_51 = acc_local_ptr[3];
     float4 __42;
-      float4 v__9 = bias_ptr[at_19];
+      float4 v__9 = bias_ptr[at_8];
       __42.x = (read_51.x+v__9.x);
       __42.y = (read_51.y+v__9.y);
       __42.z = (read_51.z+v__9.z);
@@ -440,12 +446,12 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __43.y = (bool(__44.y)?v__11.y:operand_3.y);
     __43.z = (bool(__44.z)?v__11.z:operand_3.z);
     __43.w = (bool(__44.w)?v__11.w:operand_3.w);
-    relu_ptr[(at_20 + 192)] = __43;
+    relu_ptr[(at_9 + 192)] = __43;
   }
-  if (inside_1) {
+  if (inside) {
     float4 read_52 = acc_local_ptr[4];
     float4 __45;
-      float4 v__12 = bias_ptr[(at_19 + 4)];
+      float4 v__12 = bias_ptr[(at_8 + 4)];
       __45.x = (read_52.x+v__12.x);
       __45.y = (read_52.y+v__12.y);
       __45.z = (read_52.z+v__12.z);
@@ -463,12 +469,12 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __46.y = (bool(__47.y)?v__14.y:operand_4.y);
     __46.z = (bool(__47.z)?v__14.z:operand_4.z);
     __46.w = (bool(__47.w)?v__14.w:operand_4.w);
-    relu_ptr[(at_20 + 4)] = __46;
+    relu_ptr[(at_9 + 4)] = __46;
   }
-  if (inside_2) {
+  if (inside_1) {
     float4 read_53 = acc_local_ptr[5];
     float4 __48;
-      float4 v__15 = bias_ptr[(at_19 + 4)];
+      float4 v__15 = bias_ptr[(at_8 + 4)];
       __48.x = (read_53.x+v__15.x);
       __48.y = (read_53.y+v__15.y);
       __48.z = (read_53.z+v__15.z);
@@ -486,12 +492,12 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __49.y = (bool(__50.y)?v__17.y:operand_5.y);
     __49.z = (bool(__50.z)?v__17.z:operand_5.z);
     __49.w = (bool(__50.w)?v__17.w:operand_5.w);
-    relu_ptr[(at_20 + 68)] = __49;
+    relu_ptr[(at_9 + 68)] = __49;
   }
-  if (inside_3) {
+  if (inside_2) {
     float4 read_54 = acc_local_ptr[6];
     float4 __51;
-      float4 v__18 = bias_ptr[(at_19 + 4)];
+      float4 v__18 = bias_ptr[(at_8 + 4)];
       __51.x = (read_54.x+v__18.x);
       __51.y = (read_54.y+v__18.y);
       __51.z = (read_54.z+v__18.z);
@@ -509,12 +515,12 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __52.y = (bool(__53.y)?v__20.y:operand_6.y);
     __52.z = (bool(__53.z)?v__20.z:operand_6.z);
     __52.w = (bool(__53.w)?v__20.w:operand_6.w);
-    relu_ptr[(at_20 + 132)] = __52;
+    relu_ptr[(at_9 + 132)] = __52;
   }
-  if (inside_4) {
+  if (inside_3) {
     float4 read_55 = acc_local_ptr[7];
     float4 __54;
-      float4 v__21 = bias_ptr[(at_19 + 4)];
+      float4 v__21 = bias_ptr[(at_8 + 4)];
       __54.x = (read_55.x+v__21.x);
       __54.y = (read_55.y+v__21.y);
       __54.z = (read_55.z+v__21.z);
@@ -532,7 +538,7 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float4* __restrict_
     __55.y = (bool(__56.y)?v__23.y:operand_7.y);
     __55.z = (bool(__56.z)?v__23.z:operand_7.z);
     __55.w = (bool(__56.w)?v__23.w:operand_7.w);
-    relu_ptr[(at_20 + 196)] = __55;
+    relu_ptr[(at_9 + 196)] = __55;
   }
 }
 

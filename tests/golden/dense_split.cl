@@ -5,6 +5,13 @@
 #define READ_PLAIN_IMAGEH(image, sampler, coord) read_imageh(image, (coord).xy)
 #define READ_PLAIN_IMAGEF(image, sampler, coord) read_imagef(image, (coord).xy)
 __kernel __attribute__((reqd_work_group_size(1, 4, 4))) void main_kernel(__global float* restrict bias_ptr, __global float4* restrict data_ptr, __global float* restrict relu_ptr, __read_only image2d_t weight_ptr);
+// n = group_y * 4 + local_y
+// m = group_x
+// sum over k 64, kstep 4
+// local_z: one of 4 pieces of k
+// data[m 1][k 256]
+// weight[k 256][n 25][lane 4]
+// relu[m 1][n 100]
 __kernel __attribute__((reqd_work_group_size(1, 4, 4))) void main_kernel(__global float* restrict bias_ptr, __global float4* restrict data_ptr, __global float* restrict relu_ptr, __read_only image2d_t weight_ptr) {
   const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
   int group_y = (convert_int(get_group_id(1)));
@@ -19,30 +26,30 @@ __kernel __attribute__((reqd_work_group_size(1, 4, 4))) void main_kernel(__globa
   int at_1 = ((group_y * 4) + local_y);
   int at_2 = min((int)at_1, (int)24);
   int at_3 = (local_z * 64);
-  for (int ax7 = 0; ax7 < 16; ++ax7) {
-    patch_local_ptr[0] = data_ptr[(at + ax7)];
-    int at_4 = (at_3 + (ax7 * 4));
-    float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, at_4, 0, 0))));
+  for (int k = 0; k < 16; ++k) {
+    patch_local_ptr[0] = data_ptr[(at + k)];
+    int at_k = (at_3 + (k * 4));
+    float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, at_k, 0, 0))));
     part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s0), v_, part_shared_local_ptr[0]);
-    float4 v__1 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, (at_4 + 1), 0, 0))));
+    float4 v__1 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, (at_k + 1), 0, 0))));
     part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s1), v__1, part_shared_local_ptr[0]);
-    float4 v__2 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, (at_4 + 2), 0, 0))));
+    float4 v__2 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, (at_k + 2), 0, 0))));
     part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s2), v__2, part_shared_local_ptr[0]);
-    float4 v__3 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, (at_4 + 3), 0, 0))));
+    float4 v__3 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_2, (at_k + 3), 0, 0))));
     part_shared_local_ptr[0] = mad((float4)((patch_local_ptr[0]).s3), v__3, part_shared_local_ptr[0]);
   }
   vstore4(part_shared_local_ptr[0], 0, part_shared_ptr + ((local_y + (local_z * 4)) * 4));
   acc_local_ptr[0] = 0.000000e+00f;
   barrier(CLK_LOCAL_MEM_FENCE);
-  int at_5 = ((local_y * 4) + local_z);
-  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[at_5]);
-  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_5 + 16)]);
-  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_5 + 32)]);
-  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_5 + 48)]);
-  int at_6 = (at_5 + (group_y * 16));
+  int at_4 = ((local_y * 4) + local_z);
+  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[at_4]);
+  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_4 + 16)]);
+  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_4 + 32)]);
+  acc_local_ptr[0] = (acc_local_ptr[0] + part_shared_ptr[(at_4 + 48)]);
+  int at_5 = (at_4 + (group_y * 16));
   if (at_1 < 25) {
-    float operand = (acc_local_ptr[0] + bias_ptr[at_6]);
-    relu_ptr[at_6] = select(operand, 0.000000e+00f, (convert_int((operand < 0.000000e+00f))));
+    float operand = (acc_local_ptr[0] + bias_ptr[at_5]);
+    relu_ptr[at_5] = select(operand, 0.000000e+00f, (convert_int((operand < 0.000000e+00f))));
   }
 }
 

@@ -5,6 +5,13 @@
 #define READ_PLAIN_IMAGEH(image, sampler, coord) read_imageh(image, (coord).xy)
 #define READ_PLAIN_IMAGEF(image, sampler, coord) read_imagef(image, (coord).xy)
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr);
+// oc = group_y * 4 + local_y
+// y = group_x / 2
+// x = (group_x % 2 * 4 + local_x) * 4 + (0 to 3)
+// sum over ky 3, kx 3
+// data[n 1][oc 8][y 28][x 28][lane 4]
+// weight[ky 3][kx 3][oc 8][lane 4]
+// relu[n 1][oc 8][y 28][x 28][lane 4]
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float4* restrict bias_ptr, __read_only image2d_array_t data_ptr, __write_only image2d_array_t relu_ptr, __read_only image2d_t weight_ptr) {
   const sampler_t image_sampler = CLK_NORMALIZED_COORDS_FALSE | CLK_ADDRESS_CLAMP | CLK_FILTER_NEAREST;
   float4 acc_local_ptr[4];
@@ -20,35 +27,35 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
     acc_local_ptr[1] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[2] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
     acc_local_ptr[3] = ((float4)(0.000000e+00f, 0.000000e+00f, 0.000000e+00f, 0.000000e+00f));
-    for (int ax6 = 0; ax6 < 3; ++ax6) {
-      int at_5 = (at_3 + ax6);
-      float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_4, ax6, 0, 0))));
+    for (int ky = 0; ky < 3; ++ky) {
+      int at_ky = (at_3 + ky);
+      float4 v_ = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)(at_4, ky, 0, 0))));
       float4 value = v_;
-      float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_5, at_4, 0))));
+      float4 v__1 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)(at_1, at_ky, at_4, 0))));
       acc_local_ptr[0] = mad(v__1, value, acc_local_ptr[0]);
-      float4 v__2 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 1), at_5, at_4, 0))));
+      float4 v__2 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 1), at_ky, at_4, 0))));
       float4 value_1 = v__2;
       acc_local_ptr[1] = mad(value_1, value, acc_local_ptr[1]);
-      float4 v__3 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 2), at_5, at_4, 0))));
+      float4 v__3 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 2), at_ky, at_4, 0))));
       float4 value_2 = v__3;
       acc_local_ptr[2] = mad(value_2, value, acc_local_ptr[2]);
-      float4 v__4 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 3), at_5, at_4, 0))));
+      float4 v__4 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 3), at_ky, at_4, 0))));
       float4 value_3 = v__4;
       acc_local_ptr[3] = mad(value_3, value, acc_local_ptr[3]);
-      float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 8), ax6, 0, 0))));
+      float4 v__5 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 8), ky, 0, 0))));
       float4 value_4 = v__5;
       acc_local_ptr[0] = mad(value_1, value_4, acc_local_ptr[0]);
       acc_local_ptr[1] = mad(value_2, value_4, acc_local_ptr[1]);
       acc_local_ptr[2] = mad(value_3, value_4, acc_local_ptr[2]);
-      float4 v__6 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 4), at_5, at_4, 0))));
+      float4 v__6 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 4), at_ky, at_4, 0))));
       float4 value_5 = v__6;
       acc_local_ptr[3] = mad(value_5, value_4, acc_local_ptr[3]);
-      float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 16), ax6, 0, 0))));
+      float4 v__7 = as_float4(READ_PLAIN_IMAGEF(weight_ptr, image_sampler, ((int4)((at_4 + 16), ky, 0, 0))));
       float4 value_6 = v__7;
       acc_local_ptr[0] = mad(value_2, value_6, acc_local_ptr[0]);
       acc_local_ptr[1] = mad(value_3, value_6, acc_local_ptr[1]);
       acc_local_ptr[2] = mad(value_5, value_6, acc_local_ptr[2]);
-      float4 v__8 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 5), at_5, at_4, 0))));
+      float4 v__8 = as_float4(READ_IMAGEF(data_ptr, image_sampler, ((int4)((at_1 + 5), at_ky, at_4, 0))));
       acc_local_ptr[3] = mad(v__8, value_6, acc_local_ptr[3]);
     }
     float4 value_7 = bias_ptr[at_4];

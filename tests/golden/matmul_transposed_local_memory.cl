@@ -1,5 +1,9 @@
 // Function: main_kernel
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float* restrict bias_ptr, __global float4* restrict lhs_ptr, __global float* restrict relu_ptr, __global float4* restrict rhs_ptr);
+// n = group_y * 4 + local_y
+// b = group_x / 4
+// m = (group_x % 4 * 4 + local_x) * 4 + (0 to 3)
+// sum over k 8, kstep 4
 __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__global float* restrict bias_ptr, __global float4* restrict lhs_ptr, __global float* restrict relu_ptr, __global float4* restrict rhs_ptr) {
   int group_y = (convert_int(get_group_id(1)));
   float acc_local_ptr[16];
@@ -35,30 +39,30 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
   int at_6 = (((((group_y * 128) + at_2) + at_3) + at_1) + ((group_x >> 2) * 512));
   int at_7 = (local_x * 4);
   int at_8 = (local_y * 4);
-  for (int ax6_0 = 0; ax6_0 < 4; ++ax6_0) {
+  for (int k = 0; k < 4; ++k) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    int at_9 = (ax6_0 * 2);
-    int at_10 = (at_4 + at_9);
-    for (int ax1_ax2_ax0_fused_0 = 0; ax1_ax2_ax0_fused_0 < 2; ++ax1_ax2_ax0_fused_0) {
-      patch_shared_ptr[(at_5 + (ax1_ax2_ax0_fused_0 * 8))] = lhs_ptr[(at_10 + (ax1_ax2_ax0_fused_0 * 64))];
+    int at_k = (k * 2);
+    int at_k_1 = (at_4 + at_k);
+    for (int patch_texel = 0; patch_texel < 2; ++patch_texel) {
+      patch_shared_ptr[(at_5 + (patch_texel * 8))] = lhs_ptr[(at_k_1 + (patch_texel * 64))];
     }
-    int at_11 = (at_6 + at_9);
-    for (int ax0_ax2_ax3_ax1_fused_0 = 0; ax0_ax2_ax3_ax1_fused_0 < 2; ++ax0_ax2_ax3_ax1_fused_0) {
-      kernel_shared_ptr[(at_5 + (ax0_ax2_ax3_ax1_fused_0 * 8))] = rhs_ptr[(at_11 + (ax0_ax2_ax3_ax1_fused_0 * 64))];
+    int at_k_2 = (at_6 + at_k);
+    for (int kernel_texel = 0; kernel_texel < 2; ++kernel_texel) {
+      kernel_shared_ptr[(at_5 + (kernel_texel * 8))] = rhs_ptr[(at_k_2 + (kernel_texel * 64))];
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    for (int ax6_1 = 0; ax6_1 < 2; ++ax6_1) {
-      int at_12 = (ax6_1 * 20);
-      int at_13 = (at_7 + at_12);
-      texels_local_ptr[0] = patch_shared_ptr[at_13];
-      texels_local_ptr[1] = patch_shared_ptr[(at_13 + 1)];
-      texels_local_ptr[2] = patch_shared_ptr[(at_13 + 2)];
-      texels_local_ptr[3] = patch_shared_ptr[(at_13 + 3)];
-      int at_14 = (at_8 + at_12);
-      right_local_ptr[0] = kernel_shared_ptr[at_14];
-      right_local_ptr[1] = kernel_shared_ptr[(at_14 + 1)];
-      right_local_ptr[2] = kernel_shared_ptr[(at_14 + 2)];
-      right_local_ptr[3] = kernel_shared_ptr[(at_14 + 3)];
+    for (int k_1 = 0; k_1 < 2; ++k_1) {
+      int at_k_3 = (k_1 * 20);
+      int at_k_4 = (at_7 + at_k_3);
+      texels_local_ptr[0] = patch_shared_ptr[at_k_4];
+      texels_local_ptr[1] = patch_shared_ptr[(at_k_4 + 1)];
+      texels_local_ptr[2] = patch_shared_ptr[(at_k_4 + 2)];
+      texels_local_ptr[3] = patch_shared_ptr[(at_k_4 + 3)];
+      int at_k_5 = (at_8 + at_k_3);
+      right_local_ptr[0] = kernel_shared_ptr[at_k_5];
+      right_local_ptr[1] = kernel_shared_ptr[(at_k_5 + 1)];
+      right_local_ptr[2] = kernel_shared_ptr[(at_k_5 + 2)];
+      right_local_ptr[3] = kernel_shared_ptr[(at_k_5 + 3)];
       acc_local_ptr[0] = mad((texels_local_ptr[0]).s0, (right_local_ptr[0]).s0, acc_local_ptr[0]);
       acc_local_ptr[1] = mad((texels_local_ptr[0]).s0, (right_local_ptr[1]).s0, acc_local_ptr[1]);
       acc_local_ptr[2] = mad((texels_local_ptr[0]).s0, (right_local_ptr[2]).s0, acc_local_ptr[2]);
@@ -125,43 +129,43 @@ __kernel __attribute__((reqd_work_group_size(4, 4, 1))) void main_kernel(__globa
       acc_local_ptr[15] = mad((texels_local_ptr[3]).s3, (right_local_ptr[3]).s3, acc_local_ptr[15]);
     }
   }
-  int at_15 = ((group_y * 16) + at_8);
-  int at_16 = ((at_15 + (group_x * 1024)) + (local_x * 256));
-  float value = bias_ptr[at_15];
+  int at_9 = ((group_y * 16) + at_8);
+  int at_10 = ((at_9 + (group_x * 1024)) + (local_x * 256));
+  float value = bias_ptr[at_9];
   float operand = (acc_local_ptr[0] + value);
-  relu_ptr[at_16] = select(operand, 0.000000e+00f, (convert_int((operand < 0.000000e+00f))));
-  float value_1 = bias_ptr[(at_15 + 1)];
+  relu_ptr[at_10] = select(operand, 0.000000e+00f, (convert_int((operand < 0.000000e+00f))));
+  float value_1 = bias_ptr[(at_9 + 1)];
   float operand_1 = (acc_local_ptr[1] + value_1);
-  relu_ptr[(at_16 + 1)] = select(operand_1, 0.000000e+00f, (convert_int((operand_1 < 0.000000e+00f))));
-  float value_2 = bias_ptr[(at_15 + 2)];
+  relu_ptr[(at_10 + 1)] = select(operand_1, 0.000000e+00f, (convert_int((operand_1 < 0.000000e+00f))));
+  float value_2 = bias_ptr[(at_9 + 2)];
   float operand_2 = (acc_local_ptr[2] + value_2);
-  relu_ptr[(at_16 + 2)] = select(operand_2, 0.000000e+00f, (convert_int((operand_2 < 0.000000e+00f))));
-  float value_3 = bias_ptr[(at_15 + 3)];
+  relu_ptr[(at_10 + 2)] = select(operand_2, 0.000000e+00f, (convert_int((operand_2 < 0.000000e+00f))));
+  float value_3 = bias_ptr[(at_9 + 3)];
   float operand_3 = (acc_local_ptr[3] + value_3);
-  relu_ptr[(at_16 + 3)] = select(operand_3, 0.000000e+00f, (convert_int((operand_3 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 3)] = select(operand_3, 0.000000e+00f, (convert_int((operand_3 < 0.000000e+00f))));
   float operand_4 = (acc_local_ptr[4] + value);
-  relu_ptr[(at_16 + 64)] = select(operand_4, 0.000000e+00f, (convert_int((operand_4 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 64)] = select(operand_4, 0.000000e+00f, (convert_int((operand_4 < 0.000000e+00f))));
   float operand_5 = (acc_local_ptr[5] + value_1);
-  relu_ptr[(at_16 + 65)] = select(operand_5, 0.000000e+00f, (convert_int((operand_5 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 65)] = select(operand_5, 0.000000e+00f, (convert_int((operand_5 < 0.000000e+00f))));
   float operand_6 = (acc_local_ptr[6] + value_2);
-  relu_ptr[(at_16 + 66)] = select(operand_6, 0.000000e+00f, (convert_int((operand_6 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 66)] = select(operand_6, 0.000000e+00f, (convert_int((operand_6 < 0.000000e+00f))));
   float operand_7 = (acc_local_ptr[7] + value_3);
-  relu_ptr[(at_16 + 67)] = select(operand_7, 0.000000e+00f, (convert_int((operand_7 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 67)] = select(operand_7, 0.000000e+00f, (convert_int((operand_7 < 0.000000e+00f))));
   float operand_8 = (acc_local_ptr[8] + value);
-  relu_ptr[(at_16 + 128)] = select(operand_8, 0.000000e+00f, (convert_int((operand_8 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 128)] = select(operand_8, 0.000000e+00f, (convert_int((operand_8 < 0.000000e+00f))));
   float operand_9 = (acc_local_ptr[9] + value_1);
-  relu_ptr[(at_16 + 129)] = select(operand_9, 0.000000e+00f, (convert_int((operand_9 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 129)] = select(operand_9, 0.000000e+00f, (convert_int((operand_9 < 0.000000e+00f))));
   float operand_10 = (acc_local_ptr[10] + value_2);
-  relu_ptr[(at_16 + 130)] = select(operand_10, 0.000000e+00f, (convert_int((operand_10 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 130)] = select(operand_10, 0.000000e+00f, (convert_int((operand_10 < 0.000000e+00f))));
   float operand_11 = (acc_local_ptr[11] + value_3);
-  relu_ptr[(at_16 + 131)] = select(operand_11, 0.000000e+00f, (convert_int((operand_11 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 131)] = select(operand_11, 0.000000e+00f, (convert_int((operand_11 < 0.000000e+00f))));
   float operand_12 = (acc_local_ptr[12] + value);
-  relu_ptr[(at_16 + 192)] = select(operand_12, 0.000000e+00f, (convert_int((operand_12 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 192)] = select(operand_12, 0.000000e+00f, (convert_int((operand_12 < 0.000000e+00f))));
   float operand_13 = (acc_local_ptr[13] + value_1);
-  relu_ptr[(at_16 + 193)] = select(operand_13, 0.000000e+00f, (convert_int((operand_13 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 193)] = select(operand_13, 0.000000e+00f, (convert_int((operand_13 < 0.000000e+00f))));
   float operand_14 = (acc_local_ptr[14] + value_2);
-  relu_ptr[(at_16 + 194)] = select(operand_14, 0.000000e+00f, (convert_int((operand_14 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 194)] = select(operand_14, 0.000000e+00f, (convert_int((operand_14 < 0.000000e+00f))));
   float operand_15 = (acc_local_ptr[15] + value_3);
-  relu_ptr[(at_16 + 195)] = select(operand_15, 0.000000e+00f, (convert_int((operand_15 < 0.000000e+00f))));
+  relu_ptr[(at_10 + 195)] = select(operand_15, 0.000000e+00f, (convert_int((operand_15 < 0.000000e+00f))));
 }
 

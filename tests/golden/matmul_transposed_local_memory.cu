@@ -1,4 +1,8 @@
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__ bias_ptr, float4* __restrict__ lhs_ptr, float* __restrict__ relu_ptr, float4* __restrict__ rhs_ptr);
+// n = group_y * 4 + local_y
+// b = group_x / 4
+// m = (group_x % 4 * 4 + local_x) * 4 + (0 to 3)
+// sum over k 8, kstep 4
 extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__ bias_ptr, float4* __restrict__ lhs_ptr, float* __restrict__ relu_ptr, float4* __restrict__ rhs_ptr) {
   int group_y = ((int)blockIdx.y);
   alignas(64) float acc_local_ptr[16];
@@ -34,30 +38,30 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__
   int at_6 = (((((group_y * 128) + at_2) + at_3) + at_1) + ((group_x >> 2) * 512));
   int at_7 = (local_x * 4);
   int at_8 = (local_y * 4);
-  for (int ax6_0 = 0; ax6_0 < 4; ++ax6_0) {
+  for (int k = 0; k < 4; ++k) {
     __syncthreads();
-    int at_9 = (ax6_0 * 2);
-    int at_10 = (at_4 + at_9);
-    for (int ax1_ax2_ax0_fused_0 = 0; ax1_ax2_ax0_fused_0 < 2; ++ax1_ax2_ax0_fused_0) {
-      patch_shared_ptr[(at_5 + (ax1_ax2_ax0_fused_0 * 8))] = lhs_ptr[(at_10 + (ax1_ax2_ax0_fused_0 * 64))];
+    int at_k = (k * 2);
+    int at_k_1 = (at_4 + at_k);
+    for (int patch_texel = 0; patch_texel < 2; ++patch_texel) {
+      patch_shared_ptr[(at_5 + (patch_texel * 8))] = lhs_ptr[(at_k_1 + (patch_texel * 64))];
     }
-    int at_11 = (at_6 + at_9);
-    for (int ax0_ax2_ax3_ax1_fused_0 = 0; ax0_ax2_ax3_ax1_fused_0 < 2; ++ax0_ax2_ax3_ax1_fused_0) {
-      kernel_shared_ptr[(at_5 + (ax0_ax2_ax3_ax1_fused_0 * 8))] = rhs_ptr[(at_11 + (ax0_ax2_ax3_ax1_fused_0 * 64))];
+    int at_k_2 = (at_6 + at_k);
+    for (int kernel_texel = 0; kernel_texel < 2; ++kernel_texel) {
+      kernel_shared_ptr[(at_5 + (kernel_texel * 8))] = rhs_ptr[(at_k_2 + (kernel_texel * 64))];
     }
     __syncthreads();
-    for (int ax6_1 = 0; ax6_1 < 2; ++ax6_1) {
-      int at_12 = (ax6_1 * 20);
-      int at_13 = (at_7 + at_12);
-      texels_local_ptr[0] = patch_shared_ptr[at_13];
-      texels_local_ptr[1] = patch_shared_ptr[(at_13 + 1)];
-      texels_local_ptr[2] = patch_shared_ptr[(at_13 + 2)];
-      texels_local_ptr[3] = patch_shared_ptr[(at_13 + 3)];
-      int at_14 = (at_8 + at_12);
-      right_local_ptr[0] = kernel_shared_ptr[at_14];
-      right_local_ptr[1] = kernel_shared_ptr[(at_14 + 1)];
-      right_local_ptr[2] = kernel_shared_ptr[(at_14 + 2)];
-      right_local_ptr[3] = kernel_shared_ptr[(at_14 + 3)];
+    for (int k_1 = 0; k_1 < 2; ++k_1) {
+      int at_k_3 = (k_1 * 20);
+      int at_k_4 = (at_7 + at_k_3);
+      texels_local_ptr[0] = patch_shared_ptr[at_k_4];
+      texels_local_ptr[1] = patch_shared_ptr[(at_k_4 + 1)];
+      texels_local_ptr[2] = patch_shared_ptr[(at_k_4 + 2)];
+      texels_local_ptr[3] = patch_shared_ptr[(at_k_4 + 3)];
+      int at_k_5 = (at_8 + at_k_3);
+      right_local_ptr[0] = kernel_shared_ptr[at_k_5];
+      right_local_ptr[1] = kernel_shared_ptr[(at_k_5 + 1)];
+      right_local_ptr[2] = kernel_shared_ptr[(at_k_5 + 2)];
+      right_local_ptr[3] = kernel_shared_ptr[(at_k_5 + 3)];
       float4 read = texels_local_ptr[0];
       float4 read_1 = right_local_ptr[0];
       acc_local_ptr[0] = fma((read).x, (read_1).x, acc_local_ptr[0]);
@@ -252,43 +256,43 @@ extern "C" __global__ void __launch_bounds__(16) main_kernel(float* __restrict__
       acc_local_ptr[15] = fma((read_126).w, (read_127).w, acc_local_ptr[15]);
     }
   }
-  int at_15 = ((group_y * 16) + at_8);
-  int at_16 = ((at_15 + (group_x * 1024)) + (local_x * 256));
-  float value = bias_ptr[at_15];
+  int at_9 = ((group_y * 16) + at_8);
+  int at_10 = ((at_9 + (group_x * 1024)) + (local_x * 256));
+  float value = bias_ptr[at_9];
   float operand = (acc_local_ptr[0] + value);
-  relu_ptr[at_16] = ((operand < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand);
-  float value_1 = bias_ptr[(at_15 + 1)];
+  relu_ptr[at_10] = ((operand < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand);
+  float value_1 = bias_ptr[(at_9 + 1)];
   float operand_1 = (acc_local_ptr[1] + value_1);
-  relu_ptr[(at_16 + 1)] = ((operand_1 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_1);
-  float value_2 = bias_ptr[(at_15 + 2)];
+  relu_ptr[(at_10 + 1)] = ((operand_1 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_1);
+  float value_2 = bias_ptr[(at_9 + 2)];
   float operand_2 = (acc_local_ptr[2] + value_2);
-  relu_ptr[(at_16 + 2)] = ((operand_2 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_2);
-  float value_3 = bias_ptr[(at_15 + 3)];
+  relu_ptr[(at_10 + 2)] = ((operand_2 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_2);
+  float value_3 = bias_ptr[(at_9 + 3)];
   float operand_3 = (acc_local_ptr[3] + value_3);
-  relu_ptr[(at_16 + 3)] = ((operand_3 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_3);
+  relu_ptr[(at_10 + 3)] = ((operand_3 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_3);
   float operand_4 = (acc_local_ptr[4] + value);
-  relu_ptr[(at_16 + 64)] = ((operand_4 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_4);
+  relu_ptr[(at_10 + 64)] = ((operand_4 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_4);
   float operand_5 = (acc_local_ptr[5] + value_1);
-  relu_ptr[(at_16 + 65)] = ((operand_5 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_5);
+  relu_ptr[(at_10 + 65)] = ((operand_5 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_5);
   float operand_6 = (acc_local_ptr[6] + value_2);
-  relu_ptr[(at_16 + 66)] = ((operand_6 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_6);
+  relu_ptr[(at_10 + 66)] = ((operand_6 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_6);
   float operand_7 = (acc_local_ptr[7] + value_3);
-  relu_ptr[(at_16 + 67)] = ((operand_7 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_7);
+  relu_ptr[(at_10 + 67)] = ((operand_7 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_7);
   float operand_8 = (acc_local_ptr[8] + value);
-  relu_ptr[(at_16 + 128)] = ((operand_8 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_8);
+  relu_ptr[(at_10 + 128)] = ((operand_8 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_8);
   float operand_9 = (acc_local_ptr[9] + value_1);
-  relu_ptr[(at_16 + 129)] = ((operand_9 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_9);
+  relu_ptr[(at_10 + 129)] = ((operand_9 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_9);
   float operand_10 = (acc_local_ptr[10] + value_2);
-  relu_ptr[(at_16 + 130)] = ((operand_10 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_10);
+  relu_ptr[(at_10 + 130)] = ((operand_10 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_10);
   float operand_11 = (acc_local_ptr[11] + value_3);
-  relu_ptr[(at_16 + 131)] = ((operand_11 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_11);
+  relu_ptr[(at_10 + 131)] = ((operand_11 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_11);
   float operand_12 = (acc_local_ptr[12] + value);
-  relu_ptr[(at_16 + 192)] = ((operand_12 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_12);
+  relu_ptr[(at_10 + 192)] = ((operand_12 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_12);
   float operand_13 = (acc_local_ptr[13] + value_1);
-  relu_ptr[(at_16 + 193)] = ((operand_13 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_13);
+  relu_ptr[(at_10 + 193)] = ((operand_13 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_13);
   float operand_14 = (acc_local_ptr[14] + value_2);
-  relu_ptr[(at_16 + 194)] = ((operand_14 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_14);
+  relu_ptr[(at_10 + 194)] = ((operand_14 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_14);
   float operand_15 = (acc_local_ptr[15] + value_3);
-  relu_ptr[(at_16 + 195)] = ((operand_15 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_15);
+  relu_ptr[(at_10 + 195)] = ((operand_15 < 0x0p+0f/*0.000000e+00*/) ? 0x0p+0f/*0.000000e+00*/ : operand_15);
 }
 

@@ -21,6 +21,7 @@ from romou.base.space import Config, Space
 from romou.base.variants import VARIANTS
 from romou.compiler.operators.contraction import Contraction, tensor_core, tensor_core_schedule
 from romou.compiler.operators.contraction.defaults import default_config
+from romou.compiler.operators.contraction.dimensions import describe
 from romou.compiler.operators.contraction.knobs import MOST_MIXED, space_of, sums_of
 from romou.compiler.operators.contraction.schedule import schedule_stages
 from romou.compiler.operators.contraction.stages import Stage, build_stages
@@ -141,6 +142,10 @@ class Algorithm(ABC):
     def schedule(self, config: Config) -> s_tir.Schedule:
         """Return the scheduled function. Raise `s_tir.ScheduleError` if TVM's scheduler refuses the config."""
 
+    def dimensions(self, config: Config) -> str | None:
+        """Return lines that name the dimensions of the kernel's ids and arrays. None for several kernels."""
+        return None
+
     def slots(self, limits: Limits, costs: Algorithms) -> float:
         """Return the time that all kernels take, in instruction slots of all cores.
 
@@ -240,6 +245,11 @@ class DirectAlgorithm(Algorithm):
         )
         schedule_packing(sch)
         return sch
+
+    def dimensions(self, config: Config) -> str:
+        contracted = self.contracted
+        buffers = (contracted.data, contracted.weight, contracted.func.params[-1])
+        return describe(self.contraction(flat=_is_flat(config)), config, buffers)
 
 
 class WinogradAlgorithm(Algorithm):

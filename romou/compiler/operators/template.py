@@ -31,8 +31,10 @@ from romou.compiler.operators.pieces import PIECES
 from romou.compiler.operators.winograd.convolution import StoredWeight
 from romou.compiler.operators.workload import FAMILY
 from romou.compiler.scheduling.blocks import find_blocks, has_vector_form, is_elementwise_of, loads_of
+from romou.compiler.scheduling.loop_names import name_loops
 from romou.compiler.scheduling.placement import WEIGHT, Placement
 from romou.compiler.tir.primitives import LANES, MemoryKind, advance_pointers, set_image
+from romou.devices.backends.launch import DIMENSIONS
 
 
 class ContractionTemplate(Template):
@@ -277,4 +279,6 @@ class ContractionTemplate(Template):
 
         Raise `s_tir.ScheduleError` if TVM's scheduler refuses the config.
         """
-        return self._algorithm(config).schedule(config).mod["main"]
+        algorithm = self._algorithm(config)
+        func, lines = name_loops(algorithm.schedule(config).mod["main"]), algorithm.dimensions(config)
+        return func if lines is None else func.with_attr(DIMENSIONS, lines)

@@ -119,6 +119,12 @@ class Conv2d(Workload):
             text += f"_d{rows}" + (f"x{columns}" if rows != columns else "")
         return text + (f"_g{self.groups}" if self.groups > 1 else "")
 
+    def axes(self, flat: bool) -> tuple[str, str, str]:
+        """Return names of (o, h, w) of `pixels` for a reader of the kernel."""
+        oh, ow = self.out_hw
+        row = f"n * {oh} + y" if self.batch > 1 else "y"
+        return ("oc", "", f"({row}) * {ow} + x" if self.batch > 1 else f"y * {ow} + x") if flat else ("oc", row, "x")
+
     def pixels(self, flat: bool) -> tuple[tuple[int, int, int], Callable[..., Any], Callable[..., Any]]:
         """Return the layout of output pixels on the (h, w) plane of a contraction.
 

@@ -13,6 +13,7 @@ which its terms vary:
 
 - Sums that differ by a constant share their variable. The difference stays at the access.
 - Thread and group ids are read once.
+- A variable's name shows the dimensions of the loops that it changes with: at_ky_kx.
 - A division by a constant becomes a multiplication and a shift if the range of the dividend allows it.
 - A variable is declared right before the statement that first needs it, to keep live ranges short.
 
@@ -21,6 +22,7 @@ It runs last, on device functions: any later simplification would put the expres
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -31,7 +33,7 @@ from tvm import tirx
 
 from romou.compiler.passes.bindings import inline_single_uses, sequence_of, statements_of
 from romou.compiler.tir.expressions import conjuncts
-from romou.compiler.tir.traversal import rewriting
+from romou.compiler.tir.traversal import nodes_in, rewriting
 
 Key: TypeAlias = tuple[Any, ...]
 # a < b  <=>  -a > -b
@@ -39,6 +41,8 @@ _MIRRORED = {tirx.LT: tirx.GT, tirx.LE: tirx.GE, tirx.GT: tirx.LT, tirx.GE: tirx
 _DIVISIONS = (tirx.FloorDiv, tirx.FloorMod, tirx.Div, tirx.Mod)
 _OPERATIONS = (tirx.Add, tirx.Sub, tirx.Mul, tirx.Min, tirx.Max, *_DIVISIONS)
 _INT_MAX = 2**31 - 1
+# Names that TVM gives loops.
+_UNNAMED = re.compile(r"(ax|i)\d|.*fused")
 
 
 @tirx.transform.prim_func_pass(opt_level=0)
@@ -113,6 +117,8 @@ class _Eliminator:
         self.analyzer = tvm.sym.Analyzer()
         self.scopes = [_Scope()]
         self.declared: dict[tirx.Var, None] = {}
+        # Loop variables, and declared variables that change with them -> the dimensions of the loops.
+        self.dimensions: dict[tirx.Var, tuple[str, ...]] = {}
         self._atoms: dict[tirx.Var, _Atom] = {}
         self._numbers: dict[Key, int] = {}
         # Rewrites a statement or an expression: variables replace its largest integer parts.
@@ -151,6 +157,7 @@ class _Eliminator:
             case tirx.For():
                 low, extent = self._rewrite(stmt.min), self._rewrite(stmt.extent)
                 self.analyzer.bind(stmt.loop_var, tvm.ir.Range.from_min_extent(stmt.min, stmt.extent))
+                self.dimensions[stmt.loop_var] = _dimensions_of(stmt.loop_var)
                 body = self.body(stmt.body, lambda: self.define(stmt.loop_var, stmt.loop_var))
                 return tirx.For(
                     stmt.loop_var, low, extent, stmt.kind, body, stmt.thread_binding, stmt.annotations, stmt.step
@@ -363,10 +370,19 @@ class _Eliminator:
     def _declare(self, value: tirx.Expr, depth: int, name: str) -> tirx.Var:
         if isinstance(value, tirx.Var) and value in self.declared:
             return value
-        variable = tirx.Var(name, value.ty)
+        of_parts = [self.dimensions.get(part, ()) for part in nodes_in(value, tirx.Var)]
+        dimensions = tuple(dict.fromkeys(dimension for part in of_parts for dimension in part))
+        variable = tirx.Var("_".join((name, *dimensions)), value.ty)
+        self.dimensions[variable] = dimensions
         self.declared[variable] = None
         self.scopes[depth].pending.append(tirx.Bind(variable, value))
         return variable
+
+
+def _dimensions_of(loop: tirx.Var) -> tuple[str, ...]:
+    """Return the dimensions that a loop is named after (`romou.compiler.scheduling.loop_names`)."""
+    name = str(loop.name)
+    return () if _UNNAMED.match(name) else tuple(name.split("_"))
 
 
 def _is_index(expr: tirx.Expr) -> bool:

@@ -23,6 +23,14 @@ ROW_AXES = {ROWS_IMAGE: 1, JOINED_ROWS_IMAGE: 2}
 # Scope of activations, and the scope of activations that a lowered kernel never reads outside
 # (`romou.compiler.passes.image_bounds`).
 IMAGE, INSIDE_IMAGE = "global.texture", "global.texture-inside"
+# Attribute of a function: lines that name the dimensions of its kernel (`romou.compiler.passes.dimensions`).
+DIMENSIONS = "romou.dimensions"
+
+
+def dimension_comment(func: tirx.PrimFunc) -> str:
+    """Return the comment above a device function's kernel that names its dimensions, or an empty text."""
+    lines = str(func.attrs[DIMENSIONS]).splitlines() if func.attrs and DIMENSIONS in func.attrs else []
+    return "".join(f"// {line}\n" for line in lines)
 
 
 def thread_extents(func: tirx.PrimFunc) -> dict[str, int]:

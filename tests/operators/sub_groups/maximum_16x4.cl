@@ -30,10 +30,10 @@ __kernel __attribute__((reqd_work_group_size(64, 1, 1))) SUB_GROUPS_OF_64 void m
   int at_1 = ((group_x * 4) + (local_x >> 4));
   int at_2 = (at + (min((int)at_1, (int)9) * 509));
   for (int turn = 0; turn < 32; ++turn) {
-    int at_3 = (turn * 16);
-    if ((at + at_3) < 509) {
+    int at_turn = (turn * 16);
+    if ((at + at_turn) < 509) {
       float operand = x0_red_share_ptr[0];
-      float operand_1 = x0_ptr[(at_2 + at_3)];
+      float operand_1 = x0_ptr[(at_2 + at_turn)];
       x0_red_share_ptr[0] = select(operand_1, select(operand, operand_1, (convert_int((operand < operand_1)))), (convert_int((operand_1 == operand_1))));
     }
   }

@@ -24,9 +24,9 @@ void main() {
   for (int turn_start = 0; turn_start < 128; turn_start += 64) {
     [[unroll]] for (int turn_step = 0; turn_step < 64; turn_step++) {
       int turn = turn_start + turn_step;
-      int at_3 = turn * 4;
-      if ((at + at_3) < 509) {
-        x0_red_share = max_with_nan(x0_red_share, x0[at_2 + at_3]);
+      int at_turn = turn * 4;
+      if ((at + at_turn) < 509) {
+        x0_red_share = max_with_nan(x0_red_share, x0[at_2 + at_turn]);
       }
     }
   }

@@ -54,6 +54,8 @@ class Contraction:
     is_padded: whether taps may be outside of the data. If not, an image is read without a sampler.
     is_batched: whether each row h has its own right side. Then rhs is over (o, lane, *r, h), and a tile has one row.
     stride: pixels of the data between the windows of neighbours in a row.
+    axes: names of (o, h, w), which the kernel's text shows. An axis of one element may have none.
+    layouts: names of the axes of each operand and of the output, outermost first: "n:oc:y:x:lane".
     """
 
     inputs: Sequence[te.Tensor]
@@ -75,6 +77,8 @@ class Contraction:
     is_padded: bool = True
     is_batched: bool = False
     stride: int = 1
+    axes: tuple[str, str, str] = ("o", "h", "w")
+    layouts: Sequence[str] = ()
 
 
 def round_up(extent: int, tile: Any) -> Any:

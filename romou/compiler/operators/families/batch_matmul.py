@@ -258,6 +258,7 @@ class BatchMatmulFamily(ContractionFamily[BatchMatmul]):
             rhs=lambda o, lane, k, s, h: _load(w.rhs_axes, weight, [*w.batch_of(h), k * step + s, column(o, lane)]),
             output=output,
             output_shape=w.output_shape,
+            axes=("n", "b", "m"),
             vector=rhs_vector == "lanes",
             is_batched=True,
             rhs_vector=rhs_vector,

@@ -96,6 +96,8 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
             rhs=lambda o, lane, *r: weight[(*r, o, lane)],
             output=output,
             output_shape=w.output_shape,
+            axes=w.axes(flat),
+            layouts=("n:ic:y:x:lane", "ic:ky:kx:ilane:oc:lane", "n:oc:y:x:lane"),
             is_image=is_zero_outside,
             is_padded=any(w.padding),
             stride=w.stride[1],
@@ -105,7 +107,7 @@ class Conv2dFamily(ConvolutionFamily[Conv2d]):
 
 
 def _reduction(w: Conv2d) -> dict[str, int]:
-    return {"ic": -(-w.in_channels // w.groups // LANES), "kh": w.kernel[0], "kw": w.kernel[1], "ilane": _lanes(w)}
+    return {"ic": -(-w.in_channels // w.groups // LANES), "ky": w.kernel[0], "kx": w.kernel[1], "ilane": _lanes(w)}
 
 
 def _lanes(w: Conv2d) -> int:

@@ -201,7 +201,7 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
         form = family.contraction(w.frames, data, weight, flat, is_zero_outside)
         _, pixel, _ = w.frames.pixels(flat)
         axes = list(form.reduce.items())
-        row_axis = [name for name, _ in axes].index("kh")
+        row_axis = [name for name, _ in axes].index("ky")
 
         def lhs(is_image: bool, o: tirx.Expr, h: tirx.Expr, x: tirx.Expr, lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
             frame, inside = _frame_under(w, pixel(h, x)[0], r[row_axis])
@@ -211,8 +211,10 @@ class Conv3dFamily(ContractionFamily[Conv3d]):
         def rhs(o: tirx.Expr, lane: tirx.Expr, *r: tirx.Expr) -> tirx.Expr:
             return form.rhs(o, lane, *r[:row_axis], r[row_axis] * rows + r[row_axis + 1], *r[row_axis + 2 :])
 
-        reduce = dict([*axes[:row_axis], ("kd", w.kernel[0]), *axes[row_axis:]])
-        return replace(form, reduce=reduce, lhs=partial(lhs, is_zero_outside), lhs_of_image=partial(lhs, True), rhs=rhs)
+        reduce = dict([*axes[:row_axis], ("kz", w.kernel[0]), *axes[row_axis:]])
+        return replace(
+            form, reduce=reduce, layouts=(), lhs=partial(lhs, is_zero_outside), lhs_of_image=partial(lhs, True), rhs=rhs
+        )
 
     def pixel_rows(self, w: Conv3d) -> int | None:
         return w.frames.out_hw[0]

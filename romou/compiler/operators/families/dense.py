@@ -119,6 +119,8 @@ class DenseFamily(ContractionFamily[Dense]):
             rhs=lambda o, lane, k, s: weight[k * step + s, o, lane],
             output=lambda m, n: (n // LANES, 0, m, n % LANES),
             output_shape=(w.m, w.n),
+            axes=("n", "", "m"),
+            layouts=("m:k", "k:n:lane", "m:n"),
             lhs_neighbours="reduction",
             is_padded=False,
         )

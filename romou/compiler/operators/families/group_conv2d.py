@@ -83,13 +83,15 @@ class GroupConv2dFamily(ConvolutionFamily[Conv2d]):
             rhs=lambda o, lane, *r: weight[(*r, o, lane)],
             output=output,
             output_shape=w.output_shape,
+            axes=w.axes(flat),
+            layouts=("n:ic:y:x:lane", "ic:ky:kx:oc:lane", "n:oc:y:x:lane"),
             lhs_varies="by lane",
             vector=False,
         )
 
 
 def _reduction(w: Conv2d) -> dict[str, int]:
-    return {"ic": w.in_channels // w.groups, "kh": w.kernel[0], "kw": w.kernel[1]}
+    return {"ic": w.in_channels // w.groups, "ky": w.kernel[0], "kx": w.kernel[1]}
 
 
 def _load(w: Conv2d, data: te.Tensor, pixel: Sequence[Expr], o: Expr, lane: Expr, r: Sequence[Expr]) -> tirx.Expr:

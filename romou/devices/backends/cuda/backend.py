@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from romou.base.errors import DeviceError, UsageError
 from romou.base.limits import SubGroups
 from romou.devices.backends.base import COMMON_LIMITS, DEVICE, HOST, VARIANT, Backend, CapturedRun, TargetOption
+from romou.devices.backends.cuda.kernel_heads import KERNEL
 from romou.devices.hardware import HardwareSpec
 
 if TYPE_CHECKING:
@@ -30,7 +31,6 @@ _INSTALL = (
 )
 # nvml.h: the library, the flag that does not attach GPUs, and the longest version text.
 _NVML, _NVML_ATTACH_NONE, _NVML_CHARS = "libnvidia-ml.so.1", 2, 80
-_KERNEL = re.compile(r'^extern "C" __global__ .*?(?P<name>\w+)\(\w[^(]*\) ?(?P<end>[;{])$', re.MULTILINE)
 
 
 class Cuda(Backend):
@@ -203,7 +203,7 @@ class Cuda(Backend):
 
     def split_kernels(self, source: str) -> dict[str, str]:
         """See `Backend.split_kernels`. Text before the first declaration belongs to all kernels."""
-        heads = list(_KERNEL.finditer(source))
+        heads = list(KERNEL.finditer(source))
         starts = [head.start() for head in heads]
         return {
             head["name"]: f"{source[: starts[0]].strip()}\n\n{source[head.start() : end].strip()}\n"

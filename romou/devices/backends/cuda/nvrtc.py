@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import threading
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from romou.base.errors import BuildError, CompatError, DeviceError
+from romou.devices.backends.cuda.kernel_heads import KERNEL
+from romou.devices.backends.launch import dimension_comment
 from romou.devices.backends.programs import is_keeping, kept
 
 INSTALL = (
@@ -123,10 +128,18 @@ def install() -> None:
 
     from romou.devices.backends.cuda.dialect import complete
 
+    generate: Any = tvm_ffi.get_global_func("target.build.cuda", allow_missing=True)
+
+    def build(mod: Any, target: Any) -> Any:
+        _building.comments = {
+            str(func.attrs["global_symbol"]): dimension_comment(func) for _, func in mod.functions_items()
+        }
+        return generate(mod, target)
+
     def with_functions(source: str, target: Any) -> str:
         # The compiler is called next, without the target.
         _building.arch = str(target.attrs["arch"])
-        return complete(str(source))
+        return _with_comments(complete(str(source)), _building.comments)
 
     def compile_text(source: str) -> bytes:
         from romou.devices.backends.cuda import BACKEND
@@ -137,14 +150,30 @@ def install() -> None:
     for error in (BuildError, CompatError, DeviceError):
         # These errors keep their type when they pass through TVM.
         tvm_ffi.register_error(error.__name__, error)
+    if generate is not None:
+        tvm_ffi.register_global_func("target.build.cuda", build, override=True)
     tvm_ffi.register_global_func("tvm_callback_cuda_postproc", with_functions, override=True)
     tvm_ffi.register_global_func("tvm_callback_cuda_compile", compile_text, override=True)
 
 
+def _with_comments(source: str, comments: Mapping[str, str]) -> str:
+    """Return CUDA text with a comment above the definition of each kernel."""
+
+    def commented(head: re.Match[str]) -> str:
+        return comments.get(head["name"], "") * (head["end"] == "{") + head[0]
+
+    return KERNEL.sub(commented, source)
+
+
 class _Building(threading.local):
-    """Thread-local state: the architecture of the module that this thread completed last."""
+    """The module that this thread builds.
+
+    arch: architecture of the module that this thread completed last.
+    comments: kernel -> the comment above its definition.
+    """
 
     arch: str | None = None
+    comments: Mapping[str, str] = MappingProxyType({})
 
 
 _building = _Building()

@@ -24,6 +24,8 @@ Pointers, which TIR cannot express (`passes/advancing_pointers.py`).
     float4* at = POINTER(x, i)      ->      const __global float4* at = x + i
     ADVANCE(at, 128)                ->      at += 128
 
+The names of a kernel's dimensions, as a comment above its definition (`romou.compiler.passes.dimensions`).
+
 Vectors that may be unaligned (`unaligned_vectors.py`). They change before TVM writes the kernel.
 """
 
@@ -38,7 +40,7 @@ from types import MappingProxyType
 from typing import Any
 
 from romou.base.errors import BuildError
-from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES, work_group
+from romou.devices.backends.launch import INSIDE_IMAGE, PLAIN_IMAGE, ROW_AXES, dimension_comment, work_group
 from romou.devices.backends.opencl import sub_groups
 from romou.devices.backends.opencl.functions import definitions
 from romou.devices.backends.opencl.unaligned_vectors import access_unaligned
@@ -78,7 +80,7 @@ def install() -> None:
             for var, func in sorted(mod.functions_items(), key=lambda item: str(item[1].attrs["global_symbol"])):
                 name = str(func.attrs["global_symbol"])
                 _check_arguments(name, func, target)
-                _building.kernels = {name: _Kernel(work_group(func), _images(func))}
+                _building.kernels = {name: _Kernel(work_group(func), _images(func), dimension_comment(func))}
                 generate(tvm.IRModule({var: access_unaligned(func)}, attrs=mod.attrs), target)
         finally:
             _building.kernels, _building.pieces = {}, None
@@ -119,10 +121,12 @@ class _Kernel:
 
     work_group: the sides of its work group.
     images: position -> scope, for image parameters read without a sampler.
+    comment: names of its dimensions, above the definition.
     """
 
     work_group: tuple[int, int, int]
     images: Mapping[int, str]
+    comment: str
 
 
 class _Building(threading.local):
@@ -194,4 +198,6 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
     if (sub_group := sub_groups.size_of(body)) is not None:
         body, size = sub_groups.numbered_by_sub_groups(body), f" {sub_groups.attribute_name(sub_group)}"
     sides = ", ".join(map(str, kernel.work_group))
-    return f"__kernel __attribute__((reqd_work_group_size({sides}))){size} void {head[1]}({', '.join(declared)}){body}"
+    comment = "" if body.startswith(";") else kernel.comment
+    attributes = f"__attribute__((reqd_work_group_size({sides}))){size}"
+    return f"{comment}__kernel {attributes} void {head[1]}({', '.join(declared)}){body}"

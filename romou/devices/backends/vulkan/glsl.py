@@ -22,7 +22,7 @@ from tvm.ir import Call, PointerType, TensorLoad
 from tvm_ffi.structural import structural_walk
 
 from romou.devices.backends.dialect import MATRICES, SUB_GROUP_CALL
-from romou.devices.backends.launch import work_group
+from romou.devices.backends.launch import dimension_comment, work_group
 from romou.devices.backends.vulkan import matrices, sub_groups
 from romou.devices.backends.vulkan.calls import extern_of, op_of, pointed
 from romou.devices.backends.vulkan.expressions import LANES, Expressions, Parameter
@@ -97,7 +97,9 @@ class _Writer(Expressions):
             self.fail(f"a work group of {(x, y, z)} work-items: {MOST_SIDES} are the most", "Choose another config.")
         return Kernel(
             name=self.kernel_name,
-            text="\n".join([*self.head((x, y, z)), "void main() {", *self.lines, "}", ""]),
+            text="\n".join(
+                [*self.head((x, y, z)), dimension_comment(self.func) + "void main() {", *self.lines, "}", ""]
+            ),
             arguments=tuple(map(self.argument, self.func.params)),
             types=tuple("handle" if p in self.parameters else str(p.ty) for p in self.func.params),
             launch=tuple(map(str, self.func.attrs["tirx.kernel_launch_params"])),
