@@ -14,6 +14,7 @@ from romou.driver.ahead import DefaultKernels, DeferredThread, DeviceProbe
 from romou.driver.finish import finish
 from romou.driver.options import TuneOptions
 from romou.driver.search import ModelSearch
+from romou.driver.summary import warn_of_stand_in
 from romou.runtime.module import TunedModel
 from romou.runtime.workers import nursery
 
@@ -62,6 +63,7 @@ def tune(model: onnx.ModelProto | str | Path | ImportedModel, **keywords: Unpack
     device = DeviceProbe(target, address)  # looked for meanwhile
     imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)  # ONNX -> Relax
     with device.runner(measure, identify=options.trials > 0) as (site, runner), DeferredThread() as later:
+        warn_of_stand_in(site)
         search = ModelSearch(site, runner, options, later)
         compilation = Compilation.of(imported, site.target, is_strict=options.strict or address is not None)
         # Relax -> fused functions and their tasks

@@ -82,7 +82,10 @@ def finish(
     if finalist.check.is_wrong and site.target.limits.has_fp16_arithmetic:
         finalist = _with_fp32_sums(finalist, plain)
     default_ms, tuned_ms, noise = _timed_alternately(finalist.default, finalist.tuned)
-    if finalist.is_tuned and tuned_ms >= default_ms and _has_default_times(finalist.results):
+    is_by_estimate = any(result.estimated_ms is not None for result in results.values())
+    # A stand-in's times say nothing of the target's device.
+    is_slower = finalist.is_tuned and tuned_ms >= default_ms and not is_by_estimate
+    if is_slower and _has_default_times(finalist.results):
         finalist = _with_default_kernels(finalist)
         tuned_ms = tuned_ms if finalist.is_tuned else default_ms
     if finalist.check.is_wrong:
@@ -106,6 +109,8 @@ def finish(
         fp32_layers=plain.fp32_layers,
         memory=finalist.tuned.summary().memory,
         checked_on="" if finalist.check.error is None else finalist.site.name,
+        stands_in_for=finalist.site.stands_in_for,
+        is_by_estimate=is_by_estimate,
     )
     warn_of_host(summary)
     return finalist.tuned.with_summary(summary)
@@ -123,7 +128,8 @@ def _assembled(
     broken: dict[str, Config | None] = {key: None for key, config in configs.items() if config is None}
     default_compilation = compilation.with_configs(broken).within(max_memory)
     default = tuned_model(default_compilation, site, plain)
-    best_s = {key: result.best_ms / 1e3 for key, result in results.items() if result.best_ms is not None}
+    best_ms = {key: result.estimated_ms or result.best_ms for key, result in results.items()}
+    best_s = {key: time_ms / 1e3 for key, time_ms in best_ms.items() if time_ms is not None}
     joined = compilation.joined_where_faster(best_s)
     tuned_compilation = joined.with_configs(configs).within(max_memory)
     tuned_results = [results[task.key] for task in compilation.tasks if task.key in results]

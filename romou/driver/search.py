@@ -116,6 +116,7 @@ class ModelSearch:
                     learn_from=_other_models(folder if options.work_dir else None),
                     pretrained=self._pretrained,
                     database=ScheduleDatabase() if options.database else None,
+                    is_stand_in=bool(site.stands_in_for),
                 ),
                 hooks=SessionHooks(callback=callback, meanwhile=self._later.start),
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 from romou.base.errors import DeviceError, UsageError
 from romou.base.linking import compiler_for, is_here
-from romou.devices.hardware import known_devices
+from romou.devices.hardware import device_called, known_devices
 from romou.devices.targets import Target
 from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.rpc import Address
@@ -27,6 +27,7 @@ class TimingSite:
     index: index of the attached device.
     remote: the device behind a connection. None for an attached one.
     compile_for: the device whose driver compiles programs ahead, see `LocalBuilder`.
+    stands_in_for: name of the target's device if `device` is another one, else "".
     """
 
     named: Target
@@ -35,6 +36,7 @@ class TimingSite:
     index: int = 0
     remote: RemoteDevice | None = None
     compile_for: str | None = None
+    stands_in_for: str = ""
 
     @property
     def name(self) -> str:
@@ -78,7 +80,26 @@ def local_site(target: Target) -> TimingSite:
     compile_for = None if facts["type"] == "cpu" else f"{target.kind}:{index}"
     device = DeviceFingerprint.of_facts(target.kind, facts)
     limited = target.limited_to(facts)
-    return TimingSite(named=target, target=limited, device=device, index=index, compile_for=compile_for)
+    return TimingSite(
+        named=target,
+        target=limited,
+        device=device,
+        index=index,
+        compile_for=compile_for,
+        stands_in_for=_missing_device(target, facts),
+    )
+
+
+def _missing_device(target: Target, facts: Mapping[str, Any]) -> str:
+    """Return the name of the device that a target names, if the described device is another one, else "".
+
+    A GPU whose driver says no known name may be any GPU.
+    """
+    if target.device_name is None:
+        return ""
+    spec, called = target.spec, target.backend.device_of(facts)
+    is_other = (facts["type"] == "cpu") != spec.is_cpu or called not in (None, spec.name, device_called(spec.title))
+    return spec.name if is_other else ""
 
 
 @contextlib.contextmanager
@@ -96,7 +117,8 @@ def remote_runner(target: Target, options: MeasureOptions, address: Address) -> 
         named = for_server(target, facts, runner.host, str(address))
         remote = RemoteDevice(address, named.device_name, kind=target.kind, wanted=str(facts["name"]))
         limited, device = named.limited_to(facts), runner.fingerprint()
-        yield TimingSite(named=named, target=limited, device=device, remote=remote), runner
+        missing = _missing_device(named, facts)
+        yield TimingSite(named=named, target=limited, device=device, remote=remote, stands_in_for=missing), runner
 
 
 def for_server(target: Target, facts: Mapping[str, Any], host: str, where: str) -> Target:

@@ -15,7 +15,10 @@ from romou.compiler.graph.origins import function_origins
 from romou.compiler.operators.recurrent import is_time_loop
 from romou.compiler.scheduling.blocks import is_scheduled, is_view
 from romou.devices.targets import Target
+from romou.driver.site import TimingSite
 from romou.runtime.module import HostRow, LayerRow, MovedRow, Summary
+from romou.runtime.module.summary import stand_in_text
+from romou.tuner.pruning.estimate import can_estimate
 from romou.tuner.search import TaskResult
 
 logger = logging.getLogger("romou")
@@ -76,6 +79,14 @@ def warn_of_host(summary: Summary) -> None:
         logger.warning(
             "%.0f%% of the model's operations run on the host: they are not compiled", 100 * summary.host_flop_share
         )
+
+
+def warn_of_stand_in(site: TimingSite) -> None:
+    """Log a warning if candidates are timed on another device than the target's."""
+    is_by_estimate = can_estimate(site.target.spec)
+    text = stand_in_text(site.name, site.stands_in_for, is_by_estimate=is_by_estimate)
+    if text:
+        logger.warning("%s", text)
 
 
 def layer_rows(

@@ -35,6 +35,7 @@ class FakeSummary:
     host: tuple[()] = ()
     moved: tuple[()] = ()
     by_tvm: tuple[()] = ()
+    stand_in: str = ""
 
 
 def text_of(summary: FakeSummary) -> str:

@@ -70,6 +70,14 @@ class MovedRow:
     reason: str
 
 
+def stand_in_text(device: str, stands_in_for: str, *, is_by_estimate: bool) -> str:
+    """Return a sentence on times of a device that stands in for another one. "" if `stands_in_for` is empty."""
+    if not stands_in_for:
+        return ""
+    chosen_by = f"by the estimate of {stands_in_for}" if is_by_estimate else f"by these times, not {stands_in_for}'s"
+    return f"No {stands_in_for} is attached: times are those of {device}; configs are chosen {chosen_by}."
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary:
     """The results of tuning a model.
@@ -89,6 +97,8 @@ class Summary:
     fp32_layers: first outputs of the nodes that stayed fp32 in fp16 and mixed models.
     memory: memory on the device, or None in models saved by older versions.
     checked_on: name of the device that the outputs were checked on, "" if not checked.
+    stands_in_for: name of the target's device if `device` is another one, else "".
+    is_by_estimate: configs were chosen by the estimate for the target's device, because `device` stands in for it.
     """
 
     target: str
@@ -112,6 +122,13 @@ class Summary:
     memory: MemoryUse | None = None
     checked_on: str = ""
     noise: float | None = None
+    stands_in_for: str = ""
+    is_by_estimate: bool = False
+
+    @property
+    def stand_in(self) -> str:
+        """A sentence on the device that was timed if it is not the target's, else ""."""
+        return stand_in_text(self.device, self.stands_in_for, is_by_estimate=self.is_by_estimate)
 
     @property
     def host_share(self) -> float | None:

@@ -204,6 +204,8 @@ def print_summary(summary: Summary, out: Console) -> None:
         tuned = faster if summary.tuned_ms < summary.default_ms else "; no faster config found"
         noise = "" if summary.noise is None else f" ({noise_text(summary.noise)})"
         out.print(f"Whole model: {number(summary.default_ms)} ms with default schedules{tuned}{noise}.", markup=False)
+    if summary.stand_in:
+        out.print(summary.stand_in, markup=False)
     if summary.relative_l2_error is not None:
         verdict = "" if summary.is_right is not False else ": TOO LARGE. Please report it with the model"
         out.print(f"Against onnxruntime: relative L2 error {summary.relative_l2_error:.2e}{verdict}.", markup=False)

@@ -52,6 +52,8 @@ class PriorKnowledge:
     learn_from: returns tasks outside of this session, given the number of records by task key. It is called at the
         start, and when another process adds records of new tasks. Their records are transfer data for the cost models.
     pretrained: corrects the estimate on the target's device
+    is_stand_in: another device than the target's measures. Candidates that work are then judged by the estimate for the
+        target's device, if there is one
     database: tuned schedules, tried right after the default configs
     """
 
@@ -59,6 +61,7 @@ class PriorKnowledge:
     learn_from: Callable[[Counter[str]], Sequence[TunableTask]] = lambda _: ()
     pretrained: Correction | None = None
     database: ScheduleDatabase | None = None
+    is_stand_in: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -126,9 +129,9 @@ class TuningSession:
         self._resume()
 
     def _search_of(self, task: TunableTask, index: int) -> TaskSearch:
-        # The estimate for the target's device is wrong if a CPU runs the kernels instead.
-        spec = self._target.spec
-        has_estimate = can_estimate(spec) and not self._fingerprint.is_host_cpu
+        # The estimate for the target's device says nothing of times on another one.
+        spec, is_stand_in = self._target.spec, self._prior.is_stand_in
+        has_estimate = can_estimate(spec) and (is_stand_in or not self._fingerprint.is_host_cpu)
         search = TaskSearch(
             task,
             target=self._target,
@@ -137,6 +140,7 @@ class TuningSession:
             transfer_data=self._transfer_data,
             spec=spec if has_estimate else None,
             pretrained=self._prior.pretrained,
+            is_by_estimate=is_stand_in and has_estimate,
         )
         if self._prior.database is not None:
             starts = self._prior.database.starts(task, search.space, search.default, self._device)

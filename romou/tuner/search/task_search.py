@@ -37,6 +37,7 @@ class TaskResult:
     """The result of a task's search. Times are medians of one call in milliseconds.
 
     config: the best config. None if none worked. The caller then uses TVM's own schedule
+    estimated_ms: estimate for the target's device, which decided because another device measured. None if times decided
     default_ms: time of the default config. None if it was not measured or failed
     """
 
@@ -47,14 +48,18 @@ class TaskResult:
     is_default: bool
     trials: int
     outcomes: dict[str, int]
+    estimated_ms: float | None = None
 
 
 class TaskSearch:
     """The state of one task during the search.
 
     elsewhere: origin -> configs and seconds, measured on other devices or by other versions
-    measured: config key -> config and seconds. None if it failed
-    again: config key -> seconds of the second measurement at the end. None if it failed then
+    is_by_estimate: candidates that work are judged by the estimate for the target's device, because another device
+        measures
+    measured: config key -> config and seconds, measured or estimated as above. None if it failed
+    times: config key -> measured seconds. None if it failed
+    again: config key -> seconds as in `measured`, after the second measurement at the end. None if it failed then
     built: config key -> build result. Its library exists until the builder is closed
     waiting: number of candidates proposed and not yet measured
     """
@@ -68,8 +73,10 @@ class TaskSearch:
         transfer_data: Callable[[TaskSearch], TransferData],
         spec: HardwareSpec | None,
         pretrained: Correction | None,
+        is_by_estimate: bool = False,
     ) -> None:
         self.task = task
+        self.is_by_estimate = is_by_estimate
         self.space = task.space(target)
         self.default = task.default_config(target)
         # The pretrained model was trained without tensor cores.
@@ -83,6 +90,7 @@ class TaskSearch:
         )
         self.elsewhere: dict[str, list[tuple[Config, float | None]]] = {}
         self.measured: dict[str, tuple[Config, float | None]] = {}
+        self.times: dict[str, float | None] = {}
         self.again: dict[str, float | None] = {}
         self.progression = Progression(calls=task.calls)
         self.outcomes: dict[str, int] = {}
@@ -103,9 +111,16 @@ class TaskSearch:
 
     def add(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
         """Add a finished trial."""
-        self.measured[config.key] = (config, time_s)
+        self.measured[config.key] = (config, self._judged(config, time_s))
+        self.times[config.key] = time_s
         self.progression.times.append(time_s)
         self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
+
+    def _judged(self, config: Config, time_s: float | None) -> float | None:
+        """Return the seconds by which a candidate is compared with others. None if it failed."""
+        if time_s is None or not self.is_by_estimate:
+            return time_s
+        return float(np.exp(-self.features.expected([config])[0]))
 
     def fastest(self) -> list[tuple[float, Config]]:
         """Return seconds and config of the trials that worked, the fastest first."""
@@ -116,7 +131,8 @@ class TaskSearch:
 
         Empty if all of them were measured again.
         """
-        fastest = self.fastest()
+        # A second measurement changes no estimate.
+        fastest = [] if self.is_by_estimate else self.fastest()
         close = [config for seconds, config in fastest[:count] if seconds <= _CLOSE * fastest[0][0]]
         default_s = self.measured.get(self.default.key, (None, None))[1]
         if close and default_s is not None and default_s <= _NEAR_DEFAULT * fastest[0][0] and self.default not in close:
@@ -137,25 +153,22 @@ class TaskSearch:
 
     def confirm(self, config: Config, outcome: Outcome, time_s: float | None) -> None:
         """Add a second measurement. If a config fails in it, it no longer counts."""
-        self.again[config.key] = time_s
+        self.again[config.key] = self._judged(config, time_s)
         if time_s is None:
-            self.measured[config.key] = (config, None)
+            self.measured[config.key], self.times[config.key] = (config, None), None
             self.outcomes[str(outcome)] = self.outcomes.get(str(outcome), 0) + 1
 
     def result(self) -> TaskResult:
         """Return the result of the search so far."""
         best = self.best()
-        again = {key: time_s for key, time_s in self.again.items() if time_s is not None}
+        again = {} if self.is_by_estimate else {key: time_s for key, time_s in self.again.items() if time_s is not None}
 
         def seconds(config: Config) -> float | None:
             # The second time of a single config is not comparable with the first times of the others.
-            return (
-                again[config.key]
-                if len(again) > 1 and config.key in again
-                else self.measured.get(config.key, (None, None))[1]
-            )
+            return again[config.key] if len(again) > 1 and config.key in again else self.times.get(config.key)
 
         best_s, default = None if best is None else seconds(best), seconds(self.default)
+        judged_s = self._judged(best, best_s) if best is not None and self.is_by_estimate else None
         return TaskResult(
             task_key=self.task.key,
             # Without a budget nothing was measured, and the default config probably works.
@@ -165,4 +178,5 @@ class TaskSearch:
             is_default=best == self.default,
             trials=len(self.measured),
             outcomes=dict(self.outcomes),
+            estimated_ms=None if judged_s is None else judged_s * 1e3,
         )
