@@ -44,6 +44,8 @@ from romou.tuner.search import TuningOptions, TuningSession
 Times = Mapping[str, Mapping[str, float]]
 # A correlation of fewer configs is noise.
 LEAST = 3
+# Configs of one operator that are drawn for each that all operators have.
+DRAWN = 400
 
 
 def config_for(task: TunableTask, target: Target, setting: Mapping[str, Choice]) -> Config | None:
@@ -60,7 +62,7 @@ def config_for(task: TunableTask, target: Target, setting: Mapping[str, Choice])
 
 def settings_of(tasks: Sequence[TunableTask], target: Target, count: int, seed: int) -> list[Config]:
     """Draw up to `count` configs of the first task that every task has."""
-    drawn = tasks[0].space(target).sample(np.random.default_rng(seed), 64 * count)
+    drawn = tasks[0].space(target).sample(np.random.default_rng(seed), DRAWN * count)
     common = (config for config in drawn if all(config_for(task, target, config) is not None for task in tasks))
     return list(itertools.islice(common, count))
 

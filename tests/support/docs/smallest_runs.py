@@ -1,0 +1,61 @@
+"""The smallest run of each script of benchmarks/: its arguments, and a pattern of what it prints."""
+
+from __future__ import annotations
+
+CONV = "conv2d_1x8x9x9_12_3x3_s1"
+# Script -> its arguments, and its output. OUT is replaced by a folder.
+RUNS: dict[str, tuple[str, str]] = {
+    "bench_backends": (
+        "--targets opencl --suite sgemm --only 128x128 --trials 1 --rounds 1 --work-dir OUT",
+        r"128x128_128 │ +4 │ +\d+\.\d │ +\d+\.\d │ +\d\.\d\dx",
+    ),
+    "bench_compare": (
+        f"--nodes 0 --operator {CONV} --pairs 1 --real-pairs 2",
+        rf"{CONV}, 10% more work: \d\.\d+ times as long",
+    ),
+    "bench_effort": ("--operator dense", r"dense +│ +\d+ │ +\d+ │ +\d+ │ +\d+ │ +\d+ "),
+    "bench_l1": ("--only dense", r"dense, 1024 -> 1000 +│ reread +│ +\d+ │"),
+    "bench_launches": ("--target opencl --length 3 --repeat 1", r"opencl: [^│]+│ +\d+\.\d\d │ +\d+\.\d\d │"),
+    "bench_memory": ('small --target "opencl -device=host"', r"small +│ +0\.01 │ +0\.01 │"),
+    "bench_models": ("--models small --peers dlight --trials 1 --pairs 1", r"small +│ +\d\.\d+ │(.*│){8} +\d\.\d\dx"),
+    "bench_operators": (
+        "--only 1x384x8x8_384_1x3 --trials 1 --rounds 1 --work-dir OUT --peak-gflops 100",
+        r"other +│ +1 │ +\d+\.\d, .* │ +\d+\.\d, (.|\n)*Figure 14: inception_v3, 4 convolutions",
+    ),
+    "bench_passes": ("--figure17 --only 18x18", r"conv2d_1x128x18x18_768_1x1_s1 .* -\d\d%"),
+    "bench_rpc": ("--trials 2 --servers 1", r"│ 1 +│ \d+\.\d+ +│ 1.00x"),
+    "bench_search": ("--operators dense --seeds 1 --methods random --jobs 1", r"dense +│ \d+ \(\d+ s\)"),
+    "bench_settings": (
+        "--operators small,dense --settings 8 --trials 1",
+        r"small +│ +1\.000 │ +-?\d\.\d{3} │(.|\n)*geometric mean +│.*\d\.\d\dx",
+    ),
+    "bench_space": ("--device adreno640 --only conv2d_1x16x54x54_64 --jobs 1", r"16x54x54_64_1x1_s1 │ +\d+ │ +\d+ │"),
+    "bench_start": ("small --repeat 1", r"small +first( +\d\.\d+){8}\n +second( +\d\.\d+){8}"),
+    "bench_tuning": ("OUT/small.onnx --trials 1", r"every kernel has a time after 1 trials"),
+    "bench_variants": (
+        "--operators small --trials 1 --jobs 1",
+        r"small +│ +[\d.e+]+\*? │(.|\n)*small +│ +0\.0 │ +3\.\d │ +\d+\.\d │",
+    ),
+    "kernel_bench": (
+        "sgemm --only 128x128 --trials 1 --rounds 1 --peer tvm --work-dir OUT",
+        r"128x128_128 │ +4\.2 │ +21\.3 │ +\d+\.\d │",
+    ),
+    "pretrain_cost_model": ("--spaces OUT/spaces --out OUT/model.json.gz", r"model.json.gz: \d+ bytes, out of 1 recor"),
+    "record_spaces": ("--out OUT/recorded --operators dense --configs 1 --jobs 1", r"dense: 2 of \d+ \(2 ok\); best"),
+}
+# The same for scripts that need Mesa's compilers.
+MESA_RUNS: dict[str, tuple[str, str]] = {
+    "bench_mobile_layers": (
+        "--only depthwise --candidates 1 --gpu a630 --precision float32",
+        r"depthwise 3x3 64x112x112 │ +6\.97 │ \d\.\d\d r\d+(.|\n)*depthwise +│ +1 │ +\d\.\d\dx",
+    ),
+    "bench_mobile_space": (
+        "--only 1x1 --gpu a630 --configs 1 --most 1 --jobs 1 --cache OUT/counts.jsonl",
+        r"1x1 256x14x14 -> 256 │ +\d+ │ +\d\.\d\d │",
+    ),
+    "bench_mobile_static": (
+        "--only 512x14x14 --candidates 0 --gpu a630",
+        r"depthwise 512x14x14 -> 512 /1 │ +\d\.\d\d │",
+    ),
+    "bench_registers": ("--configs 2 --jobs 1", r"[12] configs; rank correlation"),
+}
