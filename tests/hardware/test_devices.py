@@ -49,7 +49,7 @@ ADRENO = (
     "_x1_45",
     "_x1_85",
 )
-MALI = ("52", "57", "68", "76", "77", "78", "610", "615", "710", "715", "720", "925")
+MALI = ("52", "57", "68", "71", "76", "77", "78", "610", "615", "710", "715", "720", "925")
 PHONES = (*(f"adreno{n}" for n in ADRENO), "maleoon910", *(f"mali_g{n}" for n in MALI))
 # The table of published facts, written out again by hand; None: the table has no number, though another source may.
 TABLE: dict[str, tuple[Any, Any, Any]] = {
@@ -291,6 +291,7 @@ def test_a_network_compiles_within_a_phone_s_limits(name: str) -> None:
         ("Adreno (TM) 750", "adreno750"),
         ("FD630", "adreno630"),
         ("Mali-G57 MC2 r0p1", "mali_g57"),
+        ("Mali-G71 r0p0", "mali_g71"),
         ("Mali-G715-Immortalis MC11 v1.r38p1", "mali_g715"),
         ("Immortalis-G925", "mali_g925"),
         ("Mali-LODX r0p0", "mali_g610"),

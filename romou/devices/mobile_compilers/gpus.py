@@ -63,7 +63,7 @@ MOBILE_GPUS: Mapping[str, MobileGpu] = {
     "a750": _adreno(750, 96, "adreno750"),
     "g52": _mali("G52", "7212", 8, "mali_g52"),
     "g57": _mali("G57", "9093", 16, "mali_g57", "mali_g68", "mali_g77", "mali_g78"),
-    "g71": _mali("G71", "6000", 4),
+    "g71": _mali("G71", "6000", 4, "mali_g71"),
     "g72": _mali("G72", "6221", 4),
     "g76": _mali("G76", "7211", 8, "mali_g76"),
     "g610": _mali("G610", "a867", 16, "mali_g610", "mali_g710"),
