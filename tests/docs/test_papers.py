@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shlex
 
+import click
 import pytest
 
 import make_docs
@@ -47,9 +48,15 @@ def test_every_figure_has_a_row(section: str) -> None:
 
 @pytest.mark.parametrize("command", sorted({command for _, command, _ in ROW.findall(PAGE.read_text("utf-8"))}))
 def test_every_command_runs(command: str) -> None:
-    """Commands of Romou and ArchProbe are checked with those of other pages (test_links_and_examples.py)."""
     program, *words = shlex.split(command)
     if program in make_docs.programs():
+        group = make_docs.programs()[program]
+        subcommand = group.get_command(click.Context(group), words[0])
+        assert subcommand is not None
+        # Refuses unknown options and superfluous arguments, without a look at files.
+        with click.Context(subcommand, resilient_parsing=True) as context:
+            subcommand.parse_args(context, words[1:])
+            assert not context.args
         return
     assert program == "python"
     script = ROOT / words[0]
