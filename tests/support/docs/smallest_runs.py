@@ -13,7 +13,7 @@ RUNS: dict[str, tuple[str, str]] = {
         f"--nodes 0 --operator {CONV} --pairs 1 --real-pairs 2",
         rf"{CONV}, 10% more work: \d\.\d+ times as long",
     ),
-    "bench_effort": ("--operator dense", r"dense +│ +\d+ │ +\d+ │ +\d+ │ +\d+ │ +\d+ "),
+    "bench_effort": ("--operator 1x1", r"1x1  *(│ +\d+ ){6}│ +\d+\.\d+ │ +\d\.\d+ │ .* 3\.8 "),
     "bench_l1": ("--only dense", r"dense, 1024 -> 1000 +│ reread +│ +\d+ │"),
     "bench_launches": ("--target opencl --length 3 --repeat 1", r"opencl: [^│]+│ +\d+\.\d\d │ +\d+\.\d\d │"),
     "bench_memory": ('small --target "opencl -device=host"', r"small +│ +0\.01 │ +0\.01 │"),
