@@ -1,44 +1,56 @@
-"""Single operators, to tune without a network around them: convolutions and their gradients.
+"""Single operators, to tune without a network around them: convolutions and their gradients, and a developer's own
+computations.
 
     layer = romou.operators.conv2d(in_channels=96, size=27, out_channels=256, kernel=5, padding=2, batch=128)
     tuned = romou.tune_operator(romou.operators.conv2d_backward_filter(layer), target="cuda", trials=100)
     by_filter = tuned.run({"data": x, "gradient": y})[0]
 
-Tensors are as in ONNX: data (n, c, h, w), weights (oc, ic / groups, kh, kw). Weights are inputs, so each call packs
-them again.
+Tensors of convolutions are as in ONNX: data (n, c, h, w), weights (oc, ic / groups, kh, kw). Weights are inputs, so
+each call packs them again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import onnx
-from tvm import relax
+from tvm import relax, s_tir, te, tirx
 
 from romou.api.tune import tune
-from romou.base.errors import UsageError
+from romou.base.errors import UsageError, first_line
 from romou.compiler.frontend import ImportedModel
+from romou.compiler.operators.contraction_family import OPAQUE
 from romou.compiler.operators.families import family_of
 from romou.compiler.operators.families.conv2d_backward_filter import training_passes
+from romou.compiler.operators.own import KernelConfig, with_schedule
 from romou.compiler.operators.workload import Conv2d
 from romou.compiler.tir.expressions import FLOATS
+from romou.compiler.tir.primitives import FREE_IMAGES
 from romou.devices.targets import Target
 from romou.runtime.module import TunedModel
 
-__all__ = ["Operator", "conv2d", "conv2d_backward_filter", "conv2d_backward_input", "tune_operator"]
+__all__ = [
+    "KernelConfig",
+    "Operator",
+    "conv2d",
+    "conv2d_backward_filter",
+    "conv2d_backward_input",
+    "from_te",
+    "tune_operator",
+]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Operator(ImportedModel):
     """A model of one operator with the output "output", for `tune_operator`, `romou.tune` and `romou.compile`.
 
-    work: the operator's sizes.
+    work: the sizes of a convolution. None for a computation of `from_te`.
     """
 
-    work: Conv2d
+    work: Conv2d | None = None
 
 
 def conv2d(
@@ -116,7 +128,7 @@ def conv2d_backward_input(layer: Operator) -> Operator:
 
     layer: a convolution made by `conv2d`.
     """
-    return _operator(training_passes(layer.work)[1], "gradient", "weight")
+    return _operator(training_passes(_work_of(layer))[1], "gradient", "weight")
 
 
 def conv2d_backward_filter(layer: Operator) -> Operator:
@@ -124,7 +136,61 @@ def conv2d_backward_filter(layer: Operator) -> Operator:
 
     layer: a convolution made by `conv2d`.
     """
-    return _operator(training_passes(layer.work)[2], "data", "gradient")
+    return _operator(training_passes(_work_of(layer))[2], "data", "gradient")
+
+
+def from_te(
+    computation: Callable[..., te.Tensor] | tirx.PrimFunc,
+    inputs: Mapping[str, Sequence[int] | tuple[Sequence[int], str]] | None = None,
+    *,
+    schedule: Callable[[s_tir.Schedule, KernelConfig], object] | None = None,
+    name: str | None = None,
+) -> Operator:
+    """Make an operator of a computation in TVM's tensor expressions or TIR.
+
+        def add_constant(a):
+            return te.compute(a.shape, lambda *i: a[i] + 3.0, name="b")
+
+        operator = romou.operators.from_te(add_constant, {"a": (1, 8, 14, 14, 4)})
+
+    See docs/own-kernels.md.
+
+    Parameters
+    ----------
+    computation
+        A function from tensors to the output, or a TIR function with static shapes whose last parameter is the output.
+    inputs
+        Name -> shape, or (shape, dtype), in the order of the function's arguments. The default type is float32. For a
+        TIR function: None.
+    schedule
+        A function of TVM's schedule and a `KernelConfig`, which declares knobs and schedules the computation for their
+        values. None: Romou recognises the computation by its blocks, and uses its own schedule.
+    name
+        Name of the kernel. None: the function's.
+
+    Raises
+    ------
+    UsageError
+        The computation cannot be made, or the schedule fails with the first choice of each knob, or makes no kernel.
+    """
+    name = name or _name_of(computation)
+    func = _function_of(computation, inputs, name)
+    *read, written = func.params
+    if schedule is not None:
+        func = with_schedule(func, name, schedule)
+    attributes = {FREE_IMAGES: True, "op_pattern": OPAQUE}
+    variables = [relax.Var(str(p.name), relax.TensorType([int(d) for d in p.shape], str(p.dtype))) for p in read]
+    builder = relax.BlockBuilder()
+    with builder.function("main", variables):
+        kernel = builder.add_func(func.with_attrs(attributes).without_attr("global_symbol"), name)
+        out = relax.TensorType([int(d) for d in written.shape], str(written.dtype))
+        with builder.dataflow():
+            output = builder.emit_output(relax.call_tir(kernel, variables, out_ty=out))
+        builder.emit_func_output(output)
+    shapes = {str(p.name): (tuple(int(d) for d in p.shape), str(p.dtype)) for p in read}
+    return Operator(
+        mod=builder.finalize(), onnx_model=None, inputs=shapes, outputs=("output",), folded=onnx.ModelProto()
+    )
 
 
 def tune_operator(
@@ -169,6 +235,65 @@ def tune_operator(
         progress=progress,
         variant=variant,
     )
+
+
+def _work_of(layer: Operator) -> Conv2d:
+    if layer.work is None:
+        raise UsageError("only convolutions of romou.operators.conv2d have gradients here")
+    return layer.work
+
+
+def _name_of(computation: object) -> str:
+    symbol = computation.attrs.get("global_symbol", None) if isinstance(computation, tirx.PrimFunc) else None
+    name = str(symbol or getattr(computation, "__name__", "kernel"))
+    return name if name.isidentifier() else "kernel"
+
+
+def _function_of(
+    computation: Callable[..., te.Tensor] | tirx.PrimFunc,
+    inputs: Mapping[str, Sequence[int] | tuple[Sequence[int], str]] | None,
+    name: str,
+) -> tirx.PrimFunc:
+    """Return the computation as a function with static shapes.
+
+    Raises
+    ------
+    UsageError
+        The computation is neither, raises an exception, or its shapes are not static.
+    """
+    if isinstance(computation, tirx.PrimFunc):
+        func = computation
+        if inputs is not None:
+            raise UsageError(f"{name!r} is a TIR function, which has its shapes itself", hint="Leave inputs out.")
+    else:
+        if not callable(computation) or not inputs:
+            raise UsageError(
+                f"from_te takes a function of tensors with the shapes of its inputs, or a TIR function;"
+                f" got {type(computation).__name__} and inputs={inputs!r}",
+                hint='For example from_te(lambda a: te.compute(a.shape, ...), {"a": (8, 16, 4)}).',
+            )
+        tensors = [te.placeholder(*_shape_and_type(key, value), key) for key, value in inputs.items()]
+        try:
+            func = te.create_prim_func([*tensors, computation(*tensors)])
+        except Exception as error:  # of the user's function, by any type
+            text = f"the computation {name!r} cannot be made: {type(error).__name__}: {first_line(error)}"
+            raise UsageError(text) from error
+    buffers = [p for p in func.params if isinstance(p, tirx.Buffer)]
+    is_static = all(isinstance(extent, tirx.IntImm) for buffer in buffers for extent in buffer.shape)
+    if len(buffers) < 2 or len(buffers) < len(func.params) or not is_static:
+        raise UsageError(
+            f"{name!r} needs static shapes, at least one input, and the output as its last parameter;"
+            f" its parameters are {', '.join(map(str, func.params))}"
+        )
+    return func
+
+
+def _shape_and_type(name: str, given: Sequence[int] | tuple[Sequence[int], str]) -> tuple[tuple[int, ...], str]:
+    is_typed = len(given) == 2 and isinstance(given[1], str)
+    shape, dtype = given if is_typed else (given, "float32")
+    if not shape or not all(isinstance(extent, int) and extent > 0 for extent in shape):  # type: ignore[union-attr]
+        raise UsageError(f"inputs[{name!r}]={given!r}: expected a shape of positive numbers, or (shape, dtype)")
+    return tuple(shape), str(dtype)  # type: ignore[arg-type]
 
 
 def _operator(work: Conv2d, *names: str) -> Operator:

@@ -42,7 +42,7 @@ from romou.compiler.graph.fuse import (
     sum_along_rows,
 )
 from romou.compiler.graph.memory.entries import mark_entries
-from romou.compiler.graph.memory.images import place_weights, store_weights
+from romou.compiler.graph.memory.images import copy_images, place_weights, store_weights
 from romou.compiler.graph.memory.storage import plan_storage
 from romou.compiler.graph.memory.workspaces import plan_workspaces
 from romou.compiler.graph.origins import NO_RUNGS, Rungs, mark_rungs, name_origins, part_groups
@@ -124,6 +124,8 @@ MODULE = listed(
     stage(place_weights, "weights in images are copied there once, at load", "image_scopes", "target"),
     stage(plan_workspaces, "workspaces share memory with tensors of the graph"),
     stage(relax.transform.RewriteDataflowReshape(), "a reshape is a view, not a kernel"),
+    # Behind it: a copy has the pattern of a reshape
+    stage(copy_images, "a kernel by itself may read and write images", "image_scopes", "target"),
     stage(mark_entries, "only kernels that read inputs of the model check their arguments"),
     # Calls with memory for their results
     stage(relax.transform.ToNonDataflow(), "calls write into memory from here on"),

@@ -15,6 +15,7 @@ import tvm
 from tvm import s_tir, tirx
 from tvm_ffi.structural import structural_hash
 
+from romou.base.errors import InvalidConfigError
 from romou.base.limits import Limits
 from romou.base.space import Config, Space
 from romou.base.task import Task
@@ -54,7 +55,10 @@ class TunableTask(Task):
         """Return whether the task moves few bytes and sums no products.
 
         It then takes the time of a launch, so tuning gains nothing.
+        An operator without a graph around it is never small: a person wants it tuned.
         """
+        if self.func.attrs and FREE_IMAGES in self.func.attrs:
+            return False
         return not self.template.sums_products and self.moved_bytes < _SMALL_BYTES
 
     @property
@@ -153,11 +157,25 @@ class TunableTask(Task):
         ]
 
     def check(self, kernel: tirx.PrimFunc, config: Config, target: Target) -> None:
-        """Raise InvalidConfigError if a lowered kernel may not be built. Tasks without pruning accept every kernel."""
+        """Raise InvalidConfigError if a lowered kernel may not be built, by the template's limits."""
+        if (excess := self.template.excess(kernel, self.limits(target))) is not None:
+            raise InvalidConfigError(f"{self.name}: {excess}")
 
     def to_json(self) -> str:
         """Return the task as text, which `from_json` reads."""
         return json.dumps({"func": tvm.ir.save_json(self.func), "calls": self.calls})
+
+    def to_json_for(self, config: Config, target: Target) -> str:
+        """Return `to_json` for a process that builds `config`.
+
+        Raises
+        ------
+        InvalidConfigError
+            A schedule of the user's, which is run here, refuses the config.
+        """
+        func = self.template.ready_to_build(config, self.limits(target))
+        text = self.to_json()
+        return text if func.same_as(self.func) else json.dumps({**json.loads(text), "func": tvm.ir.save_json(func)})
 
     @staticmethod
     def from_json(text: str) -> TunableTask:

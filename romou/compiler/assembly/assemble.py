@@ -60,7 +60,7 @@ class ScheduledFunction:
 
     name: in the module.
     hint: in the fused graph.
-    plain: the unscheduled function.
+    plain: the unscheduled function. A copy into or out of an image has only `func`.
     task, config: None and empty if the schedule is TVM's.
     """
 
@@ -77,6 +77,8 @@ def scheduled_functions(
 ) -> list[ScheduledFunction]:
     """Return the functions of `schedule_model`, each with its task and config. The parameters are the same."""
     functions = []
+    # Copies into images are no functions of the graph.
+    plain = {var.name_hint: func for var, func in fused.functions_items()}
     for var, func in schedule_model(fused, tasks, configs, target).functions_items():
         if isinstance(func, tirx.PrimFunc):
             task = tasks.get(var.name_hint)
@@ -84,7 +86,12 @@ def scheduled_functions(
             name = str(func.attrs.get("global_symbol", var.name_hint))
             functions.append(
                 ScheduledFunction(
-                    name=name, hint=var.name_hint, func=func, plain=fused[var.name_hint], task=task, config=config
+                    name=name,
+                    hint=var.name_hint,
+                    func=func,
+                    plain=plain.get(var.name_hint, func),
+                    task=task,
+                    config=config,
                 )
             )
     return functions

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, ClassVar
+from typing import Any
 
 import tvm
 from tvm import tirx
@@ -24,12 +24,14 @@ class Template(ABC):
     knobs: all knobs of the template. `space` has the choices of an operator on a device.
     """
 
-    knobs: ClassVar[tuple[Knob, ...]]
+    knobs: tuple[Knob, ...]
 
     func: tirx.PrimFunc
     family: str
     # Whether the kernel is a loop of multiply-adds, whose iterations read data and weight.
     sums_products: bool = True
+    # Whether formulas over knobs give the usage of a config's kernel, and an estimate of its time.
+    has_formulas: bool = True
 
     @property
     @abstractmethod
@@ -104,6 +106,14 @@ class Template(ABC):
 
         Raise InvalidConfigError if TVM's scheduler refuses the config.
         """
+
+    def ready_to_build(self, config: Config, limits: Limits) -> tirx.PrimFunc:
+        """Return the function for a process that builds `config`: itself if that process can schedule it."""
+        return self.func
+
+    def excess(self, kernel: tirx.PrimFunc, limits: Limits) -> str | None:
+        """Return how a lowered kernel exceeds limits that `space` does not know of. None if it does not."""
+        return None
 
     @property
     def images(self) -> dict[str, str]:

@@ -2,12 +2,13 @@
 
 It covers autobroadcast and fused multiply-add.
 
-A product of a scalar and a vector is written without a broadcast, because hardware multiplies a scalar register with a
-vector register. TVM writes a vector of four copies. It takes four registers, and four loads of the scalar if the
+A product or sum of a scalar and a vector is written without a broadcast, because hardware combines a scalar register
+with a vector register. TVM writes a vector of four copies. It takes four registers, and four loads of the scalar if the
 compiler does not recognize the copies.
 
     acc = acc + ((float4)(x, x, x, x)) * v      ->      acc = acc + x * v                 autobroadcast
                                                         acc = mad((float4)(x), v, acc)    with multiply-add
+    out = a + ((float4)(n, n, n, n))            ->      out = a + n                       autobroadcast
 
 `(float4)(x)` is OpenCL's broadcast.
 """
@@ -43,7 +44,13 @@ def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
         if AUTOBROADCAST in marks and dialect.has_vector_arithmetic:
             body = structural_map(
                 body,
-                (tirx.Mul, lambda product: tirx.Mul(*(_scalar(factor, dialect) for factor in (product.a, product.b)))),
+                [
+                    (
+                        tirx.Mul,
+                        lambda product: tirx.Mul(*(_scalar(factor, dialect) for factor in (product.a, product.b))),
+                    ),
+                    ((tirx.Add, tirx.Sub), lambda total: _with_scalar(total, dialect)),
+                ],
             )
         if MULTIPLY_ADD in marks:
             function = str(marks[MULTIPLY_ADD].value)
@@ -55,6 +62,14 @@ def spell_arithmetic(func: tirx.PrimFunc, _mod: tvm.IRModule, _context: tvm.tran
 
 def _scalar(factor: tirx.Expr, dialect: Dialect) -> tirx.Expr:
     return dialect.bare_scalar(factor.value, str(factor.ty)) if isinstance(factor, tirx.Broadcast) else factor
+
+
+def _with_scalar(total: tirx.Add | tirx.Sub, dialect: Dialect) -> tirx.Expr:
+    """Return a sum of a vector and a scalar. A sum of two scalars stays a vector."""
+    operands = (total.a, total.b)
+    if sum(isinstance(operand, tirx.Broadcast) for operand in operands) != 1:
+        return total
+    return type(total)(*(_scalar(operand, dialect) for operand in operands))
 
 
 def _multiply_add(name: str, add: tirx.Expr, dialect: Dialect) -> tirx.Expr:

@@ -9,9 +9,11 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+from romou.base.errors import InvalidConfigError
 from romou.base.folders import HeldFolder
 from romou.base.outcome import Outcome
 from romou.devices.targets import Target
+from romou.runtime.workers.calls import shorten
 from romou.runtime.workers.child import seconds_left
 from romou.tuner.measure.build_processes import BuildProcesses, Built
 from romou.tuner.measure.options import MeasureOptions
@@ -35,7 +37,7 @@ class FolderBuilder(ABC):
         *,
         most: int,
     ) -> None:
-        self._target_json = target.to_json()
+        self._target, self._target_json = target, target.to_json()
         self._options = options or MeasureOptions()
         self._toolchain = toolchain or Toolchain()
         self._temporary = None if folder is not None else HeldFolder("build")
@@ -74,8 +76,13 @@ class FolderBuilder(ABC):
         limit_s = min(self._options.build_timeout_s, seconds_left(stop_at))
         if limit_s <= 0:
             return None
+        try:
+            task_json = candidate.task.to_json_for(candidate.config, self._target)
+        except InvalidConfigError as refusal:
+            text = shorten(f"{type(refusal).__name__}: {refusal}")
+            return BuildResult(candidate=candidate, outcome=Outcome.INVALID, library=None, seconds=0.0, error=text)
         library = self._folder / f"{candidate.task.key}-{candidate.trial}-{os.getpid()}.so"
-        job = (self._toolchain, candidate.task.to_json(), dict(candidate.config), self._target_json)
+        job = (self._toolchain, task_json, dict(candidate.config), self._target_json)
         built = self._build(job, candidate.name, library, limit_s, stop_at)
         if built is None:
             return None

@@ -127,6 +127,7 @@ class PrunedTask(TunableTask):
         InvalidConfigError
             A criterion excludes the kernel.
         """
+        super().check(kernel, config, target)
         if config == self.default_config(target):
             return
         registers = estimate_registers(kernel)

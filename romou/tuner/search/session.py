@@ -138,7 +138,7 @@ class TuningSession:
             options=self._options,
             index=index,
             transfer_data=self._transfer_data,
-            spec=spec if has_estimate else None,
+            spec=spec if has_estimate and task.template.has_formulas else None,
             pretrained=self._prior.pretrained,
             is_by_estimate=is_stand_in and has_estimate,
         )

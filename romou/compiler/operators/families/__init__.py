@@ -17,6 +17,7 @@ from romou.base.knob import Knob
 from romou.compiler.operators.base import Template
 from romou.compiler.operators.contraction_family import ContractionFamily
 from romou.compiler.operators.family import Family
+from romou.compiler.operators.own import OWN, OwnTemplate
 from romou.compiler.operators.workload import Workload
 
 
@@ -41,6 +42,8 @@ def template_of(func: tirx.PrimFunc) -> Template | None:
     """
     if func.attrs and RUNG in func.attrs:
         return None
+    if func.attrs and OWN in func.attrs:
+        return OwnTemplate(func)
     return next((template for family in families() if (template := family.template_of(func)) is not None), None)
 
 

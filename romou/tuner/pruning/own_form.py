@@ -1,0 +1,64 @@
+"""The form of kernels with a schedule of the user's: nothing is known of a config before it is lowered.
+
+Every config is kept. Registers and the work group are judged when the kernel is built (`PrunedTask.check`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from romou.base.limits import Limits
+from romou.base.space import Columns
+from romou.compiler.operators.own import OwnTemplate
+from romou.compiler.tir.primitives import LANES
+from romou.tuner.analysis.usage import KernelUsage
+from romou.tuner.pruning.form import Form, form_of
+
+# More work groups than any device has cores.
+_MANY = 1 << 20
+
+
+class OwnForm(Form):
+    """A usage that no criterion excludes."""
+
+    def __init__(self, template: OwnTemplate) -> None:
+        self._template = template
+
+    def counts(self, columns: Columns) -> dict[str, np.ndarray]:
+        return {}
+
+    def usage_with(self, columns: Columns, counts: Mapping[str, Any]) -> KernelUsage:
+        template = self._template
+        zero = np.asarray(0)
+        return KernelUsage(
+            registers=zero,
+            needed_registers=zero,
+            buffer_bytes=zero,
+            image_bytes=zero,
+            unshared_buffer_bytes=zero,
+            unshared_image_bytes=zero,
+            access_width=LANES,
+            output_bytes=template.output_bytes,
+            iterations=1,
+            multiply_adds=zero,
+            local_loads=zero,
+            work_group_size=np.asarray(1),
+            work_groups=_MANY,
+            local_memory_bytes=0,
+            is_staged=np.asarray(False),
+            images=dict.fromkeys(template.names, False),
+            has_copies=np.asarray(False),
+            padding=np.asarray(0.0),
+            element_bytes=template.element_bytes,
+        )
+
+    def loads(self, columns: Columns, usage: KernelUsage, warp_size: int, line_bytes: int) -> tuple[Any, ...]:
+        return 0, 0, 0, 0, 0
+
+
+@form_of.register
+def _(template: OwnTemplate, _limits: Limits) -> Form:
+    return OwnForm(template)
