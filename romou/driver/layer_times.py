@@ -33,7 +33,8 @@ class LayerTime:
 
 def noise_of(samples: Sequence[float]) -> float:
     """Return half the range of `samples` over their median."""
-    return (max(samples) - min(samples)) / 2 / statistics.median(samples)
+    middle = statistics.median(samples)
+    return (max(samples) - min(samples)) / 2 / middle if middle else 0.0
 
 
 def time_layers(

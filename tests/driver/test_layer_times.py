@@ -48,6 +48,8 @@ def test_kernels_that_one_replaces_are_added_up() -> None:
 def test_noise_is_half_the_range() -> None:
     assert noise_of([9.0, 10.0, 11.0]) == pytest.approx(0.1)
     assert noise_of([10.0]) == 0.0
+    # A model without kernels may take no time that a clock sees.
+    assert noise_of([0.0, 0.0, 0.0]) == 0.0
 
 
 def layers() -> romou.TunedModel:
