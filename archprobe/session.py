@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from archprobe.bench import Bench
 from archprobe.confirm import confirmed
 from archprobe.curve import Findings, not_applicable
 from archprobe.devices.base import Device
 from archprobe.errors import ArchProbeError, ConnectionLostError, ReportError
+from archprobe.meter import Meter
 from archprobe.probes.arithmetic import full_grid, multiply_add
 from archprobe.probes.probe import Probe
 from archprobe.report.document import Report, load_report, new_report
@@ -51,8 +51,8 @@ def run(
             if earlier is not None and not _needs(probe, earlier, turn):
                 continue
             on_progress(probe, 0.0)
-            bench = _bench(device, report, is_quick=is_quick, on_progress=functools.partial(on_progress, probe))
-            findings = run_probe(probe, bench)
+            meter = _meter(device, report, is_quick=is_quick, on_progress=functools.partial(on_progress, probe))
+            findings = run_probe(probe, meter)
             if earlier is not None:
                 findings = confirmed(earlier, findings)
             report = report.with_aspect(probe.aspect, findings)
@@ -77,9 +77,9 @@ def claims(findings: Findings) -> set[str]:
     return {key for key, answer in findings.answers.items() if not answer.is_declined}
 
 
-def run_probe(probe: Probe, bench: Bench) -> Findings:
+def run_probe(probe: Probe, meter: Meter) -> Findings:
     """Run one probe. If it cannot run on this device, or fails, the findings say so."""
-    facts = bench.device.facts
+    facts = meter.device.facts
     reason = probe.not_on_cpu if facts.is_cpu else ""
     if not reason and probe.is_for_opencl and facts.api != "opencl":
         reason = "images and constant memory are probed through OpenCL alone"
@@ -89,7 +89,7 @@ def run_probe(probe: Probe, bench: Bench) -> Findings:
         return dataclasses.replace(not_applicable(reason), method=probe.method)
     start = time.monotonic()
     try:
-        findings = probe.measure(bench)
+        findings = probe.measure(meter)
     except ConnectionLostError:
         # The error says nothing about the device: the probe is left for the next run.
         raise
@@ -100,17 +100,17 @@ def run_probe(probe: Probe, bench: Bench) -> Findings:
 
 def warm_up(device: Device, seconds: float = 0.3) -> None:
     """Keep the device busy until its clock has risen."""
-    bench = Bench(device=device)
-    groups, size = full_grid(bench)
-    work, _ = multiply_add(bench, groups=groups, group_size=size)
+    meter = Meter(device=device)
+    groups, size = full_grid(meter)
+    work, _ = multiply_add(meter, groups=groups, group_size=size)
     end, iterations = time.monotonic() + seconds, 16
     while time.monotonic() < end:
         iterations *= 2 if work(iterations) < 0.02 else 1
 
 
-def _bench(device: Device, report: Report, *, is_quick: bool, on_progress: Callable[[float], None]) -> Bench:
-    patience = {"least_s": 3e-4, "tolerance": 0.01, "budget_s": 1.5, "max_repeats": 4} if is_quick else {}
-    return Bench(device=device, is_quick=is_quick, known=report.answers(), on_progress=on_progress, **patience)  # type: ignore[arg-type]
+def _meter(device: Device, report: Report, *, is_quick: bool, on_progress: Callable[[float], None]) -> Meter:
+    meter = Meter(device=device, is_quick=is_quick, earlier_answers=report.answers(), on_progress=on_progress)
+    return dataclasses.replace(meter, least_s=3e-4, tolerance=0.01, budget_s=1.5, max_repeats=4) if is_quick else meter
 
 
 def _started(device: Device, path: Path, *, is_quick: bool, is_fresh: bool) -> Report:

@@ -12,10 +12,10 @@ import numpy as np
 from archprobe.analysis import throughput
 from archprobe.analysis.answer import Answer, declined, ratio
 from archprobe.analysis.bandwidth import rate
-from archprobe.bench import Bench, Run
 from archprobe.curve import Curve, Findings
 from archprobe.devices.base import defines
 from archprobe.errors import BuildError, KernelError
+from archprobe.meter import Meter, Quantity, Run
 from archprobe.probes.probe import probe
 
 # Independent values that a work-item keeps in flight: enough to hide the latency of a multiply-add.
@@ -57,7 +57,7 @@ def vector(base: str, components: int) -> str:
 
 
 def multiply_add(
-    bench: Bench,
+    meter: Meter,
     *,
     base: str = "float",
     components: int = 1,
@@ -83,31 +83,31 @@ def multiply_add(
         "UNROLL": _UNROLL,
         "MULTIPLY_ADD": "fma(x[i], a, b)" if is_fused else "x[i] * a + b",
         "FILL_LANES": " ".join(
-            f"lanes{'' if components == 1 else bench.device.lane(lane)} = (T)({lane}.5f);" for lane in range(components)
+            f"lanes{'' if components == 1 else meter.device.lane(lane)} = (T)({lane}.5f);" for lane in range(components)
         ),
         "NEXT_FACTOR": "next += (T)(term); a = (FACTOR)((T)(next));" if is_factor_new else "",
         "FACTOR": base if is_broadcast else vector(base, components),
         # All components are added up: the compiler would remove any that is not read.
         "TOTAL(v)": (
-            "v" if components == 1 else " + ".join(f"(v){bench.device.lane(lane)}" for lane in range(components))
+            "v" if components == 1 else " + ".join(f"(v){meter.device.lane(lane)}" for lane in range(components))
         ),
     }
     source = defines(macros) + _SOURCE
     if base == "half":
         source = "#define USES_HALF\n" + source
-    kernel = bench.device.kernel(source, "multiply_add")
-    out = bench.device.buffer(64)
+    kernel = meter.device.kernel(source, "multiply_add")
+    out = meter.device.buffer(64)
     factor, term = np.float32(0.999), np.float32(1e-3)
 
     def run(iterations: int) -> float:
-        return bench.device.launch(kernel, groups * group_size, group_size, np.int32(iterations), out, factor, term)
+        return meter.device.launch(kernel, groups * group_size, group_size, np.int32(iterations), out, factor, term)
 
     return run, 2.0 * groups * group_size * chains * components * _UNROLL
 
 
-def full_grid(bench: Bench, group_size: int = 256) -> tuple[int, int]:
+def full_grid(meter: Meter, group_size: int = 256) -> tuple[int, int]:
     """Return (groups, group size) that fill every unit several times over."""
-    facts = bench.device.facts
+    facts = meter.device.facts
     size = min(group_size, facts.max_work_group_size)
     return (facts.units * 4, min(size, 64)) if facts.is_cpu else (facts.units * 32, size)
 
@@ -154,69 +154,67 @@ __kernel void dots(int n, __global int *out, int seed) {
         " clock x cores)"
     ),
 )
-def gflops(bench: Bench) -> Findings:
+def gflops(meter: Meter) -> Findings:
     answers: dict[str, Answer] = {}
     curves = []
-    for base, key, share in (("float", "Float", 0.0), ("half", "Half", 0.5)):
-        if base == "half" and not {*_HALF_ARITHMETIC} & {*bench.device.facts.extensions}:
+    for base, key, part in (("float", "Float", meter.part(0.0, 0.4)), ("half", "Half", meter.part(0.5, 0.9))):
+        if base == "half" and not {*_HALF_ARITHMETIC} & {*meter.device.facts.extensions}:
             for name, unit in (("Gflops", "GFLOPS"), ("Arch", "word"), ("VecComponentCount", "components")):
                 answers[f"{key}{name}"] = declined(
                     unit, f"not applicable: the probe finds no fp16 arithmetic here ({' or '.join(_HALF_ARITHMETIC)})"
                 )
             continue
-        curve = _rates(bench, base, (share, share + 0.4))
+        curve = _rates(part, base)
         noise = max(curve.spread, 0.002)
         answers[f"{key}Gflops"] = throughput.peak_rate(curve.xs, curve.ys, noise=noise, repeats=curve.repeats)
         kind, components = throughput.architecture(curve.xs, curve.ys, noise=noise, repeats=curve.repeats)
         answers[f"{key}Arch"], answers[f"{key}VecComponentCount"] = kind, components
         curves.append(curve)
-    answers["Int8Gops"] = _dots(bench)
-    answers["AluCount"] = _alus(bench, answers["FloatGflops"])
-    answers["Autobroadcast"] = _broadcast(bench)
-    answers["BroadcastPays"] = _broadcast_pays(bench)
+    answers["Int8Gops"] = _dots(meter)
+    answers["AluCount"] = _alus(meter, answers["FloatGflops"])
+    answers["Autobroadcast"] = _broadcast(meter)
+    answers["BroadcastPays"] = _broadcast_pays(meter)
     return Findings(answers=answers, curves=tuple(curves))
 
 
-def _alus(bench: Bench, peak: Answer) -> Answer:
-    facts = bench.device.facts
+def _alus(meter: Meter, peak: Answer) -> Answer:
+    facts = meter.device.facts
     if facts.is_cpu:
         return declined("count", "not applicable: the lanes of a CPU's cores are those of its vectors")
-    cores = bench.number("Cores.CoreCount")
+    cores = meter.number("Cores.CoreCount")
     return throughput.alus_per_core(peak, facts.clock_mhz, round(cores) if cores else facts.compute_units)
 
 
-def _rates(bench: Bench, base: str, share: tuple[float, float]) -> Curve:
-    groups, size = full_grid(bench)
+def _rates(meter: Meter, base: str) -> Curve:
+    groups, size = full_grid(meter)
     operations: dict[int, float] = {}
 
     def make(components: int) -> Run:
         run, operations[components] = multiply_add(
-            bench, base=base, components=components, groups=groups, group_size=size
+            meter, base=base, components=components, groups=groups, group_size=size
         )
         return run
 
-    return bench.sweep(
+    gflops_of = lambda width, seconds: operations[width] / seconds * 1e-9
+    return meter.sweep(
         f"{base} multiply-add",
-        [width for width in _WIDTHS if width <= bench.device.widest],
+        [width for width in _WIDTHS if width <= meter.device.widest],
         make,
         x_label="vector components",
-        y_label="GFLOPS",
-        convert=lambda width, seconds: operations[width] / seconds * 1e-9,
         is_log_x=True,
-        is_absolute=True,
+        quantity=Quantity(label="GFLOPS", convert=gflops_of, is_rate=True),
         least_s=2e-3,
-        share=share,
     )
 
 
-def _dots(bench: Bench) -> Answer:
+def _dots(meter: Meter) -> Answer:
     """Measure the peak rate of 8-bit dot products, in 1e9 operations a second.
 
     Each of a product's four multiplications counts as 2 operations.
     """
     unit = "GOPS"
-    facts = bench.device.facts
-    groups, size = full_grid(bench)
+    facts = meter.device.facts
+    groups, size = full_grid(meter)
     candidates = [(name, step) for name, step in _DOTS.items() if name in (*facts.extensions, facts.api)] + [
         ("", _PLAIN)
     ]
@@ -226,15 +224,15 @@ def _dots(bench: Bench) -> Answer:
         )
         source = pragma + _DOT_SOURCE.replace("STEP", step).replace("CHAINS", str(_CHAINS))
         try:
-            kernel = bench.device.kernel(source, "dots")
+            kernel = meter.device.kernel(source, "dots")
         except BuildError:
             continue
-        out = bench.device.buffer(64)
-        run = lambda n, kernel=kernel, out=out: bench.device.launch(
+        out = meter.device.buffer(64)
+        run = lambda n, kernel=kernel, out=out: meter.device.launch(
             kernel, groups * size, size, np.int32(n), out, np.int32(0x01010101)
         )
         try:
-            seconds, _ = bench.rate(run, least_s=2e-3)
+            seconds, _ = meter.rate(run, least_s=2e-3)
         except KernelError as error:
             return declined(unit, error.message)
         operations = 2.0 * 4 * groups * size * _CHAINS * 8
@@ -255,30 +253,30 @@ def _dots(bench: Bench) -> Answer:
     return declined(unit, "no kernel of 8-bit products was built")
 
 
-def _broadcast(bench: Bench) -> Answer:
+def _broadcast(meter: Meter) -> Answer:
     """Measure whether a scalar factor for a vector costs no more than a vector factor.
 
     The paper calls it autobroadcast (section 4.1).
     """
-    speed, noise = _speed_of_scalar_factor(bench, is_factor_new=False)
+    speed, noise = _speed_of_scalar_factor(meter, is_factor_new=False)
     reason = f"multiply-adds of four components run at {speed:.2f} times the rate if the factor is one scalar"
     return throughput.is_above(speed, 0.95, noise=noise, reason=reason)
 
 
-def _broadcast_pays(bench: Bench) -> Answer:
+def _broadcast_pays(meter: Meter) -> Answer:
     """Measure whether a scalar factor is faster than a vector of its copies, made for each step."""
-    speed, noise = _speed_of_scalar_factor(bench, is_factor_new=True)
+    speed, noise = _speed_of_scalar_factor(meter, is_factor_new=True)
     reason = f"multiply-adds by a scalar run at {speed:.2f} times the rate of multiply-adds by four copies of it"
     return throughput.is_above(speed, 1.05, noise=noise, reason=reason)
 
 
-def _speed_of_scalar_factor(bench: Bench, *, is_factor_new: bool) -> tuple[float, float]:
+def _speed_of_scalar_factor(meter: Meter, *, is_factor_new: bool) -> tuple[float, float]:
     """Return the rate with a scalar factor over the rate with a vector, and the larger relative noise of the two."""
-    groups, size = full_grid(bench)
+    groups, size = full_grid(meter)
     rates = {}
     for is_broadcast in (False, True):
         run, operations = multiply_add(
-            bench,
+            meter,
             components=4,
             groups=groups,
             group_size=size,
@@ -286,7 +284,7 @@ def _speed_of_scalar_factor(bench: Bench, *, is_factor_new: bool) -> tuple[float
             is_fused=False,
             is_factor_new=is_factor_new,
         )
-        seconds, _ = bench.rate(run, least_s=2e-3)
+        seconds, _ = meter.rate(run, least_s=2e-3)
         rates[is_broadcast] = (operations / float(np.median(seconds)), float(np.std(seconds) / np.mean(seconds)))
     return rates[True][0] / rates[False][0], max(rates[True][1], rates[False][1])
 
@@ -311,9 +309,9 @@ _RANGE_BYTES = 16384
     "Best vector width of a load",
     "loads of 1 to 16 words from 16 KB; the narrowest whose time for a word is near the least",
 )
-def vector_width(bench: Bench) -> Findings:
-    device = bench.device
-    groups, size = full_grid(bench)
+def vector_width(meter: Meter) -> Findings:
+    device = meter.device
+    groups, size = full_grid(meter)
     source, out = device.buffer(np.zeros(_RANGE_BYTES // 4, np.float32)), device.buffer(64)
 
     def make(width: int) -> Run:
@@ -323,9 +321,9 @@ def vector_width(bench: Bench) -> Findings:
         mask = np.uint32(_RANGE_BYTES // 4 // width - 1)
         return lambda n: device.launch(kernel, groups * size, size, np.int32(n), out, source, mask, np.uint32(size))
 
-    label = "time of 8 loads by all work-items (ns)"
+    loads = Quantity(label="time of 8 loads by all work-items (ns)")
     widths = [width for width in (1, 2, 4, 8, 16) if width <= device.widest]
-    curve = bench.sweep("vector loads", widths, make, x_label="32-bit words of a load", y_label=label, is_log_x=True)
+    curve = meter.sweep("vector loads", widths, make, x_label="32-bit words of a load", is_log_x=True, quantity=loads)
     answers = {
         "BufferVecSize": throughput.vector_width(
             curve.xs, curve.ys, noise=max(curve.spread, 0.002), repeats=curve.repeats
@@ -353,17 +351,17 @@ _INTEGER_STEPS = {"Multiply": "x[i] * d", "Divide": "x[i] / d", "Remainder": "x[
     "Cost of integer division",
     "chains of 32-bit integer operations with an operand from run time, on all cores",
 )
-def division(bench: Bench) -> Findings:
-    device = bench.device
-    groups, size = full_grid(bench)
+def division(meter: Meter) -> Findings:
+    device = meter.device
+    groups, size = full_grid(meter)
     out = device.buffer(64)
     answers: dict[str, Answer] = {}
     for i, (name, step) in enumerate(_INTEGER_STEPS.items()):
         kernel = device.kernel(_INTEGER_SOURCE.replace("STEP", step), "chain")
         run = lambda n, kernel=kernel: device.launch(kernel, groups * size, size, np.int32(n), out, np.int32(3))
-        seconds, _ = bench.rate(run)
+        seconds, _ = meter.rate(run)
         answers[f"{name}Rate"] = rate(groups * size * 16 / seconds * 1e-9, "1e9 operations/s")
-        bench.on_progress((i + 1) / len(_INTEGER_STEPS))
+        meter.on_progress((i + 1) / len(_INTEGER_STEPS))
     reason = "rate of multiplications over rate of divisions"
     answers["DivideCost"] = ratio(answers["MultiplyRate"], answers["DivideRate"], "multiplications", 0.9, reason)
     return Findings(answers=answers)
@@ -375,18 +373,18 @@ def division(bench: Bench) -> Findings:
     method="multiply-adds on all cores for 20 seconds (2 in a quick run); the last quarter's rate against the first's",
     is_repeated=False,
 )
-def throttling(bench: Bench) -> Findings:
-    groups, size = full_grid(bench)
-    run, operations = multiply_add(bench, groups=groups, group_size=size)
-    iterations = bench.calibrate(run, least_s=0.02)
-    span = 2.0 if bench.is_quick else 20.0
+def throttling(meter: Meter) -> Findings:
+    groups, size = full_grid(meter)
+    run, operations = multiply_add(meter, groups=groups, group_size=size)
+    iterations = meter.calibrate(run, least_s=0.02)
+    span = 2.0 if meter.is_quick else 20.0
     start = time.monotonic()
     seconds: list[float] = []
     rates: list[float] = []
     while (now := time.monotonic() - start) < span or len(rates) < 12:
         rates.append(operations * iterations / run(iterations) * 1e-9)
         seconds.append(now)
-        bench.on_progress(min(1.0, now / span))
+        meter.on_progress(min(1.0, now / span))
     curve = Curve(
         name="sustained", x_label="time since the start (s)", y_label="GFLOPS", x=tuple(seconds), y=tuple(rates)
     )

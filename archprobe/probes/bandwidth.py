@@ -11,8 +11,8 @@ import numpy as np
 
 from archprobe.analysis import bandwidth
 from archprobe.analysis.answer import Answer, declined, ratio
-from archprobe.bench import Bench, Run, powers
 from archprobe.curve import Curve, Findings
+from archprobe.meter import Meter, Quantity, Run, powers
 from archprobe.probes.probe import NO_TEXTURES, probe
 
 _VECTOR_BYTES = 16
@@ -53,19 +53,19 @@ __kernel void copy(int n, __global float4 *to, __global const float4 *from, uint
 """
 
 
-def measure_stream(bench: Bench, memory: str, max_bytes: int, levels: str = "") -> Findings:
+def measure_stream(meter: Meter, memory: str, max_bytes: int, levels: str = "") -> Findings:
     """Measure GB/s of "buffer", "image", "local" or "constant" memory over ranges up to `max_bytes`.
 
     `levels` is the prefix ("Aspect.KeyLv") of the keys of an earlier chase, which reports the size of each level.
     """
-    curve = _stream_curve(bench, memory, max_bytes)
+    curve = _stream_curve(meter, memory, max_bytes)
     answers = {
         "MaxBandwidth": bandwidth.peak(curve.xs, curve.ys, repeats=curve.repeats),
         "MinBandwidth": bandwidth.floor(curve.xs, curve.ys, repeats=curve.repeats),
     }
     below = 0.0
     for i in range(1, 5) if levels else ():
-        size = bench.number(f"{levels}{i}")
+        size = meter.number(f"{levels}{i}")
         if size is None:
             break
         # A level still serves some reads of ranges several times its size, so the bandwidth of the next level shows
@@ -75,8 +75,8 @@ def measure_stream(bench: Bench, memory: str, max_bytes: int, levels: str = "") 
     return Findings(answers=answers, curves=(curve,))
 
 
-def _stream_curve(bench: Bench, memory: str, max_bytes: int) -> Curve:
-    device, facts = bench.device, bench.device.facts
+def _stream_curve(meter: Meter, memory: str, max_bytes: int) -> Curve:
+    device, facts = meter.device, meter.device.facts
     macros = {"READS": _READS, "LOCAL_VECTORS": _LOCAL_BYTES // _VECTOR_BYTES, "IMAGE_WIDTH": _IMAGE_WIDTH}
     kernel = device.kernel(_SOURCE, f"from_{memory}", **macros, **({"HAS_IMAGES": 1} if memory == "image" else {}))
     groups, size = (
@@ -100,16 +100,14 @@ def _stream_curve(bench: Bench, memory: str, max_bytes: int) -> Curve:
         laps = -(-2 * range_bytes // bytes_each)
         return lambda n: device.launch(kernel, groups * size, size, np.int32(n * laps), out, mask, step, source) / laps
 
-    convert = lambda _, seconds: bytes_each / seconds * 1e-9
-    return bench.sweep(
+    gbps_of = lambda _, seconds: bytes_each / seconds * 1e-9
+    return meter.sweep(
         f"{memory} bandwidth",
         powers(256, max_bytes),
         make,
         x_label="range (bytes)",
-        y_label="bandwidth (GB/s)",
-        convert=convert,
         is_log_x=True,
-        is_absolute=True,
+        quantity=Quantity(label="bandwidth (GB/s)", convert=gbps_of, is_rate=True),
     )
 
 
@@ -121,20 +119,20 @@ def _stream_curve(bench: Bench, memory: str, max_bytes: int) -> Curve:
         " section 3.1)"
     ),
 )
-def buffer_bandwidth(bench: Bench) -> Findings:
-    facts = bench.device.facts
-    megabytes = (16 if bench.is_quick else 64) if facts.is_cpu else 4096
+def buffer_bandwidth(meter: Meter) -> Findings:
+    facts = meter.device.facts
+    megabytes = (16 if meter.is_quick else 64) if facts.is_cpu else 4096
     most = powers(1, min(megabytes * 2**20, facts.max_buffer_bytes, facts.global_mem_bytes // 8))[-1]
-    findings = measure_stream(bench, "buffer", most, "BufferCacheHierarchyPChase.CacheVectorCountLv")
-    return dataclasses.replace(findings, answers={**findings.answers, **_copies(bench, min(most, 2**30))})
+    findings = measure_stream(meter, "buffer", most, "BufferCacheHierarchyPChase.CacheVectorCountLv")
+    return dataclasses.replace(findings, answers={**findings.answers, **_copies(meter, min(most, 2**30))})
 
 
-def _copies(bench: Bench, size: int) -> dict[str, Answer]:
+def _copies(meter: Meter, size: int) -> dict[str, Answer]:
     """Time copies of one large buffer, by a kernel and by the driver's copy command.
 
     The rate is bytes read plus bytes written, in GB/s.
     """
-    device = bench.device
+    device = meter.device
     kernel = device.kernel(_COPY, "copy")
     to, source = device.buffer(size), device.buffer(size)
     local = min(256, device.facts.max_work_group_size)
@@ -143,7 +141,7 @@ def _copies(bench: Bench, size: int) -> dict[str, Answer]:
     by_driver = lambda times: sum(device.copy(to, source, size) for _ in range(times))
     by_kernel = lambda n: device.launch(kernel, groups * local, local, np.int32(n), to, source, np.uint32(size // 16))
     ways = {"DramBandwidth": by_kernel, "CopyBandwidth": by_driver}
-    return {key: bandwidth.rate(2 * size / bench.rate(run, start=1)[0] * 1e-9, "GB/s") for key, run in ways.items()}
+    return {key: bandwidth.rate(2 * size / meter.rate(run, start=1)[0] * 1e-9, "GB/s") for key, run in ways.items()}
 
 
 @probe(
@@ -154,10 +152,10 @@ def _copies(bench: Bench, size: int) -> dict[str, Answer]:
     needs_images=True,
     is_for_opencl=True,
 )
-def image_bandwidth(bench: Bench) -> Findings:
-    rows = min(bench.device.facts.max_image_height, 1024 if bench.is_quick else 4096)
+def image_bandwidth(meter: Meter) -> Findings:
+    rows = min(meter.device.facts.max_image_height, 1024 if meter.is_quick else 4096)
     return measure_stream(
-        bench, "image", rows * _IMAGE_WIDTH * _VECTOR_BYTES, "ImageCacheHierarchyPChase.CachePixelCountLv"
+        meter, "image", rows * _IMAGE_WIDTH * _VECTOR_BYTES, "ImageCacheHierarchyPChase.CachePixelCountLv"
     )
 
 
@@ -169,8 +167,8 @@ def image_bandwidth(bench: Bench) -> Findings:
         " section 3.1)"
     ),
 )
-def local_bandwidth(bench: Bench) -> Findings:
-    return measure_stream(bench, "local", _LOCAL_BYTES)
+def local_bandwidth(meter: Meter) -> Findings:
+    return measure_stream(meter, "local", _LOCAL_BYTES)
 
 
 @probe(
@@ -182,8 +180,8 @@ def local_bandwidth(bench: Bench) -> Findings:
     ),
     is_for_opencl=True,
 )
-def constant_bandwidth(bench: Bench) -> Findings:
-    return measure_stream(bench, "constant", powers(1, min(bench.device.facts.constant_bytes, 2**16))[-1])
+def constant_bandwidth(meter: Meter) -> Findings:
+    return measure_stream(meter, "constant", powers(1, min(meter.device.facts.constant_bytes, 2**16))[-1])
 
 
 _WRITE_SOURCE = """
@@ -205,35 +203,35 @@ __kernel void to_image(int n, __write_only image2d_t out, int width) {
     title="Image writes against buffer writes",
     method="every work-item writes one vector of 16 bytes to its place in an image, or in a buffer of the same size",
 )
-def write_speed(bench: Bench) -> Findings:
-    facts = bench.device.facts
+def write_speed(meter: Meter) -> Findings:
+    facts = meter.device.facts
     width = 1024 if facts.is_cpu else 4096
     size = width * width
     answers: dict[str, Answer] = {
-        "BufferWriteBandwidth": _speed(bench, "to_buffer", bench.device.buffer(16 * size), width)
+        "BufferWriteBandwidth": _speed(meter, "to_buffer", meter.device.buffer(16 * size), width)
     }
     if not facts.has_images:
         answers["ImageWriteBandwidth"] = declined("GB/s", "no images that the probe could write")
     else:
-        target = bench.device.image(np.zeros((width, width, 4), np.float32), is_written=True)
-        answers["ImageWriteBandwidth"] = _speed(bench, "to_image", target, width, HAS_IMAGES=1)
+        target = meter.device.image(np.zeros((width, width, 4), np.float32), is_written=True)
+        answers["ImageWriteBandwidth"] = _speed(meter, "to_image", target, width, HAS_IMAGES=1)
     image, buffer = answers["ImageWriteBandwidth"], answers["BufferWriteBandwidth"]
     answers["ImageOverBuffer"] = ratio(image, buffer, "ratio", 0.9, "bandwidth of image writes over buffer writes")
     return Findings(answers=answers)
 
 
-def _speed(bench: Bench, name: str, target: object, width: int, **macros: int) -> Answer:
+def _speed(meter: Meter, name: str, target: object, width: int, **macros: int) -> Answer:
     """Measure one way to write.
 
     Every run writes each element once, because the cache would absorb repeated writes to one address.
     """
-    kernel = bench.device.kernel(_WRITE_SOURCE, name, **macros)
-    size = min(256, bench.device.facts.max_work_group_size)
+    kernel = meter.device.kernel(_WRITE_SOURCE, name, **macros)
+    size = min(256, meter.device.facts.max_work_group_size)
 
     def run(times: int) -> float:
         return sum(
-            bench.device.launch(kernel, width * width, size, np.int32(1), target, np.int32(width)) for _ in range(times)
+            meter.device.launch(kernel, width * width, size, np.int32(1), target, np.int32(width)) for _ in range(times)
         )
 
-    seconds, _ = bench.rate(run, start=1)
+    seconds, _ = meter.rate(run, start=1)
     return bandwidth.rate(width * width * 16 / seconds * 1e-9, "GB/s")

@@ -15,8 +15,8 @@ import numpy as np
 
 from archprobe.analysis import cache
 from archprobe.analysis.answer import Answer, declined
-from archprobe.bench import Bench, Run
 from archprobe.curve import Curve, Findings
+from archprobe.meter import Meter, Run
 from archprobe.probes.probe import NO_TEXTURES, probe
 
 _UNROLL = 8
@@ -73,8 +73,8 @@ __kernel void again(int n, __global int *out, __read_only image2d_t zeros, int i
 class BufferChase:
     """Chases through one buffer of `max_bytes`. With `is_shuffled` the order is random, for devices that prefetch."""
 
-    def __init__(self, bench: Bench, max_bytes: int, *, is_shuffled: bool = False) -> None:
-        self.device = bench.device
+    def __init__(self, meter: Meter, max_bytes: int, *, is_shuffled: bool = False) -> None:
+        self.device = meter.device
         self.is_shuffled = is_shuffled
         self.ring, self.chase = (self.device.kernel(_CHASE, name, UNROLL=_UNROLL) for name in ("ring", "chase"))
         self.chain = self.device.buffer(max_bytes)
@@ -110,8 +110,8 @@ class BufferChase:
 class ImageChase:
     """Chases through one row of texels (four 32-bit integers each)."""
 
-    def __init__(self, bench: Bench) -> None:
-        self.device = bench.device
+    def __init__(self, meter: Meter) -> None:
+        self.device = meter.device
         self.kernel = self.device.kernel(_CHASE, "chase_image", UNROLL=_UNROLL, HAS_IMAGES=1)
 
     def run(self, texels: int, stride: int = 1) -> Chase:
@@ -135,20 +135,20 @@ def nanoseconds(seconds: float) -> float:
     title="Caches behind buffers",
     method="pointer chase in one work-item over growing ranges; plateaus of latency are levels (paper, Listing 2)",
 )
-def buffer_cache(bench: Bench) -> Findings:
-    facts = bench.device.facts
+def buffer_cache(meter: Meter) -> Findings:
+    facts = meter.device.facts
     most = min(
-        (8 if facts.is_cpu else 128 if bench.is_quick else 256) * 2**20,
+        (8 if facts.is_cpu else 128 if meter.is_quick else 256) * 2**20,
         facts.max_buffer_bytes,
         facts.global_mem_bytes // 4,
     )
-    chase = BufferChase(bench, most, is_shuffled=facts.is_cpu)
-    limit_s = 5.0 if bench.is_quick else 60.0
+    chase = BufferChase(meter, most, is_shuffled=facts.is_cpu)
+    limit_s = 5.0 if meter.is_quick else 60.0
     ranges = np.unique(
-        (2 ** np.arange(10, np.log2(most) + 1e-9, 1 / (3 if bench.is_quick else 6))).astype(np.int64) // 128 * 128
+        (2 ** np.arange(10, np.log2(most) + 1e-9, 1 / (3 if meter.is_quick else 6))).astype(np.int64) // 128 * 128
     )
     curve = one_by_one(
-        bench,
+        meter,
         "buffer chase",
         ranges.tolist(),
         lambda r: chase.run(r, _STRIDE),
@@ -169,14 +169,14 @@ def buffer_cache(bench: Bench) -> Findings:
     needs_images=True,
     is_for_opencl=True,
 )
-def image_cache(bench: Bench) -> Findings:
-    chase = ImageChase(bench)
-    most = min(bench.device.facts.max_image_width, 2**16)
+def image_cache(meter: Meter) -> Findings:
+    chase = ImageChase(meter)
+    most = min(meter.device.facts.max_image_width, 2**16)
     texels = np.unique(
-        (2 ** np.arange(4, np.log2(most) + 1e-9, 1 / (4 if bench.is_quick else 8))).astype(np.int64) // 2 * 2
+        (2 ** np.arange(4, np.log2(most) + 1e-9, 1 / (4 if meter.is_quick else 8))).astype(np.int64) // 2 * 2
     )
     ranges = (texels * TEXEL_BYTES).tolist()
-    curve = one_by_one(bench, "image chase", ranges, lambda r: chase.run(r // TEXEL_BYTES), x_label="range (bytes)")
+    curve = one_by_one(meter, "image chase", ranges, lambda r: chase.run(r // TEXEL_BYTES), x_label="range (bytes)")
     return _level_findings(curve, "CachePixelCountLv")
 
 
@@ -188,11 +188,11 @@ def image_cache(bench: Bench) -> Findings:
     needs_images=True,
     is_for_opencl=True,
 )
-def image_strides(bench: Bench) -> Findings:
-    first = bench.number("ImageCacheHierarchyPChase.CachePixelCountLv1") or 4096
-    most = int(min(bench.device.facts.max_image_width, 4 * first // TEXEL_BYTES))
-    chase = ImageChase(bench)
-    texel_counts = np.unique(np.linspace(16, most, 12 if bench.is_quick else 32).astype(np.int64) // 16 * 16)
+def image_strides(meter: Meter) -> Findings:
+    first = meter.number("ImageCacheHierarchyPChase.CachePixelCountLv1") or 4096
+    most = int(min(meter.device.facts.max_image_width, 4 * first // TEXEL_BYTES))
+    chase = ImageChase(meter)
+    texel_counts = np.unique(np.linspace(16, most, 12 if meter.is_quick else 32).astype(np.int64) // 16 * 16)
     curves = []
     for stride in (1, 2, 4, 8, 16):
 
@@ -200,7 +200,7 @@ def image_strides(bench: Bench) -> Findings:
             return chase.run(size // TEXEL_BYTES, stride)
 
         curve = one_by_one(
-            bench,
+            meter,
             f"stride {stride * TEXEL_BYTES} bytes",
             (texel_counts * TEXEL_BYTES).tolist(),
             run,
@@ -212,7 +212,7 @@ def image_strides(bench: Bench) -> Findings:
 
 
 def one_by_one(
-    bench: Bench, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0
+    meter: Meter, name: str, positions: list[int], make: Callable[[int], Chase], *, x_label: str, limit_s: float = 60.0
 ) -> Curve:
     """Measure latencies in ns, finishing each position before the next.
 
@@ -227,11 +227,11 @@ def one_by_one(
         run, lap = make(position)
         first = lap if lap <= _SHORT_LAP else 0
         run(1)
-        iterations = bench.iterations(run, iterations if i else None)
+        iterations = meter.iterations(run, iterations if i else None)
         times = [(run(first + iterations) - (run(first) if first else 0.0)) / iterations for _ in range(3)]
         y.append(nanoseconds(max(float(np.median(times)), 1e-12)))
         spreads.append(float(np.std(times) / np.median(times)))
-        bench.on_progress((i + 1) / len(positions))
+        meter.on_progress((i + 1) / len(positions))
         if time.monotonic() > end:
             break
     x, spread = tuple(positions[: len(y)]), float(np.median(spreads))
@@ -265,15 +265,15 @@ def _level_findings(curve: Curve, prefix: str) -> Findings:
     title="Cache line behind buffers",
     method="pointer chase in order over sixteen times the first cache: latency grows with the stride up to a line",
 )
-def buffer_line(bench: Bench) -> Findings:
+def buffer_line(meter: Meter) -> Findings:
     # Many times the size of the first level, so that no line survives until the next lap, even with wide strides that
     # touch few lines.
-    first = bench.number("BufferCacheHierarchyPChase.CacheVectorCountLv1")
+    first = meter.number("BufferCacheHierarchyPChase.CacheVectorCountLv1")
     size = int(min(max(16 * (first or 2**18), 2**17), 2**26)) // 4096 * 4096
-    chase = BufferChase(bench, size)
+    chase = BufferChase(meter, size)
     strides = [4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]
     curve = one_by_one(
-        bench, "buffer strides", strides, lambda stride: chase.run(size, stride), x_label="stride (bytes)"
+        meter, "buffer strides", strides, lambda stride: chase.run(size, stride), x_label="stride (bytes)"
     )
     answers = {"BufTopLevelCachelineSize": cache.line_size(curve.xs, curve.ys, repeats=curve.repeats)}
     return Findings(answers=answers, curves=(curve.marked(answers),))
@@ -287,9 +287,9 @@ def buffer_line(bench: Bench) -> Findings:
     needs_images=True,
     is_for_opencl=True,
 )
-def image_line(bench: Bench) -> Findings:
-    device = bench.device
-    most = min(256 if bench.is_quick else 512, device.facts.max_work_group_size)
+def image_line(meter: Meter) -> Findings:
+    device = meter.device
+    most = min(256 if meter.is_quick else 512, device.facts.max_work_group_size)
     zeros, out = device.image(np.zeros((most, most, 4), np.int32)), device.buffer(64)
     kernel = device.kernel(_AGAIN, "again")
     counts = {}
@@ -299,23 +299,18 @@ def image_line(bench: Bench) -> Findings:
             lambda n: device.launch(kernel, size, size, np.int32(n), out, zeros, np.int32(is_down))
         )
         work_items = sorted({*range(1, 97), *range(96, most + 1, 8)})
-        curve = bench.sweep(
-            f"texels along {axis}",
-            work_items,
-            make,
-            x_label="work-items, a texel each",
-            share=(0.35 * is_down, 0.35 * (is_down + 1)),
-        )
+        part = meter.part(0.35 * is_down, 0.35 * (is_down + 1))
+        curve = part.sweep(f"texels along {axis}", work_items, make, x_label="work-items, a texel each")
         counts[axis] = cache.concurrent_reads(curve.xs, curve.ys, repeats=curve.repeats)
         curves.append(curve.marked({f"ImgMinTimeConcurThreadCount{axis}": counts[axis]}))
-    level = bench.known.get(
+    level = meter.earlier_answers.get(
         "ImageCacheHierarchyPChase.CachePixelCountLv1", declined("bytes", "the size of the first level is not known")
     )
     by_count = cache.texture_line(counts["X"], counts["Y"], level)
     width = device.facts.max_image_width
     first = level.value if isinstance(level.value, (int, float)) else 0
     texels = int(min(width, max(6 * first, 2**16) // TEXEL_BYTES))
-    chase = ImageChase(bench)
+    chase = ImageChase(meter)
     # Wide strides leave too few texels in the row: the cache would hold the lines of all of them.
     strides = [s * TEXEL_BYTES for s in (1, 2, 3, 4, 6, 8) if texels // s * TEXEL_BYTES >= 1.5 * first]
 
@@ -323,7 +318,7 @@ def image_line(bench: Bench) -> Findings:
         step = stride // TEXEL_BYTES
         return chase.run(texels // step * step, step)
 
-    ramp = one_by_one(bench, "image strides", strides, run, x_label="stride (bytes)")
+    ramp = one_by_one(meter, "image strides", strides, run, x_label="stride (bytes)")
     by_chase = (
         cache.line_size(ramp.xs, ramp.ys, repeats=ramp.repeats)
         if first

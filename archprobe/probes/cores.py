@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from archprobe.analysis.period import find_period
-from archprobe.bench import Bench, Run
 from archprobe.curve import Findings
+from archprobe.meter import Meter, Run
 from archprobe.probes.arithmetic import multiply_add
 from archprobe.probes.probe import probe
 
@@ -14,18 +14,18 @@ _MOST = 4096
 @probe(
     "Cores", "Number of cores", "time over the count of heavy work-groups climbs in stairs as long as there are cores"
 )
-def cores(bench: Bench) -> Findings:
-    facts = bench.device.facts
+def cores(meter: Meter) -> Findings:
+    facts = meter.device.facts
     # The largest group saturates a core's arithmetic: a second one on the same core doubles the time.
     size = 64 if facts.is_cpu else facts.max_work_group_size
 
     def make(groups: int) -> Run:
-        return multiply_add(bench, groups=groups, group_size=size)[0]
+        return multiply_add(meter, groups=groups, group_size=size)[0]
 
     def time_of(groups: int) -> float:
         return min(make(groups)(iterations) for _ in range(3))
 
-    iterations = bench.calibrate(make(1))
+    iterations = meter.calibrate(make(1))
     alone, upper = time_of(1), 2
     while upper < _MOST and time_of(upper) < 1.6 * alone:
         upper *= 2
@@ -33,9 +33,7 @@ def cores(bench: Bench) -> Findings:
     while upper - lower > 1:
         middle = (lower + upper) // 2
         lower, upper = (middle, upper) if time_of(middle) < 1.6 * alone else (lower, middle)
-    curve = bench.sweep(
-        "cores", positions(lower), make, x_label="work-groups", y_label="time of an iteration (ns)", share=(0.1, 1.0)
-    )
+    curve = meter.part(0.1, 1.0).sweep("cores", positions(lower), make, x_label="work-groups")
     answer = find_period(curve.xs, curve.ys, unit="count", candidates=range(2, 2 * lower + 3))
     if not answer.is_declined and facts.compute_units not in (0, answer.value):
         answer = answer.with_notes(f"the driver speaks of {facts.compute_units} compute units")

@@ -5,17 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from archprobe.analysis.answer import Answer, answered, declined
-from archprobe.bench import Bench
 from archprobe.curve import Findings
 from archprobe.errors import BuildError, DeviceError, KernelError
+from archprobe.meter import Meter
 from archprobe.probes.probe import probe
 
 _SOURCE = "__kernel void number(__global int *out) { out[get_global_id(0)] = get_local_id(0); }"
 
 
 @probe("Device", "Limits of the device", "asked of the driver; group and image sizes are tried")
-def limits(bench: Bench) -> Findings:
-    facts = bench.device.facts
+def limits(meter: Meter) -> Findings:
+    facts = meter.device.facts
     said = {
         "CacheSize": (facts.global_cache_bytes, "bytes"),
         "CachelineSize": (facts.global_cache_line_bytes, "bytes"),
@@ -31,25 +31,25 @@ def limits(bench: Bench) -> Findings:
     }
     if facts.page_bytes:
         answers["PageSize_QCOM"] = answered(facts.page_bytes, "bytes", 0.9, "the driver says so")
-    answers["LogicThreadCount"] = _work_group(bench)
-    answers |= _images(bench)
+    answers["LogicThreadCount"] = _work_group(meter)
+    answers |= _images(meter)
     return Findings(answers=answers)
 
 
-def _work_group(bench: Bench) -> Answer:
-    size = bench.device.facts.max_work_group_size
-    out = bench.device.buffer(4 * size)
+def _work_group(meter: Meter) -> Answer:
+    size = meter.device.facts.max_work_group_size
+    out = meter.device.buffer(4 * size)
     try:
-        bench.device.launch(bench.device.kernel(_SOURCE, "number"), size, size, out)
+        meter.device.launch(meter.device.kernel(_SOURCE, "number"), size, size, out)
     except (BuildError, DeviceError, KernelError) as error:
         return declined("work-items", f"the driver says {size}, but did not run such a group: {error.message}")
-    if not np.array_equal(bench.device.read(out, np.zeros(size, np.int32)), np.arange(size)):
+    if not np.array_equal(meter.device.read(out, np.zeros(size, np.int32)), np.arange(size)):
         return declined("work-items", f"the driver says {size}, but a kernel in such a group wrote wrong numbers")
     return answered(size, "work-items", 0.99, "the driver says so, and a group of this size ran")
 
 
-def _images(bench: Bench) -> dict[str, Answer]:
-    facts = bench.device.facts
+def _images(meter: Meter) -> dict[str, Answer]:
+    facts = meter.device.facts
     if not facts.has_images:
         return {key: declined("texels", "the device has no images") for key in ("MaxImageWidth", "MaxImageHeight")}
     answers = {}
@@ -59,7 +59,7 @@ def _images(bench: Bench) -> dict[str, Answer]:
     ):
         size = max(width, height)
         try:
-            bench.device.image(np.zeros((height, width, 4), np.float32))
+            meter.device.image(np.zeros((height, width, 4), np.float32))
             answers[key] = answered(size, "texels", 0.99, "the driver says so, and an image of this size was made")
         except DeviceError as error:
             answers[key] = declined("texels", f"the driver says {size}, but made no such image: {error.message}")

@@ -9,8 +9,8 @@ import numpy as np
 
 from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.analysis.bandwidth import rate
-from archprobe.bench import Bench, Run, powers
 from archprobe.curve import Curve, Findings
+from archprobe.meter import Meter, Run, powers
 from archprobe.probes.probe import probe
 
 _NOTHING = "__kernel void nothing(__global int *out) { if (out[0] != 0) out[1] = 1; }"
@@ -25,8 +25,8 @@ _BATCH = 200
         " result"
     ),
 )
-def launch(bench: Bench) -> Findings:
-    device = bench.device
+def launch(meter: Meter) -> Findings:
+    device = meter.device
     kernel = device.kernel(_NOTHING, "nothing")
     out = device.buffer(64)
     on_device = [device.launch(kernel, 1, 1, out) * 1e6 for _ in range(100)][20:]
@@ -35,7 +35,7 @@ def launch(bench: Bench) -> Findings:
         far = declined("us", "not applicable: from here, the time of the network would be measured")
         return Findings(answers={"KernelTime": kernel_time, "LaunchTime": far, "RoundTripTime": far})
     round_trips, streams = [], []
-    for _ in range(15 if bench.is_quick else 40):
+    for _ in range(15 if meter.is_quick else 40):
         start = time.perf_counter()
         device.enqueue(kernel, 1, 1, out)
         device.finish()
@@ -72,8 +72,8 @@ __kernel void wait(int n, __global float *out, float c) {
 
 
 @probe("Barrier", "Cost of a barrier", "one group, a loop with and without a barrier in it, over the size of the group")
-def barrier(bench: Bench) -> Findings:
-    device = bench.device
+def barrier(meter: Meter) -> Findings:
+    device = meter.device
     out = device.buffer(64)
     sizes = powers(1, device.facts.max_work_group_size)
     kernels = {True: device.kernel(_WAIT, "wait", WAITS=1), False: device.kernel(_WAIT, "wait")}
@@ -83,13 +83,8 @@ def barrier(bench: Bench) -> Findings:
 
     label = "work-items in a group"
     curves = [
-        bench.sweep(
-            f"{'with' if waits else 'without'} barrier",
-            sizes,
-            maker(waits),
-            x_label=label,
-            is_log_x=True,
-            share=(0.5 * i, 0.5 * i + 0.5),
+        meter.part(0.5 * i, 0.5 * i + 0.5).sweep(
+            f"{'with' if waits else 'without'} barrier", sizes, maker(waits), x_label=label, is_log_x=True
         )
         for i, waits in enumerate((True, False))
     ]

@@ -1,4 +1,4 @@
-"""A probe: a name, the report's aspect that it fills, and a function from a bench to findings."""
+"""A probe: a name, the report's aspect that it fills, and a function from a meter to findings."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from archprobe.bench import Bench
 from archprobe.curve import Findings
+from archprobe.meter import Meter
 
 NO_TEXTURES = "a CPU has no texture units: its driver reads images from memory like buffers"
-Measure = Callable[[Bench], Findings]
+Measure = Callable[[Meter], Findings]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ import numpy as np
 
 from archprobe.analysis.answer import Answer, answered, declined
 from archprobe.analysis.registers import concurrent_groups, register_count, register_file, register_pool
-from archprobe.bench import Bench, Run
 from archprobe.curve import Curve, Findings
+from archprobe.meter import Meter, Run
 from archprobe.probes.probe import probe
 
 _MOST_GROUPS = 2**16
@@ -50,8 +50,8 @@ __kernel {group} void registers(int n, __global float *out, __global const float
         " registers is shared out"
     ),
 )
-def registers(bench: Bench) -> Findings:
-    device = bench.device
+def registers(meter: Meter) -> Findings:
+    device = meter.device
     seed, out = device.buffer(np.ones(1024, np.float32)), device.buffer(64)
     spilled: dict[int, int] = {}
 
@@ -65,13 +65,13 @@ def registers(bench: Bench) -> Findings:
         return lambda n: device.launch(kernel, 1, 1, np.int32(n), out, seed)
 
     label = "registers of a work-item"
-    coarse = bench.sweep("registers", range(16, 301, 8 if bench.is_quick else 4), make, x_label=label, share=(0.0, 0.4))
+    coarse = meter.part(0.0, 0.4).sweep("registers", range(16, 301, 8 if meter.is_quick else 4), make, x_label=label)
     count = register_count(coarse.xs, coarse.ys, repeats=coarse.repeats)
     curve = coarse
     if not count.is_declined:
         low, high = count.interval
         fine = range(int(low) - 8, int(high) + 14)
-        more = bench.sweep("registers", [n for n in fine if n not in coarse.x], make, x_label=label, share=(0.4, 0.6))
+        more = meter.part(0.4, 0.6).sweep("registers", [n for n in fine if n not in coarse.x], make, x_label=label)
         curve = _joined(coarse, more)
         count = register_count(curve.xs, curve.ys, repeats=curve.repeats)
     by_driver = _by_driver(spilled)
@@ -86,21 +86,21 @@ def registers(bench: Bench) -> Findings:
         )
     group_counts = []
     most = int(count.number())
-    for key, use, share in (
-        ("FullRegConcurWorkgroupCount", most, (0.6, 0.8)),
-        ("HalfRegConcurWorkgroupCount", most // 2, (0.8, 1.0)),
+    for key, use, part in (
+        ("FullRegConcurWorkgroupCount", most, meter.part(0.6, 0.8)),
+        ("HalfRegConcurWorkgroupCount", most // 2, meter.part(0.8, 1.0)),
     ):
         kernel = kernel_of(use)
 
         def run(groups: int, kernel: Any = kernel) -> Run:
             return lambda n: device.launch(kernel, groups, 1, np.int32(n), out, seed)
 
-        groups = _groups_curve(bench, f"groups of {use} registers", run, share)
+        groups = _groups_curve(part, f"groups of {use} registers", run)
         answers[key] = concurrent_groups(groups.xs, groups.ys, repeats=groups.repeats)
         curves.append(groups.marked({key: answers[key]}))
         group_counts.append(answers[key])
     answers["RegType"] = register_file(*group_counts)
-    answers["RegPool"] = _pool(bench, count, group_counts[0])
+    answers["RegPool"] = _pool(meter, count, group_counts[0])
     return Findings(answers=answers, curves=tuple(curves))
 
 
@@ -119,11 +119,11 @@ _VALUES = (16, 256)
     ),
     not_on_cpu="a CPU keeps a work-item's values in its core's registers or in the cache",
 )
-def register_sweep(bench: Bench) -> Findings:
-    device = bench.device
+def register_sweep(meter: Meter) -> Findings:
+    device = meter.device
     seed, out = device.buffer(np.ones(1024, np.float32)), device.buffer(64)
     sizes = [size for size in _GROUP_SIZES if size <= device.facts.max_work_group_size]
-    counts = range(_VALUES[0], _VALUES[1] + 1, 24 if bench.is_quick else 8)
+    counts = range(_VALUES[0], _VALUES[1] + 1, 24 if meter.is_quick else 8)
     # The kernel of a count serves all group sizes.
     kernels = {count: device.kernel(source(count, group=""), "registers") for count in counts}
     curves = []
@@ -132,19 +132,19 @@ def register_sweep(bench: Bench) -> Findings:
         def make(count: int, size: int = size) -> Run:
             return lambda n: device.launch(kernels[count], size, size, np.int32(n), out, seed)
 
-        share = (i / len(sizes), (i + 1) / len(sizes))
-        curve = bench.sweep(f"{size} work-items", counts, make, x_label="registers of a work-item", share=share)
+        part = meter.part(i / len(sizes), (i + 1) / len(sizes))
+        curve = part.sweep(f"{size} work-items", counts, make, x_label="registers of a work-item")
         curves.append(dataclasses.replace(curve, picture="time by registers and work-items"))
     pool = register_pool({size: (curve.xs, curve.ys) for size, curve in zip(sizes, curves, strict=True)})
     return Findings(answers={"PoolByGroups": pool}, curves=tuple(curves))
 
 
-def _groups_curve(bench: Bench, name: str, run: Callable[[int], Run], share: tuple[float, float]) -> Curve:
+def _groups_curve(meter: Meter, name: str, run: Callable[[int], Run]) -> Curve:
     """Time group counts around the first jump.
 
     Doubling brackets the jump, and bisection narrows the bracket to neighbouring counts.
     """
-    iterations = bench.calibrate(run(1))
+    iterations = meter.calibrate(run(1))
 
     def time_of(groups: int) -> float:
         return float(np.median([run(groups)(iterations) for _ in range(3)]))
@@ -158,17 +158,15 @@ def _groups_curve(bench: Bench, name: str, run: Callable[[int], Run], share: tup
         middle = (lower + upper) // 2
         lower, upper = (middle, upper) if time_of(middle) < 1.3 * alone else (lower, middle)
     group_counts |= set(range(lower - 8, upper + 10)) | set(range(lower, end + 1, max(1, (end - lower) // 8)))
-    return bench.sweep(
-        name, sorted(p for p in group_counts if p > 0), run, x_label="work-groups", is_log_x=True, share=share
-    )
+    return meter.sweep(name, sorted(p for p in group_counts if p > 0), run, x_label="work-groups", is_log_x=True)
 
 
-def _pool(bench: Bench, count: Answer, groups: Answer) -> Answer:
+def _pool(meter: Meter, count: Answer, groups: Answer) -> Answer:
     """Compute the registers of a core: the sum over the groups, each one warp wide, that run on it concurrently."""
     unit = "32-bit registers"
     cores, warp = (
-        bench.number("Cores.CoreCount"),
-        bench.number("WarpSizeMethodB.WarpThreadCount") or bench.number("WarpDivergence.WarpThreadCount"),
+        meter.number("Cores.CoreCount"),
+        meter.number("WarpSizeMethodB.WarpThreadCount") or meter.number("WarpDivergence.WarpThreadCount"),
     )
     if groups.is_declined or cores is None or warp is None:
         return declined(unit, "needs concurrent groups, the number of cores and the warp size")

@@ -6,8 +6,8 @@ import numpy as np
 
 from archprobe.analysis.answer import declined
 from archprobe.analysis.warp import parallel_work_items
-from archprobe.bench import Bench
 from archprobe.curve import Curve, Findings
+from archprobe.meter import Meter
 from archprobe.probes.probe import probe
 
 _ORDER = """
@@ -30,15 +30,15 @@ _RUNS, _QUICK_RUNS = 32, 8
     ),
     not_on_cpu="a CPU runs the work-items of a group one after another",
 )
-def running_order(bench: Bench) -> Findings:
-    device = bench.device
+def running_order(meter: Meter) -> Findings:
+    device = meter.device
     size = device.facts.max_work_group_size
     kernel, out = device.kernel(_ORDER, "order"), device.buffer(4 * size)
     runs = []
-    for _ in range(_QUICK_RUNS if bench.is_quick else _RUNS):
+    for _ in range(_QUICK_RUNS if meter.is_quick else _RUNS):
         device.launch(kernel, size, size, out)
         runs.append(device.read(out, np.zeros(size, np.int32)))
-    warp = bench.number("WarpSizeMethodA.WarpThreadCount") or bench.number("WarpSizeMethodB.WarpThreadCount")
+    warp = meter.number("WarpSizeMethodA.WarpThreadCount") or meter.number("WarpSizeMethodB.WarpThreadCount")
     if warp is None:
         answer = declined("work-items", "needs the size of a warp")
     else:

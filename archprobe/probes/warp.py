@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from archprobe.analysis.warp import warp_by_divergence, warp_by_order, warp_by_time
-from archprobe.bench import Bench, powers
 from archprobe.curve import Curve, Findings
+from archprobe.meter import Meter, powers
 from archprobe.probes.probe import probe
 
 # Division keeps a core busy without memory. Its result feeds the next one.
@@ -60,13 +60,13 @@ __kernel void diverge(int n, __global float *out, float c, int block) {
         "a CPU runs the work-items of a group one after another or in vectors that the compiler chose; there is no warp"
     ),
 )
-def warp_time(bench: Bench) -> Findings:
-    facts = bench.device.facts
-    kernel, out = bench.device.kernel(_DIVIDE, "divide"), bench.device.buffer(64)
+def warp_time(meter: Meter) -> Findings:
+    facts = meter.device.facts
+    kernel, out = meter.device.kernel(_DIVIDE, "divide"), meter.device.buffer(64)
     groups = facts.units * 256
-    make = lambda size: lambda n: bench.device.launch(kernel, groups * size, size, np.int32(n), out, np.float32(3.0))
-    most = min(160 if bench.is_quick else 272, facts.max_work_group_size)
-    curve = bench.sweep("warp by time", range(1, most + 1), make, x_label="work-items in a group")
+    make = lambda size: lambda n: meter.device.launch(kernel, groups * size, size, np.int32(n), out, np.float32(3.0))
+    most = min(160 if meter.is_quick else 272, facts.max_work_group_size)
+    curve = meter.sweep("warp by time", range(1, most + 1), make, x_label="work-items in a group")
     answers = {"WarpThreadCount": warp_by_time(curve.xs, curve.ys)}
     return Findings(answers=answers, curves=(curve.marked(answers),))
 
@@ -80,8 +80,8 @@ def warp_time(bench: Bench) -> Findings:
     ),
     not_on_cpu="a CPU runs the work-items of a group one after another; ranks follow that loop, not a warp",
 )
-def warp_order(bench: Bench) -> Findings:
-    device = bench.device
+def warp_order(meter: Meter) -> Findings:
+    device = meter.device
     size = min(512, device.facts.max_work_group_size)
     words = 2**22
     zeros, order = device.buffer(4 * words), device.buffer(4 * size * _DRAW_GROUPS)
@@ -100,15 +100,15 @@ def warp_order(bench: Bench) -> Findings:
     method="blocks of n work-items take two branches alternately: both are paid for until a block fills a warp",
     not_on_cpu="a CPU's work-items branch one by one; there is no warp that runs both sides",
 )
-def warp_divergence(bench: Bench) -> Findings:
-    facts = bench.device.facts
+def warp_divergence(meter: Meter) -> Findings:
+    facts = meter.device.facts
     size = min(512, facts.max_work_group_size)
-    kernel, out = bench.device.kernel(_DIVERGE, "diverge"), bench.device.buffer(64)
+    kernel, out = meter.device.kernel(_DIVERGE, "diverge"), meter.device.buffer(64)
     make = lambda block: (
-        lambda n: bench.device.launch(
+        lambda n: meter.device.launch(
             kernel, facts.units * size, size, np.int32(n), out, np.float32(3.0), np.int32(block)
         )
     )
-    curve = bench.sweep("divergence", powers(1, size // 2), make, x_label="work-items in a block", is_log_x=True)
+    curve = meter.sweep("divergence", powers(1, size // 2), make, x_label="work-items in a block", is_log_x=True)
     answers = {"WarpThreadCount": warp_by_divergence(curve.xs, curve.ys, repeats=curve.repeats)}
     return Findings(answers=answers, curves=(curve.marked(answers),))

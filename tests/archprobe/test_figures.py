@@ -9,9 +9,9 @@ import pytest
 
 from archprobe.analysis.registers import register_pool
 from archprobe.analysis.warp import parallel_work_items
-from archprobe.bench import Bench
 from archprobe.curve import Curve, Findings
 from archprobe.devices import open_device
+from archprobe.meter import Meter
 from archprobe.plots.page import write_page
 from archprobe.probes import registers
 from archprobe.probes.caches import image_strides
@@ -111,8 +111,8 @@ def test_families_of_curves_are_measured_and_drawn(
     monkeypatch.setattr(registers, "_GROUP_SIZES", (64, 128))
     monkeypatch.setattr(registers, "_VALUES", (16, 64))
     device = open_device("opencl:0")
-    bench = Bench(device=device, is_quick=True, least_s=1e-4, budget_s=0.2, max_repeats=2)
-    findings = probe.measure(bench)
+    meter = Meter(device=device, is_quick=True, least_s=1e-4, budget_s=0.2, max_repeats=2)
+    findings = probe.measure(meter)
     assert tuple(curve.name for curve in findings.curves) == names
     for curve in findings.curves:
         assert len(curve.x) >= 3

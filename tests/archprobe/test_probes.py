@@ -12,11 +12,11 @@ import pytest
 
 from archprobe import session
 from archprobe.analysis.answer import answered
-from archprobe.bench import Bench, half_width, powers
 from archprobe.curve import Findings
 from archprobe.devices import open_device
 from archprobe.devices.base import Device
 from archprobe.errors import BuildError, DeviceError, KernelError, ReportError, UsageError
+from archprobe.meter import Meter, half_width, powers
 from archprobe.probes import ORDER, all_probes, caches, registers
 from archprobe.probes.arithmetic import full_grid, multiply_add
 from archprobe.probes.probe import Probe
@@ -31,8 +31,8 @@ def device() -> Device:
 
 
 @pytest.fixture
-def bench(device: Device) -> Bench:
-    return Bench(device=device, is_quick=True, least_s=1e-4, tolerance=0.1, budget_s=0.3, max_repeats=2, min_repeats=2)
+def meter(device: Device) -> Meter:
+    return Meter(device=device, is_quick=True, least_s=1e-4, tolerance=0.1, budget_s=0.3, max_repeats=2, min_repeats=2)
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +76,7 @@ def test_limits_are_those_that_the_device_keeps(report: Report, device: Device) 
     assert answers["Device.MaxLocalMemSize"].value == device.facts.local_mem_bytes
 
 
-def test_probes_for_gpus_claim_nothing_on_a_cpu(device: Device, bench: Bench) -> None:
+def test_probes_for_gpus_claim_nothing_on_a_cpu(device: Device, meter: Meter) -> None:
     """Kernels for GPUs run everywhere. A report of a CPU must not claim a warp, a register file or a texture cache."""
     if not device.facts.is_cpu:
         pytest.skip("the device is no CPU")
@@ -84,8 +84,8 @@ def test_probes_for_gpus_claim_nothing_on_a_cpu(device: Device, bench: Bench) ->
         if probe.name not in ("warp_time", "warp_order", "warp_divergence", "image_cache"):
             continue
         # What another process does in the middle of a curve looks like a step, once.
-        claimed = claims(probe.measure(bench))
-        assert not (claimed and claimed & claims(probe.measure(bench))), (probe.name, claimed)
+        claimed = claims(probe.measure(meter))
+        assert not (claimed and claimed & claims(probe.measure(meter))), (probe.name, claimed)
 
 
 def claims(found: Findings) -> set[str]:
@@ -95,10 +95,10 @@ def claims(found: Findings) -> set[str]:
 
 
 @pytest.mark.parametrize("shuffled", [False, True])
-def test_a_chase_visits_every_element_once_in_a_lap(bench: Bench, shuffled: bool) -> None:
-    chases = caches.BufferChase(bench, 4096, is_shuffled=shuffled)
+def test_a_chase_visits_every_element_once_in_a_lap(meter: Meter, shuffled: bool) -> None:
+    chases = caches.BufferChase(meter, 4096, is_shuffled=shuffled)
     chases.prepare(2048, 64)
-    chain = bench.device.read(chases.chain, np.zeros(1024, np.int32))
+    chain = meter.device.read(chases.chain, np.zeros(1024, np.int32))
     place, seen = 0, []
     for _ in range(2048 // 64):
         seen.append(place)
@@ -116,50 +116,50 @@ def test_a_register_kernel_keeps_its_values(device: Device) -> None:
     assert device.read(out, np.ones(1, np.float32))[0] == 0
 
 
-def test_twice_the_iterations_take_about_twice_the_time(bench: Bench) -> None:
-    groups, size = full_grid(bench)
-    run, operations = multiply_add(bench, components=4, groups=groups, group_size=size)
-    assert bench.calibrate(run, least_s=1e-3) >= 8
+def test_twice_the_iterations_take_about_twice_the_time(meter: Meter) -> None:
+    groups, size = full_grid(meter)
+    run, operations = multiply_add(meter, components=4, groups=groups, group_size=size)
+    assert meter.calibrate(run, least_s=1e-3) >= 8
     assert operations == 2.0 * groups * size * 16 * 8
 
 
-def test_work_that_a_compiler_removed_is_noticed(bench: Bench) -> None:
+def test_work_that_a_compiler_removed_is_noticed(meter: Meter) -> None:
     with pytest.raises(KernelError, match="removed the kernel's work"):
-        bench.calibrate(lambda n: 1e-6)
+        meter.calibrate(lambda n: 1e-6)
     with pytest.raises(KernelError, match="does not follow the work"):
-        bench.calibrate(lambda n: 1.0)
+        meter.calibrate(lambda n: 1.0)
 
 
 def test_a_sweep_repeats_until_it_knows(device: Device) -> None:
     times = iter(np.random.default_rng(1).uniform(0.9, 1.1, 100000))
-    bench = Bench(device=device, least_s=1e-6, tolerance=1e-9, max_repeats=5)
-    curve = bench.sweep("c", (1, 2, 4), lambda x: lambda n: n * x * 1e-3 * next(times), x_label="x")
+    meter = Meter(device=device, least_s=1e-6, tolerance=1e-9, max_repeats=5)
+    curve = meter.sweep("c", (1, 2, 4), lambda x: lambda n: n * x * 1e-3 * next(times), x_label="x")
     assert curve.repeats == 5
     assert np.allclose(curve.ys, np.array([1, 2, 4]) * 1e6, rtol=0.15)
-    still = Bench(device=device, least_s=1e-6).sweep("c", (1, 2), lambda x: lambda n: n * x * 1e-3, x_label="x")
+    still = Meter(device=device, least_s=1e-6).sweep("c", (1, 2), lambda x: lambda n: n * x * 1e-3, x_label="x")
     assert (still.repeats, still.spread) == (3, 0.0)
     assert half_width([1.0]) == 1.0
     assert powers(3, 20) == [4, 8, 16]
 
 
-def test_a_probe_that_fails_is_a_finding(bench: Bench) -> None:
-    def fail(_: Bench) -> Findings:
+def test_a_probe_that_fails_is_a_finding(meter: Meter) -> None:
+    def fail(_: Meter) -> Findings:
         raise KernelError("it broke")
 
     probe = Probe(name="x", aspect="X", title="X", method="m", measure=fail)
-    found = session.run_probe(probe, bench)
+    found = session.run_probe(probe, meter)
     assert (found.state, found.reason, found.method) == ("failed", "it broke", "m")
     off = dataclasses.replace(probe, not_on_cpu="no lanes")
-    if bench.device.facts.is_cpu:
-        assert session.run_probe(off, bench).reason == "no lanes"
+    if meter.device.facts.is_cpu:
+        assert session.run_probe(off, meter).reason == "no lanes"
 
 
 def counted(name: str, log: list[str], *, stops: bool = False, stops_at: int = 0, is_repeated: bool = False) -> Probe:
-    def measure(bench: Bench) -> Findings:
+    def measure(meter: Meter) -> Findings:
         log.append(name)
         if stops or log.count(name) == stops_at:
             raise KeyboardInterrupt
-        return Findings(answers={"N": answered(len(bench.known), "count", 0.9, "counted")})
+        return Findings(answers={"N": answered(len(meter.earlier_answers), "count", 0.9, "counted")})
 
     return Probe(name=name, aspect=name.upper(), title=name, method="m", measure=measure, is_repeated=is_repeated)
 

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from archprobe import session
-from archprobe.bench import Bench
 from archprobe.cli import app, select
 from archprobe.curve import Findings
 from archprobe.devices import open_device
 from archprobe.devices.rpc import RpcDevice
 from archprobe.errors import BuildError, ConnectionLostError, DeviceError, KernelError, UsageError
+from archprobe.meter import Meter
 from archprobe.probes.caches import ImageChase
 from archprobe.probes.probe import Probe
 from archprobe.report.document import load_report
@@ -140,7 +140,7 @@ def test_images_travel_or_are_zeroed_there(address: str) -> None:
     assert [device.image(np.zeros((5, 7, 4), kind)).numpy().any() for kind in (np.int32, np.float32)] == [False, False]
     texels = np.arange(140, dtype=np.int32).reshape(5, 7, 4)
     np.testing.assert_array_equal(device.image(texels).numpy(), texels)
-    run, lap = ImageChase(Bench(device=device)).run(64)
+    run, lap = ImageChase(Meter(device=device)).run(64)
     assert lap == 8
     assert run(16) > 0
 
@@ -215,9 +215,9 @@ def test_a_cut_connection_is_no_finding_and_the_run_goes_on(address: str, tmp_pa
     target, (limits,) = tmp_path / "r.json", select("limits")
     with serving() as dying:
 
-        def cut(bench: Bench) -> Findings:
+        def cut(meter: Meter) -> Findings:
             dying.session().kill()
-            return limits.measure(bench)
+            return limits.measure(meter)
 
         broken = Probe(name="x", aspect="X", title="X", method="m", measure=cut)
         with pytest.raises(

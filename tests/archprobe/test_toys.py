@@ -59,8 +59,8 @@ from archprobe.probes.probe import probe
 
 
 @probe("Step", "Time of a step", "a loop of n steps")
-def step(bench):
-    seconds, _ = bench.rate(lambda n: bench.device.launch("step", 1, 1, np.int32(n)))
+def step(meter):
+    seconds, _ = meter.rate(lambda n: meter.device.launch("step", 1, 1, np.int32(n)))
     return Findings(answers={"StepTime": rate(seconds * 1e6, "us")})
 """
 

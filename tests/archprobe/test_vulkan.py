@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from archprobe import session
-from archprobe.bench import Bench
 from archprobe.devices import open_device, vulkan
 from archprobe.devices.base import Device
 from archprobe.devices.glsl import compile_kernel, translate
 from archprobe.devices.vulkan import list_devices
 from archprobe.errors import BuildError, DeviceError, KernelError
+from archprobe.meter import Meter
 from archprobe.probes import all_probes, warp
 from archprobe.probes.caches import ImageChase
 from support.suite.exhaustive import few
@@ -27,8 +27,8 @@ def device() -> Device:
 
 
 @pytest.fixture
-def bench(device: Device) -> Bench:
-    return Bench(device=device, is_quick=True, least_s=1e-4, tolerance=0.1, budget_s=0.3, max_repeats=2, min_repeats=2)
+def meter(device: Device) -> Meter:
+    return Meter(device=device, is_quick=True, least_s=1e-4, tolerance=0.1, budget_s=0.3, max_repeats=2, min_repeats=2)
 
 
 def test_a_kernel_becomes_a_shader() -> None:
@@ -100,30 +100,30 @@ PROBES = ("limits", "launch", "cores", "buffer_bandwidth", "local_bandwidth", "v
 
 # Facts, launches, local memory, and arithmetic.
 @pytest.mark.parametrize("name", few(PROBES, 0, 1, 4, 6))
-def test_probes_run(bench: Bench, name: str) -> None:
+def test_probes_run(meter: Meter, name: str) -> None:
     probe = next(probe for probe in all_probes() if probe.name == name)
-    found = session.run_probe(probe, bench)
+    found = session.run_probe(probe, meter)
     assert found.state == "done", found.reason
     if name == "limits":
-        assert found.answers["LogicThreadCount"].value == bench.device.facts.max_work_group_size
+        assert found.answers["LogicThreadCount"].value == meter.device.facts.max_work_group_size
     if name == "gflops":
         # fp32 and fp16.
         assert [curve.x for curve in found.curves] == [(1, 2, 4), (1, 2, 4)]
 
 
-def test_warps_are_lanes_in_lockstep(bench: Bench) -> None:
+def test_warps_are_lanes_in_lockstep(meter: Meter) -> None:
     """Lavapipe runs a vector's lanes in lockstep, as a GPU its warp: by divergence the probe finds them, or declines."""  # noqa: E501
-    if "256 bits" in bench.device.facts.name:
+    if "256 bits" in meter.device.facts.name:
         # Other work on the same cores that ends between two blocks doubles the times before it, as divergence would:
         # one undisturbed run will do.
-        runs = (warp.warp_divergence.measure(bench).answers["WarpThreadCount"] for _ in range(4))
+        runs = (warp.warp_divergence.measure(meter).answers["WarpThreadCount"] for _ in range(4))
         assert any(found.is_declined or found.value == 8 for found in runs)
-    assert warp.warp_order.measure(bench).answers["WarpThreadCount"].unit == "work-items"
+    assert warp.warp_order.measure(meter).answers["WarpThreadCount"].unit == "work-items"
 
 
-def test_images_are_read_written_and_chased(bench: Bench) -> None:
+def test_images_are_read_written_and_chased(meter: Meter) -> None:
     """Probes of images run on a GPU. A CPU's driver has no texture units, so the probes decline there."""
-    device = bench.device
+    device = meter.device
     rng = np.random.default_rng(4)
     texels = rng.standard_normal((3, 5, 4)).astype(np.float32)
     source = """__constant sampler_t NEAREST = CLK_NORMALIZED_COORDS_FALSE;
@@ -141,19 +141,19 @@ def test_images_are_read_written_and_chased(bench: Bench) -> None:
     np.testing.assert_array_equal(device.read(out, texels), texels[:, ::-1])
     device.launch(device.kernel(source, "copied"), 15, 5, out, copy, np.int32(5))
     np.testing.assert_array_equal(device.read(out, texels), 2 * texels[:, ::-1])
-    run, lap = ImageChase(bench).run(64)
+    run, lap = ImageChase(meter).run(64)
     assert lap == 8
     assert run(16) > 0
     with pytest.raises(DeviceError, match="did not give an image of .* texels: .* texels a side are the most"):
         device.image(np.zeros((1, device.facts.max_image_width + 1, 4), np.float32))
 
 
-def test_a_large_image_goes_in_parts(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_image_goes_in_parts(meter: Meter, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(vulkan, "_STAGED_BYTES", 200)
     texels = np.arange(4 * 7 * 4, dtype=np.float32).reshape(7, 4, 4)
-    image, out = bench.device.image(texels), bench.device.buffer(texels.nbytes)
+    image, out = meter.device.image(texels), meter.device.buffer(texels.nbytes)
     source = """__kernel void all(__global float4 *out, __read_only image2d_t in) {
       out[get_global_id(0)] = read_imagef(in, 0, (int2)(get_global_id(0) % 4, get_global_id(0) / 4));
     }"""
-    bench.device.launch(bench.device.kernel(source, "all"), 28, 4, out, image)
-    np.testing.assert_array_equal(bench.device.read(out, texels), texels)
+    meter.device.launch(meter.device.kernel(source, "all"), 28, 4, out, image)
+    np.testing.assert_array_equal(meter.device.read(out, texels), texels)

@@ -1,4 +1,4 @@
-"""Measurement by a probe.
+"""What a probe measures with.
 
 Iterations are calibrated to a least time, and sweeps are repeated until their noise is small or the budget is spent.
 """
@@ -22,20 +22,37 @@ Run = Callable[[int], float]
 _MAX_ITERATIONS = 2**30
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Quantity:
+    """What the points of a curve stand for, and how a time becomes it.
+
+    convert: (position, seconds of an iteration) -> value
+    is_rate: whether the median of all passes counts. For times the lower quartile does, since disturbances only add
+        time
+    """
+
+    label: str = "time of an iteration (ns)"
+    convert: Callable[[int, float], float] = lambda position, seconds: seconds * 1e9
+    is_rate: bool = False
+
+
+_NANOSECONDS = Quantity()
+
+
 @dataclasses.dataclass(kw_only=True)
-class Bench:
-    """A device, and the time limits and precision of the measurements of one probe.
+class Meter:
+    """Measures times on a device for one probe, within time limits and to a precision.
 
     least_s: the least time of a run, since timers are coarse
     tolerance: the relative half-width that the median of repeats should reach
     budget_s: the most seconds of one sweep
-    known: the answers of earlier probes, by "Aspect.Key"
+    earlier_answers: the answers of earlier probes, by "Aspect.Key"
     on_progress: called with the share of the probe that is done
     """
 
     device: Device
     is_quick: bool = False
-    known: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
+    earlier_answers: Mapping[str, Answer] = dataclasses.field(default_factory=dict)
     least_s: float = 5e-4
     tolerance: float = 0.005
     budget_s: float = 20.0
@@ -45,8 +62,12 @@ class Bench:
 
     def number(self, key: str) -> float | None:
         """Return a number that an earlier probe found, or None."""
-        answer = self.known.get(key)
+        answer = self.earlier_answers.get(key)
         return None if answer is None or answer.is_declined else answer.number()
+
+    def part(self, start: float, end: float) -> Meter:
+        """Return this meter for a part of the probe, from the share `start` to the share `end`."""
+        return dataclasses.replace(self, on_progress=lambda share: self.on_progress(start + (end - start) * share))
 
     def calibrate(self, run: Run, *, least_s: float | None = None, start: int = 8) -> int:
         """Return a number of iterations that make `run` take at least `least_s`.
@@ -79,9 +100,9 @@ class Bench:
             ratio=twice / once,
         )
 
-    def rate(self, run: Run, **how: float) -> tuple[np.ndarray, int]:
+    def rate(self, run: Run, *, least_s: float | None = None, start: int = 8) -> tuple[np.ndarray, int]:
         """Return the seconds of an iteration, one entry for each repeat, and the iterations of a run."""
-        iterations = self.calibrate(run, **how)  # type: ignore[arg-type]
+        iterations = self.calibrate(run, least_s=least_s, start=start)
         samples: list[float] = []
         end = time.monotonic() + self.budget_s
         # Do all repeats: stopping as soon as a few values agree by chance would underestimate the noise.
@@ -96,18 +117,13 @@ class Bench:
         make: Callable[[int], Run],
         *,
         x_label: str,
-        y_label: str = "time of an iteration (ns)",
-        convert: Callable[[int, float], float] = lambda x, seconds: seconds * 1e9,
         is_log_x: bool = False,
-        is_absolute: bool = False,
+        quantity: Quantity = _NANOSECONDS,
         least_s: float | None = None,
-        share: tuple[float, float] = (0.0, 1.0),
     ) -> Curve:
         """Time `make(x)` at every position, pass after pass, so that a drift of the clock spreads over all positions.
 
-        The curve holds ``convert(x, seconds of an iteration)`` for the lower quartile of the passes, since disturbances
-        only add time. With `is_absolute` (for rates) it holds the median. Every point runs the iterations that its
-        least time needs.
+        The curve holds the `quantity`. Every point runs the iterations that its least time needs.
         """
         runs = [make(x) for x in positions]
         iterations: list[int] = []
@@ -120,23 +136,23 @@ class Bench:
                     iterations.append(self.iterations(run, iterations[-1] if iterations else None, floor_s))
                 samples[i].append(run(iterations[i]) / iterations[i])
                 if repeat == 0:
-                    self.on_progress(share[0] + (share[1] - share[0]) * 0.9 * (i + 1) / len(runs))
+                    self.on_progress(0.9 * (i + 1) / len(runs))
             # At least two passes, so that one spike does not pass for a level. A third if time allows.
             if repeat + 1 >= self.min_repeats and np.median([half_width(s) for s in samples]) < self.tolerance:
                 break
             if repeat >= 1 and time.monotonic() > end:
                 break
-        self.on_progress(share[1])
-        # Of two passes, the lower one counts even with `is_absolute`: one spike must not move it.
-        value_of = np.median if is_absolute and len(samples[0]) > 2 else undisturbed
-        values = tuple(convert(x, float(value_of(np.array(s)))) for x, s in zip(positions, samples, strict=True))
+        self.on_progress(1.0)
+        # Of two passes, the lower one counts even for rates: one spike must not move it.
+        time_of = np.median if quantity.is_rate and len(samples[0]) > 2 else undisturbed
+        seconds = [float(time_of(np.array(s))) for s in samples]
         spread = float(np.median([np.std(s) / np.median(s) for s in samples]))
         return Curve(
             name=name,
             x_label=x_label,
-            y_label=y_label,
+            y_label=quantity.label,
             x=tuple(positions),
-            y=values,
+            y=tuple(map(quantity.convert, positions, seconds)),
             spread=spread,
             repeats=len(samples[0]),
             is_log_x=is_log_x,
