@@ -1,5 +1,6 @@
-"""Single operators, to tune without a network around them: convolutions and their gradients, and a developer's own
-computations.
+"""Single operators, to tune without a network around them.
+
+Convolutions and their gradients are here, and `from_te` takes a developer's own computation.
 
     layer = romou.operators.conv2d(in_channels=96, size=27, out_channels=256, kernel=5, padding=2, batch=128)
     tuned = romou.tune_operator(romou.operators.conv2d_backward_filter(layer), target="cuda", trials=100)
@@ -34,7 +35,7 @@ from romou.runtime.module import TunedModel
 
 __all__ = [
     "KernelConfig",
-    "Operator",
+    "OperatorModel",
     "conv2d",
     "conv2d_backward_filter",
     "conv2d_backward_input",
@@ -44,7 +45,7 @@ __all__ = [
 
 
 @dataclass(frozen=True, kw_only=True)
-class Operator(ImportedModel):
+class OperatorModel(ImportedModel):
     """A model of one operator with the output "output", for `tune_operator`, `romou.tune` and `romou.compile`.
 
     work: the sizes of a convolution. None for a computation of `from_te`.
@@ -65,7 +66,7 @@ def conv2d(
     dilation: int | Sequence[int] = 1,
     groups: int = 1,
     dtype: str = "float32",
-) -> Operator:
+) -> OperatorModel:
     """Make a convolution of inputs "data" and "weight".
 
     Parameters
@@ -123,7 +124,7 @@ def conv2d(
     return _operator(work, "data", "weight")
 
 
-def conv2d_backward_input(layer: Operator) -> Operator:
+def conv2d_backward_input(layer: OperatorModel) -> OperatorModel:
     """Make the gradient of a convolution with respect to its data. Inputs: "gradient" (of the output) and "weight".
 
     layer: a convolution made by `conv2d`.
@@ -131,7 +132,7 @@ def conv2d_backward_input(layer: Operator) -> Operator:
     return _operator(training_passes(_work_of(layer))[1], "gradient", "weight")
 
 
-def conv2d_backward_filter(layer: Operator) -> Operator:
+def conv2d_backward_filter(layer: OperatorModel) -> OperatorModel:
     """Make the gradient of a convolution with respect to its weight. Inputs: "data" and "gradient" (of the output).
 
     layer: a convolution made by `conv2d`.
@@ -145,7 +146,7 @@ def from_te(
     *,
     schedule: Callable[[s_tir.Schedule, KernelConfig], object] | None = None,
     name: str | None = None,
-) -> Operator:
+) -> OperatorModel:
     """Make an operator of a computation in TVM's tensor expressions or TIR.
 
         def add_constant(a):
@@ -188,13 +189,13 @@ def from_te(
             output = builder.emit_output(relax.call_tir(kernel, variables, out_ty=out))
         builder.emit_func_output(output)
     shapes = {str(p.name): (tuple(int(d) for d in p.shape), str(p.dtype)) for p in read}
-    return Operator(
+    return OperatorModel(
         mod=builder.finalize(), onnx_model=None, inputs=shapes, outputs=("output",), folded=onnx.ModelProto()
     )
 
 
 def tune_operator(
-    operator: Operator,
+    operator: OperatorModel,
     *,
     target: Target | str | Mapping[str, object] = "opencl",
     trials: int = 64,
@@ -220,7 +221,7 @@ def tune_operator(
     UsageError
         `operator` is something else, or does not have the variant on the target.
     """
-    if not isinstance(operator, Operator):
+    if not isinstance(operator, OperatorModel):
         raise UsageError(
             f"an operator is made by a function of romou.operators; got {type(operator).__name__}",
             hint="romou.tune takes models.",
@@ -237,7 +238,7 @@ def tune_operator(
     )
 
 
-def _work_of(layer: Operator) -> Conv2d:
+def _work_of(layer: OperatorModel) -> Conv2d:
     if layer.work is None:
         raise UsageError("only convolutions of romou.operators.conv2d have gradients here")
     return layer.work
@@ -296,7 +297,7 @@ def _shape_and_type(name: str, given: Sequence[int] | tuple[Sequence[int], str])
     return tuple(shape), str(dtype)  # type: ignore[arg-type]
 
 
-def _operator(work: Conv2d, *names: str) -> Operator:
+def _operator(work: Conv2d, *names: str) -> OperatorModel:
     case = family_of(work).case(work)
     shapes = [tuple(shape) for shape in (*case.inputs, *case.weights)]
     variables = [
@@ -308,7 +309,7 @@ def _operator(work: Conv2d, *names: str) -> Operator:
             output = builder.emit_output(builder.emit(case.build(*variables)))
         builder.emit_func_output(output)
     inputs = {name: (shape, work.dtype) for name, shape in zip(names, shapes, strict=True)}
-    return Operator(
+    return OperatorModel(
         mod=builder.finalize(), onnx_model=None, inputs=inputs, outputs=("output",), folded=onnx.ModelProto(), work=work
     )
 

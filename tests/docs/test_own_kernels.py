@@ -36,7 +36,9 @@ def relative_error(output: np.ndarray, right: np.ndarray) -> float:
     return float(np.linalg.norm(output - right) / np.linalg.norm(right))
 
 
-def tuned_for(operator: romou.operators.Operator, target: str, monkeypatch: pytest.MonkeyPatch) -> romou.TunedModel:
+def tuned_for(
+    operator: romou.operators.OperatorModel, target: str, monkeypatch: pytest.MonkeyPatch
+) -> romou.TunedModel:
     monkeypatch.setenv("ROMOU_OPENCL_BUILD_OPTIONS", "-cl-opt-disable")
     tuned = romou.tune_operator(operator, target=target, trials=2, work_dir=False)
     summary = tuned.summary()

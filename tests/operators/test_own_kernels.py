@@ -38,11 +38,11 @@ def schedule(sch: s_tir.Schedule, cfg: KernelConfig) -> None:
     sch.vectorize(sch.get_loops(sch.get_sblock("b"))[-1])
 
 
-def made(schedule: Any, inputs: Any = None) -> romou.operators.Operator:
+def made(schedule: Any, inputs: Any = None) -> romou.operators.OperatorModel:
     return romou.operators.from_te(doubled, {"a": SHAPE} if inputs is None else inputs, schedule=schedule)
 
 
-def outcomes(operator: romou.operators.Operator, target: str, folder: Path, trials: int = 8) -> dict[Any, Any]:
+def outcomes(operator: romou.operators.OperatorModel, target: str, folder: Path, trials: int = 8) -> dict[Any, Any]:
     """Return (value of the first knob -> outcome and error)."""
     romou.tune_operator(operator, target=target, trials=trials, work_dir=folder)
     with RecordStore(folder) as store:
@@ -172,7 +172,7 @@ def test_records_belong_to_the_text_of_the_schedule(tmp_path: Path, opencl_devic
     assert keys[0] == keys[1] != keys[2]
 
 
-def tasks_of(operator: romou.operators.Operator, target: str = "opencl") -> list[TunableTask]:
+def tasks_of(operator: romou.operators.OperatorModel, target: str = "opencl") -> list[TunableTask]:
     return Compilation.of(operator, Target(target)).lowered().tasks
 
 
