@@ -14,6 +14,8 @@ import numpy as np
 from tvm import relax
 from tvm.relax.frontend.onnx.onnx_frontend import OnnxOpConverter
 
+from tvm_patches.short_types import STORAGE
+
 DOMAIN = "romou"
 OPERATOR = "RomouHostNodes"
 FUNCTION = "romou.host_nodes"
@@ -36,6 +38,7 @@ class HostNodes(OnnxOpConverter):
 
 
 def _type(dtype: str, dims: list[int] | int | None) -> relax.TensorType:
+    dtype = STORAGE.get(dtype, dtype)
     if isinstance(dims, list):
         return relax.TensorType(dims, dtype)
     return relax.TensorType(dtype=dtype, ndim=-1 if dims is None else dims)

@@ -33,6 +33,7 @@ def tuned_model(compilation: Compilation, site: TimingSite, summary: Summary) ->
         target=site.named,
         inputs=imported.inputs,
         outputs=imported.outputs,
+        short_outputs=imported.short_outputs,
         summary=replace(summary, memory=assembled.program.memory.use),
         device_index=site.index,
         remote=site.remote,

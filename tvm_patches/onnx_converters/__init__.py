@@ -15,6 +15,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import numpy as np
 import onnx
 import tvm
 from tvm import relax
@@ -23,6 +24,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 from tvm_patches import host_nodes
 from tvm_patches.errors import ImporterError
 from tvm_patches.onnx_converters.node import CONVERTERS, Node, attributes_of, shape_of
+from tvm_patches.short_types import STORAGE, stored
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
@@ -87,6 +89,7 @@ def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, relax.Exp
     opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 1)
     importer = _Importer({}, {}, keep_params_in_input=False)
     importer.pending = iter(model.graph.node)
+    importer.kinds = _kinds_of(model.graph)
     importer.declared = {
         v.name: s for v in (*model.graph.value_info, *model.graph.output) if (s := _declared_shape(v)) is not None
     }
@@ -96,6 +99,17 @@ def from_onnx(model: onnx.ModelProto) -> tuple[tvm.IRModule, dict[str, relax.Exp
         warnings.filterwarnings("ignore", "Renaming name")
         mod = importer.from_onnx(model.graph, opset)
     return mod, importer._nodes
+
+
+def _kinds_of(graph: onnx.GraphProto) -> dict[str, str]:
+    """Return tensor -> NumPy's name of its type, if the model gives it."""
+    types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
+    types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
+    return {
+        name: np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name
+        for name, kind in types.items()
+        if kind not in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
+    }
 
 
 def _declared_shape(value: onnx.ValueInfoProto) -> tuple[int, ...] | None:
@@ -109,10 +123,12 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
 
     pending: nodes still to be converted, in the wheel's order.
     declared: tensor name -> shape, if the model gives it.
+    kinds: tensor name -> its type in ONNX, if the model gives it.
     """
 
     pending: Iterator[onnx.NodeProto]
     declared: dict[str, tuple[int, ...]]
+    kinds: dict[str, str]
 
     def _sanitize_name(self, name: str) -> str:
         sanitized: str = super()._sanitize_name(re.sub(r"\W", "_", name, flags=re.ASCII))
@@ -126,10 +142,14 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
                 continue  # an initializer
             tensor = value.type.tensor_type
             shape, dtype = [int(d.dim_value) for d in tensor.shape.dim], onnx_frontend.get_type(tensor.elem_type)
+            dtype = STORAGE.get(dtype, dtype)
             self._input_names.append(value.name)
             self._nodes[value.name] = self._inputs[value.name] = self._new_var(
                 self._sanitize_name(value.name), shape=shape, dtype=dtype
             )
+
+    def _parse_array(self, tensor: onnx.TensorProto) -> tvm.runtime.Tensor:
+        return tvm.runtime.tensor(stored(onnx.numpy_helper.to_array(tensor).reshape(tuple(tensor.dims))))
 
     def _check_for_unsupported_ops(self, graph: onnx.GraphProto) -> None:
         """Check nothing, because `from_onnx` checks operators with their domains."""
@@ -165,6 +185,7 @@ class _Importer(onnx_frontend.ONNXGraphImporter):
             outputs=tuple(self.declared.get(name) if name else None for name in proto.output),
             is_wanted=tuple(bool(name) for name in proto.output),
             builder=self.bb,
+            kinds=tuple(self.kinds.get(name) for name in proto.input),
         )
         result = CONVERTERS[proto.op_type](node)
         return self.bb.normalize(

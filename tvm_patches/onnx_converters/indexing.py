@@ -10,6 +10,7 @@ from tvm import relax, te, tirx
 
 from tvm_patches.onnx_converters.node import Node, converter
 from tvm_patches.onnx_converters.reduction import choose_axis, extreme_positions
+from tvm_patches.short_types import stored
 
 op = relax.op
 
@@ -26,8 +27,9 @@ def constant(node: Node) -> relax.Expr:
 
 
 def _tensor(array: np.ndarray) -> relax.Expr:
+    kept = stored(array)
     # Without a type, Relax makes 32 bits of 64.
-    return relax.const(array, array.dtype.name)
+    return relax.const(kept, kept.dtype.name)
 
 
 @converter("EyeLike")

@@ -65,6 +65,7 @@ class Node:
     attributes: with the operator's defaults, texts as str and lists as tuples.
     outputs: the shape of each, None if the model does not give it.
     is_wanted: whether the output has a name, that is, a reader.
+    kinds: the type of each input in ONNX, by NumPy's name. None if the model does not give it.
     """
 
     operator: str
@@ -74,6 +75,7 @@ class Node:
     outputs: tuple[tuple[int, ...] | None, ...]
     is_wanted: tuple[bool, ...]
     builder: relax.BlockBuilder
+    kinds: tuple[str | None, ...] = ()
 
     def has(self, index: int) -> bool:
         return index < len(self.inputs) and self.inputs[index] is not None
@@ -86,6 +88,10 @@ class Node:
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
         return shape_of(self.input(index))
+
+    def kind(self, index: int) -> str:
+        """Return an input's type in ONNX. A short type's tensor has another one (`tvm_patches.short_types`)."""
+        return (self.kinds[index] if index < len(self.kinds) else None) or self.dtype(index)
 
     def dtype(self, index: int = 0) -> str:
         return str(self.input(index).ty.dtype)

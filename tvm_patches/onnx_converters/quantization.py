@@ -12,6 +12,8 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from tvm_patches.onnx_converters.node import Node, converter, shape_of
 from tvm_patches.onnx_converters.padding import with_pads
+from tvm_patches.onnx_converters.short_types import decoded, encoded
+from tvm_patches.short_types import STORAGE, info_of
 
 op = relax.op
 
@@ -101,8 +103,11 @@ def _spread(node: Node, parameter: relax.Expr, shape: tuple[int, ...], axis: int
 
 def _dequantized(node: Node, data: int, scale: int, zero: int, *, axis: int, dtype: str) -> relax.Expr:
     wide = "float32"
-    value = op.astype(node.input(data), "int32" if node.has(zero) else wide)
-    if node.has(zero):
+    kind = node.kind(data)
+    # The zero point of float8 is zero.
+    has_zero = node.has(zero) and "float" not in kind
+    value = op.astype(decoded(node, node.input(data), kind), "int32" if has_zero else wide)
+    if has_zero:
         point = _spread(node, node.emit(op.astype(node.input(zero), "int32")), node.shape(data), axis)
         value = op.astype(op.subtract(value, point), wide)
     factor = _spread(node, node.emit(op.astype(node.input(scale), wide)), node.shape(data), axis)
@@ -111,21 +116,32 @@ def _dequantized(node: Node, data: int, scale: int, zero: int, *, axis: int, dty
 
 def _quantized(node: Node, value: relax.Expr, scale: int, zero: int, *, axis: int) -> relax.Expr:
     shape = shape_of(value)
-    dtype = node.dtype(zero) if node.has(zero) else _type(node, "output_dtype") or "uint8"
-    limits = np.iinfo(dtype)
+    dtype = node.kind(zero) if node.has(zero) else _type(node, "output_dtype") or "uint8"
     wide = (
         np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["precision"])).name
         if node.attributes.get("precision")
         else node_float(node, scale)
     )
     factor = _spread(node, node.emit(op.astype(node.input(scale), wide)), shape, axis)
-    rounded = op.round(op.divide(op.astype(value, wide), factor))
+    quotient = op.divide(op.astype(value, wide), factor)
+    if "float" in dtype:
+        return _as_minifloat(node, quotient, dtype, zero, axis=axis)
+    limits = info_of(dtype)
+    rounded = op.round(quotient)
     if node.has(zero):
         rounded = op.add(rounded, op.astype(_spread(node, node.input(zero), shape, axis), wide))
     bounded = op.minimum(
         op.maximum(rounded, relax.const(float(limits.min), wide)), relax.const(float(limits.max), wide)
     )
-    return op.astype(op.astype(bounded, "int32"), dtype)
+    return op.astype(op.astype(bounded, "int32"), STORAGE.get(dtype, dtype))
+
+
+def _as_minifloat(node: Node, quotient: relax.Expr, dtype: str, zero: int, *, axis: int) -> relax.Expr:
+    """Round a quotient to a float of at most 8 bits. Only float4 has a zero point other than zero."""
+    if dtype == "float4_e2m1fn" and node.has(zero):
+        point = decoded(node, node.input(zero), dtype)
+        quotient = op.add(quotient, _spread(node, node.emit(point), shape_of(node.emit(quotient)), axis))
+    return encoded(node, quotient, dtype, is_saturated=bool(node.attributes.get("saturate", 1)))
 
 
 def node_float(node: Node, scale: int) -> str:

@@ -37,10 +37,23 @@ _PLAIN = (
     "UINT64",
     "BOOL",
 )
-# Types that NumPy has only by ml_dtypes. onnxruntime does not accept such arrays.
-_SHORT = ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0")
-# Element types that TVM's tensors and NumPy both carry.
-CARRIED = frozenset(getattr(onnx.TensorProto, name) for name in (*_PLAIN, *_SHORT) if hasattr(onnx.TensorProto, name))
+# Types that NumPy has only by ml_dtypes. onnxruntime does not accept such arrays, and kernels store them as integers.
+_SHORT = (
+    "BFLOAT16",
+    "FLOAT8E4M3FN",
+    "FLOAT8E4M3FNUZ",
+    "FLOAT8E5M2",
+    "FLOAT8E5M2FNUZ",
+    "FLOAT8E8M0",
+    "FLOAT4E2M1",
+    "INT4",
+    "UINT4",
+    "INT2",
+    "UINT2",
+)
+SHORT = frozenset(getattr(onnx.TensorProto, name) for name in _SHORT if hasattr(onnx.TensorProto, name))
+# Element types that a device's tensors hold.
+CARRIED = frozenset(getattr(onnx.TensorProto, name) for name in _PLAIN) | SHORT
 
 
 @dataclass(frozen=True, kw_only=True)

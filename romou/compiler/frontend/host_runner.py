@@ -14,6 +14,7 @@ import onnx
 
 from romou.base.errors import DeviceError, first_line
 from romou.compiler.frontend.onnxruntime_session import cpu_session
+from tvm_patches.short_types import restored, stored
 
 
 @dataclass(frozen=True)
@@ -34,18 +35,24 @@ class Runner:
 def host_runner(text: str) -> Runner:
     """Return the cached runner of a sub-model.
 
+    Arrays of short types are stored as on a device (`tvm_patches.short_types`).
+
     text: {"model": base64, "outputs": [[dtype, shape or rank or None], ...], "nodes": [name, ...]}
 
     `Runner.run` raises DeviceError if the sub-model fails, or returns other dtypes or shapes than `text` declares.
     """
     description = json.loads(text)
     model = onnx.load_from_string(base64.b64decode(description["model"]))
-    names = [value.name for value in model.graph.input]
+    kinds = {
+        value.name: np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).name
+        for value in model.graph.input
+    }
     nodes = tuple(description["nodes"])
     run = _onnxruntime(model) or _reference(model)
 
     def attempt(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        return [np.asarray(array) for array in run(dict(zip(names, inputs, strict=False)))]
+        named = zip(kinds.items(), inputs, strict=False)
+        return [np.asarray(array) for array in run({name: restored(array, kind) for (name, kind), array in named})]
 
     def checked(inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         try:
@@ -58,7 +65,7 @@ def host_runner(text: str) -> Runner:
                     f"{', '.join(nodes)} gave {array.dtype} {array.shape} on the host, where the model says {dtype}"
                     f" {dims}"
                 )
-        return arrays
+        return [stored(array) for array in arrays]
 
     return Runner(nodes, checked, attempt)
 

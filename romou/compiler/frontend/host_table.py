@@ -10,12 +10,32 @@ from collections.abc import Callable
 
 import onnx
 
-from romou.compiler.frontend.host_groups import Values, inputs_of
+from romou.compiler.frontend.host_groups import SHORT, Values, inputs_of
+from tvm_patches.host_nodes import OPERATOR as HOST_NODES
 
-# Kernels compute with none of these types.
-_SHORT_FLOATS = frozenset(
-    getattr(onnx.TensorProto, name, -1)
-    for name in ("BFLOAT16", "FLOAT8E4M3FN", "FLOAT8E4M3FNUZ", "FLOAT8E5M2", "FLOAT8E5M2FNUZ", "FLOAT8E8M0")
+# Operators whose kernels convert short types, or move their elements.
+_CONVERTING = frozenset({"Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"})
+_MOVING = frozenset(
+    {
+        "Concat",
+        "Constant",
+        "Expand",
+        "Flatten",
+        "Gather",
+        "GatherElements",
+        "GatherND",
+        "Identity",
+        "Reshape",
+        "ReverseSequence",
+        "Slice",
+        "Split",
+        "Squeeze",
+        "Tile",
+        "Transpose",
+        "Unsqueeze",
+        "Where",
+        HOST_NODES,
+    }
 )
 
 
@@ -30,25 +50,18 @@ UNSERVED: dict[str, tuple[Callable[[onnx.NodeProto], object], str]] = {
     "RoiAlign": (lambda node: _attribute(node, "mode", b"avg") == b"max", "TVM takes the maximum of other samples"),
 }
 
-# Operator -> element types that its kernels compute wrongly.
-UNSERVED_TYPES: dict[str, frozenset[int]] = {
-    **dict.fromkeys(("Cast", "CastLike", "QuantizeLinear", "DequantizeLinear"), _SHORT_FLOATS),
-}
-
 
 def unserved(model: onnx.ModelProto) -> set[int]:
-    """Return the positions of the nodes that the tables name, and of nodes with short floats."""
+    """Return the positions of the nodes that the table names, and of nodes that compute with short types."""
     positions = {
         i for i, node in enumerate(model.graph.node) if node.op_type in UNSERVED and UNSERVED[node.op_type][0](node)
     }
-    if any(
-        value.type.tensor_type.elem_type in _SHORT_FLOATS for value in (*model.graph.input, *model.graph.output)
-    ) or any(node.op_type in UNSERVED_TYPES for node in model.graph.node):
-        elements = {name: kind.tensor_type.elem_type for name, kind in Values(model).types.items()}
-        for i, node in enumerate(model.graph.node):
-            if any(
-                elements.get(name) in UNSERVED_TYPES.get(node.op_type, _SHORT_FLOATS)
-                for name in (*inputs_of(node), *node.output)
-            ):
-                positions.add(i)
+    has_short = any(
+        value.type.tensor_type.elem_type in SHORT for value in (*model.graph.input, *model.graph.output)
+    ) or any(node.op_type in _CONVERTING for node in model.graph.node)
+    elements = {name: kind.tensor_type.elem_type for name, kind in Values(model).types.items()} if has_short else {}
+    for i, node in enumerate(model.graph.node):
+        is_served = node.op_type in _CONVERTING | _MOVING
+        if not is_served and any(elements.get(name) in SHORT for name in (*inputs_of(node), *node.output)):
+            positions.add(i)
     return positions

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 import onnx
@@ -21,6 +22,7 @@ class ImportedModel:
     onnx_model: the model with fixed input shapes and its original precision, for onnxruntime. None if there is none.
     inputs: name -> (shape, numpy dtype name), in call order.
     outputs: names, in the order of the results of `main`.
+    short_outputs: name -> numpy dtype name, of outputs that kernels store as integers (`tvm_patches.short_types`).
     host_groups: names of the nodes of each sub-model that runs on the host, see `host_groups.node_name`.
     folded: the model that was imported, before it was split.
     on_host: positions of nodes of `folded` that have to run on the host.
@@ -39,6 +41,7 @@ class ImportedModel:
     precision: Precision = field(default_factory=Precision)
     unconverted: onnx.ModelProto | None = None
     settled: tuple[Settled, ...] = ()
+    short_outputs: Mapping[str, str] = field(default_factory=dict)
 
 
 def imported_with(imported: ImportedModel, on_host: frozenset[int]) -> ImportedModel:

@@ -27,7 +27,7 @@ from romou.compiler.frontend.expand import expand_functions, inline_functions
 from romou.compiler.frontend.explicit_windows import explicit_windows
 from romou.compiler.frontend.fold import fold
 from romou.compiler.frontend.fp16 import Fp16Plan, to_fp16, with_fp16_borders, without_batch_norms
-from romou.compiler.frontend.host_groups import CARRIED
+from romou.compiler.frontend.host_groups import CARRIED, SHORT
 from romou.compiler.frontend.host_table import unserved
 from romou.compiler.frontend.imported import ImportedModel, imported_with
 from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
@@ -93,6 +93,7 @@ def import_onnx(
         precision=asked,
         unconverted=unconverted,
         settled=settled,
+        short_outputs=_short_outputs(proto),
     )
     try:
         return imported_with(imported, on_host)
@@ -318,6 +319,13 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
     fixed = explicit_windows(fixed)
     keep_own_outputs(fixed, infer(without_outputs(fixed), is_strict=True))
     return infer(fixed, is_strict=True)
+
+
+def _short_outputs(proto: onnx.ModelProto) -> dict[str, str]:
+    kinds = {value.name: value.type.tensor_type.elem_type for value in proto.graph.output}
+    return {
+        name: np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name for name, kind in kinds.items() if kind in SHORT
+    }
 
 
 def _inputs_of(proto: onnx.ModelProto) -> dict[str, tuple[tuple[int, ...], str]]:

@@ -12,15 +12,17 @@ from tvm import relax, tirx
 from romou.base.errors import ModelError
 from romou.compiler.frontend.constants import has_constant_call, reshape_constants
 from romou.compiler.frontend.fp16 import first_output
+from romou.compiler.frontend.host_groups import CARRIED
 from romou.compiler.frontend.onnx_graph import shapes_of, types_of
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import Origin, bindings_of, with_origins
 from tvm_patches.errors import ImporterError
 from tvm_patches.host_nodes import OPERATOR as HOST_NODES
 from tvm_patches.onnx_converters import from_onnx, reason_of
+from tvm_patches.short_types import STORAGE
 
 # ONNX types that kernels support. 0: unknown, but a later step may find it.
-_CARRIED = {0} | {onnx.helper.np_dtype_to_tensor_dtype(np.dtype(code)) for code in "?bBhHiIqQefd"}
+_CARRIED = {0} | CARRIED
 
 
 def to_relax(proto: onnx.ModelProto) -> tvm.IRModule:
@@ -102,6 +104,7 @@ def _check_types(proto: onnx.ModelProto, tensors: Mapping[str, relax.Expr]) -> N
             if value is None or not value.elem_type or name not in tensors:
                 continue
             imported, wanted = tensors[name].ty, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)).name
+            wanted = STORAGE.get(wanted, wanted)
             if not isinstance(imported, relax.TensorType):
                 continue
             has_shape = isinstance(imported.shape, relax.ShapeExpr) and _is_static(imported.shape)

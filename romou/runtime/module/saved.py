@@ -56,6 +56,7 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
         library = path / about["library"]
         inputs = {str(n): (tuple(int(d) for d in s), np.dtype(d).name) for n, (s, d) in about["inputs"].items()}
         outputs = tuple(about["outputs"])
+        short_outputs = {str(name): np.dtype(dtype).name for name, dtype in about.get("short_outputs", {}).items()}
         summary = Summary.from_dict(about["summary"])
         settled = [Settled.from_dict(entry) for entry in about["settled"]]
         if library.name not in about["files"] or not all(isinstance(name, str) for name in outputs):
@@ -71,6 +72,7 @@ def load(path: str | Path, *, device: int = 0, rpc: str | None = None, capture: 
         target=target,
         inputs=inputs,
         outputs=outputs,
+        short_outputs=short_outputs,
         summary=summary,
         device_index=device,
         remote=None if rpc is None else RemoteDevice(Address.parse(rpc), target.device_name, kind=target.kind),

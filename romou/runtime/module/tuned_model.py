@@ -32,6 +32,7 @@ from romou.runtime.module.remote import RemoteDevice
 from romou.runtime.module.summary import HostRow, Summary
 from tvm_patches.libraries import load_library
 from tvm_patches.quiet import quiet_stderr
+from tvm_patches.short_types import restored, stored
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -58,6 +59,8 @@ class TunedModel:
         Name -> (shape, numpy dtype name), in call order.
     outputs
         Names, in the order of `run`.
+    short_outputs
+        Name -> numpy dtype name, of outputs that kernels store as integers (`tvm_patches.short_types`).
     summary
         Results of tuning.
     device_index
@@ -86,11 +89,13 @@ class TunedModel:
         rebuild: Callable[[str], relax.VMExecutable] | None = None,
         capture: bool | None = None,
         settled: Sequence[Settled] = (),
+        short_outputs: Mapping[str, str] | None = None,
     ):
         self._given = executable
         self.target = target
         self.inputs = dict(inputs)
         self.outputs = tuple(outputs)
+        self._short_outputs = dict(short_outputs or {})
         self.device_index = device_index
         self._summary = summary
         self.remote = remote
@@ -146,6 +151,7 @@ class TunedModel:
             rebuild=self._rebuild,
             capture=self.capture,
             settled=self._settled,
+            short_outputs=self._short_outputs,
         )
 
     @property
@@ -288,12 +294,11 @@ class TunedModel:
         DeviceError
             The device failed, or cannot be reached.
         """
-        arrays = checked_inputs(inputs, self.inputs)
+        arrays = [stored(array) for array in checked_inputs(inputs, self.inputs)]
         check_settled(self._settled, inputs)
-        return Outputs(
-            self.outputs,
-            self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays),
-        )
+        outputs = self._machine().run(arrays) if self.remote is None else self.remote.run(self._library(), arrays)
+        kinds = (self._short_outputs.get(name, "") for name in self.outputs)
+        return Outputs(self.outputs, [restored(array, kind) for array, kind in zip(outputs, kinds, strict=True)])
 
     def time(self, repeat: int = 10, seed: int = 0) -> float:
         """Return the median time of `repeat` runs in milliseconds, on random inputs of `seed` on the device.
@@ -328,7 +333,7 @@ class TunedModel:
         repeat = whole_of("repeat", repeat, lowest=1)
         if clock not in ("device", "wall"):
             raise UsageError(f"clock {clock!r}: expected 'device' or 'wall'")
-        arrays = list(random_inputs(self.inputs, whole_of("seed", seed)).values())
+        arrays = [stored(array) for array in random_inputs(self.inputs, whole_of("seed", seed)).values()]
         if self.remote is not None:
             return self.remote.times(self._library(), arrays, repeat, is_wall=clock == "wall")
         return self._machine().times(arrays, repeat, is_wall=clock == "wall", is_captured=capture)
@@ -451,6 +456,7 @@ class TunedModel:
             "target": self.target.to_json(),
             "inputs": {n: [list(s), d] for n, (s, d) in self.inputs.items()},
             "outputs": list(self.outputs),
+            "short_outputs": self._short_outputs,
             "summary": self._summary.to_dict(),
             "settled": [entry.to_dict() for entry in self._settled],
         }

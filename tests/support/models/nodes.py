@@ -13,7 +13,11 @@ from romou.compiler.frontend.reference import run_onnxruntime
 
 
 def model_of(
-    nodes: Mapping[str, tuple], inputs: Mapping[str, np.ndarray], constants: Mapping[str, object] | None = None
+    nodes: Mapping[str, tuple],
+    inputs: Mapping[str, np.ndarray],
+    constants: Mapping[str, object] | None = None,
+    *,
+    opset: int = 18,
 ) -> onnx.ModelProto:
     """Return a model with the outputs of all nodes.
 
@@ -32,7 +36,10 @@ def model_of(
         made, "nodes", given, [helper.make_empty_tensor_value_info(name) for name in nodes], weights
     )
     return onnx.shape_inference.infer_shapes(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), data_prop=True
+        helper.make_model(
+            graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=9 if opset < 21 else onnx.IR_VERSION
+        ),
+        data_prop=True,
     )
 
 
