@@ -9,6 +9,10 @@ RUNS: dict[str, tuple[str, str]] = {
         "--targets opencl --suite sgemm --only 128x128 --trials 1 --rounds 1 --work-dir OUT",
         r"128x128_128 │ +4 │ +\d+\.\d │ +\d+\.\d │ +\d\.\d\dx",
     ),
+    "bench_beast": (
+        "--layer 3 --batch 2 --target 'opencl -device=adreno640'",
+        r"(?s)all combinations +│ +282,175,488 .* CHWN +│ +\d\.\d\d │ +\d+\.\d\d% ",
+    ),
     "bench_compare": (
         f"--nodes 0 --operator {CONV} --pairs 1 --real-pairs 2",
         rf"{CONV}, 10% more work: \d\.\d+ times as long",
