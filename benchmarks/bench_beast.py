@@ -94,7 +94,7 @@ def romou_cut(work: Conv2d, target: Target) -> tuple[list[tuple[str, int]], Prun
     return rows, report
 
 
-def addresses(work: Conv2d) -> Mapping[str, Callable[[Any, Any, Any, Any], Any]]:
+def addresses(work: Conv2d) -> Mapping[str, Callable[[Any, Any, Any], Any]]:
     """Return layout -> the byte address of channel 0 at (n, y, x), with the order of pixels that suits the layout."""
     (h, w), n, c = work.in_hw, work.batch, work.in_channels
     texels = -(-c // LANES)

@@ -49,6 +49,10 @@ RUNS: dict[str, tuple[str, str]] = {
 }
 # The same for scripts that need Mesa's compilers.
 MESA_RUNS: dict[str, tuple[str, str]] = {
+    "bench_output_buffers": (
+        "--gpu a630 --tiles 1 --check",
+        r"(?s)1 x 4 │ +sums │ Adreno 630 .* error: \d\.\de",
+    ),
     "bench_mobile_layers": (
         "--only depthwise --candidates 1 --gpu a630 --precision float32",
         r"depthwise 3x3 64x112x112 │ +6\.97 │ \d\.\d\d r\d+(.|\n)*depthwise +│ +1 │ +\d\.\d\dx",
