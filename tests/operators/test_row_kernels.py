@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 import tvm
 from tvm import relax
 from tvm.relax import op
 
+import romou
 from romou.compiler.compilation import Compilation, import_model
 from romou.compiler.graph.place_images import SCOPE
 from romou.compiler.operators.streaming.row_kernel import TREE
@@ -20,7 +23,7 @@ from romou.tuner.pruning.forms import form_of
 from support.kernels.kernel_usage import read_usage
 from support.kernels.operators import assert_agrees, each_kind, has_device, random_arrays, reference, relax_tasks, run
 from support.kernels.streams import OPERATORS
-from support.models.nodes import model_of
+from support.models.nodes import assert_as_onnxruntime, model_of
 
 PHONE = Target("opencl -device=adreno640 -half=storage")
 
@@ -188,3 +191,30 @@ def test_running_sums_under_random_configs(axis: int, target: Target) -> None:
         assert_agrees(
             target, task, config, [x, np.full(x.shape, np.nan, "float32")], np.cumsum(x.astype("float64"), axis), 1e-5
         )
+
+
+@pytest.mark.parametrize("target", ["opencl", "opencl -device=adreno640", "vulkan"])
+@pytest.mark.parametrize("dtype", ["int64", "float32"])
+def test_values_of_another_type_do_not_replace_the_elements(
+    dtype: str, target: str, opencl_device: tvm.runtime.Device, vulkan_device: tvm.runtime.Device
+) -> None:
+    """The elements that several passes read are truth values here, and the reduced values are numbers."""
+    rng = np.random.default_rng(3)
+    numbers = [(rng.standard_normal((17, 13, 5)) * 9).astype(dtype) for _ in range(2)]
+    inputs = {"mask": rng.random((17, 13, 5)) < 0.5, "x": numbers[0], "z": numbers[1]}
+    reduced = ("ArgMin", "chosen", {"axis": -1}) if dtype == "int64" else ("Softmax", "chosen", {"axis": -1})
+    model = model_of({"chosen": ("Where", "mask x z"), "y": reduced}, inputs)
+    del model.graph.output[:1]
+    assert_as_onnxruntime(model, inputs, target=target)
+
+
+def test_memory_that_is_used_again_as_another_type_is_aligned_for_it() -> None:
+    """Partial extremes are fp32, partial places int64. NVIDIA's OpenCL stops at an int64 in an array of fp32."""
+    x = np.zeros((13, 8), np.float32)
+    model = model_of({"y": ("ArgMax", "x", {"axis": 0, "keepdims": 0})}, {"x": x})
+    sources = romou.compile(model, target="opencl -device=adreno640", verify=False, strict=True).sources()
+    (source,) = [text for name, text in sources.items() if "argmax" in name]
+    casts = set(re.findall(r"\(__local long\*\)(\w+)", source))
+    assert casts
+    for name in casts:
+        assert re.search(rf"__local float {name}\[\d+\] __attribute__\(\(aligned\(64\)\)\);", source), source

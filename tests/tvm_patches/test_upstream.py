@@ -192,6 +192,13 @@ CASES = [
     Case(
         operator="Constant", ends="no value in Constant", inputs={}, attributes={"value_floats": [1.0, 2.0]}, opset=13
     ),
+    Case(
+        operator="Cast",
+        ends="MatchesCode(DLDataTypeCode::kDLFloat)",
+        inputs={"x": fp32(1, 2)},
+        attributes={"to": onnx.TensorProto.FLOAT4E2M1},
+        opset=23,
+    ),
     Case(operator="LSTM", ends="not supported", inputs={"x": X[:6].reshape(3, 1, 2)}, opset=14),
 ]
 

@@ -456,7 +456,7 @@ class TunedModel:
             "target": self.target.to_json(),
             "inputs": {n: [list(s), d] for n, (s, d) in self.inputs.items()},
             "outputs": list(self.outputs),
-            "short_outputs": self._short_outputs,
+            **({"short_outputs": self._short_outputs} if self._short_outputs else {}),
             "summary": self._summary.to_dict(),
             "settled": [entry.to_dict() for entry in self._settled],
         }

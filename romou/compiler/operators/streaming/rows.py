@@ -89,12 +89,16 @@ class Rows:
     def kept_pass(self) -> Pass | None:
         """The pass with a term that may replace the elements it is computed from, such as softmax's exponentials.
 
-        All later passes must read nothing but that term.
+        All later passes must read nothing but that term, and both are held in the same type.
         """
         load = self.shared_load
+        if load is None:
+            return None
         for number, row_pass in enumerate(self.passes):
-            later = self.passes[number + 1 :]
-            if load is None or row_pass.reduction is None or isinstance(row_pass.value, TensorLoad) or not later:
+            later, term = self.passes[number + 1 :], row_pass.value
+            if row_pass.reduction is None or isinstance(term, TensorLoad) or not later:
+                continue
+            if register_type(str(term.ty)) != register_type(str(load.source.dtype)):
                 continue
             later_values = [replaced(p.value, row_pass.value, tirx.const(0, str(row_pass.value.ty))) for p in later]
             is_read = any(structural_equal(other, load) for value in later_values for other in loads_of(value))

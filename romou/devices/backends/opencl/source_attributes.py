@@ -27,6 +27,11 @@ Pointers, which TIR cannot express (`passes/advancing_pointers.py`).
 The names of a kernel's dimensions, as a comment above its definition (`romou.compiler.passes.dimensions`).
 
 Vectors that may be unaligned (`unaligned_vectors.py`). They change before TVM writes the kernel.
+
+The alignment of arrays that hold another type later on, as TVM reuses memory. Compilers align an array as its own type.
+
+    __local float partial[128];         if there is (__local long*)partial
+        ->  __local float partial[128] __attribute__((aligned(64)));
 """
 
 from __future__ import annotations
@@ -52,6 +57,11 @@ _POINTERS = (
     (re.compile(r"\b(\w+)\* (\w+) = \(\1\*\)\(\(\1\*\)POINTER\((\w+), (.*)\)\);"), r"const __global \1* \2 = \3 + \4;"),
     (re.compile(r"\bADVANCE\((\w+), (-?\d+)\);"), r"\1 += \2;"),
 )
+# A pointer to memory as another type, and the declaration of an array.
+_CAST = re.compile(r"\((?:__local )?\w+\*\)(\w+)\b")
+_ARRAY = re.compile(r"^(\s*(?:__local )?\w+ (\w+)\[\d+\]);", re.MULTILINE)
+# The largest vectors of kernels: eight lanes of eight bytes.
+_LARGEST_BYTES = 64
 # Scope -> the name of its reads, and their coordinates.
 _PLAIN = "READ_PLAIN_IMAGE", "(coord).xy"
 _READS = {**dict.fromkeys((PLAIN_IMAGE, *ROW_AXES), _PLAIN), INSIDE_IMAGE: ("READ_INSIDE_IMAGE", "coord")}
@@ -194,6 +204,7 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
         body = re.sub(rf"\bREAD_IMAGE([HF])(\({declared[position].split()[-1]},)", rf"{_READS[scope][0]}\1\2", body)
     for pattern, text_of in _POINTERS:
         body = pattern.sub(text_of, body)
+    body = _aligned(body)
     size = ""
     if (sub_group := sub_groups.size_of(body)) is not None:
         body, size = sub_groups.numbered_by_sub_groups(body), f" {sub_groups.attribute_name(sub_group)}"
@@ -201,3 +212,10 @@ def _told_of(text: str, kernels: Mapping[str, _Kernel]) -> str:
     comment = "" if body.startswith(";") else kernel.comment
     attributes = f"__attribute__((reqd_work_group_size({sides}))){size}"
     return f"{comment}__kernel {attributes} void {head[1]}({', '.join(declared)}){body}"
+
+
+def _aligned(body: str) -> str:
+    """Align the arrays of a kernel that are accessed as another type."""
+    cast = set(_CAST.findall(body))
+    attribute = f" __attribute__((aligned({_LARGEST_BYTES})))"
+    return _ARRAY.sub(lambda array: f"{array[1]}{attribute if array[2] in cast else ''};", body)
