@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-import numpy as np
 import onnx
 import tvm
 from tvm import relax
@@ -23,7 +22,7 @@ from tvm.relax.frontend.onnx import onnx_frontend
 
 from tvm_patches import host_nodes
 from tvm_patches.errors import ImporterError
-from tvm_patches.onnx_converters.node import CONVERTERS, Node, attributes_of, shape_of
+from tvm_patches.onnx_converters.node import CONVERTERS, Node, attributes_of, shape_of, type_name
 from tvm_patches.short_types import STORAGE, stored
 
 for _module in pkgutil.iter_modules(__path__):
@@ -106,7 +105,7 @@ def _kinds_of(graph: onnx.GraphProto) -> dict[str, str]:
     types = {v.name: v.type.tensor_type.elem_type for v in (*graph.input, *graph.value_info, *graph.output)}
     types.update({tensor.name: tensor.data_type for tensor in graph.initializer})
     return {
-        name: np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name
+        name: type_name(kind)
         for name, kind in types.items()
         if kind not in (onnx.TensorProto.UNDEFINED, onnx.TensorProto.STRING)
     }

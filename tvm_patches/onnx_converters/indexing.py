@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 from tvm import relax, te, tirx
 
-from tvm_patches.onnx_converters.node import Node, converter
+from tvm_patches.onnx_converters.node import Node, converter, type_name
 from tvm_patches.onnx_converters.reduction import choose_axis, extreme_positions
 from tvm_patches.short_types import stored
 
@@ -35,7 +35,7 @@ def _tensor(array: np.ndarray) -> relax.Expr:
 @converter("EyeLike")
 def eye_like(node: Node) -> relax.Expr:
     dtype_number = node.attributes.get("dtype", 0)
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype_number)).name if dtype_number else node.dtype()
+    dtype = type_name(dtype_number) if dtype_number else node.dtype()
     rows, columns = node.shape()
     return relax.const(np.eye(rows, columns, k=node.attributes["k"], dtype=dtype), dtype)
 
@@ -161,7 +161,7 @@ _PRODUCT = te.comm_reducer(lambda a, b: a * b, lambda dtype: tirx.const(1, dtype
 @converter("BitCast")
 def bit_cast(node: Node) -> relax.Expr:
     """Convert BitCast: return the same bits as numbers of another type of the same size."""
-    dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["to"])).name
+    dtype = type_name(node.attributes["to"])
     if "bool" in (dtype, node.dtype()):
         raise ValueError("bits of truth values are not supported")
     return node.compute(

@@ -19,6 +19,11 @@ Converter = Callable[["Node"], Result]
 CONVERTERS: dict[str, Converter] = {}
 
 
+def type_name(element: int) -> str:
+    """Return NumPy's name of an ONNX element type."""
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element)).name
+
+
 def converter(*operators: str, is_single: bool = False) -> Callable[[Converter], Converter]:
     """Enter a function in the table, for ONNX operators of the standard domain. It replaces the wheel's converter.
 

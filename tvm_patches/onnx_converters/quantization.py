@@ -5,12 +5,10 @@ The wheel lacks them or computes them with one scale only.
 
 from __future__ import annotations
 
-import numpy as np
-import onnx
 from tvm import relax
 from tvm.relax.frontend.onnx import onnx_frontend
 
-from tvm_patches.onnx_converters.node import Node, converter, shape_of
+from tvm_patches.onnx_converters.node import Node, converter, shape_of, type_name
 from tvm_patches.onnx_converters.padding import with_pads
 from tvm_patches.onnx_converters.short_types import decoded, encoded
 from tvm_patches.short_types import STORAGE, info_of
@@ -66,7 +64,7 @@ def qlinear_matmul(node: Node) -> relax.Expr:
 
 def _type(node: Node, attribute: str) -> str | None:
     dtype_number = node.attributes.get(attribute, 0)
-    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(dtype_number)).name if dtype_number else None
+    return type_name(dtype_number) if dtype_number else None
 
 
 def _across(parameter: relax.Expr, axis: int, rank: int) -> relax.Expr:
@@ -117,11 +115,7 @@ def _dequantized(node: Node, data: int, scale: int, zero: int, *, axis: int, dty
 def _quantized(node: Node, value: relax.Expr, scale: int, zero: int, *, axis: int) -> relax.Expr:
     shape = shape_of(value)
     dtype = node.kind(zero) if node.has(zero) else _type(node, "output_dtype") or "uint8"
-    wide = (
-        np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["precision"])).name
-        if node.attributes.get("precision")
-        else node_float(node, scale)
-    )
+    wide = type_name(node.attributes["precision"]) if node.attributes.get("precision") else node_float(node, scale)
     factor = _spread(node, node.emit(op.astype(node.input(scale), wide)), shape, axis)
     quotient = op.divide(op.astype(value, wide), factor)
     if "float" in dtype:

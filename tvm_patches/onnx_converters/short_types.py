@@ -12,7 +12,7 @@ import numpy as np
 import onnx
 from tvm import relax, te, tirx
 
-from tvm_patches.onnx_converters.node import Node, converter
+from tvm_patches.onnx_converters.node import Node, converter, type_name
 from tvm_patches.short_types import STORAGE, info_of
 
 op = relax.op
@@ -63,11 +63,7 @@ def _minifloat(dtype: str) -> _Minifloat:
 def cast(node: Node) -> relax.Expr:
     """Convert Cast, from and to short types by way of fp32 or int32."""
     source = node.kind(0)
-    wanted = (
-        np.dtype(onnx.helper.tensor_dtype_to_np_dtype(node.attributes["to"])).name
-        if node.operator == "Cast"
-        else node.kind(1)
-    )
+    wanted = type_name(node.attributes["to"]) if node.operator == "Cast" else node.kind(1)
     if not {source, wanted} & set(STORAGE):
         return node.wheel(to=onnx.helper.np_dtype_to_tensor_dtype(np.dtype(wanted)))
     if source == wanted:

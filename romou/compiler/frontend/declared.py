@@ -18,7 +18,7 @@ import onnx
 from onnx import helper
 
 from romou.base.errors import ModelError, UsageError
-from romou.compiler.frontend.onnx_graph import Shapes, add_constant, constants_of, shapes_of, types_of
+from romou.compiler.frontend.onnx_graph import Shapes, add_constant, constants_of, shapes_of, type_name, types_of
 
 # Values of a node's inputs by index. None, or an absent entry, if shapes do not determine them.
 Rule = Callable[[onnx.NodeProto, Shapes], dict[int, np.ndarray] | None]
@@ -143,7 +143,7 @@ def _settled(proto: onnx.ModelProto, node: onnx.NodeProto, name: str, value: np.
     reader = helper.make_model(graph, opset_imports=proto.opset_import, ir_version=proto.ir_version)
     return Settled(
         name=name,
-        dtype=helper.tensor_dtype_to_np_dtype(types[name].tensor_type.elem_type).name,
+        dtype=type_name(types[name].tensor_type.elem_type),
         value=np.reshape(value, shape).tolist(),
         reader=reader.SerializeToString(),
     )

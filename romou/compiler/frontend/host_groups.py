@@ -20,8 +20,9 @@ import onnx
 from romou.base.errors import ModelError, first_line
 from romou.compiler.frontend.host_runner import host_runner
 from romou.compiler.frontend.infer import infer
-from romou.compiler.frontend.onnx_graph import drop_unread_weights, shapes_of, types_of
+from romou.compiler.frontend.onnx_graph import drop_unread_weights, shapes_of, type_name, types_of
 from tvm_patches.host_nodes import DOMAIN, OPERATOR
+from tvm_patches.short_types import STORAGE
 
 _PLAIN = (
     "FLOAT",
@@ -38,20 +39,7 @@ _PLAIN = (
     "BOOL",
 )
 # Types that NumPy has only by ml_dtypes. onnxruntime does not accept such arrays, and kernels store them as integers.
-_SHORT = (
-    "BFLOAT16",
-    "FLOAT8E4M3FN",
-    "FLOAT8E4M3FNUZ",
-    "FLOAT8E5M2",
-    "FLOAT8E5M2FNUZ",
-    "FLOAT8E8M0",
-    "FLOAT4E2M1",
-    "INT4",
-    "UINT4",
-    "INT2",
-    "UINT2",
-)
-SHORT = frozenset(getattr(onnx.TensorProto, name) for name in _SHORT if hasattr(onnx.TensorProto, name))
+SHORT = frozenset(kind for kind in onnx.TensorProto.DataType.values() if kind and type_name(kind) in STORAGE)
 # Element types that a device's tensors hold.
 CARRIED = frozenset(getattr(onnx.TensorProto, name) for name in _PLAIN) | SHORT
 
@@ -260,10 +248,7 @@ def _host_node(
     sub = onnx.ModelProto(
         ir_version=model.ir_version, opset_import=model.opset_import, functions=model.functions, graph=graph
     )
-    types = [
-        (np.dtype(onnx.helper.tensor_dtype_to_np_dtype(values.types[n].tensor_type.elem_type)).name, _dims(values, n))
-        for n in outputs
-    ]
+    types = [(type_name(values.types[n].tensor_type.elem_type), _dims(values, n)) for n in outputs]
     text = json.dumps({"model": base64.b64encode(sub.SerializeToString()).decode(), "outputs": types, "nodes": nodes})
     try:
         runner = host_runner(text)

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 
 from romou.base.errors import DeviceError, first_line
+from romou.compiler.frontend.onnx_graph import type_name
 from romou.compiler.frontend.onnxruntime_session import cpu_session
 from tvm_patches.short_types import restored, stored
 
@@ -43,10 +44,7 @@ def host_runner(text: str) -> Runner:
     """
     description = json.loads(text)
     model = onnx.load_from_string(base64.b64decode(description["model"]))
-    kinds = {
-        value.name: np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.type.tensor_type.elem_type)).name
-        for value in model.graph.input
-    }
+    kinds = {value.name: type_name(value.type.tensor_type.elem_type) for value in model.graph.input}
     nodes = tuple(description["nodes"])
     run = _onnxruntime(model) or _reference(model)
 

@@ -13,6 +13,11 @@ from onnx import numpy_helper
 Shapes = dict[str, tuple[int, ...]]
 
 
+def type_name(element: int) -> str:
+    """Return NumPy's name of an ONNX element type."""
+    return np.dtype(onnx.helper.tensor_dtype_to_np_dtype(element)).name
+
+
 def shapes_of(graph: onnx.GraphProto) -> Shapes:
     """Return the static shapes of a graph's tensors."""
     shapes = {tensor.name: tuple(tensor.dims) for tensor in graph.initializer}

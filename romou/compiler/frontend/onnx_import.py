@@ -31,7 +31,7 @@ from romou.compiler.frontend.host_groups import CARRIED, SHORT
 from romou.compiler.frontend.host_table import unserved
 from romou.compiler.frontend.imported import ImportedModel, imported_with
 from romou.compiler.frontend.infer import infer, is_open, keep_own_outputs, without_outputs
-from romou.compiler.frontend.onnx_graph import check
+from romou.compiler.frontend.onnx_graph import check, type_name
 from romou.compiler.frontend.precision import AS_GIVEN, FP16, Precision, fp32_nodes
 from romou.compiler.frontend.scaled_sums import scale_factors
 from romou.compiler.frontend.sizes import check_ranges, check_sizes
@@ -323,15 +323,13 @@ def _fix_shapes(proto: onnx.ModelProto, shapes: dict[str, Sequence[int]]) -> onn
 
 def _short_outputs(proto: onnx.ModelProto) -> dict[str, str]:
     kinds = {value.name: value.type.tensor_type.elem_type for value in proto.graph.output}
-    return {
-        name: np.dtype(onnx.helper.tensor_dtype_to_np_dtype(kind)).name for name, kind in kinds.items() if kind in SHORT
-    }
+    return {name: type_name(kind) for name, kind in kinds.items() if kind in SHORT}
 
 
 def _inputs_of(proto: onnx.ModelProto) -> dict[str, tuple[tuple[int, ...], str]]:
     signature = {}
     for value in _graph_inputs(proto):
         tensor = value.type.tensor_type
-        dtype = np.dtype(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type)).name
+        dtype = type_name(tensor.elem_type)
         signature[value.name] = (tuple(d.dim_value for d in tensor.shape.dim), dtype)
     return signature

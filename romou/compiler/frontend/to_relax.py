@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-import numpy as np
 import onnx
 import tvm
 from tvm import relax, tirx
@@ -13,7 +12,7 @@ from romou.base.errors import ModelError
 from romou.compiler.frontend.constants import has_constant_call, reshape_constants
 from romou.compiler.frontend.fp16 import first_output
 from romou.compiler.frontend.host_groups import CARRIED
-from romou.compiler.frontend.onnx_graph import shapes_of, types_of
+from romou.compiler.frontend.onnx_graph import shapes_of, type_name, types_of
 from romou.compiler.tir.calls import op_name
 from romou.compiler.tir.origin import Origin, bindings_of, with_origins
 from tvm_patches.errors import ImporterError
@@ -103,7 +102,7 @@ def _check_types(proto: onnx.ModelProto, tensors: Mapping[str, relax.Expr]) -> N
             value = declared[name].tensor_type if name in declared and declared[name].HasField("tensor_type") else None
             if value is None or not value.elem_type or name not in tensors:
                 continue
-            imported, wanted = tensors[name].ty, np.dtype(onnx.helper.tensor_dtype_to_np_dtype(value.elem_type)).name
+            imported, wanted = tensors[name].ty, type_name(value.elem_type)
             wanted = STORAGE.get(wanted, wanted)
             if not isinstance(imported, relax.TensorType):
                 continue
