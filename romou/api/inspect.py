@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.arguments import path_of
-from romou.base.compat import check_versions
 from romou.base.errors import unknown_name
 from romou.base.options import takes_options
-from romou.compiler.compilation import Compilation, import_model
+from romou.compiler.compilation import Compilation
 from romou.compiler.dumps import ALL, Dumps, dumping
 from romou.compiler.pipeline import STAGE_NAMES
+from romou.driver.lowering import lowered_model
 from romou.driver.options import InspectOptions, RecordedOptions
 from romou.driver.records import recorded_configs
 from romou.runtime.module import MemoryPlan
@@ -123,12 +123,8 @@ def dump_stages(
 
 def _compilation_of(model: onnx.ModelProto | str | Path, options: RecordedOptions) -> Compilation:
     """Return the lowered model with recorded configs, and with pairs joined that were faster as one kernel."""
-    check_versions()
-    target, work_dir = options.parsed_target(), options.work_dir
-    if work_dir is not None:
-        path_of("work_dir", work_dir)
-    imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)
-    compilation = Compilation.of(imported, target).with_default_kernels()
-    compilation.check_variant()
-    seconds, configs = recorded_configs(work_dir, compilation, target)
+    if options.work_dir is not None:
+        path_of("work_dir", options.work_dir)
+    compilation = lowered_model(model, options)
+    seconds, configs = recorded_configs(options.work_dir, compilation, compilation.target)
     return compilation.joined_where_faster(seconds).with_configs(configs)

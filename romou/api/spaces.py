@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from romou.base.arguments import instance_of
-from romou.base.compat import check_versions
 from romou.base.options import takes_options
 from romou.base.space import Space
-from romou.compiler.compilation import Compilation, import_model
+from romou.driver.lowering import lowered_model
 from romou.driver.options import ModelOptions, SpaceOptions
 from romou.tuner.pruning import PrunedSpace, Rules
 from romou.tuner.pruning.tasks import pruned_space
@@ -33,7 +32,7 @@ def knob_spaces(
     model
         An ONNX file, a loaded model, or "bundled:NAME" for a bundled network.
     """
-    compilation = _compilation_of(model, ModelOptions.from_dict(keywords))
+    compilation = lowered_model(model, ModelOptions.from_dict(keywords))
     return [(task, task.space(compilation.target)) for task in compilation.tasks]
 
 
@@ -62,13 +61,5 @@ def pruned_spaces(
     options = SpaceOptions.from_dict(keywords)
     if options.rules is not None:
         instance_of("rules", options.rules, Rules)
-    compilation = _compilation_of(model, options)
+    compilation = lowered_model(model, options)
     return [(task, pruned_space(task, compilation.target, options.rules)) for task in compilation.tasks]
-
-
-def _compilation_of(model: onnx.ModelProto | str | Path, options: ModelOptions) -> Compilation:
-    check_versions()
-    imported = import_model(model, options.shapes, options.parsed_precision(), options.constants)
-    compilation = Compilation.of(imported, options.parsed_target()).with_default_kernels()
-    compilation.check_variant()
-    return compilation
