@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import logging
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from romou.base.errors import RomouError
 from romou.compiler.compilation import Compilation
-from romou.runtime.module import Argument, ScheduledFunction, TunedModel, random_inputs
-from romou.tools.regression.timing import REPEATS, Timer, launches_of
+from romou.runtime.module import Argument, ScheduledFunction, TunedModel
+from romou.tools.regression.timing import REPEATS, Subject, launches_of, operator_subject
 
 logger = logging.getLogger("romou")
 
@@ -54,10 +54,10 @@ def time_layers(
         before = [sides[0][part] for part in alternatives.get(key, (key,)) if part in sides[0]]
         is_same = len(before) == 1 and dict(before[0].config) == dict(after.config)
         try:
-            timers = [[_timer(tuned[1], after)]]
+            subjects = [[_subject(tuned[1], after)]]
             if not is_same:
-                timers.insert(0, [_timer(default[1], function) for function in before])
-            rounds = _alternately(timers)
+                subjects.insert(0, [_subject(default[1], function) for function in before])
+            rounds = _alternately(subjects)
         except (RomouError, RuntimeError) as error:
             logger.warning("%s is not timed in the model: %s", after.name, str(error).splitlines()[0])
             continue
@@ -71,18 +71,11 @@ def _functions_by_task(compilation: Compilation) -> dict[str, ScheduledFunction]
     return {function.task.key: function for function in reversed(functions) if function.task is not None}
 
 
-def _timer(model: TunedModel, function: ScheduledFunction) -> Callable[[], Timer]:
-    """Return a maker of timers, each with new tensors: where they are stored is no property of the kernel."""
-    arguments = [
-        Argument(shape=tuple(int(extent) for extent in p.shape), dtype=str(p.dtype), scope=str(p.scope()))
-        for p in function.func.params
-    ]
-    tensors = {str(at): (argument.shape, argument.dtype) for at, argument in enumerate(arguments)}
-    arrays = list(random_inputs(tensors, seed=0).values())
-    return lambda: model.operator_timer(function.name, arguments, arrays)
+def _subject(model: TunedModel, function: ScheduledFunction) -> Subject:
+    return operator_subject(model, function.name, Argument.of_parameters(function.func), seed=0)
 
 
-def _alternately(sides: Sequence[Sequence[Callable[[], Timer]]]) -> list[list[float]]:
+def _alternately(sides: Sequence[Sequence[Subject]]) -> list[list[float]]:
     """Return the milliseconds of each round of each side, summed over the side's kernels."""
     launches: dict[tuple[int, int], int] = {}
     rounds: list[list[float]] = [[] for _ in sides]

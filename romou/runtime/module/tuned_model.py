@@ -43,6 +43,14 @@ class Argument:
     dtype: str
     scope: str
 
+    @classmethod
+    def of_parameters(cls, func: tvm.tirx.PrimFunc) -> tuple[Argument, ...]:
+        """Return the arguments that a function of static shapes takes."""
+        return tuple(
+            cls(shape=tuple(int(extent) for extent in p.shape), dtype=str(p.dtype), scope=str(p.scope()))
+            for p in func.params
+        )
+
 
 class TunedModel:
     """A model compiled for a target, with the record of how it was tuned.

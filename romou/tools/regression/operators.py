@@ -37,17 +37,14 @@ def operators_of(
             continue
         kernels = inspect_function(function.func, target, name=function.name)
         sha256, size = source_mark(kernels)
-        arguments = [
-            Argument(shape=tuple(int(d) for d in p.shape), dtype=str(p.dtype), scope=str(p.scope()))
-            for p in function.func.params
-        ]
+        arguments = Argument.of_parameters(function.func)
         operators[key] = OperatorBench(
             name=function.task.name if function.task is not None else _name(function.hint, arguments[-1]),
             key=key,
             function=function.name,
             calls=calls.get(function.hint, 0),
             config=dict(function.config),
-            arguments=tuple(arguments),
+            arguments=arguments,
             source_sha256=sha256,
             source_bytes=size,
             measures=stable_measures(kernels, function.task, function.config, target),

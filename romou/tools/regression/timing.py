@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,7 +11,7 @@ import numpy as np
 import tvm
 from tvm import relax
 
-from romou.runtime.module import Summary, TunedModel, random_inputs
+from romou.runtime.module import Argument, Summary, TunedModel, random_inputs
 from romou.tools.regression.bench_data import Bench, OperatorBench, Rounds
 
 if TYPE_CHECKING:
@@ -39,13 +39,13 @@ def subjects(model: TunedModel, operators: Collection[OperatorBench], seed: int)
         # Kernels are judged, and both sides must be launched in the same way, so no graph is captured.
         return lambda number, repeat: model.times(repeat=repeat, seed=seed, capture=False)
 
-    def operator(operator_bench: OperatorBench) -> Subject:
-        arrays = list(
-            random_inputs({str(i): (a.shape, a.dtype) for i, a in enumerate(operator_bench.arguments)}, seed).values()
-        )
-        return lambda: model.operator_timer(operator_bench.function, operator_bench.arguments, arrays)
+    return {MODEL: whole, **{o.name: operator_subject(model, o.function, o.arguments, seed) for o in operators}}
 
-    return {MODEL: whole, **{operator_bench.name: operator(operator_bench) for operator_bench in operators}}
+
+def operator_subject(model: TunedModel, function: str, arguments: Sequence[Argument], seed: int) -> Subject:
+    """Return a function of the model with random inputs as a subject."""
+    arrays = list(random_inputs({str(i): (a.shape, a.dtype) for i, a in enumerate(arguments)}, seed).values())
+    return lambda: model.operator_timer(function, arguments, arrays)
 
 
 def time_rounds(subjects: Mapping[str, Subject], rounds: int, *, seed: int) -> dict[str, Rounds]:
