@@ -124,8 +124,7 @@ class SimulatedTask(TunableTask):
         """Return the task of a recording.
 
         RecordError if this version of Romou makes another kernel of the recorded operator, or the default config was
-        not
-        recorded.
+        not recorded.
         """
         task = task_of(workload_of(recorded.task["workload"])).with_free_images()
         if task.key != recorded.task["key"]:
@@ -140,16 +139,7 @@ class SimulatedTask(TunableTask):
         knobs = task.template.space(_limits(recorded)).knobs
         later = {name: choices[:1] for name, choices in knobs.items() if name not in recorded.knobs}
         recorded = replace(recorded, knobs={**recorded.knobs, **later})
-        return cls(
-            task.key,
-            task.name,
-            task.family,
-            task.func,
-            task.calls,
-            task.flops,
-            recorded=recorded,
-            allowed=None if allowed is None else frozenset(allowed),
-        )
+        return task.as_kind(cls, recorded=recorded, allowed=None if allowed is None else frozenset(allowed))
 
     def space(self, target: Target) -> SimulatedSpace:
         return self._space

@@ -5,10 +5,11 @@ A task travels to other processes as text.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 import tvm
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from romou.devices.targets import Target
 
 
+_T = TypeVar("_T", bound="TunableTask")
 # On any GPU a kernel that moves less takes no longer than its launch.
 _SMALL_BYTES = 1 << 16
 
@@ -63,13 +65,18 @@ class TunableTask(Task):
 
     @property
     def l1(self) -> str:
-        """How the space is pruned by the first-level cache, a key of `L1_RULES`. Empty without pruning."""
+        """The rule that prunes the space by the first-level cache, a key of `L1_RULES`. Empty without pruning."""
         return ""
 
     @property
     def moved_bytes(self) -> int:
         """Bytes of its inputs, weights and output."""
         return sum(bytes_of(p.shape, str(p.dtype)) for p in self.func.params)
+
+    def as_kind(self, kind: type[_T], **more: Any) -> _T:
+        """Return the task as another class of tasks, whose own fields are `more`."""
+        own = {field.name: getattr(self, field.name) for field in dataclasses.fields(Task)}
+        return kind(**own, **more)
 
     def with_free_images(self) -> TunableTask:
         """Return the operator without a graph around it: the config decides whether its data and output are images."""

@@ -35,7 +35,7 @@ def pruned_task(task: TunableTask, target: Target, rules: Rules = L1_RULES["rere
 
     Pruning waits until a config's validity is first needed.
     """
-    made = PrunedTask(task.key, task.name, task.family, task.func, task.calls, task.flops, rules=rules)
+    made = task.as_kind(PrunedTask, rules=rules)
     # Copied, so that they are not computed again.
     vars(made)["template"], vars(made)["_defaults"] = task.template, task._defaults
     made.spaces[target] = pruned_space(task, target, rules, is_later=True)
@@ -74,16 +74,7 @@ def load_task(text: str) -> TunableTask:
     task, data = TunableTask.from_json(text), json.loads(text)
     if "slacks" not in data:
         return task
-    return PrunedTask(
-        task.key,
-        task.name,
-        task.family,
-        task.func,
-        task.calls,
-        task.flops,
-        given_slacks=data["slacks"],
-        rules=L1_RULES[data["l1"]],
-    )
+    return task.as_kind(PrunedTask, given_slacks=data["slacks"], rules=L1_RULES[data["l1"]])
 
 
 @dataclass(frozen=True)
