@@ -199,8 +199,9 @@ class ContractionTemplate(Template):
         return tensor_core.TF32 if config["multiply_add"] == tensor_core.TF32 else None
 
     def space(self, limits: Limits) -> Space:
-        spaces = {name: algorithm.space(limits) for name, algorithm in self._usable(limits).items()}
-        return Space.one_of(ALGORITHM, spaces) if self._has_choice(limits) else spaces[DIRECT]
+        usable, has_choice = self._usable(limits)
+        spaces = {name: algorithm.space(limits) for name, algorithm in usable.items()}
+        return Space.one_of(ALGORITHM, spaces) if has_choice else spaces[DIRECT]
 
     def has_variant(self, limits: Limits) -> bool:
         direct = self.algorithms[DIRECT]
@@ -215,8 +216,8 @@ class ContractionTemplate(Template):
         The first config sums directly. If that leaves the device idle, it has the fewest pieces that do not. On phones
         it has the algorithm with the least work among the algorithms that lose few digits.
         """
-        usable = self._usable(limits)
-        if not self._has_choice(limits):
+        usable, has_choice = self._usable(limits)
+        if not has_choice:
             return usable[DIRECT].starts(limits)
         starts = {
             name: [Config({"algorithm": name, **config}) for config in algorithm.starts(limits)]
@@ -234,14 +235,13 @@ class ContractionTemplate(Template):
         others = [config for name, configs in starts.items() if name != first for config in configs]
         return [*starts[first], *others]
 
-    def _has_choice(self, limits: Limits) -> bool:
-        """Return whether spaces have the knob `algorithm`. A variant leaves it a single choice."""
-        return len(self._fitting(limits)) > 1
+    def _usable(self, limits: Limits) -> tuple[dict[str, Algorithm], bool]:
+        """Return the algorithms that fit the device and the variant, the direct one first.
 
-    def _usable(self, limits: Limits) -> dict[str, Algorithm]:
-        """Return the algorithms that fit the device and the variant, the direct one first."""
+        Also return whether spaces have the knob `algorithm`. A variant leaves it a single choice.
+        """
         fitting = self._fitting(limits)
-        return {DIRECT: fitting[DIRECT]} if self.has_variant(limits) else fitting
+        return {DIRECT: fitting[DIRECT]} if self.has_variant(limits) else fitting, len(fitting) > 1
 
     def _fitting(self, limits: Limits) -> dict[str, Algorithm]:
         """Return the algorithms that fit the device. On tensor cores products are cheap, so fewer are no gain."""
