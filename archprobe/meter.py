@@ -1,4 +1,4 @@
-"""What a probe measures with.
+"""The instrument of a probe.
 
 Iterations are calibrated to a least time, and sweeps are repeated until their noise is small or the budget is spent.
 """
@@ -24,7 +24,7 @@ _MAX_ITERATIONS = 2**30
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Quantity:
-    """What the points of a curve stand for, and how a time becomes it.
+    """The quantity on the vertical axis of a curve, and its computation from a time.
 
     convert: (position, seconds of an iteration) -> value
     is_rate: whether the median of all passes counts. For times the lower quartile does, since disturbances only add

@@ -28,7 +28,7 @@ from simulation import SimulatedSpace
 
 FILES = re.compile(r".*(_T4|[cC]ache.*)\.json(\.gz)?")
 ROMOU = ("romou", "romou_transfer")
-# All strategies of Kernel Tuner 1.5 except brute force, which ignores its measurements, and those that need
+# The strategies of Kernel Tuner 1.5, except brute force, which ignores its measurements, and strategies that need
 # scikit-optimize or pyATF.
 STRATEGIES = (
     *(

@@ -196,7 +196,7 @@ def _by_driver(spilled: dict[int, int]) -> Answer:
         min(spilling),
         unit,
         0.9,
-        f"the driver gives a kernel of so many values {spilled[min(spilling)]} bytes of private memory",
+        f"the driver gives a kernel with {min(spilling)} values {spilled[min(spilling)]} bytes of private memory",
     )
 
 

@@ -339,7 +339,7 @@ class TuneOptions(ModelOptions):
         later iteration reads again, once for a work group. "paper" counts every byte for every work-item, as the Romou
         paper does. See docs/criteria.md.
         """,
-        help_text="Bytes that count against the L1 cache: those that are read again, or all, as in the Romou paper.",
+        help_text="Bytes that count against the L1 cache: reread bytes, or every byte as in the Romou paper.",
         choices=L1_CHOICES,
     )
     allow_tf32: bool = option(

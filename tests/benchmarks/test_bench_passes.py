@@ -32,7 +32,7 @@ def test_one_operator_is_counted(tmp_path: Path) -> None:
 
 
 def test_speedups_over_tvm() -> None:
-    """What fails on either side has no ratio, and no part in the mean."""
+    """An operator that fails on either side has no ratio, and no part in the mean."""
     sides = dict.fromkeys(bench_passes.VARIANTS, 2.0)
     timed = [
         {"name": "one", "ms": {**sides, "all": 0.5, "images": None, "TVM": 8.0}},

@@ -37,8 +37,7 @@ def paired_shift(before: Sequence[float], after: Sequence[float]) -> Shift:
     """Return the shift of times measured in turns, by Wilcoxon's signed-rank test of the logarithms of their ratios.
 
     The i-th times of both are a pair, measured one right after the other. Drift of the machine cancels in each pair.
-    The
-    sides of a pair must have run in random order.
+    The sides of a pair must have run in random order.
     """
     ratios = np.log(np.asarray(after) / np.asarray(before))
     n = len(ratios)

@@ -65,7 +65,7 @@ class Evidence:
 
     @property
     def l1(self) -> str:
-        """How the last search counted bytes against the first-level cache, "" if it is not known (`Record.l1`)."""
+        """The rule by which the last search counted bytes against the L1 cache (`Record.l1`). Empty if unknown."""
         return next((record.l1 for record in reversed(self.records) if record.l1), "")
 
     @cached_property

@@ -93,8 +93,7 @@ class ScheduleDatabase:
         """Return the configs that a search on the device starts with, the fastest first.
 
         They are recorded for the same operator. If there are none, the config of the most similar operator of the
-        family is
-        returned. Choices that the task's space lacks are replaced by the next lower ones. Drivers may differ.
+        family is returned. Choices that the task's space lacks are replaced by the next lower ones. Drivers may differ.
 
         space, default: the task's space and default config
         device: `DeviceFingerprint.to_dict()`

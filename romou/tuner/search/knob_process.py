@@ -48,10 +48,9 @@ class KnobProcess:
 
     The covariance is a weighted sum of three terms: single knobs, pairs of knobs, and all knobs together (Duvenaud,
     Nickisch and Rasmussen, Additive Gaussian Processes, 2011). Along a knob it falls exponentially with the distance,
-    on
-    a length scale that is learnt (Rasmussen and Williams, Gaussian Processes for Machine Learning, section 5.1). Length
-    scales and weights have the greatest likelihood under a prior. A call returns the expected improvement (Jones,
-    Schonlau and Welch, Efficient Global Optimization, 1998) of ranked scores.
+    on a length scale that is learnt (Rasmussen and Williams, Gaussian Processes for Machine Learning, section 5.1).
+    Length scales and weights have the greatest likelihood under a prior. A call returns the expected improvement
+    (Jones, Schonlau and Welch, Efficient Global Optimization, 1998) of ranked scores.
 
     rows: knobs of the measured configs, from 0 to 1.
     scores: the measured scores. Expected scores are ignored, because other tasks and devices have other fast configs.

@@ -18,8 +18,7 @@ class Pipeline:
 
     The device runs whichever candidate is built first, so it does not wait for a slow build. Builds start only until
     enough candidates wait for the device, so that later proposals are based on more results. If kernels run on the
-    cores
-    that build, building and running alternate in the order of the proposals.
+    cores that build, building and running alternate in the order of the proposals.
 
     measure: runs one built candidate, on any thread. It returns None if the time limit came first
     is_apart: whether builds and kernels run on different cores

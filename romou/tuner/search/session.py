@@ -83,10 +83,9 @@ class TuningSession:
 
     Records of the same tasks count as done if device, driver, Romou and TVM are the same. This includes records that
     other processes append meanwhile. Their configs are never measured again, train the cost model, and use up the
-    budget
-    of trials. The reason why others do not count is logged. Records of the tuned tasks are transfer data for each
-    other.
-    Every finished trial is recorded before the next one starts, so a killed session resumes from its records.
+    budget of trials. The reason why others do not count is logged. Records of the tuned tasks are transfer data for
+    each other. Every finished trial is recorded before the next one starts, so a killed session resumes from its
+    records.
 
     builder, runner: see `romou.tuner.measure`. The caller closes both.
     """

@@ -81,7 +81,7 @@ def place_weights(mod: tvm.IRModule, scopes: Mapping[str, Mapping[int, str]], ta
 
     call_tir(conv, (x, const))   ->   call_tir(conv, (x, const in scope "global.texture-2d"))
 
-    scopes: function name -> position of an argument -> memory scope. `copy_images` copies those that are no constants.
+    scopes: function name -> position of an argument -> memory scope. `copy_images` copies all but constants.
     """
     if not scopes:
         return mod
