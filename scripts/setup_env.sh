@@ -4,7 +4,8 @@
 #                                   glslang, and what tests check shaders and calls with (spirv-val, the validation layer); with "arm64" the cross compiler
 #                                   for arm64. Where apt-get or root is out of reach, what tests can do without is left out: MISSING names it. What nothing
 #                                   can do without ends the script.
-#   setup_python EXTRAS             $VENV (default .venv in the checkout) with `pip install`; EXTRAS is "[cpu]" or "[test]"; both bring an OpenCL driver
+#   setup_python EXTRAS [OPTIONS]   $VENV (default .venv in the checkout) with what `pip install` would bring; EXTRAS is "[cpu]" or "[test]"; both bring an
+#                                   OpenCL driver
 # Needs bash and python3 3.10 or newer; Debian or Ubuntu for the system part.
 
 ROOT=$(cd -- "$(dirname -- "${BASH_SOURCE[0]}")/.." && pwd)
@@ -87,5 +88,8 @@ setup_python() {
     "$python" -m venv "$VENV"
   fi
   say "installing Romou into $VENV"
-  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@" "$ROOT$extras" < /dev/null
+  # uv takes a tenth of pip's time. It does not read pip's settings (a mirror, a proxy's certificate): where it fails, pip says why or succeeds.
+  "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check uv < /dev/null \
+    && "$VENV/bin/uv" pip install --quiet --python "$VENV/bin/python" "$@" "$ROOT$extras" < /dev/null \
+    || "$VENV/bin/python" -m pip install --quiet --disable-pip-version-check "$@" "$ROOT$extras" < /dev/null
 }

@@ -47,14 +47,8 @@ for runtime in RUNTIMES.values():
 PY
 }
 
-setup_system compilers vulkan arm64
-scratch=$(mktemp -d)
-# Beside pip's downloads. Without mobile compilers some tests are skipped, which pytest's last lines tell; all else is checked. arm64 is a phone's stand-in.
-{
-  "$ROOT/scripts/setup_mobile_compilers.sh" || say "WARNING: no mobile compilers; the tests that need them are SKIPPED"
-  [[ $MISSING == *arm64* || $MISSING == *aarch64* ]] || "$ROOT/scripts/setup_arm64.sh"
-} > "$scratch/downloads" 2>&1 &
-downloads=$!
+setup_system
+python=
 if is_complete; then
   VENV=$VIRTUAL_ENV
   say "using the active environment $VENV"
@@ -62,9 +56,19 @@ else
   # Tests of packaging install copies of this checkout, and find the objects again.
   cached=${CXX:-}
   if [ -z "$cached" ] && command -v g++ > /dev/null; then cached="$(find_python) '$ROOT/tests/packaging/cached_compiler.py'"; fi
-  # Python compiles what it imports; pip would compile every file of some sixty packages.
-  CXX=$cached PIP_COMPILE=0 setup_python "[test]" --editable
+  # Python compiles what it imports; pip would compile every file of some sixty packages. It goes on beside the system's packages.
+  CXX=$cached PIP_COMPILE=0 setup_python "[test]" --editable &
+  python=$!
 fi
+setup_system compilers vulkan arm64
+scratch=$(mktemp -d)
+# Without mobile compilers some tests are skipped, which pytest's last lines tell; all else is checked. arm64 is a phone's stand-in.
+{
+  "$ROOT/scripts/setup_mobile_compilers.sh" || say "WARNING: no mobile compilers; the tests that need them are SKIPPED"
+  [[ $MISSING == *arm64* || $MISSING == *aarch64* ]] || "$ROOT/scripts/setup_arm64.sh"
+} > "$scratch/downloads" 2>&1 &
+downloads=$!
+[ -z "$python" ] || wait "$python" || fail "Romou could not be installed into $VENV"
 # A test runs it again, from its cache, over a program that uses every package.
 "$VENV/bin/python" -m mypy > "$scratch/mypy" 2>&1 &
 mypy=$!
